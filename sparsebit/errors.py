@@ -1,0 +1,51 @@
+"""The errors a user can meet. Each says where, what was expected, what came, and what to do next."""
+
+from __future__ import annotations
+
+
+class SparsebitError(Exception):
+    """Base of every error raised on purpose by this library.
+
+    The parts are kept as attributes so that a report or the command line can lay them out again.
+
+    Example:
+        >>> print(SparsebitError("cannot fold", where="net.py:12", hint="call eval() first"))
+        cannot fold
+          where: net.py:12
+          next:  call eval() first
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | None = None,
+        expected: str | None = None,
+        got: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.message, self.where, self.expected, self.got, self.hint = message, where, expected, got, hint
+        labelled = (("where:    ", where), ("expected: ", expected), ("got:      ", got), ("next:     ", hint))
+        present = [(label.rstrip(), text) for label, text in labelled if text]
+        width = max((len(label) for label, _ in present), default=0)
+        super().__init__("\n".join([message, *(f"  {label:<{width}} {text}" for label, text in present)]))
+
+
+class CaptureError(SparsebitError):
+    """A model could not be turned into a graph, or a captured graph was called in a way it cannot serve."""
+
+
+class GraphError(SparsebitError):
+    """A pass, a match or a run over a captured graph failed."""
+
+
+class ConfigError(SparsebitError, ValueError):
+    """A mistake in what the user wrote in a config, with the path to it."""
+
+
+class RegistryError(SparsebitError, LookupError):
+    """A plug-in name that is unknown, or already taken."""
+
+
+class SpecializationWarning(UserWarning):
+    """Capturing fixed something that depended on the example inputs; the message says what and where."""

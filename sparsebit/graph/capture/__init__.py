@@ -1,0 +1,8 @@
+"""Turn a model into one FX graph in one normal form."""
+
+from sparsebit.graph.capture.frontend import capture
+from sparsebit.graph.capture.module import CapturedModule, ModeConstant
+from sparsebit.graph.capture.report import CaptureReport, Note
+from sparsebit.graph.capture.symbolic import QTracer
+
+__all__ = ["CaptureReport", "CapturedModule", "ModeConstant", "Note", "QTracer", "capture"]

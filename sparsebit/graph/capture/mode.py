@@ -1,0 +1,189 @@
+"""One graph for both modes: what differs between training and evaluation becomes a constant that follows the mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from sparsebit.graph.capture.module import ModeConstant
+from sparsebit.graph.functional import check_branch
+
+_DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
+_KEPT = (torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast)
+
+
+class _Differs(Exception):
+    """The two recordings are not the same program."""
+
+    def __init__(self, node: fx.Node, text: str) -> None:
+        self.node = node
+        super().__init__(text)
+
+
+def merge_modes(graph: fx.Graph, other: fx.Graph, training: bool) -> str | None:
+    """Compare the recording of one mode with that of the other, and let what differs follow the mode.
+
+    Constants that differ (a probability, a flag) are read from a ``ModeConstant``; a dropout that one mode leaves out is
+    put in, switched by one. ``training`` is the mode of ``graph``. Returns None, or where the programs part (then
+    ``graph`` is unchanged).
+    """
+    comparison = _Comparison(_live(graph), _live(other))
+    try:
+        comparison.run()
+    except _Differs as difference:
+        source = difference.node.meta.get("source")
+        return f"{source or difference.node.format_node()} ({difference})"
+    for user, path, dropout in comparison.missing:
+        _insert_dropout(graph, user, path, dropout, comparison.other_to_mine)
+    for dropout in comparison.extra:
+        _switch_dropout(graph, dropout)
+    for node, path, here, there in comparison.constants:
+        values = (here, there) if training else (there, here)
+        _replace(graph, node, path, ModeConstant(*values))
+    return None
+
+
+class _Comparison:
+    """Walks two recordings side by side."""
+
+    def __init__(self, mine: list[fx.Node], theirs: list[fx.Node]) -> None:
+        self.mine, self.theirs = mine, theirs
+        self.pairs: dict[fx.Node, fx.Node] = {}  # mine → theirs
+        self.other_to_mine: dict[fx.Node, fx.Node] = {}
+        self.constants: list[tuple[fx.Node, tuple[Any, ...], Any, Any]] = []
+        self.missing: list[tuple[fx.Node, tuple[Any, ...], fx.Node]] = []  # dropouts only the other recording has
+        self.extra: list[fx.Node] = []  # dropouts only this recording has
+
+    def run(self) -> None:
+        left = right = 0
+        while left < len(self.mine) and right < len(self.theirs):
+            one, two = self.mine[left], self.theirs[right]
+            if _same_call(one, two):
+                self._compare(one, ("args",), one.args, two.args)
+                self._compare(one, ("kwargs",), one.kwargs, two.kwargs)
+                self.pairs[one], self.other_to_mine[two] = two, one
+                left, right = left + 1, right + 1
+            elif _is_dropout(two):
+                right += 1
+            elif _is_dropout(one):
+                self.extra.append(one)
+                left += 1
+            else:
+                raise _Differs(one, f"{_spell(one)} in one mode, {_spell(two)} in the other")
+        if left < len(self.mine) or right < len(self.theirs):
+            node = self.mine[left] if left < len(self.mine) else self.theirs[right]
+            raise _Differs(node, "one mode does more than the other")
+
+    def _compare(self, node: fx.Node, path: tuple[Any, ...], left: Any, right: Any) -> None:
+        if isinstance(left, fx.Node) and isinstance(right, fx.Node):
+            self._compare_inputs(node, path, left, right)
+        elif isinstance(left, tuple | list) and isinstance(right, tuple | list) and len(left) == len(right):
+            for index, (one, two) in enumerate(zip(left, right, strict=True)):
+                self._compare(node, (*path, index), one, two)
+        elif isinstance(left, dict) and isinstance(right, dict) and list(left) == list(right):
+            for key in left:
+                self._compare(node, (*path, key), left[key], right[key])
+        elif isinstance(left, slice) and isinstance(right, slice):
+            bounds = [(piece.start, piece.stop, piece.step) for piece in (left, right)]
+            self._compare(node, (*path, "slice"), *bounds)
+        elif left != right or type(left) is not type(right):
+            nested = isinstance(left, tuple | list | dict | fx.Node) or isinstance(right, tuple | list | dict | fx.Node)
+            if "slice" in path or nested:
+                raise _Differs(node, f"{left!r} in one mode, {right!r} in the other")
+            self.constants.append((node, path, left, right))
+
+    def _compare_inputs(self, node: fx.Node, path: tuple[Any, ...], left: fx.Node, right: fx.Node) -> None:
+        if self.pairs.get(left) is right:
+            return
+        if right not in self.other_to_mine and _is_dropout(right) and self.other_to_mine.get(right.args[0]) is left:
+            self.missing.append((node, path, right))
+        elif not (left in self.extra and self.pairs.get(left.args[0]) is right):
+            raise _Differs(node, "an operator has other inputs")
+
+
+def _same_call(left: fx.Node, right: fx.Node) -> bool:
+    return left.op == right.op and left.target == right.target
+
+
+def _is_dropout(node: fx.Node) -> bool:
+    return node.target in _DROPOUTS and bool(node.args) and isinstance(node.args[0], fx.Node)
+
+
+def _spell(node: fx.Node) -> str:
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _switch_dropout(graph: fx.Graph, node: fx.Node) -> None:
+    """Let a dropout of the training recording follow the mode."""
+    probability = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
+    node.args, node.kwargs = (node.args[0], probability), {"training": True}
+    _replace(graph, node, ("kwargs", "training"), ModeConstant(True, False))
+
+
+def _insert_dropout(
+    graph: fx.Graph, user: fx.Node, path: tuple[Any, ...], dropout: fx.Node, other_to_mine: dict[fx.Node, fx.Node]
+) -> None:
+    """Put a dropout of the other recording between a node and the one it reads; one for all its readers."""
+    if dropout not in other_to_mine:
+        probability = dropout.args[1] if len(dropout.args) > 1 else dropout.kwargs.get("p", 0.5)
+        source = other_to_mine[dropout.args[0]]  # type: ignore[index]
+        with graph.inserting_after(source):
+            node = graph.call_function(dropout.target, (source, probability), {"training": True})  # type: ignore[arg-type]
+        node.meta.update(source.meta | {"source": dropout.meta.get("source")})
+        node.meta["module_path"] = dropout.meta.get("module_path", "")
+        _replace(graph, node, ("kwargs", "training"), ModeConstant(True, False))
+        other_to_mine[dropout] = node
+    _edit(user, path, other_to_mine[dropout])
+
+
+def is_removable(node: fx.Node) -> bool:
+    """Whether a recorded node only computes a value, so that nobody misses it when the value is unused."""
+    if node.op not in ("call_function", "get_attr") or node.meta.get("mutates"):
+        return False
+    return node.target not in _KEPT and node.target not in fx.node._side_effectful_functions
+
+
+def _live(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes that matter: others (a random number nobody used) may differ between the modes."""
+    needed: set[fx.Node] = set()
+    for node in reversed(list(graph.nodes)):
+        if node in needed or (not is_removable(node) and node.target is not check_branch):
+            needed.add(node)
+            needed.update(node.all_input_nodes)
+    order = [node for node in graph.nodes if node in needed]
+    attributes = sorted((n for n in order if n.op == "get_attr"), key=lambda n: str(n.target))
+    return [n for n in order if n.op == "placeholder"] + attributes + [
+        n for n in order if n.op not in ("placeholder", "get_attr")
+    ]
+
+
+def _replace(graph: fx.Graph, node: fx.Node, path: tuple[Any, ...], constant: ModeConstant) -> None:
+    owner = str(node.meta.get("module_path", ""))
+    count = sum(1 for other in graph.nodes if isinstance(other.meta.get("mode_constant"), ModeConstant))
+    name = f"{owner}._mode_constant{count}" if owner else f"_mode_constant{count}"
+    with graph.inserting_before(node):
+        reader = graph.call_module(name)
+    reader.meta.update(
+        value=constant.when_evaluating, module_path=owner, source=node.meta.get("source"), mode_constant=constant
+    )
+    _edit(node, path, reader)
+
+
+def _edit(node: fx.Node, path: tuple[Any, ...], value: fx.Node) -> None:
+    container, *keys = path
+    if container == "args":
+        node.args = _put(node.args, keys, value)
+    else:
+        node.kwargs = _put(node.kwargs, keys, value)
+
+
+def _put(value: Any, keys: list[Any], item: Any) -> Any:
+    if not keys:
+        return item
+    key, *rest = keys
+    if isinstance(value, dict):
+        return {k: _put(v, rest, item) if k == key else v for k, v in value.items()}
+    return type(value)(_put(v, rest, item) if i == key else v for i, v in enumerate(value))

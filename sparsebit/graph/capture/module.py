@@ -1,0 +1,206 @@
+"""The graph module that capture returns."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn.parameter import UninitializedTensorMixin
+
+from sparsebit.errors import CaptureError, SpecializationWarning
+from sparsebit.graph.capture.report import CaptureReport
+from sparsebit.graph.capture.signature import CallSignature, CapturedCodeGen
+
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # rebuilt as such, so that indexing works
+
+
+class ModeConstant(nn.Module):
+    """A Python value that differs between training and evaluation: a dropout probability, a flag."""
+
+    def __init__(self, when_training: Any, when_evaluating: Any) -> None:
+        super().__init__()
+        self.when_training, self.when_evaluating = when_training, when_evaluating
+
+    def forward(self) -> Any:
+        """The value of the current mode."""
+        return self.when_training if self.training else self.when_evaluating
+
+    def extra_repr(self) -> str:
+        """Both values."""
+        return f"train={self.when_training!r}, eval={self.when_evaluating!r}"
+
+
+class CapturedModule(fx.GraphModule):
+    """A captured model: an FX graph with the model's own signature, state and modes.
+
+    It shares parameters, buffers and leaf modules with the model it came from, as ``torch.fx`` does;
+    ``copy.deepcopy`` gives an independent one.
+    """
+
+    capture_report: CaptureReport
+    _mode_conflict: str | None
+
+    def __init__(self, root: nn.Module | dict[str, Any], graph: fx.Graph, class_name: str = "CapturedModule") -> None:
+        super().__init__(root, graph, class_name)
+        if isinstance(root, nn.Module):
+            # GraphModule keeps only what the graph mentions; the state dict must stay the original's
+            self._modules, self._parameters, self._buffers = root._modules, root._parameters, root._buffers
+            self._non_persistent_buffers_set = set(root._non_persistent_buffers_set)
+            self.training = root.training
+        self.capture_report = getattr(root, "capture_report", CaptureReport())
+        self._mode_conflict = getattr(root, "_mode_conflict", None)
+
+    @property
+    def signature(self) -> CallSignature | None:
+        """How the graph is called; None after somebody replaced the code generator."""
+        codegen = self.graph._codegen
+        return codegen.signature if isinstance(codegen, CapturedCodeGen) else None
+
+    def train(self, mode: bool = True) -> CapturedModule:
+        """Switch mode; refused where the model's structure differs between the modes."""
+        if mode != self.training and self._mode_conflict is not None:
+            wanted = "training" if mode else "evaluation"
+            raise CaptureError(
+                f"this graph cannot switch to {wanted} mode: the model does something else there",
+                where=self._mode_conflict,
+                hint=f"call model.{'train' if mode else 'eval'}() before sparsebit.capture, and keep one graph a mode",
+            )
+        notes = self.capture_report.of_kind("mode")
+        if mode != self.training and notes:
+            lines = "\n".join(f"  {note}" for note in notes[:8])
+            text = f"in {'training' if mode else 'evaluation'} mode the captured graph fixed:\n{lines}"
+            warnings.warn(SpecializationWarning(text), stacklevel=2)
+        super().train(mode)
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CapturedModule:
+        state = {
+            key: copy.deepcopy(value, memo) for key, value in self.__dict__.items() if key not in ("_graph", "_code")
+        }
+        graph = copy.deepcopy(self.graph, memo)
+        return _restore(self.__class__.__name__, state, graph)
+
+    def __copy__(self) -> CapturedModule:
+        state = dict(self.__dict__)
+        for name in ("_modules", "_parameters", "_buffers"):
+            state[name] = dict(state[name])
+        return _restore(self.__class__.__name__, state, copy.deepcopy(self.graph))
+
+    def __reduce__(self) -> Any:
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_graph", "_code")}
+        return _restore_flat, (self.__class__.__name__, state, flatten_graph(self.graph), self.graph._codegen)
+
+
+def _restore(name: str, state: dict[str, Any], graph: fx.Graph) -> CapturedModule:
+    root = nn.Module()
+    for key in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set", "training"):
+        root.__dict__[key] = state[key]
+    module = CapturedModule(root, graph, name)
+    for key, value in state.items():
+        module.__dict__[key] = value
+    module.recompile()
+    return module
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reference:
+    """A node inside flattened arguments, by position."""
+
+    index: int
+
+
+def flatten_graph(graph: fx.Graph) -> list[tuple[Any, ...]]:
+    """The nodes of a graph as plain tuples, for pickling (a graph itself cannot be pickled)."""
+    order = {node: index for index, node in enumerate(graph.nodes)}
+
+    def refer(node: fx.Node) -> Any:
+        return _Reference(order[node])
+
+    rows = []
+    for node in graph.nodes:
+        args, kwargs = fx.node.map_arg(node.args, refer), fx.node.map_arg(node.kwargs, refer)
+        rows.append((node.op, _pickled_target(node.target), node.name, args, kwargs, dict(node.meta)))
+    return rows
+
+
+def _pickled_target(target: Any) -> Any:
+    if isinstance(target, torch._ops.OpOverload):
+        return ("aten", str(target))
+    if getattr(target, "__objclass__", None) is not None:  # a C method of Tensor pickles as torch._C.TensorBase.x
+        return ("tensor", target.__name__)
+    return target
+
+
+def _unpickled_target(target: Any) -> Any:
+    if not isinstance(target, tuple):
+        return target
+    kind, name = target
+    if kind == "tensor":
+        return getattr(torch.Tensor, name)
+    space, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, space), packet), overload)
+
+
+def _restore_flat(name: str, state: dict[str, Any], rows: list[tuple[Any, ...]], codegen: Any) -> CapturedModule:
+    graph = fx.Graph()
+    nodes: list[fx.Node] = []
+
+    def resolve(value: Any) -> Any:
+        if isinstance(value, _Reference):
+            return nodes[value.index]
+        if isinstance(value, tuple | list):
+            return type(value)([resolve(item) for item in value])
+        if isinstance(value, dict):
+            return {key: resolve(item) for key, item in value.items()}
+        if isinstance(value, slice):
+            return slice(resolve(value.start), resolve(value.stop), resolve(value.step))
+        return value
+
+    for op, target, node_name, args, kwargs, meta in rows:
+        node = graph.create_node(op, _unpickled_target(target), resolve(args), resolve(kwargs), node_name)
+        node.meta = meta
+        nodes.append(node)
+    graph.set_codegen(codegen)
+    return _restore(name, state, graph)
+
+
+def build_shell(model: nn.Module, leaves: set[int], replaced: dict[str, nn.Module]) -> nn.Module:
+    """A tree of empty modules with the model's own names, parameters, buffers and leaf modules.
+
+    The user's containers are not taken over, because passes replace their children; modules and parameters that are
+    shared in the model are shared here.
+    """
+    memo: dict[int, nn.Module] = {}
+
+    def visit(module: nn.Module, path: str) -> nn.Module:
+        if id(module) in memo:
+            return memo[id(module)]
+        if path in replaced:
+            return replaced[path]
+        if id(module) in leaves:
+            return module
+        kind = type(module)
+        shell = kind() if kind in CONTAINERS else nn.Module()
+        memo[id(module)] = shell
+        shell._parameters.update(module._parameters)
+        shell._buffers.update(module._buffers)
+        shell._non_persistent_buffers_set = set(module._non_persistent_buffers_set)
+        shell.training = module.training
+        for name, child in module._modules.items():
+            below = f"{path}.{name}" if path else name
+            shell._modules[name] = visit(child, below) if child is not None else None
+        return shell
+
+    return visit(model, "")
+
+
+def uninitialized(model: nn.Module) -> str | None:
+    """The name of a parameter that a lazy module has not created yet, or None."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if isinstance(tensor, UninitializedTensorMixin):
+            return name
+    return None

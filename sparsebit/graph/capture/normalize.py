@@ -1,0 +1,192 @@
+"""One spelling for one meaning: torch functions, Tensor methods and operators to one canonical function each.
+
+``x + y``, ``x.add(y)`` and ``torch.add(x, y)`` all become ``operator.add``; a method with a torch function of the same
+meaning becomes that function; sizes given one by one become one tuple. Passes then look for one target, not five.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+# name of a torch function or Tensor method → the operator, if it has two operands and no further options
+_BINARY: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "subtract": operator.sub,
+    "mul": operator.mul,
+    "multiply": operator.mul,
+    "div": operator.truediv,
+    "divide": operator.truediv,
+    "true_divide": operator.truediv,
+    "floor_divide": operator.floordiv,
+    "remainder": operator.mod,
+    "pow": operator.pow,
+    "matmul": operator.matmul,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "bitwise_xor": operator.xor,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "not_equal": operator.ne,
+    "lt": operator.lt,
+    "less": operator.lt,
+    "le": operator.le,
+    "less_equal": operator.le,
+    "gt": operator.gt,
+    "greater": operator.gt,
+    "ge": operator.ge,
+    "greater_equal": operator.ge,
+    "__and__": operator.and_,
+    "__or__": operator.or_,
+    "__xor__": operator.xor,
+    "__getitem__": operator.getitem,
+    "__lshift__": operator.lshift,
+    "__rshift__": operator.rshift,
+}
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "eq", "ne", "lt", "le", "gt", "ge"):
+    _BINARY[f"__{_name}__"] = getattr(operator, _name)
+_BINARY["__div__"] = operator.truediv
+_REFLECTED: dict[str, Callable[..., Any]] = {
+    f"__r{name}__": getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+} | {
+    "__rdiv__": operator.truediv,
+    "rsub": operator.sub,
+    "__rand__": operator.and_,
+    "__ror__": operator.or_,
+    "__rxor__": operator.xor,
+}
+_UNARY: dict[str, Callable[..., Any]] = {
+    "neg": operator.neg,
+    "negative": operator.neg,
+    "__neg__": operator.neg,
+    "bitwise_not": operator.invert,
+    "__invert__": operator.invert,
+    "__abs__": torch.abs,
+    "absolute": torch.abs,
+    "__pos__": torch.positive,
+}
+# Tensor methods that take sizes or dimensions one by one as well as in a tuple
+_SIZE_METHODS = {
+    *("view", "reshape", "permute", "expand", "repeat", "tile", "flip", "movedim", "resize", "unflatten"),
+    *("new_zeros", "new_ones", "new_empty"),
+}
+_SIZE_FUNCTIONS = {"zeros", "ones", "empty", "rand", "randn"}
+_SYNONYMS: dict[Any, Callable[..., Any]] = {
+    torch.concat: torch.cat,
+    torch.concatenate: torch.cat,
+    torch.swapaxes: torch.transpose,
+    torch.swapdims: torch.transpose,
+    torch.moveaxis: torch.movedim,
+    torch.clip: torch.clamp,
+    torch.arccos: torch.acos,
+    torch.fix: torch.trunc,
+}
+# a method of this name means something else than the torch function, or has no function
+_METHODS_ONLY = {"where", "to", "type", "view", "expand", "repeat", "size", "contiguous", "stft", "istft", "norm", "split"}
+_OPERAND_NAMES = ({"input", "self"}, {"other", "exponent"})
+
+
+def is_tensor_method(function: Any) -> bool:
+    """Whether a callable is a method of ``torch.Tensor`` (a C slot or a Python function)."""
+    owner = getattr(function, "__objclass__", None)
+    if owner is not None:
+        return issubclass(torch.Tensor, owner)
+    name = getattr(function, "__name__", "")
+    return isinstance(function, types.FunctionType) and vars(torch.Tensor).get(name) is function
+
+
+def canonical_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """The canonical spelling of a call at the torch API level; tensors may be real ones or FX nodes.
+
+    Example:
+        >>> canonical_call(torch.Tensor.__rsub__, ("x", 1), {})
+        (<built-in function sub>, (1, 'x'), {})
+    """
+    name = getattr(function, "__name__", "")
+    method = is_tensor_method(function)
+    ours = method or _is_torch_function(function, name)
+    if not ours:
+        return _SYNONYMS.get(function, function) if _hashable(function) else function, args, kwargs
+    if name in _BINARY or name in _REFLECTED:
+        operands = _two_operands(args, kwargs)
+        if operands is not None:
+            if name in _REFLECTED:
+                return _REFLECTED[name], operands[::-1], {}
+            return _BINARY[name], operands, {}
+    if name in _UNARY and len(args) == 1 and not kwargs:
+        return _UNARY[name], args, {}
+    if method:
+        return _canonical_method(function, name, args, kwargs)
+    function = _SYNONYMS.get(function, function)
+    if name in _SIZE_FUNCTIONS and args and not isinstance(args[0], tuple | list):
+        args = (args,)
+    return function, _tuples(name, args), kwargs
+
+
+def _canonical_method(
+    function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Call:
+    if name in _SIZE_METHODS:
+        args = _gather_sizes(name, args)
+    if name == "where" and len(args) == 3:  # x.where(condition, other)
+        return torch.where, (args[1], args[0], args[2]), kwargs
+    if name == "split":
+        return torch.split, args, kwargs
+    if name == "norm":
+        return torch.norm, args, kwargs
+    twin = getattr(torch, name, None)
+    if name not in _METHODS_ONLY and isinstance(twin, types.BuiltinFunctionType | types.FunctionType):
+        return _SYNONYMS.get(twin, twin), _tuples(name, args), kwargs
+    public = getattr(torch.Tensor, name, function)
+    return public, args, kwargs
+
+
+def _gather_sizes(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    lead = 2 if name == "unflatten" else 1
+    rest = args[lead:]
+    if name in ("unflatten", "movedim") or not rest or isinstance(rest[0], torch.dtype | str):
+        return args
+    sizes = tuple(rest[0]) if isinstance(rest[0], tuple | list) else rest
+    return (*args[:lead], sizes)
+
+
+def _tuples(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    if name in ("reshape", "permute", "flip", "tile") and len(args) > 1 and isinstance(args[1], list):
+        return (args[0], tuple(args[1]), *args[2:])
+    return args
+
+
+def _two_operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+    if len(args) == 2 and not kwargs:
+        return args[0], args[1]
+    if len(args) + len(kwargs) != 2:
+        return None
+    given = dict(enumerate(args))
+    for key, value in kwargs.items():
+        place = next((index for index, names in enumerate(_OPERAND_NAMES) if key in names), None)
+        if place is None or place in given:
+            return None
+        given[place] = value
+    return given[0], given[1]
+
+
+def _is_torch_function(function: Any, name: str) -> bool:
+    return bool(name) and getattr(torch, name, None) is function
+
+
+def _hashable(value: Any) -> bool:
+    return getattr(type(value), "__hash__", None) is not None
+
+
+def functional_twin(name: str) -> Callable[..., Any] | None:
+    """The out-of-place method of an in-place one: ``add_`` → ``torch.Tensor.add``."""
+    if not name.endswith("_") or name.startswith("__"):
+        return None
+    return getattr(torch.Tensor, name[:-1], None)

@@ -1,0 +1,95 @@
+"""What is put aside in torch and Python while a recording runs, and put back whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparsebit.graph.capture.recorder import Recorder
+from sparsebit.graph.capture.size_names import size_names
+from sparsebit.graph.functional import AutogradCall
+
+_lock = threading.RLock()  # the patches below are global: one recording at a time
+
+
+@contextlib.contextmanager
+def recording(recorder: Recorder, model: nn.Module, paths: dict[int, str], leaves: set[int]) -> Iterator[None]:
+    """Let ``recorder`` see what goes on in this thread besides calls of the torch API.
+
+    These are module calls, autograd functions, scripted functions (run as the Python they were made from), autocast
+    blocks, and what the model's own source files do with sizes. ``paths`` names the model's modules by id; those in ``leaves`` become one node each.
+    """
+    thread = threading.get_ident()
+    call_module = nn.Module.__call__
+    apply = vars(torch.autograd.Function)["apply"]  # the classmethod itself, not bound to one class
+    call_script = torch.jit.ScriptFunction.__call__
+    enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
+
+    def active() -> bool:
+        return not recorder.quiet and threading.get_ident() == thread
+
+    def module_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        path = paths.get(id(module)) if active() else None
+        if path is None:
+            return call_module(module, *args, **kwargs)
+        if id(module) in leaves:
+            return recorder.record_module(module, path, args, kwargs, call_module)
+        recorder.path.append(path)
+        try:
+            return call_module(module, *args, **kwargs)
+        finally:
+            recorder.path.pop()
+
+    def function_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if not active() or cls.__module__ == "torch.utils.checkpoint":
+            return apply.__get__(None, cls)(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            return recorder.record(AutogradCall(cls), args, kwargs)
+
+    def autocast_enter(self: Any) -> Any:
+        if active():
+            recorder.enter_autocast(self.device, self.fast_dtype, self._enabled, self._cache_enabled)
+        return enter(self)
+
+    def autocast_exit(self: Any, *error: Any) -> Any:
+        if active():
+            recorder.exit_autocast()
+        return leave(self, *error)
+
+    def script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        source = getattr(function, "_torchdynamo_inline", None)
+        if source is None or not active():
+            return call_script(function, *args, **kwargs)
+        return source(*args, **kwargs)
+
+    with _lock, size_names(recorder, model):
+        torch.jit.ScriptFunction.__call__ = script_call  # type: ignore[method-assign]
+        nn.Module.__call__ = module_call  # type: ignore[method-assign,assignment]
+        torch.autograd.Function.apply = classmethod(function_apply)  # type: ignore[assignment]
+        torch.autocast.__enter__ = autocast_enter  # type: ignore[method-assign]
+        torch.autocast.__exit__ = autocast_exit  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            torch.autocast.__exit__ = leave  # type: ignore[method-assign]
+            torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+            torch.autograd.Function.apply = apply
+            nn.Module.__call__ = call_module  # type: ignore[method-assign]
+            torch.jit.ScriptFunction.__call__ = call_script  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def announcing_capture() -> Iterator[None]:
+    """Answer yes to models that ask whether a graph is being captured: they then avoid reading their data."""
+    compiling, exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
+    with _lock:
+        torch.compiler.is_compiling = torch.compiler.is_exporting = lambda: True
+        try:
+            yield
+        finally:
+            torch.compiler.is_compiling, torch.compiler.is_exporting = compiling, exporting

@@ -1,0 +1,45 @@
+"""What capturing had to decide on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sparsebit.graph.capture.source import Source
+
+NoteKind = Literal["size-fixed", "size-branch", "data", "random", "constant", "hooks", "mode", "mutation"]
+# Notes of these kinds can make the graph differ from the model on other inputs, so they are also warned about.
+WARNED: tuple[NoteKind, ...] = ("size-fixed", "data", "random", "hooks")
+
+
+@dataclass(frozen=True)
+class Note:
+    """One decision, and the line of the model that made it necessary."""
+
+    kind: NoteKind
+    text: str
+    source: Source | None = None
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.source})" if self.source else self.text
+
+
+@dataclass
+class CaptureReport:
+    """Everything a reader of the graph should know that the graph itself does not show."""
+
+    frontend: str = ""
+    notes: list[Note] = field(default_factory=list)
+
+    def add(self, note: Note) -> None:
+        """Add a note once, however often its line ran."""
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def of_kind(self, *kinds: NoteKind) -> list[Note]:
+        """The notes of some kinds."""
+        return [note for note in self.notes if note.kind in kinds]
+
+    def __str__(self) -> str:
+        lines = [f"captured by {self.frontend or 'hand'}"]
+        return "\n".join([*lines, *(f"  {note.kind}: {note}" for note in self.notes)])

@@ -1,0 +1,207 @@
+"""Integers that remember which tensor size they came from.
+
+A model computes shapes in plain Python: ``x.view(b, s // 2, -1)``. While recording, sizes are ``int`` subclasses
+whose arithmetic builds an expression, so that the graph asks its own tensors for their sizes instead of repeating
+the example's numbers. What Python cannot carry (``int()``, ``math.sqrt``, a comparison) is told to the recorder.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch.fx import Node
+
+
+class SizeUser(Protocol):
+    """Who is told when a size stops being symbolic."""
+
+    def size_lost(self, size: Any, how: str) -> None:
+        """A size became a plain number: the graph will repeat the example's."""
+
+    def size_decided(self, size: Any, function: Callable[..., bool], operands: tuple[Any, ...], result: bool) -> None:
+        """Python compared a size, ``function(*operands)``: the graph keeps the branch that was taken."""
+
+
+class Expression:
+    """``function(*operands)`` over sizes: operands are expressions, nodes or numbers."""
+
+    __slots__ = ("function", "node", "operands", "value")
+
+    def __init__(self, function: Callable[..., Any], operands: tuple[Any, ...], value: Any) -> None:
+        self.function, self.operands, self.value = function, operands, value
+        self.node: Node | None = None  # filled when the expression is first used in the graph
+
+
+class Symbolic:
+    """What ``SizeInt`` and ``SizeFloat`` share."""
+
+    expression: Expression
+    user: SizeUser
+    varies: bool  # whether it can differ from call to call, as far as the recorder can tell
+
+    def _attach(self, expression: Expression, user: SizeUser, varies: bool) -> None:
+        self.expression, self.user, self.varies = expression, user, varies
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, SizeInt):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, SizeFloat) else value
+
+
+def _operand(value: Any) -> Any:
+    return value.expression if isinstance(value, Symbolic) else value
+
+
+def combine(function: Callable[..., Any], *values: Any) -> Any:
+    result = function(*(plain(value) for value in values))
+    sizes = [value for value in values if isinstance(value, Symbolic)]
+    kind = {int: SizeInt, float: SizeFloat}.get(type(result))
+    if kind is None:
+        return result
+    expression = Expression(function, tuple(_operand(value) for value in values), result)
+    return kind.of(result, expression, sizes[0].user, any(size.varies for size in sizes))
+
+
+def _forward(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if not isinstance(other, int | float):
+            if function is operator.mul and isinstance(other, list | tuple | str):
+                self.user.size_lost(self, "repeats a sequence")
+                return plain(self) * other
+            return NotImplemented
+        return combine(function, self, other)
+
+    return method
+
+
+def _reflected(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if not isinstance(other, int | float):
+            if function is operator.mul and isinstance(other, list | tuple | str):
+                self.user.size_lost(self, "repeats a sequence")
+                return other * plain(self)
+            return NotImplemented
+        return combine(function, other, self)
+
+    return method
+
+
+def _unary(function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Any, *args: Any) -> Any:
+        return combine(function, self, *args)
+
+    return method
+
+
+def _compared(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if not isinstance(other, int | float):
+            return NotImplemented
+        result = function(plain(self), plain(other))
+        self.user.size_decided(self, function, (self, other), result)
+        return result
+
+    return method
+
+
+def _lost(base: type, name: str, how: str) -> Callable[..., Any]:
+    original = getattr(base, name)
+
+    def method(self: Any, *args: Any) -> Any:
+        self.user.size_lost(self, how)
+        return original(plain(self), *args)
+
+    return method
+
+
+def _truth(self: Any) -> bool:
+    result = bool(plain(self))
+    self.user.size_decided(self, bool, (self,), result)
+    return result
+
+
+class SizeInt(Symbolic, int):
+    """An ``int`` that came from a tensor's size."""
+
+    @staticmethod
+    def of(value: int, expression: Expression, user: SizeUser, varies: bool) -> SizeInt:
+        """A size with its origin."""
+        size = int.__new__(SizeInt, value)
+        size._attach(expression, user, varies)
+        return size
+
+    __hash__ = int.__hash__
+    __bool__ = _truth
+    __int__ = _lost(int, "__int__", "int() of a size")
+    __float__ = _lost(int, "__float__", "float() or math of a size")
+
+    def __repr__(self) -> str:
+        return int.__repr__(self)
+
+    def __reduce__(self) -> Any:
+        return int, (plain(self),)
+
+    def __deepcopy__(self, memo: Any) -> SizeInt:
+        return self
+
+
+class SizeFloat(Symbolic, float):
+    """A ``float`` computed from a tensor's size."""
+
+    @staticmethod
+    def of(value: float, expression: Expression, user: SizeUser, varies: bool) -> SizeFloat:
+        """A number with its origin."""
+        size = float.__new__(SizeFloat, value)
+        size._attach(expression, user, varies)
+        return size
+
+    __hash__ = float.__hash__
+    __bool__ = _truth
+    __int__ = _lost(float, "__int__", "int() of a number computed from a size")
+
+    def __repr__(self) -> str:
+        return float.__repr__(self)
+
+    def __reduce__(self) -> Any:
+        return float, (plain(self),)
+
+    def __deepcopy__(self, memo: Any) -> SizeFloat:
+        return self
+
+
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor")
+for _kind in (SizeInt, SizeFloat):
+    for _name in _ARITHMETIC:
+        if _kind is SizeInt or _name not in _ARITHMETIC[7:]:
+            _function = getattr(operator, f"{_name}_" if _name in ("and", "or") else _name)
+            setattr(_kind, f"__{_name}__", _forward(_function))
+            setattr(_kind, f"__r{_name}__", _reflected(_function))
+    for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        setattr(_kind, f"__{_name}__", _compared(getattr(operator, _name)))
+    _kind.__neg__ = _unary(operator.neg)  # type: ignore[method-assign,assignment]
+    _kind.__abs__ = _unary(operator.abs)  # type: ignore[method-assign,assignment]
+    for _name in ("floor", "ceil", "trunc"):
+        setattr(_kind, f"__{_name}__", _unary(getattr(math, _name)))
+    _kind.__divmod__ = lambda self, other: (self // other, self % other)  # type: ignore[method-assign,assignment]
+    _kind.__rdivmod__ = lambda self, other: (other // self, other % self)  # type: ignore[method-assign,assignment]
+    _kind.__round__ = _unary(round)  # type: ignore[method-assign,assignment]
+
+
+def plain_sizes(value: Any) -> Any:
+    """A copy of nested arguments with plain numbers in place of sizes."""
+    if isinstance(value, Symbolic):
+        return plain(value)
+    kind = type(value)
+    if kind in (tuple, list):
+        return kind([plain_sizes(item) for item in value])
+    if kind is dict:
+        return {key: plain_sizes(item) for key, item in value.items()}
+    if kind is slice:
+        return slice(plain_sizes(value.start), plain_sizes(value.stop), plain_sizes(value.step))
+    if isinstance(value, tuple) and any(isinstance(item, Symbolic) for item in value):  # torch.Size
+        return tuple(plain_sizes(item) for item in value)
+    return value

@@ -1,0 +1,258 @@
+"""Take nested inputs and outputs apart into tensors and put them together again.
+
+``torch.utils._pytree`` knows tuples, lists, dicts and what was registered with it. Models also pass dataclasses,
+mappings of their own, packed sequences and cache objects, and those must survive without registering anything
+globally on the user's behalf.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+
+from sparsebit.errors import CaptureError
+
+Builder = Callable[[list[Any]], Any]
+_CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
+_ATOMS = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, type, nn.Module)
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A tensor: its place in the flat list, and the words that lead to it."""
+
+    index: int
+    path: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """A value that is no tensor; a call must bring an equal one."""
+
+    value: Any
+    path: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A container: its keys, what is under them, and how to build one again from new children."""
+
+    type: type
+    keys: tuple[Any, ...]
+    children: tuple[Tree, ...]
+    build: Builder
+    path: str
+
+
+Tree = Leaf | Constant | Branch
+
+
+@dataclasses.dataclass(frozen=True)
+class FromItems:
+    """Builds ``kind([...])`` or, for namedtuples, ``kind(...)``."""
+
+    kind: type
+    spread: bool = False
+
+    def __call__(self, items: list[Any]) -> Any:
+        return self.kind(*items) if self.spread else self.kind(items)
+
+
+@dataclasses.dataclass(frozen=True)
+class FromPairs:
+    """Builds a mapping: ``kind(**pairs)``, or a copy of the template with every value replaced."""
+
+    kind: type
+    keys: tuple[Any, ...]
+    template: Any = None
+
+    def __call__(self, items: list[Any]) -> Any:
+        pairs = dict(zip(self.keys, items, strict=True))
+        if self.template is None:
+            return pairs if self.kind is dict else self.kind(**pairs)
+        built: Any = copy.copy(self.template)
+        for key, item in pairs.items():
+            built[key] = item
+        return built
+
+
+@dataclasses.dataclass(frozen=True)
+class FromAttributes:
+    """Builds a copy of an object with its attributes replaced."""
+
+    template: Any
+    names: tuple[str, ...]
+
+    def __call__(self, items: list[Any]) -> Any:
+        built = copy.copy(self.template)
+        for name, item in zip(self.names, items, strict=True):
+            object.__setattr__(built, name, item)
+        return built
+
+
+@dataclasses.dataclass(frozen=True)
+class FromPytree:
+    """Builds what was registered with torch's pytree."""
+
+    kind: type
+    context: Any
+
+    def __call__(self, items: list[Any]) -> Any:
+        return pytree.SUPPORTED_NODES[self.kind].unflatten_fn(items, self.context)
+
+
+Parts = tuple[tuple[Any, ...], list[Any], Builder]
+
+
+def split_container(value: Any) -> Parts | None:
+    """Keys, children and rebuilding function of a container, or None for anything that is not one."""
+    kind = type(value)
+    if isinstance(value, _ATOMS) or isinstance(value, torch.Tensor):
+        return None
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):  # namedtuple, PackedSequence
+        return kind._fields, list(value), FromItems(kind, spread=True)
+    if isinstance(value, tuple | list):  # torch.Size and torch.return_types.* among them
+        return tuple(range(len(value))), list(value), FromItems(tuple if kind is torch.Size else kind)
+    if isinstance(value, Mapping):
+        keys = tuple(value.keys())
+        # transformers' ModelOutput is an OrderedDict and a dataclass in one, and is built like a dataclass
+        own = kind is not dict and not dataclasses.is_dataclass(kind)
+        return keys, list(value.values()), FromPairs(kind, keys, value if own else None)
+    if not dataclasses.is_dataclass(value) and kind in pytree.SUPPORTED_NODES:
+        children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(value)
+        return tuple(range(len(children))), list(children), FromPytree(kind, context)
+    if dataclasses.is_dataclass(value):
+        names = tuple(field.name for field in dataclasses.fields(value))
+    elif hasattr(value, "__dict__") and not isinstance(value, _CODE):
+        names = tuple(vars(value))
+    else:
+        return None
+    return names, [getattr(value, name) for name in names], FromAttributes(value, names)
+
+
+def _drop_tensors(build: Builder, is_leaf: Callable[[Any], bool]) -> Builder:
+    """The same builder with a template that does not keep the example's tensors alive."""
+    if isinstance(build, FromAttributes):
+        template = copy.copy(build.template)
+        for name in build.names:
+            if is_leaf(getattr(template, name)):
+                object.__setattr__(template, name, None)
+        return FromAttributes(template, build.names)
+    if isinstance(build, FromPairs) and build.template is not None:
+        template = copy.copy(build.template)
+        for key in build.keys:
+            if is_leaf(template[key]):
+                template[key] = None
+        return FromPairs(build.kind, build.keys, template)
+    return build
+
+
+def flatten(value: Any, path: str, is_leaf: Callable[[Any], bool]) -> tuple[list[Any], Tree]:
+    """Flatten ``value`` to the leaves that ``is_leaf`` picks, and the tree around them.
+
+    A container without a single leaf becomes one constant, so that config objects are compared, not rebuilt.
+
+    Example:
+        >>> leaves, tree = flatten({"a": [1.0, 2]}, "batch", lambda item: isinstance(item, float))
+        >>> leaves, unflatten(tree, [3.0])
+        ([1.0], {'a': [3.0, 2]})
+    """
+    leaves: list[Any] = []
+
+    def visit(item: Any, where: str, enclosing: tuple[int, ...]) -> Tree:
+        if is_leaf(item):
+            leaves.append(item)
+            return Leaf(len(leaves) - 1, where)
+        parts = None if id(item) in enclosing else split_container(item)
+        if parts is None:
+            return Constant(item, where)
+        keys, items, build = parts
+        before = len(leaves)
+        inside = (*enclosing, id(item))
+        children = tuple(
+            visit(child, f"{where}_{key}", inside) for key, child in zip(keys, items, strict=True)
+        )
+        if len(leaves) == before and type(item) not in (tuple, list, dict):
+            return Constant(item, where)
+        return Branch(type(item), keys, children, _drop_tensors(build, is_leaf), where)
+
+    return leaves, visit(value, path, ())
+
+
+def unflatten(tree: Tree, leaves: list[Any] | tuple[Any, ...]) -> Any:
+    """The opposite of ``flatten``, with new leaves."""
+    if isinstance(tree, Leaf):
+        return leaves[tree.index]
+    if isinstance(tree, Constant):
+        return tree.value
+    return tree.build([unflatten(child, leaves) for child in tree.children])
+
+
+def leaves_of(tree: Tree) -> Iterator[Leaf]:
+    """Every leaf below a tree, in order."""
+    if isinstance(tree, Leaf):
+        yield tree
+    elif isinstance(tree, Branch):
+        for child in tree.children:
+            yield from leaves_of(child)
+
+
+def match_leaves(tree: Tree, value: Any, found: list[Any]) -> None:
+    """Collect the leaves of ``value`` along a known tree; a call that differs in structure is an error.
+
+    Constants must be equal to what the graph was captured with, because the graph holds what followed from them.
+    """
+    if isinstance(tree, Leaf):
+        if not isinstance(value, torch.Tensor):
+            raise CaptureError(
+                f"argument {tree.path!r} was a tensor when the model was captured",
+                expected="a tensor",
+                got=_describe(value),
+                hint="pass a tensor, or capture the model again with this call as the example",
+            )
+        found.append(value)
+        return
+    if isinstance(tree, Constant):
+        if value is tree.value or _equal(value, tree.value):
+            return
+        raise CaptureError(
+            f"argument {tree.path!r} is fixed in the captured graph",
+            expected=_describe(tree.value),
+            got=_describe(value),
+            hint="capture the model again with this value in the example inputs",
+        )
+    parts = split_container(value)
+    if parts is None or type(value) is not tree.type or set(parts[0]) != set(tree.keys):
+        raise CaptureError(
+            f"argument {tree.path!r} has another structure than when the model was captured",
+            expected=f"{tree.type.__name__} with {', '.join(map(str, tree.keys)) or 'nothing'}",
+            got=_describe(value) if parts is None else f"{type(value).__name__} with {', '.join(map(str, parts[0]))}",
+            hint="capture the model again with this call as the example",
+        )
+    given = dict(zip(parts[0], parts[1], strict=True))
+    for key, child in zip(tree.keys, tree.children, strict=True):
+        match_leaves(child, given[key], found)
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        return False
+    try:
+        return bool(left == right)
+    except Exception:  # an object whose == is not a truth value is not known to be the same
+        return False
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

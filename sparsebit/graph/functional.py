@@ -1,0 +1,57 @@
+"""Functions that captured graphs call where torch has none: writes out of place, autograd functions, checks."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.node import has_side_effect
+
+from sparsebit.errors import SpecializationWarning
+
+
+def set_item(tensor: Tensor, index: Any, value: Any) -> Tensor:
+    """``tensor[index] = value`` on a copy.
+
+    Example:
+        >>> set_item(torch.zeros(3), 1, 5.0)
+        tensor([0., 5., 0.])
+    """
+    result = tensor.clone()
+    result[index] = value
+    return result
+
+
+def overwrite(tensor: Tensor, source: Tensor) -> Tensor:
+    """``tensor.copy_(source)`` on a new tensor: the source's numbers in the shape and dtype of ``tensor``."""
+    return source.to(device=tensor.device, dtype=tensor.dtype, copy=True).expand_as(tensor).contiguous()
+
+
+@dataclass(frozen=True)
+class AutogradCall:
+    """``SomeFunction.apply`` as a function of its own; as a bound method its class would be lost in generated code."""
+
+    function: type[torch.autograd.Function]
+
+    @property
+    def __name__(self) -> str:
+        return self.function.__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply the function, with its own backward."""
+        return self.function.apply(*args, **kwargs)
+
+
+@has_side_effect
+def check_branch(taken: bool, recorded: bool, place: str) -> None:
+    """Warn when the model would branch on a size in another way than it did while it was recorded.
+
+    The graph holds only the branch that was taken; with other sizes its result may differ from the model's.
+    """
+    if taken != recorded:
+        text = f"{place}\n  this branch on a size was {recorded} when the model was captured and would be {taken} now: the "
+        text += "graph may differ from the model here; capture it again with inputs of these sizes"
+        warnings.warn(SpecializationWarning(text), stacklevel=3)

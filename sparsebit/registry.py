@@ -1,0 +1,71 @@
+"""Names to plug-ins: loud on a clash, helpful on an unknown name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from sparsebit.errors import RegistryError
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+
+class Registry(Mapping[str, T]):
+    """Plug-ins of one kind by case-insensitive name.
+
+    Example:
+        >>> shapes: Registry[type] = Registry("shape")
+        >>> @shapes.register("circle")
+        ... class Circle: ...
+        >>> shapes["Circle"] is Circle
+        True
+        >>> shapes["cirle"]
+        Traceback (most recent call last):
+        ...
+        sparsebit.errors.RegistryError: no shape named 'cirle'
+          next: did you mean 'circle'? there are: circle
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._items: dict[str, T] = {}
+
+    def register(self, name: str, *, replace: bool = False) -> Callable[[Item], Item]:
+        """Decorator that files what it decorates under ``name``; ``replace=True`` to override one on purpose."""
+
+        def add(item: Item) -> Item:
+            key = name.lower()
+            if key in self._items and not replace:
+                raise RegistryError(
+                    f"{self.kind} {name!r} is already taken by {self._items[key]!r}",
+                    hint="choose another name, or pass replace=True to override it on purpose",
+                )
+            self._items[key] = item  # type: ignore[assignment]
+            return item
+
+        return add
+
+    def remove(self, name: str) -> None:
+        """Take one plug-in out again (tests and notebooks re-register)."""
+        del self._items[name.lower()]
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            return self._items[name.lower()]
+        except KeyError:
+            near = difflib.get_close_matches(name.lower(), self._items, n=1)
+            advice = f"did you mean {near[0]!r}? " if near else ""
+            raise RegistryError(
+                f"no {self.kind} named {name!r}", hint=f"{advice}there are: {', '.join(sorted(self._items))}"
+            ) from None
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._items
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._items))
+
+    def __len__(self) -> int:
+        return len(self._items)
