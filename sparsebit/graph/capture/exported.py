@@ -1,3 +1,336 @@
+"""The front-end over ``torch.export``: an exported program, or a model exported on request."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
-def from_exported(program: Any) -> Any: raise NotImplementedError
-def from_model(model: Any, args: Any, kwargs: Any) -> Any: raise NotImplementedError
+
+import torch
+import torch.nn.functional as F
+import torch.utils._pytree as pytree
+from torch import Tensor, fx, nn
+
+from sparsebit.errors import CaptureError
+from sparsebit.graph.capture.leaves import is_torch_leaf
+from sparsebit.graph.capture.mode import merge_modes
+from sparsebit.graph.capture.module import CapturedModule, build_shell
+from sparsebit.graph.capture.normalize import canonical_aten
+from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
+from sparsebit.graph.capture.report import CaptureReport
+from sparsebit.graph.capture.signature import CallSignature, CapturedCodeGen
+from sparsebit.graph.capture.source import source_of_error
+from sparsebit.graph.capture.structure import Tree, flatten, leaves_of, shift
+from sparsebit.graph.value import TensorInfo, describe
+
+_ONE_MODE = "an exported program holds the mode it was exported in; capture the module itself to have both"
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Stands for one flat input or output while the structure around it is rebuilt."""
+
+    index: int
+
+
+def from_exported(program: torch.export.ExportedProgram) -> CapturedModule:
+    """The normal form of an exported program; it keeps the one mode it was exported in."""
+    exported = _unlifted(program)
+    graph = _convert(exported)
+    signature = _signature(program, graph, _parameters(program, exported))
+    root = nn.Module()
+    root._modules, root._parameters, root._buffers = exported._modules, exported._parameters, exported._buffers
+    root._non_persistent_buffers_set = exported._non_persistent_buffers_set
+    root.training = False
+    return _finish(root, graph, signature, type(exported).__name__, _ONE_MODE)
+
+
+def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> CapturedModule:
+    """Export a model with every dimension dynamic, and bring its ``torch.nn`` modules back into the graph.
+
+    It is exported in both modes, so that what depends on ``training`` follows the mode.
+    """
+    program = _export(model, args, kwargs)
+    graph = _convert(_unlifted(program), model)
+    constants = {str(n.target): n.meta["constant"] for n in graph.nodes if "constant" in n.meta}
+    signature = _signature(program, graph, inspect.signature(model.forward))
+    conflict = _compare_modes(model, args, kwargs, graph)
+    shell = build_shell(model, {id(m) for m in model.modules() if m is not model and is_torch_leaf(m)}, {})
+    for name, tensor in constants.items():
+        if isinstance(tensor, nn.Module):
+            shell.add_module(name, tensor)
+        else:
+            shell.register_buffer(name, tensor.detach(), persistent=False)
+    return _finish(shell, graph, signature, type(model).__name__, conflict)
+
+
+def _finish(root: nn.Module, graph: fx.Graph, signature: CallSignature, name: str, conflict: str | None) -> CapturedModule:
+    drop_dead_functions(graph)
+    graph.set_codegen(CapturedCodeGen(signature))
+    place_mode_constants(root, graph)
+    module = CapturedModule(root, graph, name)
+    module.capture_report, module._mode_conflict = CaptureReport(frontend="exported"), conflict
+    return module
+
+
+def _export(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
+    parameters = inspect.signature(model.forward)
+
+    def dynamic(value: Any) -> Any:
+        automatic = torch.export.Dim.AUTO
+        return {dim: automatic for dim in range(value.dim())} if isinstance(value, Tensor) else None
+
+    try:
+        bound = parameters.bind(*args, **kwargs)
+        shapes = {name: pytree.tree_map(dynamic, value) for name, value in bound.arguments.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, about its own internals
+            return torch.export.export(model, tuple(args), kwargs, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        place = source_of_error(error)
+        raise CaptureError(
+            f"torch.export refused {type(model).__name__}: {str(error).splitlines()[0] if str(error) else type(error)}",
+            where=str(place) if place else None,
+            hint="use the default front-end, which takes what torch.export cannot: sparsebit.capture(model, args)",
+        ) from error
+
+
+def _unlifted(program: torch.export.ExportedProgram) -> fx.GraphModule:
+    options = {"check_guards": False} if "check_guards" in inspect.signature(program.module).parameters else {}
+    module = program.module(**options)
+    assert isinstance(module, fx.GraphModule)
+    return module
+
+
+def _parameters(program: torch.export.ExportedProgram, exported: fx.GraphModule) -> inspect.Signature:
+    """The signature of an exported program, from the names it kept."""
+    args, kwargs = program.call_spec.in_spec.children()  # type: ignore[union-attr]
+    codegen = exported.graph._codegen
+    known = list(getattr(codegen, "pytree_info", ((),))[0])
+    names = [name for name in known if name != "self"][: args.num_children]
+    names += [f"arg{index}" for index in range(len(names), args.num_children)]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    keywords = [name for name in (kwargs.context or []) if name not in names]
+    return inspect.Signature(
+        [inspect.Parameter(name, kind) for name in names]
+        + [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in keywords]
+    )
+
+
+def _signature(
+    program: torch.export.ExportedProgram, graph: fx.Graph, parameters: inspect.Signature
+) -> CallSignature:
+    """Our signature over the exported program's flat inputs; its placeholders are put into our order."""
+    in_spec, out_spec = program.call_spec.in_spec, program.call_spec.out_spec
+    assert in_spec is not None and out_spec is not None
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    slots = [_Slot(index) for index in range(in_spec.num_leaves)]
+    values = [node.meta["value"] for node in placeholders]
+    filled = [slot if isinstance(value, TensorInfo) else value for slot, value in zip(slots, values, strict=True)]
+    args, kwargs = pytree.tree_unflatten(filled, in_spec)
+    bound = parameters.bind(*args, **kwargs)
+    bound.apply_defaults()
+    inputs: dict[str, Tree] = {}
+    order: list[fx.Node] = []
+    for name, value in bound.arguments.items():
+        leaves, tree = flatten(value, name, lambda item: isinstance(item, _Slot))
+        inputs[name] = shift(tree, len(order))
+        order += [placeholders[slot.index] for slot in leaves]
+    for node in placeholders:
+        if node not in order:
+            graph.erase_node(node)
+    _arrange(graph, order, inputs)
+    output = next(iter(reversed(graph.nodes)))
+    flat = list(pytree.tree_leaves(output.args[0]))
+    structure = pytree.tree_unflatten([_Slot(index) for index in range(len(flat))], out_spec)
+    found, tree = flatten(structure, "output", lambda item: isinstance(item, _Slot))
+    output.args = (tuple(flat[slot.index] for slot in found),)
+    return CallSignature(parameters, inputs, tree)
+
+
+def _arrange(graph: fx.Graph, order: list[fx.Node], inputs: dict[str, Tree]) -> None:
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    for node in order:
+        first.prepend(node)
+    names = [leaf.path for tree in inputs.values() for leaf in leaves_of(tree)]
+    for node, name in zip(order, names, strict=True):
+        node.target = "".join(c if c.isalnum() else "_" for c in name)
+        node.args = ()
+
+
+def _convert(exported: fx.GraphModule, model: nn.Module | None = None) -> fx.Graph:
+    """The exported graph in normal form: operators canonical, ``torch.nn`` modules back as modules, no guards."""
+    graph: fx.Graph = exported.graph
+    constants = 0
+    for node in list(graph.nodes):
+        _describe(node)
+        if node.op == "get_attr" and model is not None and not _has(model, str(node.target)):
+            node.meta["constant"] = _get(exported, str(node.target))
+            prefix = "_submodule" if isinstance(node.meta["constant"], nn.Module) else "_tensor_constant"
+            node.target, constants = f"{prefix}{constants}", constants + 1
+        elif node.op == "call_function" and model is not None and _raise_module(graph, node, model):
+            continue
+        elif node.op == "call_function":
+            _canonicalize(node)
+    for node in [node for node in graph.nodes if node.target is torch.ops.aten._assert_tensor_metadata.default]:
+        graph.erase_node(node)  # would pin the device and dtype of the example
+    _merge_attributes(graph)
+    _follow_device(graph)
+    return graph
+
+
+def _describe(node: fx.Node) -> None:
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(stack[-1][0]).split("@")[0] if stack else ""
+    value = node.meta.get("val")
+    node.meta = {
+        "value": _plain_shape(value),
+        "module_path": "" if path.startswith("_empty") else path,
+        "source": None,
+        **({"device": value.device} if isinstance(value, Tensor) and node.op == "placeholder" else {}),
+        **({"mutates": True} if _mutates(node) else {}),
+    }
+
+
+def _plain_shape(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return TensorInfo(tuple(_hint(size) for size in value.shape), value.dtype)
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return _hint(value)
+    if isinstance(value, tuple | list):
+        return type(value)(_plain_shape(item) for item in value)
+    return describe(value)
+
+
+def _hint(size: Any) -> Any:
+    """The example's number behind a symbolic one."""
+    node = getattr(size, "node", None)
+    return node.hint if node is not None and node.hint is not None else size if isinstance(size, int) else -1
+
+
+def _mutates(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _raise_module(graph: fx.Graph, node: fx.Node, model: nn.Module) -> bool:
+    """Replace the single operator of a ``torch.nn`` module by a call of the module."""
+    path = node.meta["module_path"]
+    if not path or not _has(model, path) or node.meta.get("mutates"):
+        return False
+    module = _get(model, path)
+    if not isinstance(module, nn.Module) or module is model or not is_torch_leaf(module):
+        return False
+    inputs = [arg for arg in node.all_input_nodes if not _belongs(arg, path)]
+    inside = [other for other in graph.nodes if other.op == "call_function" and _path_of(other) == path]
+    if len(inputs) != 1 or node.args[:1] != (inputs[0],) and not isinstance(module, nn.Embedding) or len(inside) != 1:
+        return False
+    node.op, node.target, node.args, node.kwargs = "call_module", path, (inputs[0],), {}
+    node.meta["module_path"] = path.rpartition(".")[0]
+    return True
+
+
+def _path_of(node: fx.Node) -> str:
+    if "module_path" in node.meta:
+        return str(node.meta["module_path"])
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return str(stack[-1][0]).split("@")[0] if stack else ""
+
+
+def _belongs(node: fx.Node, path: str) -> bool:
+    return node.op == "get_attr" and str(node.target).rpartition(".")[0] == path
+
+
+def _canonicalize(node: fx.Node) -> None:
+    """The torch function, operator or method of the same meaning; an aten operator without one stays."""
+    if not isinstance(node.target, torch._ops.OpOverload) or node.meta.get("mutates"):
+        return
+    name = node.target._schema.name.partition("::")[2]
+    if name == "sym_size":
+        node.target = Tensor.size
+    elif name == "dropout":
+        node.target, node.args, node.kwargs = F.dropout, node.args[:2], {"training": node.args[2]}
+    elif name == "scaled_dot_product_attention":
+        node.target, node.args, node.kwargs = F.scaled_dot_product_attention, *_attention_arguments(node)
+    elif name == "slice" and not node.kwargs:
+        tensor, dim, start, stop, step = (*node.args, 0, None, None, None)[:5] if len(node.args) < 5 else node.args
+        if isinstance(dim, int) and dim >= 0:
+            stop = None if isinstance(stop, int) and stop >= 2**62 else stop
+            bounds = slice(start, stop, step if len(node.args) == 5 else None)
+            node.target, node.args = operator.getitem, (tensor, (*(slice(None),) * dim, bounds))
+    else:
+        node.target, node.args, node.kwargs = canonical_aten(name, node.target, node.args, dict(node.kwargs))
+
+
+def _attention_arguments(node: fx.Node) -> tuple[Any, Any]:
+    """All options by name, so that the two modes differ in a value and not in the number of arguments."""
+    names = ("attn_mask", "dropout_p", "is_causal")
+    options = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
+    return node.args[:3], options | dict(zip(names, node.args[3:], strict=False)) | dict(node.kwargs)
+
+
+def _follow_device(graph: fx.Graph) -> None:
+    """Let constant devices that are the inputs' follow the inputs, so that the graph can move."""
+    owner = next((n for n in graph.nodes if n.op == "placeholder" and isinstance(n.meta["value"], TensorInfo)), None)
+    device = owner.meta.get("device") if owner is not None else None
+    users = [n for n in graph.nodes if device is not None and device in (*n.args, *n.kwargs.values())]
+    if not users:
+        return
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(first):
+        reader = graph.call_function(getattr, (owner, "device"))
+    reader.meta.update(value=None, module_path="", source=None)
+    for node in users:
+        node.args = tuple(reader if arg == device else arg for arg in node.args)
+        node.kwargs = {key: reader if value == device else value for key, value in node.kwargs.items()}
+
+
+def _merge_attributes(graph: fx.Graph) -> None:
+    """One get_attr node per target, right after the placeholders."""
+    seen: dict[str, fx.Node] = {}
+    for node in [node for node in graph.nodes if node.op == "get_attr"]:
+        known = seen.setdefault(str(node.target), node)
+        if known is not node:
+            node.replace_all_uses_with(known)
+            graph.erase_node(node)
+        elif not node.users:
+            graph.erase_node(node)
+            del seen[str(node.target)]
+    first = next((node for node in graph.nodes if node.op not in ("placeholder", "get_attr")), None)
+    for node in seen.values():
+        if first is not None:
+            first.prepend(node)
+
+
+def _compare_modes(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], graph: fx.Graph) -> str | None:
+    insides = [m for m in model.modules() if m is model or not is_torch_leaf(m)]
+    before, mode = [m.training for m in insides], model.training
+    try:
+        for module in insides:
+            module.training = not mode
+        program = _export(model, args, kwargs)
+    except CaptureError as error:
+        return str(error.where or error.message)
+    finally:
+        for module, training in zip(insides, before, strict=True):
+            module.training = training
+    other = _convert(_unlifted(program), model)
+    _signature(program, other, inspect.signature(model.forward))
+    return merge_modes(graph, other, mode)
+
+
+def _has(module: nn.Module, path: str) -> bool:
+    try:
+        _get(module, path)
+    except AttributeError:
+        return False
+    return True
+
+
+def _get(module: nn.Module, path: str) -> Any:
+    value: Any = module
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value

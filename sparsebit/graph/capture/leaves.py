@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from types import CodeType
 
+import torch
 from torch import nn
 from torch.nn.utils import parametrize
+
+from sparsebit.errors import CaptureError
 
 # Containers of torch.nn, and modules whose inside has to be visible: they hide projections, matmuls and softmax.
 OPENED = (
@@ -30,11 +37,6 @@ _HARMLESS = {
 }
 
 
-def matches_any(name: str, patterns: list[str] | tuple[str, ...]) -> bool:
-    """Whether a dotted module name matches one of the fnmatch patterns."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
 def torch_base(kind: type) -> type | None:
     """The ``torch.nn`` class that a module class behaves as: itself, or the base whose methods it leaves alone."""
     for index, base in enumerate(kind.__mro__):
@@ -55,7 +57,11 @@ def has_hooks(module: nn.Module) -> bool:
 
 def is_torch_leaf(module: nn.Module) -> bool:
     """Whether a module is a plain ``torch.nn`` one that can stay one node."""
-    if isinstance(module, OPENED) or parametrize.is_parametrized(module) or has_hooks(module):
+    return not has_hooks(module) and _is_plain(module)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    if isinstance(module, OPENED) or parametrize.is_parametrized(module):
         return False
     return torch_base(type(module)) is not None
 
@@ -67,3 +73,49 @@ def is_stochastic_leaf(module: nn.Module) -> bool:
         return False
     code = getattr(type(module).forward, "__code__", None)
     return isinstance(code, CodeType) and "training" in code.co_names
+
+
+def _hooks_of_torch(module: nn.Module) -> bool:
+    """Whether a hook is torch's own: old weight and spectral norm compute the weight in one."""
+    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    return any(type(hook).__module__.startswith("torch.") for hook in hooks)
+
+
+def without_hooks(module: nn.Module) -> nn.Module:
+    """A copy of a module that shares its parameters and buffers and has no hooks."""
+    bare = copy.copy(module)
+    for table in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+        bare.__dict__[table] = OrderedDict()
+    return bare
+
+
+@dataclass
+class LeafModules:
+    """The modules of one model that stay whole."""
+
+    whole: set[int] = field(default_factory=set)  # ids of modules that become one node
+    hooked: dict[str, nn.Module] = field(default_factory=dict)  # one node each, between the operations of their hooks
+    with_hooks: list[str] = field(default_factory=list)  # names of all modules that the user put hooks on
+
+
+def find_leaves(model: nn.Module, skip: Sequence[str] = ()) -> LeafModules:
+    """Decide for every module whether it stays whole: torch's own, DropPath-like, scripted, or asked for."""
+    found, unmatched = LeafModules(), set(skip)
+    for name, module in model.named_modules(remove_duplicate=False):
+        matched = [pattern for pattern in skip if name and fnmatchcase(name, pattern)]
+        unmatched -= set(matched)
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        if has_hooks(module) and not _hooks_of_torch(module) and name not in found.with_hooks:
+            found.with_hooks.append(name)
+        if name and (matched or is_torch_leaf(module) or is_stochastic_leaf(module) or scripted):
+            found.whole.add(id(module))
+        elif name and has_hooks(module) and _is_plain(module) and not _hooks_of_torch(module):
+            if all(module is not other for other in found.hooked.values()):
+                found.hooked[name] = module
+    if unmatched:
+        raise CaptureError(
+            f"skip pattern {sorted(unmatched)[0]!r} matches no module",
+            expected="fnmatch patterns on dotted module names, such as 'encoder.layer.*'",
+            hint="list the names with [name for name, _ in model.named_modules()]",
+        )
+    return found

@@ -12,7 +12,11 @@ from sparsebit.graph.capture.module import ModeConstant
 from sparsebit.graph.functional import check_branch
 
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
-_KEPT = (torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast)
+_KEPT = (
+    torch.amp.autocast_mode._enter_autocast,
+    torch.amp.autocast_mode._exit_autocast,
+    torch._C._set_grad_enabled,
+)
 
 
 class _Differs(Exception):
@@ -44,6 +48,16 @@ def merge_modes(graph: fx.Graph, other: fx.Graph, training: bool) -> str | None:
         values = (here, there) if training else (there, here)
         _replace(graph, node, path, ModeConstant(*values))
     return None
+
+
+def differing_constants(graph: fx.Graph, other: fx.Graph) -> list[tuple[fx.Node, Any, Any]] | None:
+    """Plain numbers that differ between two recordings of the same program, or None if they are not the same."""
+    comparison = _Comparison(_live(graph), _live(other))
+    try:
+        comparison.run()
+    except _Differs:
+        return None
+    return [(node, here, there) for node, _, here, there in comparison.constants]
 
 
 class _Comparison:

@@ -17,6 +17,8 @@ from sparsebit.graph.capture.signature import CallSignature, CapturedCodeGen
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # rebuilt as such, so that indexing works
 
+_RESERVED = ("graph", "recompile", "_graph", "call_signature", "capture_report")
+
 
 class ModeConstant(nn.Module):
     """A Python value that differs between training and evaluation: a dropout probability, a flag."""
@@ -43,19 +45,32 @@ class CapturedModule(fx.GraphModule):
 
     capture_report: CaptureReport
     _mode_conflict: str | None
+    _mode_flags: dict[bool, dict[str, bool]]  # for a model with a train() of its own: the modes it sets
 
-    def __init__(self, root: nn.Module | dict[str, Any], graph: fx.Graph, class_name: str = "CapturedModule") -> None:
-        super().__init__(root, graph, class_name)
-        if isinstance(root, nn.Module):
-            # GraphModule keeps only what the graph mentions; the state dict must stay the original's
-            self._modules, self._parameters, self._buffers = root._modules, root._parameters, root._buffers
-            self._non_persistent_buffers_set = set(root._non_persistent_buffers_set)
-            self.training = root.training
+    def __init__(self, root: nn.Module, graph: fx.Graph, class_name: str = "CapturedModule") -> None:
+        # GraphModule would keep only what the graph mentions; the state dict must stay the original's
+        super().__init__(nn.Module(), fx.Graph(), class_name)
+        self._modules, self._parameters, self._buffers = root._modules, root._parameters, root._buffers
+        self._non_persistent_buffers_set = set(root._non_persistent_buffers_set)
+        self.training = root.training
+        self._uncover_names()
+        self.graph = graph
         self.capture_report = getattr(root, "capture_report", CaptureReport())
         self._mode_conflict = getattr(root, "_mode_conflict", None)
+        self._mode_flags = {}
+
+    def _uncover_names(self) -> None:
+        """Let a model's own ``code`` or ``meta`` win over the attribute of that name in ``torch.fx.GraphModule``."""
+        for name in {**self._modules, **self._parameters, **self._buffers}:
+            if name in _RESERVED:
+                raise CaptureError(
+                    f"the model has a part named {name!r}, which torch.fx needs for itself", hint="rename that attribute"
+                )
+            if hasattr(fx.GraphModule, name) and not hasattr(nn.Module, name):
+                setattr(type(self), name, property(lambda self, name=name: nn.Module.__getattr__(self, name)))
 
     @property
-    def signature(self) -> CallSignature | None:
+    def call_signature(self) -> CallSignature | None:
         """How the graph is called; None after somebody replaced the code generator."""
         codegen = self.graph._codegen
         return codegen.signature if isinstance(codegen, CapturedCodeGen) else None
@@ -75,6 +90,12 @@ class CapturedModule(fx.GraphModule):
             text = f"in {'training' if mode else 'evaluation'} mode the captured graph fixed:\n{lines}"
             warnings.warn(SpecializationWarning(text), stacklevel=2)
         super().train(mode)
+        for name, flag in self._mode_flags.get(mode, {}).items():
+            module = self.get_submodule(name)
+            module.training = flag
+            for child in module.children():
+                if isinstance(child, ModeConstant):
+                    child.training = flag
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CapturedModule:

@@ -93,13 +93,25 @@ _METHODS_ONLY = {"where", "to", "type", "view", "expand", "repeat", "size", "con
 _OPERAND_NAMES = ({"input", "self"}, {"other", "exponent"})
 
 
+# Python functions of the Tensor class by the name they have there: some are wrapped under the name of another
+_PYTHON_METHODS = {
+    function: name for name, function in vars(torch.Tensor).items() if isinstance(function, types.FunctionType)
+}
+
+
+def name_of(function: Any) -> str:
+    """The name a callable is known by: for Tensor methods the one in the class."""
+    if isinstance(function, types.FunctionType) and function in _PYTHON_METHODS:
+        return _PYTHON_METHODS[function]
+    return str(getattr(function, "__name__", ""))
+
+
 def is_tensor_method(function: Any) -> bool:
     """Whether a callable is a method of ``torch.Tensor`` (a C slot or a Python function)."""
     owner = getattr(function, "__objclass__", None)
     if owner is not None:
         return issubclass(torch.Tensor, owner)
-    name = getattr(function, "__name__", "")
-    return isinstance(function, types.FunctionType) and vars(torch.Tensor).get(name) is function
+    return isinstance(function, types.FunctionType) and function in _PYTHON_METHODS
 
 
 def canonical_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -109,7 +121,7 @@ def canonical_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: 
         >>> canonical_call(torch.Tensor.__rsub__, ("x", 1), {})
         (<built-in function sub>, (1, 'x'), {})
     """
-    name = getattr(function, "__name__", "")
+    name = name_of(function)
     method = is_tensor_method(function)
     ours = method or _is_torch_function(function, name)
     if not ours:
@@ -183,6 +195,21 @@ def _is_torch_function(function: Any, name: str) -> bool:
 
 def _hashable(value: Any) -> bool:
     return getattr(type(value), "__hash__", None) is not None
+
+
+def canonical_aten(name: str, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """The canonical spelling of an aten operator: torch's own bindings take the same arguments."""
+    if name in _BINARY and len(args) == 2 and not kwargs:
+        return _BINARY[name], args, kwargs
+    if name in _UNARY and len(args) == 1 and not kwargs:
+        return _UNARY[name], args, kwargs
+    for home in (torch, torch.nn.functional):
+        function = getattr(home, name, None)
+        if isinstance(function, types.BuiltinFunctionType) and name not in _METHODS_ONLY:
+            return _SYNONYMS.get(function, function), _tuples(name, args), kwargs
+    if name in ("view", "expand", "repeat", "contiguous", "new_zeros", "new_ones"):
+        return getattr(torch.Tensor, name), tuple(tuple(a) if isinstance(a, list) else a for a in args), kwargs
+    return overload, args, kwargs
 
 
 def functional_twin(name: str) -> Callable[..., Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sparsebit.graph.capture.leaves import LeafModules
 from sparsebit.graph.capture.recorder import Recorder
 from sparsebit.graph.capture.size_names import size_names
 from sparsebit.graph.functional import AutogradCall
@@ -18,11 +20,13 @@ _lock = threading.RLock()  # the patches below are global: one recording at a ti
 
 
 @contextlib.contextmanager
-def recording(recorder: Recorder, model: nn.Module, paths: dict[int, str], leaves: set[int]) -> Iterator[None]:
+def recording(
+    recorder: Recorder, model: nn.Module, paths: dict[int, str], leaves: LeafModules
+) -> Iterator[None]:
     """Let ``recorder`` see what goes on in this thread besides calls of the torch API.
 
     These are module calls, autograd functions, scripted functions (run as the Python they were made from), autocast
-    blocks, and what the model's own source files do with sizes. ``paths`` names the model's modules by id; those in ``leaves`` become one node each.
+    blocks, and what the model's own source files do with sizes. ``paths`` names the model's modules by id.
     """
     thread = threading.get_ident()
     call_module = nn.Module.__call__
@@ -37,13 +41,18 @@ def recording(recorder: Recorder, model: nn.Module, paths: dict[int, str], leave
         path = paths.get(id(module)) if active() else None
         if path is None:
             return call_module(module, *args, **kwargs)
-        if id(module) in leaves:
+        if id(module) in leaves.whole and recorder.owns(module):
             return recorder.record_module(module, path, args, kwargs, call_module)
         recorder.path.append(path)
         try:
             return call_module(module, *args, **kwargs)
         finally:
             recorder.path.pop()
+
+    def hooked_forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not active() or not recorder.owns(module):
+            return type(module).forward(module, *args, **kwargs)
+        return recorder.record_module(module, paths[id(module)], args, kwargs, type(module).forward)
 
     def function_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if not active() or cls.__module__ == "torch.utils.checkpoint":
@@ -68,6 +77,8 @@ def recording(recorder: Recorder, model: nn.Module, paths: dict[int, str], leave
         return source(*args, **kwargs)
 
     with _lock, size_names(recorder, model):
+        for module in leaves.hooked.values():
+            module.__dict__["forward"] = functools.partial(hooked_forward, module)
         torch.jit.ScriptFunction.__call__ = script_call  # type: ignore[method-assign]
         nn.Module.__call__ = module_call  # type: ignore[method-assign,assignment]
         torch.autograd.Function.apply = classmethod(function_apply)  # type: ignore[assignment]
@@ -81,6 +92,8 @@ def recording(recorder: Recorder, model: nn.Module, paths: dict[int, str], leave
             torch.autograd.Function.apply = apply
             nn.Module.__call__ = call_module  # type: ignore[method-assign]
             torch.jit.ScriptFunction.__call__ = call_script  # type: ignore[method-assign]
+            for module in leaves.hooked.values():
+                module.__dict__.pop("forward", None)
 
 
 @contextlib.contextmanager

@@ -20,8 +20,11 @@ def place_mode_constants(shell: nn.Module, graph: fx.Graph) -> None:
             owner.add_module(name.rpartition(".")[2], constant)
 
 
-def drop_dead_functions(graph: fx.Graph) -> None:
-    """Remove function results that nobody asked for, such as unused parts of a tuple."""
+def drop_dead_functions(graph: fx.Graph, keep_random: bool = False) -> None:
+    """Remove function results that nobody asked for, such as unused parts of a tuple.
+
+    In training an unused random number still moves the generator on, and the dropouts behind it draw others.
+    """
     for node in reversed(list(graph.nodes)):
-        if not node.users and is_removable(node):
+        if not node.users and is_removable(node) and not (keep_random and node.meta.get("random")):
             graph.erase_node(node)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import CaptureError, SparsebitError
-from sparsebit.graph.capture.leaves import has_hooks, is_stochastic_leaf, is_torch_leaf, matches_any, torch_base
-from sparsebit.graph.capture.mode import merge_modes
+from sparsebit.graph.capture.snapshot import overridden_modes, undisturbed
+from sparsebit.graph.capture.leaves import LeafModules, find_leaves, without_hooks
+from sparsebit.graph.capture.mode import differing_constants, merge_modes
 from sparsebit.graph.capture.module import CapturedModule, build_shell, uninitialized
 from sparsebit.graph.capture.patching import announcing_capture, recording
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
@@ -24,7 +26,8 @@ from sparsebit.graph.capture.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.sizes import SizeFloat, SizeInt
 from sparsebit.graph.capture.source import source_of_error
 from sparsebit.graph.capture.structure import Tree, flatten, leaves_of
-from sparsebit.graph.effects import assign
+
+_CHEAP = 5_000_000  # numbers computed in a run that is repeated without a thought
 
 
 @dataclass
@@ -56,12 +59,16 @@ def record(
     signature, leaves = _example(model, args, kwargs)
     paths = {id(module): name for name, module in reversed(list(model.named_modules(remove_duplicate=False)))}
     report = CaptureReport(frontend="record")
-    opaque = _leaf_modules(model, skip, report)
-    run = _Run(model, signature, leaves, paths, opaque, on_data, len(args), frozenset(kwargs))
+    leaf_modules = find_leaves(model, skip)
+    for name in leaf_modules.with_hooks:
+        text = f"hooks on {name or 'the model'}: their tensor operations are in the graph, what else they do is not repeated"
+        report.add(Note("hooks", text))
+    run = _Run(model, signature, leaves, paths, leaf_modules, on_data, len(args), frozenset(kwargs))
     trace = run.trace_best(report)
+    run.check_sizes(trace)
     conflict = run.compare_modes(trace)
     signature.output = trace.output
-    return _assemble(model, trace, signature, opaque, report, conflict)
+    return _assemble(model, trace, signature, leaf_modules, report, conflict)
 
 
 def _example(
@@ -79,35 +86,6 @@ def _example(
         ) from error
 
 
-def _leaf_modules(model: nn.Module, skip: Sequence[str], report: CaptureReport) -> set[int]:
-    unmatched = set(skip)
-    opaque = set()
-    for name, module in model.named_modules(remove_duplicate=False):
-        matched = [pattern for pattern in skip if name and matches_any(name, [pattern])]
-        unmatched -= set(matched)
-        if name and (matched or is_torch_leaf(module) or is_stochastic_leaf(module) or _is_scripted(module)):
-            opaque.add(id(module))
-        elif torch_base(type(module)) is not None and has_hooks(module) and _foreign_hooks(module):
-            text = f"hooks on {name!r}: their tensor operations are in the graph, what else they do is not repeated"
-            report.add(Note("hooks", text))
-    if unmatched:
-        raise CaptureError(
-            f"skip pattern {sorted(unmatched)[0]!r} matches no module",
-            expected="fnmatch patterns on dotted module names, such as 'encoder.layer.*'",
-            hint="list the names with [name for name, _ in model.named_modules()]",
-        )
-    return opaque
-
-
-def _is_scripted(module: nn.Module) -> bool:
-    return isinstance(module, torch.jit.ScriptModule)
-
-
-def _foreign_hooks(module: nn.Module) -> bool:
-    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-    return any(not type(hook).__module__.startswith("torch.") for hook in hooks)
-
-
 class _Run:
     """Everything that stays the same from one recorded run to the next."""
 
@@ -117,13 +95,13 @@ class _Run:
         signature: CallSignature,
         leaves: list[Tensor],
         paths: dict[int, str],
-        opaque: set[int],
+        leaf_modules: LeafModules,
         on_data: DataPolicy,
         positional: int,
         keywords: frozenset[str],
     ) -> None:
         self.model, self.signature, self.leaves = model, signature, leaves
-        self.paths, self.opaque, self.on_data = paths, opaque, on_data
+        self.paths, self.leaf_modules, self.on_data = paths, leaf_modules, on_data
         self.positional, self.keywords = positional, keywords
         self.announced = self.below = False
 
@@ -173,22 +151,26 @@ class _Run:
             if first is not None:
                 recorder.device, recorder.device_owner = first.device, recorder.node_of(first)
         args, kwargs = self.signature.rebuild_call(inputs, self.positional, self.keywords)
-        with _undisturbed(self.model, inputs) as buffers, torch.enable_grad():
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(recording(recorder, self.model, self.paths, self.opaque))
-                if self.announced:
-                    stack.enter_context(announcing_capture())
-                if self.below:
-                    stack.enter_context(BelowRecorder(recorder))
-                stack.enter_context(recorder)
-                result = self._call(args, kwargs)
-            for name, tensor in buffers.reassigned():
-                value = recorder.argument(tensor)
-                target = recorder.graph.call_function(assign, (recorder.node_of(buffers.original(name)), value))
-                target.meta.update(value=value.meta.get("value"), module_path=name.rpartition(".")[0], source=None)
-            flat, output = flatten(result, "output", lambda item: isinstance(item, Tensor | SizeInt | SizeFloat))
-            recorder.add_output(flat)
+        try:
+            with undisturbed(self.model, inputs) as snapshot, torch.enable_grad():
+                result = self._run(recorder, args, kwargs)
+                for name, tensor in snapshot.reassigned():
+                    recorder.add_assignment(name, snapshot.original(name), tensor)
+                flat, output = flatten(result, "output", lambda item: isinstance(item, Tensor | SizeInt | SizeFloat))
+                recorder.add_output(flat)
+        finally:
+            recorder.restore_parameters()
         return Trace(recorder, output)
+
+    def _run(self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(recording(recorder, self.model, self.paths, self.leaf_modules))
+            if self.announced:
+                stack.enter_context(announcing_capture())
+            if self.below:
+                stack.enter_context(BelowRecorder(recorder))
+            stack.enter_context(recorder)
+            return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -215,10 +197,41 @@ class _Run:
                 names.append(name)
         return names
 
+    def check_sizes(self, trace: Trace) -> None:
+        """Record again with each dimension of the inputs one longer, and tell which numbers should have followed.
+
+        A size can turn into a plain number where Python leaves no trace: ``0.5 * x.size(0)``. Only for examples that run
+        in no time; and a model that takes no other size has nothing to be told about.
+        """
+        if not self.leaves or trace.recorder.values_recorded() > _CHEAP:
+            return
+        for dim, size in enumerate(self.leaves[0].shape):
+            other = self._trace_longer(dim, size)
+            found = differing_constants(trace.recorder.graph, other.recorder.graph) if other is not None else None
+            for node, here, there in found or ():
+                text = f"{here!r} follows from dimension {dim} of the inputs (one longer gives {there!r}) but is fixed"
+                trace.recorder.report.add(Note("size-fixed", text, node.meta.get("source")))
+
+    def _trace_longer(self, dim: int, size: int) -> Trace | None:
+        leaves = self.leaves
+        fits = [leaf.dim() > dim and leaf.size(dim) == size for leaf in leaves]
+        self.leaves = [
+            torch.cat([leaf, leaf.narrow(dim, size - 1, 1)], dim) if size and fit else leaf
+            for leaf, fit in zip(leaves, fits, strict=True)
+        ]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return self.trace(CaptureReport())
+        except CaptureError:
+            return None
+        finally:
+            self.leaves = leaves
+
     def compare_modes(self, trace: Trace) -> str | None:
         """Record the other mode and merge what it changes; the reason if the two cannot be one graph."""
         mode = self.model.training
-        insides = [module for module in self.model.modules() if id(module) not in self.opaque]
+        insides = [module for module in self.model.modules() if id(module) not in self.leaf_modules.whole]
         before = [module.training for module in insides]
         notes = CaptureReport()
         policy, self.on_data = self.on_data, "specialise"
@@ -237,70 +250,31 @@ class _Run:
         return merge_modes(trace.recorder.graph, other.recorder.graph, mode)
 
 
-class _Buffers:
-    """The model's buffers before a run, to see what was replaced and to put everything back."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._before: dict[str, tuple[nn.Module, str, Tensor, Tensor, int]] = {}
-        for path, module in model.named_modules():
-            for key, tensor in module._buffers.items():
-                if tensor is not None:
-                    name = f"{path}.{key}" if path else key
-                    self._before[name] = (module, key, tensor, tensor.detach().clone(), tensor._version)
-
-    def reassigned(self) -> Iterator[tuple[str, Tensor]]:
-        for name, (module, key, tensor, _, _) in self._before.items():
-            now = module._buffers.get(key)
-            if now is not None and now is not tensor:
-                yield name, now
-
-    def original(self, name: str) -> Tensor:
-        return self._before[name][2]
-
-    def restore(self) -> None:
-        for module, key, tensor, saved, version in self._before.values():
-            module._buffers[key] = tensor
-            if tensor._version != version:
-                with torch.no_grad():
-                    tensor.copy_(saved)
-
-
-@contextlib.contextmanager
-def _undisturbed(model: nn.Module, inputs: list[Tensor]) -> Iterator[_Buffers]:
-    """Put buffers and random state back after a run."""
-    devices = sorted({t.device.index or 0 for t in inputs if t.device.type == "cuda"})
-    buffers = _Buffers(model)
-    with torch.random.fork_rng(devices):
-        try:
-            yield buffers
-        finally:
-            buffers.restore()
-
-
 def _assemble(
     model: nn.Module,
     trace: Trace,
     signature: CallSignature,
-    opaque: set[int],
+    leaf_modules: LeafModules,
     report: CaptureReport,
     conflict: str | None,
 ) -> CapturedModule:
     graph, recorder = trace.recorder.graph, trace.recorder
-    replaced: dict[str, nn.Module] = {}
+    replaced = {path: without_hooks(model.get_submodule(path)) for path in leaf_modules.hooked}
     for path, functional in recorder.functional_modules.items():
         if functional:
-            module = copy.copy(model.get_submodule(path))
+            module = copy.copy(replaced.get(path, model.get_submodule(path)))
             module.inplace = False  # type: ignore[assignment]
             replaced[path] = module
     for node in graph.nodes:
         if node.op == "call_module" and node.target in replaced:
             node.meta.pop("mutates", None)
-    drop_dead_functions(graph)
+    drop_dead_functions(graph, keep_random=model.training)
     graph.set_codegen(CapturedCodeGen(signature))
-    shell = build_shell(model, opaque, replaced)
+    shell = build_shell(model, leaf_modules.whole, replaced)
     for name, tensor in recorder.constants.items():
         shell.register_buffer(name, tensor.detach(), persistent=False)
     place_mode_constants(shell, graph)
     module = CapturedModule(shell, graph, type(model).__name__)
     module.capture_report, module._mode_conflict = report, conflict
+    module._mode_flags = overridden_modes(model)
     return module

@@ -16,13 +16,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sparsebit.errors import CaptureError
-from sparsebit.graph.capture.normalize import canonical_call, functional_twin, is_tensor_method
+from sparsebit.graph.capture.normalize import canonical_call, functional_twin, is_tensor_method, name_of
 from sparsebit.graph.capture.report import CaptureReport, Note, NoteKind
 from sparsebit.graph.capture.sizes import Expression, SizeFloat, SizeInt, plain_sizes
 from sparsebit.graph.capture.size_names import SIZE_FUNCTIONS, CarryingMath
 from sparsebit.graph.capture.source import find_source, is_foreign
+from sparsebit.graph.effects import assign
 from sparsebit.graph.functional import check_branch, overwrite, set_item
 from sparsebit.graph.value import describe
+from sparsebit.graph.value import tensors_in as infos_in
 
 DataPolicy = Literal["refuse", "specialise"]
 
@@ -118,6 +120,8 @@ class Recorder(TorchFunctionMode):
             )
         }
         self._state = [*model.parameters(), *model.buffers()]  # keeps the ids above valid
+        self._parameters = {p.untyped_storage()._cdata: p for p in model.parameters() if p.layout is torch.strided}
+        self._saved: list[tuple[Tensor, Tensor]] = []
         self._attributes = {
             id(value): f"{path}.{key}" if path else key
             for path, module in model.named_modules()
@@ -148,13 +152,15 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.quiet or torch._C._functorch.peek_interpreter_stack() is not None:
             return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
+        name = name_of(func)
         if name == "__get__":
             return self._read_property(func, args)
         if name == "__set__":
             return self._write_property(func, args)
         if name in ("size", "numel", "nelement", "__len__") and args and isinstance(args[0], Tensor):
             return self._read_size(func, name, args, kwargs)
+        if func is torch._C._set_grad_enabled:
+            return func(*args)
         if func in _OPENED:
             with self:
                 return _OPENED[func](*args, **kwargs)
@@ -220,10 +226,12 @@ class Recorder(TorchFunctionMode):
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call of the torch API and write it down."""
-        name = getattr(func, "__name__", str(func))
+        name = name_of(func)
         tensors = [*tensors_in(args), *tensors_in(kwargs)]
         versions = [_version(tensor) for tensor in tensors]
         grad = torch.is_grad_enabled()
+        if name.endswith("_") or "out" in kwargs:
+            self._save_parameters(tensors)
         result = self._execute(func, plain_sizes(args), plain_sizes(kwargs))
         mutated = [t for t, version in zip(tensors, versions, strict=True) if _version(t) != version]
         if not mutated and not any(True for _ in tensors_in(result)):
@@ -256,6 +264,8 @@ class Recorder(TorchFunctionMode):
         tensors = [*tensors_in(args), *tensors_in(kwargs)]
         versions = [_version(tensor) for tensor in tensors]
         grad = torch.is_grad_enabled()
+        if getattr(module, "max_norm", None) is not None:  # an embedding that rescales its own rows
+            self._save_parameters(list(module.parameters()))
         result = self._execute(run, (module, *plain_sizes(args)), plain_sizes(kwargs))
         mutated = [t for t, version in zip(tensors, versions, strict=True) if _version(t) != version]
         node = self.add_node("call_module", path, args, kwargs, grad)
@@ -281,10 +291,15 @@ class Recorder(TorchFunctionMode):
         if is_tensor_method(func) and name != "__setitem__":
             func = getattr(Tensor, name, func)
         target = operator.setitem if name == "__setitem__" else func
+        before = self._switch_grad(False) if not grad else None
         node = self.add_node("call_function", target, args, kwargs, grad)
-        node.meta["mutates"] = True
+        node.meta.update(mutates=True, value=None)
+        if before is not None:
+            self._switch_grad(before)
+        self._owned.add(node)  # whoever writes to it again writes to the same memory
         self.report.add(Note("mutation", f"{name} changes a tensor in place that others may see", find_source()))
         if result is not None:
+            node.meta.pop("value")
             self._finish(node, result, name, tensors, (args, kwargs), grad)
         elif any(self.node_of(t) in self._tainted for t in tensors):
             self._tainted.add(self.node_of(tensor))
@@ -319,6 +334,7 @@ class Recorder(TorchFunctionMode):
             self._tainted.add(node)
         if name in _RANDOM or sources & self._random:
             self._random.add(node)
+            node.meta["random"] = True
         masks = name == "__getitem__" and any(t.dtype in (torch.bool, torch.uint8) for t in tensors[1:])
         if name in _DATA_SHAPED or masks or sources & self._data_shaped:
             self._data_shaped.add(node)
@@ -357,6 +373,11 @@ class Recorder(TorchFunctionMode):
             flags.append(same_place or extent in asked or (anywhere and not fixed))
         return tuple(flags)
 
+    def values_recorded(self) -> int:
+        """How many numbers all the recorded results hold together: a measure of what the run cost."""
+        infos = (info for node in self.graph.nodes for info in infos_in(node.meta.get("value")))
+        return sum(info.numel for info in infos)
+
     def add_node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool) -> fx.Node:
         """Append a node whose arguments are given as values."""
         self._enter_regions()
@@ -380,7 +401,9 @@ class Recorder(TorchFunctionMode):
             return self._device_argument(value)
         if isinstance(value, tuple) and hasattr(type(value), "_fields"):
             parts = tuple(self.argument(item, grad) for item in value)
-            return self.graph.call_function(type(value), parts)
+            node = self.graph.call_function(type(value), parts)
+            node.meta.update(value=describe(value), module_path=self.path[-1], source=find_source())
+            return node
         if isinstance(value, tuple | list):
             items = [self.argument(item, grad) for item in value]
             return items if isinstance(value, list) else tuple(items)
@@ -432,6 +455,11 @@ class Recorder(TorchFunctionMode):
         self._tainted.add(node)
         if self.device_owner is None:
             self.device, self.device_owner = tensor.device, node
+
+    def add_assignment(self, name: str, buffer: Tensor, value: Tensor) -> None:
+        """The model replaced a buffer by another tensor: the graph writes that into the buffer."""
+        node = self.graph.call_function(assign, (self.node_of(buffer), self.argument(value)))
+        node.meta.update(value=describe(value), module_path=name.rpartition(".")[0], source=None)
 
     def add_output(self, values: list[Any]) -> None:
         """Close the graph: attributes first, then everything else in the order it ran."""
@@ -500,6 +528,15 @@ class Recorder(TorchFunctionMode):
                 self._tainted.add(detached)
         return self._detached[node]
 
+    def _switch_grad(self, enabled: bool | fx.Node) -> fx.Node | None:
+        """Write down a change of grad mode, which a write into a parameter needs; returns the mode it was before."""
+        before = self.graph.call_function(torch.is_grad_enabled) if enabled is False else None
+        switch = self.graph.call_function(torch._C._set_grad_enabled, (enabled,))
+        for node in (before, switch):
+            if node is not None:
+                node.meta.update(value=None, module_path=self.path[-1], source=find_source())
+        return before
+
     def enter_autocast(self, *arguments: Any) -> None:
         """The model opened an autocast block; it is written down when something happens inside."""
         self._regions.append([arguments, None])
@@ -558,6 +595,23 @@ class Recorder(TorchFunctionMode):
             torch._C._set_grad_enabled(grad)
             self.quiet -= 1
 
+    def owns(self, module: nn.Module) -> bool:
+        """Whether a module's parameters are the model's own, and not swapped in for one call."""
+        return all(id(tensor) in self._names for tensor in module._parameters.values() if tensor is not None)
+
+    def _save_parameters(self, tensors: list[Tensor]) -> None:
+        """Keep the numbers of parameters that are about to be written, to put them back after the recording."""
+        for tensor in tensors:
+            owner = self._parameters.get(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else None
+            if owner is not None and not any(saved is owner for saved, _ in self._saved):
+                self._saved.append((owner, owner.detach().clone()))
+
+    def restore_parameters(self) -> None:
+        """Undo what the model wrote into its parameters."""
+        with torch.no_grad():
+            for parameter, saved in self._saved:
+                parameter.detach().copy_(saved)
+
     def _take_private(self, tensor: Tensor) -> bool:
         """Whether writing to a tensor can be told as making a new one.
 
@@ -593,6 +647,8 @@ class BelowRecorder(TorchDispatchMode):
         if self.recorder.quiet:
             return func(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunction():
+            if any("SymInt" in str(argument.type) for argument in func._schema.arguments):
+                self.recorder.note("size-fixed", "work below the torch API is recorded with the example's sizes")
             return self.recorder.record(func, args, kwargs or {})
 
 

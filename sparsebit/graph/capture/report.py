@@ -9,7 +9,7 @@ from sparsebit.graph.capture.source import Source
 
 NoteKind = Literal["size-fixed", "size-branch", "data", "random", "constant", "hooks", "mode", "mutation"]
 # Notes of these kinds can make the graph differ from the model on other inputs, so they are also warned about.
-WARNED: tuple[NoteKind, ...] = ("size-fixed", "data", "random", "hooks")
+WARNED: tuple[NoteKind, ...] = ("size-fixed", "data", "random")
 
 
 @dataclass(frozen=True)

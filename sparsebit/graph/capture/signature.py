@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx.graph import CodeGen
 
-from sparsebit.graph.capture.structure import Branch, Constant, Leaf, Tree, flatten, match_leaves, unflatten
+from sparsebit.graph.capture.structure import Constant, Leaf, Tree, flatten, match_leaves, shift, unflatten
 
 
 def _is_literal(value: Any) -> bool:
@@ -46,7 +46,7 @@ class CallSignature:
         leaves: list[torch.Tensor] = []
         for name, value in bound.arguments.items():
             found, tree = flatten(value, name, is_tensor)
-            inputs[name] = _shift(tree, len(leaves))
+            inputs[name] = shift(tree, len(leaves))
             leaves += found
         return cls(parameters, inputs), leaves
 
@@ -88,15 +88,6 @@ class CallSignature:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CallSignature:
         return self
-
-
-def _shift(tree: Tree, offset: int) -> Tree:
-    if isinstance(tree, Leaf):
-        return Leaf(tree.index + offset, tree.path)
-    if isinstance(tree, Branch):
-        children = tuple(_shift(child, offset) for child in tree.children)
-        return Branch(tree.type, tree.keys, children, tree.build, tree.path)
-    return tree
 
 
 class CapturedCodeGen(CodeGen):

@@ -196,6 +196,16 @@ def unflatten(tree: Tree, leaves: list[Any] | tuple[Any, ...]) -> Any:
     return tree.build([unflatten(child, leaves) for child in tree.children])
 
 
+def shift(tree: Tree, offset: int) -> Tree:
+    """The same tree with its leaves further back in the flat list."""
+    if isinstance(tree, Leaf):
+        return Leaf(tree.index + offset, tree.path)
+    if isinstance(tree, Branch):
+        children = tuple(shift(child, offset) for child in tree.children)
+        return Branch(tree.type, tree.keys, children, tree.build, tree.path)
+    return tree
+
+
 def leaves_of(tree: Tree) -> Iterator[Leaf]:
     """Every leaf below a tree, in order."""
     if isinstance(tree, Leaf):

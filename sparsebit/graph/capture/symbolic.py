@@ -8,9 +8,10 @@ from fnmatch import fnmatch
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from sparsebit.errors import CaptureError
+from sparsebit.graph.capture.snapshot import overridden_modes, undisturbed
 from sparsebit.graph.capture.leaves import is_stochastic_leaf
 from sparsebit.graph.capture.mode import merge_modes
 from sparsebit.graph.capture.module import CONTAINERS, CapturedModule, build_shell
@@ -78,10 +79,17 @@ class _RequiredInputsTracer(QTracer):
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
         """A placeholder for every argument without a default; ``if mask is not None`` then goes the default's way."""
-        args: list[Any] = [self.root]
-        for name in required_inputs(inspect.signature(root_fn))[1:]:
-            args.append(self.create_proxy("placeholder", name, (), {}))
-        return root_fn, args
+        parameters = inspect.signature(root_fn).parameters
+        names = required_inputs(inspect.signature(root_fn))[1:]
+        proxies = [self.create_proxy("placeholder", name, (), {}) for name in names]
+        keywords = [parameters[name].kind is inspect.Parameter.KEYWORD_ONLY for name in names]
+
+        def call(root: nn.Module, *inputs: Any) -> Any:
+            positional = [proxy for proxy, keyword in zip(inputs, keywords, strict=True) if not keyword]
+            named = {n: p for n, p, keyword in zip(names, inputs, keywords, strict=True) if keyword}
+            return root_fn(root, *positional, **named)
+
+        return call, [self.root, *proxies]
 
 
 def required_inputs(signature: inspect.Signature) -> list[str]:
@@ -97,27 +105,42 @@ def required_inputs(signature: inspect.Signature) -> list[str]:
 def trace_symbolically(model: nn.Module, *, skip: Sequence[str] = ()) -> CapturedModule:
     """Capture without inputs, in the mode the model is in; the other mode is traced too, to see what depends on it."""
     tracer = _RequiredInputsTracer(skip)
-    graph = _trace(tracer, model)
-    conflict = _compare_modes(model, graph, skip)
+    graph, constants = _trace(tracer, model)
+    conflict = _compare_modes(model, graph, constants, skip)
     signature = _flatten_output(graph, inspect.signature(model.forward))
     drop_dead_functions(graph)
     graph.set_codegen(CapturedCodeGen(signature))
     opaque = {id(m) for n, m in model.named_modules() if n and tracer.is_leaf_module(m, n) and type(m) not in CONTAINERS}
     shell = build_shell(model, opaque, {})
-    for name in [name for name in vars(model) if name.startswith("_tensor_constant")]:
-        shell.register_buffer(name, getattr(model, name).detach(), persistent=False)
-        delattr(model, name)  # fx leaves constants of the trace on the user's model
+    for name, tensor in constants.items():
+        shell.register_buffer(name, tensor.detach(), persistent=False)
+    _keep_plain_tensors(model, shell, graph)
     place_mode_constants(shell, graph)
     module = CapturedModule(shell, graph, type(model).__name__)
     module.capture_report, module._mode_conflict = CaptureReport(frontend="symbolic"), conflict
+    module._mode_flags = overridden_modes(model)
     canonicalize_shape(module)
     module.recompile()
     return module
 
 
-def _trace(tracer: QTracer, model: nn.Module) -> fx.Graph:
+def _keep_plain_tensors(model: nn.Module, shell: nn.Module, graph: fx.Graph) -> None:
+    """Tensors that the model holds as plain attributes become buffers outside the state dict."""
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            path, _, name = str(node.target).rpartition(".")
+            owner = shell.get_submodule(path)
+            if not hasattr(owner, name):
+                owner.register_buffer(name, getattr(model.get_submodule(path), name).detach(), persistent=False)
+
+
+def _trace(tracer: QTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
+    """The graph, and the tensors that fx found on its way and left on the model for the time of the trace."""
     try:
-        graph = tracer.trace(model)
+        with undisturbed(model) as buffers:
+            graph = tracer.trace(model)
+            changed = buffers.changed()
+            constants = {name: value for name, value in vars(model).items() if name.startswith("_tensor_constant")}
     except Exception as error:
         place = source_of_error(error)
         raise CaptureError(
@@ -126,29 +149,38 @@ def _trace(tracer: QTracer, model: nn.Module) -> fx.Graph:
             hint="give example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,)); or keep the "
             "module around this line whole with skip=['its.dotted.name']",
         ) from error
+    if changed is not None:
+        raise CaptureError(
+            f"{type(model).__name__} writes to its buffer {changed!r}, which tracing without inputs cannot see",
+            hint="give example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,))",
+        )
     _normalize(graph)
-    return graph
+    return graph, constants
 
 
-def _compare_modes(model: nn.Module, graph: fx.Graph, skip: Sequence[str]) -> str | None:
+def _compare_modes(
+    model: nn.Module, graph: fx.Graph, constants: dict[str, Tensor], skip: Sequence[str]
+) -> str | None:
     tracer = _RequiredInputsTracer(skip)
     insides = [m for n, m in model.named_modules() if not n or not tracer.is_leaf_module(m, n)]
     before, mode = [module.training for module in insides], model.training
     try:
         for module in insides:
             module.training = not mode
-        other = _trace(tracer, model)
+        other, others = _trace(tracer, model)
     except CaptureError as error:
         return str(error.where or error.message)
     finally:
         for module, training in zip(insides, before, strict=True):
             module.training = training
+    if any(not torch.equal(tensor, constants[name]) for name, tensor in others.items() if name in constants):
+        return "a constant tensor of the model differs between the modes"
     return merge_modes(graph, other, mode)
 
 
 def _flatten_output(graph: fx.Graph, parameters: inspect.Signature) -> CallSignature:
     output = next(iter(reversed(graph.nodes)))
-    leaves, tree = flatten(output.args[0], "output", lambda item: isinstance(item, fx.Node))
+    leaves, tree = flatten(_thaw(output.args[0]), "output", lambda item: isinstance(item, fx.Node))
     output.args = (tuple(leaves),)
     names = required_inputs(parameters)
     inputs: dict[str, Tree] = {
@@ -156,6 +188,15 @@ def _flatten_output(graph: fx.Graph, parameters: inspect.Signature) -> CallSigna
         for name, parameter in parameters.parameters.items()
     }
     return CallSignature(parameters, inputs, tree)
+
+
+def _thaw(value: Any) -> Any:
+    """Plain lists and dicts in place of the immutable ones that fx keeps arguments in."""
+    if isinstance(value, list):
+        return [_thaw(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _thaw(item) for key, item in value.items()}
+    return tuple(_thaw(item) for item in value) if type(value) is tuple else value
 
 
 def _default(parameter: inspect.Parameter) -> Tree:
@@ -176,8 +217,8 @@ def _normalize(graph: fx.Graph) -> None:
             node.op, node.target = "call_function", target
             continue
         name = getattr(target, "__name__", "")
-        in_place = name.endswith("_") and not name.startswith("__") and node.op == "call_method"
-        if in_place or "out" in node.kwargs or name == "setitem":
+        in_place = name.endswith("_") and not name.startswith("__")
+        if in_place or node.kwargs.get("inplace") is True or "out" in node.kwargs or name == "setitem":
             node.meta["mutates"] = True
             node.op, node.target = "call_function", target
             continue

@@ -1,0 +1,92 @@
+"""Leave a model as it was before a run: its attributes, its buffers, the random state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Snapshot:
+    """A model's attributes and the numbers in its buffers, to see what a run changed and to put everything back."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._attributes = [(module, dict(module.__dict__)) for module in model.modules()]
+        self._containers: list[tuple[Any, Any]] = [
+            (value, value.copy())
+            for _, attributes in self._attributes
+            for value in attributes.values()
+            if type(value) in (dict, OrderedDict, list, set)
+        ]
+        self._buffers: dict[str, tuple[nn.Module, str, Tensor, Tensor]] = {}
+        for path, module in model.named_modules():
+            for key, tensor in module._buffers.items():
+                if tensor is not None:
+                    name = f"{path}.{key}" if path else key
+                    self._buffers[name] = (module, key, tensor, tensor.detach().clone())
+
+    def reassigned(self) -> Iterator[tuple[str, Tensor]]:
+        """Buffers that the model replaced by another tensor, which is given."""
+        for name, (module, key, tensor, _) in self._buffers.items():
+            now = module._buffers.get(key)
+            if now is not None and now is not tensor:
+                yield name, now
+
+    def changed(self) -> str | None:
+        """The name of a buffer that was written or replaced, or None."""
+        for name, (module, key, tensor, saved) in self._buffers.items():
+            if module._buffers.get(key) is not tensor or not _same(tensor, saved):
+                return name
+        return None
+
+    def original(self, name: str) -> Tensor:
+        """The tensor a buffer was before."""
+        return self._buffers[name][2]
+
+    def restore(self) -> None:
+        """Put every attribute and every number back."""
+        for module, attributes in self._attributes:
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
+        for container, saved in self._containers:
+            container.clear()
+            container.extend(saved) if isinstance(container, list) else container.update(saved)
+        with torch.no_grad():
+            for _, _, tensor, saved in self._buffers.values():
+                if not _same(tensor, saved):  # by value: torch's own kernels write statistics without a version
+                    tensor.copy_(saved)
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    return left.shape == right.shape and torch.equal(left, right)
+
+
+@contextlib.contextmanager
+def undisturbed(model: nn.Module, inputs: Sequence[Tensor] = ()) -> Iterator[Snapshot]:
+    """Run something and leave the model and the random state as they were."""
+    devices = sorted({t.device.index or 0 for t in inputs if t.device.type == "cuda"})
+    snapshot = Snapshot(model)
+    with torch.random.fork_rng(devices):
+        try:
+            yield snapshot
+        finally:
+            snapshot.restore()
+
+
+def overridden_modes(model: nn.Module) -> dict[bool, dict[str, bool]]:
+    """For a model with a ``train`` of its own (a frozen batch norm): which module is in which mode after it."""
+    if all(type(module).train is nn.Module.train for module in model.modules()):
+        return {}
+    trainable = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    flags: dict[bool, dict[str, bool]] = {}
+    with undisturbed(model):
+        for mode in (True, False):
+            model.train(mode)
+            flags[mode] = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
+    for parameter, requires_grad in trainable:
+        parameter.requires_grad_(requires_grad)
+    return flags

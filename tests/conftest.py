@@ -1,0 +1,59 @@
+"""What every test may rely on: fixed seeds, a fair share of the cores, and the data folder when set."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from hypothesis import settings
+
+SEED = 0
+
+# Time limits per example would fail on a busy machine; CI tries the same examples every time.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, database=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "local"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Divide the cores among xdist's workers; each would otherwise start a thread per core."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, usable_cores() // workers))
+
+
+def usable_cores() -> int:
+    """The cores this process may run on, which in a container can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start every test, and the fixtures made for it, from the same random numbers."""
+    random.seed(SEED)
+    numpy.random.seed(SEED)
+    torch.manual_seed(SEED)
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder with the datasets and trained weights. Tests that ask for it are skipped without one."""
+    named = os.environ.get("SPARSEBIT_DATA")
+    if not named:
+        pytest.skip("needs the data folder: set SPARSEBIT_DATA=/path/to/data")
+    folder = Path(named).expanduser().resolve()
+    if not folder.is_dir():
+        pytest.fail(f"SPARSEBIT_DATA names {folder}, which is not a folder; correct or unset it")
+    return folder

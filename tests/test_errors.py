@@ -1,0 +1,72 @@
+"""Errors: one message laid out in labelled parts, and the parts kept as attributes."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+
+import pytest
+
+from sparsebit import errors
+from sparsebit.errors import ConfigError, RegistryError, SparsebitError, SpecializationWarning
+
+PARTS = {"where": "net.py:12", "expected": "a tensor", "got": "a list", "hint": "wrap it in torch.stack"}
+KINDS = [
+    kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SparsebitError)
+]
+
+
+def test_all_parts_in_order_and_aligned() -> None:
+    assert str(SparsebitError("cannot capture Net", **PARTS)) == (
+        "cannot capture Net\n"
+        "  where:    net.py:12\n"
+        "  expected: a tensor\n"
+        "  got:      a list\n"
+        "  next:     wrap it in torch.stack"
+    )
+
+
+def test_a_message_alone_is_only_itself() -> None:
+    assert str(SparsebitError("cannot capture Net")) == "cannot capture Net"
+
+
+@pytest.mark.parametrize(
+    "names", [names for count in range(1, 4) for names in itertools.combinations(PARTS, count)], ids="+".join
+)
+def test_missing_parts_leave_no_trace(names: tuple[str, ...]) -> None:
+    error = SparsebitError("no", **{name: PARTS[name] for name in names})
+    lines = str(error).splitlines()
+    assert len(lines) == 1 + len(names)
+    assert [line.endswith(PARTS[name]) for line, name in zip(lines[1:], names, strict=True)] == [True] * len(
+        names
+    )
+    assert {name for name in PARTS if getattr(error, name) is not None} == set(names)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_keeps_its_parts_and_is_caught_by_the_base(kind: type[SparsebitError]) -> None:
+    with pytest.raises(SparsebitError) as caught:
+        raise kind("no", **PARTS)
+    assert caught.value.message == "no"
+    assert {name: getattr(caught.value, name) for name in PARTS} == PARTS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "copier", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))]
+)
+def test_an_error_crosses_process_borders(kind: type[SparsebitError], copier: object) -> None:
+    """Worker processes send their errors to the parent by pickling them."""
+    error = kind("no", **PARTS)
+    twin = copier(error)  # type: ignore[operator]
+    assert type(twin) is kind
+    assert str(twin) == str(error)
+    assert twin.hint == error.hint
+
+
+def test_kinds_fit_what_python_programmers_catch() -> None:
+    assert issubclass(ConfigError, ValueError)
+    assert issubclass(RegistryError, LookupError)
+    assert issubclass(SpecializationWarning, UserWarning)
+    assert not issubclass(SpecializationWarning, SparsebitError)

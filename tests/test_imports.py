@@ -1,0 +1,211 @@
+"""The import rule: which part of the library may know about which, read from the source of every file."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "sparsebit"
+
+# From the ground up. A part may import its own layer and those before it.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "registry"),
+    ("config",),
+    ("graph",),
+    ("targets", "kernels"),
+    ("quantization", "sparse"),
+    ("llm", "export", "analysis"),
+    ("report",),
+    ("cli",),
+    ("__init__", "__main__", "demo"),  # the roof: what a user starts from
+)
+LAYER_OF = {part: index for index, layer in enumerate(LAYERS) for part in layer}
+STRANGERS = {frozenset({"quantization", "sparse"})}  # same layer, never each other
+ROOF = LAYERS[-1]
+IMPORTERS_OF_CLI = {"cli", "__main__"}
+WITHOUT_TORCH = {"errors", "registry", "config"}
+
+
+class Import(NamedTuple):
+    """One imported module, as far as a file names it."""
+
+    line: int
+    module: str
+
+
+def imports_of(path: Path, root: Path) -> Iterator[Import]:
+    """Everything a file imports: also in functions, under TYPE_CHECKING, relative, or by a literal name."""
+    package = path.relative_to(root).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (Import(node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (Import(node.lineno, f"{base}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args:
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            first = node.args[0]
+            if name in {"import_module", "__import__"} and isinstance(first, ast.Constant):
+                yield Import(node.lineno, str(first.value))
+
+
+def part_of_file(path: Path, root: Path) -> str:
+    """``sparsebit/graph/run.py`` is ``graph``, ``sparsebit/errors.py`` is ``errors``."""
+    inside = path.relative_to(root / PACKAGE).parts
+    return inside[0].removesuffix(".py")
+
+
+def part_of_module(module: str, parts: Mapping[str, int]) -> str | None:
+    """The part an imported module belongs to; None when it is not ours."""
+    names = module.split(".")
+    if names[0] != PACKAGE:
+        return None
+    # `from sparsebit import capture` is a name of the package itself, which is part of the roof.
+    return names[1] if len(names) > 1 and names[1] in parts else "__init__"
+
+
+def reason_against(importer: str, imported: str) -> str | None:
+    """Why one part may not import another, or None."""
+    if importer == imported:
+        return None
+    if imported == "cli" and importer not in IMPORTERS_OF_CLI:
+        return "nothing imports cli"
+    if frozenset({importer, imported}) in STRANGERS:
+        return "these two never import each other"
+    if imported in ROOF and importer not in ROOF:
+        return "the package itself sits above its parts; import from the part that defines the name"
+    if LAYER_OF[imported] > LAYER_OF[importer]:
+        return f"{imported} is built on top of {importer}, not under it"
+    return None
+
+
+def violations(root: Path) -> list[str]:
+    """Every broken import under ``root/sparsebit``, as ``file:line: why``."""
+    found = []
+    files = sorted((root / PACKAGE).rglob("*.py"))
+    parts = LAYER_OF | {part_of_file(path, root): -1 for path in files}
+    for path in files:
+        importer, place = part_of_file(path, root), path.relative_to(root).as_posix()
+        if importer not in LAYER_OF:
+            found.append(f"{place}:1: {importer} has no layer; give it one in tests/test_imports.py")
+            continue
+        for line, module in imports_of(path, root):
+            imported = part_of_module(module, parts)
+            if importer in WITHOUT_TORCH and module.split(".")[0] == "torch":
+                found.append(f"{place}:{line}: {importer} imports torch, and must be usable without it")
+            elif imported is None or imported not in LAYER_OF:
+                continue
+            elif reason := reason_against(importer, imported):
+                found.append(f"{place}:{line}: {importer} imports {module}: {reason}")
+    return found
+
+
+def test_the_library_obeys_the_import_rule() -> None:
+    assert (ROOT / PACKAGE / "errors.py").is_file()
+    assert not violations(ROOT), "\n".join(["the import rule is broken:", *violations(ROOT)])
+
+
+def write_tree(root: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / PACKAGE / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+ALLOWED = {
+    "registry.py": "from sparsebit.errors import RegistryError",
+    "graph/run.py": "from sparsebit.graph.ops import OPS\nfrom . import show\nfrom ..errors import Error",
+    "graph/show.py": "import torch\nfrom sparsebit.config import spec",
+    "sparse/shrink.py": "from sparsebit.targets import virtual\nfrom sparsebit import graph",
+    "report/page.py": "import sparsebit.analysis.cost, sparsebit.llm",
+    "cli/prune.py": "from sparsebit.report import page\nfrom sparsebit.quantization import plan",
+    "demo.py": "import sparsebit\nfrom sparsebit import capture",
+    "__main__.py": "from sparsebit.cli import main",
+    "__init__.py": "from sparsebit.graph import capture",
+}
+
+
+def test_the_checker_lets_the_rule_through(tmp_path: Path) -> None:
+    assert violations(write_tree(tmp_path, ALLOWED)) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "complaint"),
+    [
+        (
+            "graph/run.py",
+            "from sparsebit.quantization import plan",
+            "run.py:1: graph imports sparsebit.quantization.plan",
+        ),
+        ("config/spec.py", "import sparsebit.graph", "graph is built on top of config"),
+        ("errors.py", "from .graph import Node", "errors imports sparsebit.graph.Node"),
+        ("sparse/shrink.py", "from ..quantization.plan import QuantPlan", "never import each other"),
+        ("quantization/plan.py", "from sparsebit import sparse", "never import each other"),
+        ("graph/ops/conv.py", "from ...targets import virtual", "targets is built on top of graph"),
+        ("export/onnx_qdq.py", "from sparsebit.report import page", "report is built on top of export"),
+        ("report/page.py", "from sparsebit.cli import main", "nothing imports cli"),
+        ("demo.py", "import sparsebit.cli.main", "nothing imports cli"),
+        ("__init__.py", "from .cli import main", "nothing imports cli"),
+        ("graph/run.py", "from sparsebit import capture", "import from the part that defines the name"),
+        ("graph/run.py", "import sparsebit", "import from the part that defines the name"),
+        ("graph/run.py", "from sparsebit.demo import main", "import from the part that defines the name"),
+        (
+            "graph/run.py",
+            "def f():\n    from sparsebit.sparse import masks",
+            "run.py:2: graph imports sparsebit.sparse.masks",
+        ),
+        (
+            "graph/run.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sparsebit.llm import gptq",
+            "run.py:3: graph imports sparsebit.llm.gptq",
+        ),
+        (
+            "graph/run.py",
+            "import importlib\nimportlib.import_module('sparsebit.export')",
+            "graph imports sparsebit.export",
+        ),
+        ("config/spec.py", "def f():\n    import torch.nn", "config imports torch"),
+        ("config/spec.py", "from torch import Tensor", "config imports torch"),
+        ("leftovers/things.py", "", "leftovers has no layer"),
+        ("utils.py", "", "utils has no layer"),
+    ],
+)
+def test_the_checker_catches(tmp_path: Path, file: str, text: str, complaint: str) -> None:
+    found = violations(write_tree(tmp_path, {**ALLOWED, file: text}))
+    assert len(found) == 1, found
+    assert complaint in found[0]
+
+
+OPTIONAL = (
+    "transformers",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "openvino",
+    "pandas",
+    "scipy",
+    "sklearn",
+    "jinja2",
+)
+
+
+def test_importing_the_package_leaves_optional_packages_alone() -> None:
+    """What torch itself pulls in is not ours to answer for, so only the difference counts."""
+    program = (
+        "import sys, torch; before = set(sys.modules); import sparsebit; "
+        f"print(*sorted({set(OPTIONAL)!r} & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []

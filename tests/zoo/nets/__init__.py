@@ -1,0 +1,1 @@
+"""Plain PyTorch networks from the published architectures; full size by default, small by argument."""
