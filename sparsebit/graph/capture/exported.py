@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.leaves import is_torch_leaf
 from sparsebit.graph.capture.mode import merge_modes
-from sparsebit.graph.capture.module import CapturedModule, build_shell
+from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
 from sparsebit.graph.capture.normalize import canonical_aten
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
 from sparsebit.graph.capture.report import CaptureReport
@@ -55,10 +55,13 @@ def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) ->
     """
     program = _export(model, args, kwargs)
     graph = _convert(_unlifted(program), model)
+    raised = {str(n.target): model.get_submodule(str(n.target)) for n in graph.nodes if n.op == "call_module"}
+    in_place = {path: module for path, module in raised.items() if getattr(module, "inplace", False) is True}
+    replaced = {path: in_place_when_private(module) for path, module in in_place.items()}
     constants = {str(n.target): n.meta["constant"] for n in graph.nodes if "constant" in n.meta}
     signature = _signature(program, graph, inspect.signature(model.forward))
     conflict = _compare_modes(model, args, kwargs, graph)
-    shell = build_shell(model, {id(m) for m in model.modules() if m is not model and is_torch_leaf(m)}, {})
+    shell = build_shell(model, {id(m) for m in model.modules() if m is not model and is_torch_leaf(m)}, replaced)
     for name, tensor in constants.items():
         if isinstance(tensor, nn.Module):
             shell.add_module(name, tensor)
@@ -167,6 +170,8 @@ def _convert(exported: fx.GraphModule, model: nn.Module | None = None) -> fx.Gra
     constants = 0
     for node in list(graph.nodes):
         _describe(node)
+        if node.meta.get("mutates") and _writes_privately(node):
+            _make_functional(node)
         if node.op == "get_attr" and model is not None and not _has(model, str(node.target)):
             node.meta["constant"] = _get(exported, str(node.target))
             prefix = "_submodule" if isinstance(node.meta["constant"], nn.Module) else "_tensor_constant"
@@ -190,6 +195,7 @@ def _describe(node: fx.Node) -> None:
         "value": _plain_shape(value),
         "module_path": "" if path.startswith("_empty") else path,
         "source": None,
+        "fresh": _is_fresh(node),
         **({"device": value.device} if isinstance(value, Tensor) and node.op == "placeholder" else {}),
         **({"mutates": True} if _mutates(node) else {}),
     }
@@ -209,6 +215,27 @@ def _hint(size: Any) -> Any:
     """The example's number behind a symbolic one."""
     node = getattr(size, "node", None)
     return node.hint if node is not None and node.hint is not None else size if isinstance(size, int) else -1
+
+
+def _writes_privately(node: fx.Node) -> bool:
+    """Whether a write in place goes to a fresh result that nobody else reads."""
+    written = node.args[0] if node.args else None
+    return isinstance(written, fx.Node) and set(written.users) == {node} and bool(written.meta.get("fresh"))
+
+
+def _make_functional(node: fx.Node) -> None:
+    assert isinstance(node.target, torch._ops.OpOverload)
+    name, overload = node.target._schema.name.partition("::")[2], node.target._overloadname
+    packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
+    if name.endswith("_") and packet is not None and overload in packet.overloads():
+        node.target = getattr(packet, overload)
+        node.meta["fresh"] = True
+        del node.meta["mutates"]
+
+
+def _is_fresh(node: fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and all(r.alias_info is None for r in target._schema.returns)
 
 
 def _mutates(node: fx.Node) -> bool:

@@ -14,6 +14,7 @@ from torch.nn.parameter import UninitializedTensorMixin
 from sparsebit.errors import CaptureError, SpecializationWarning
 from sparsebit.graph.capture.report import CaptureReport
 from sparsebit.graph.capture.signature import CallSignature, CapturedCodeGen
+from sparsebit.graph.ops import find_op
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # rebuilt as such, so that indexing works
 
@@ -75,6 +76,11 @@ class CapturedModule(fx.GraphModule):
         codegen = self.graph._codegen
         return codegen.signature if isinstance(codegen, CapturedCodeGen) else None
 
+    def recompile(self) -> Any:
+        """Generate the code of the current graph; activations work in place again where nobody can tell."""
+        _settle_in_place(self)
+        return super().recompile()
+
     def train(self, mode: bool = True) -> CapturedModule:
         """Switch mode; refused where the model's structure differs between the modes."""
         if mode != self.training and self._mode_conflict is not None:
@@ -114,6 +120,37 @@ class CapturedModule(fx.GraphModule):
     def __reduce__(self) -> Any:
         state = {key: value for key, value in self.__dict__.items() if key not in ("_graph", "_code")}
         return _restore_flat, (self.__class__.__name__, state, flatten_graph(self.graph), self.graph._codegen)
+
+
+def in_place_when_private(module: nn.Module) -> nn.Module:
+    """A copy of an in-place activation that is free to switch: in the graph it is a function of its input."""
+    own = copy.copy(module)
+    own.inplace = False  # type: ignore[assignment]
+    own.__dict__["in_place_when_private"] = True
+    return own
+
+
+def _settle_in_place(gm: CapturedModule) -> None:
+    """Let activations that were in place in the model write over their input, if it has no other reader.
+
+    Saves the memory traffic the model saved. It is decided anew whenever the graph changes, so no pass has to know.
+    """
+    readers: dict[str, list[fx.Node]] = {}
+    for node in gm.graph.nodes:
+        if node.op == "call_module":
+            readers.setdefault(str(node.target), []).append(node)
+    for path, nodes in readers.items():
+        module = gm.get_submodule(path)
+        if module.__dict__.get("in_place_when_private"):
+            module.inplace = all(_reads_privately(gm, node) for node in nodes)  # type: ignore[assignment]
+
+
+def _reads_privately(gm: CapturedModule, node: fx.Node) -> bool:
+    value = node.args[0] if node.args else None
+    if not isinstance(value, fx.Node) or not value.op.startswith("call_") or set(value.users) != {node}:
+        return False
+    spec = find_op(gm, value)
+    return spec is not None and not spec.view and not spec.random and not value.meta.get("mutates")
 
 
 def _restore(name: str, state: dict[str, Any], graph: fx.Graph) -> CapturedModule:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import warnings
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from sparsebit.errors import CaptureError, SparsebitError
 from sparsebit.graph.capture.snapshot import overridden_modes, undisturbed
 from sparsebit.graph.capture.leaves import LeafModules, find_leaves, without_hooks
 from sparsebit.graph.capture.mode import differing_constants, merge_modes
-from sparsebit.graph.capture.module import CapturedModule, build_shell, uninitialized
+from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private, uninitialized
 from sparsebit.graph.capture.patching import announcing_capture, recording
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
 from sparsebit.graph.capture.recorder import BelowRecorder, DataDependenceError, DataPolicy, Recorder, StaleRead
@@ -262,9 +261,7 @@ def _assemble(
     replaced = {path: without_hooks(model.get_submodule(path)) for path in leaf_modules.hooked}
     for path, functional in recorder.functional_modules.items():
         if functional:
-            module = copy.copy(replaced.get(path, model.get_submodule(path)))
-            module.inplace = False  # type: ignore[assignment]
-            replaced[path] = module
+            replaced[path] = in_place_when_private(replaced.get(path, model.get_submodule(path)))
     for node in graph.nodes:
         if node.op == "call_module" and node.target in replaced:
             node.meta.pop("mutates", None)

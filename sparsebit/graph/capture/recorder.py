@@ -110,6 +110,7 @@ class Recorder(TorchFunctionMode):
         self.unknown_constants = 0
         self.path: list[str] = [""]
         self.quiet = 0
+        self.closed = False
         self.device: torch.device | None = None
         self.device_owner: fx.Node | None = None
         self.functional_modules: dict[str, bool] = {}  # in-place leaf module → could every call be made functional?
@@ -394,7 +395,7 @@ class Recorder(TorchFunctionMode):
             node = self.node_of(value)
             return self._detach(node) if grad and node in self._frozen and value.is_floating_point() else node
         if isinstance(value, SizeInt | SizeFloat):
-            return self._emit(value.expression)
+            return self._emit(value.expression) if value.user is self else plain_sizes(value)
         if isinstance(value, fx.Node):
             return value
         if isinstance(value, torch.device):
@@ -470,6 +471,7 @@ class Recorder(TorchFunctionMode):
             first = self._device_node
         for node in self._attribute_nodes.values():
             first.prepend(node)
+        self.closed = True
 
     # -- sizes, devices, gradients, autocast -------------------------------------------------------------------
 
@@ -485,12 +487,12 @@ class Recorder(TorchFunctionMode):
 
     def size_lost(self, size: Any, how: str) -> None:
         """A size became a plain number; worth a warning if it can vary."""
-        if not self.quiet and size.varies:
+        if not self.quiet and not self.closed and size.varies:
             self.note("size-fixed", f"{how}: {size!r} stays {size!r} whatever the input")
 
     def size_decided(self, size: Any, function: Callable[..., bool], operands: tuple[Any, ...], result: bool) -> None:
         """Python branched on a size: check in the graph that it would branch the same way again."""
-        if self.quiet or not any(getattr(operand, "varies", False) for operand in operands):
+        if self.quiet or self.closed or not any(getattr(operand, "varies", False) for operand in operands):
             return
         caller = sys._getframe(2)  # the comparison's own frame is 1
         if is_foreign(caller.f_code.co_filename):

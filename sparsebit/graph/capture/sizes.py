@@ -18,6 +18,8 @@ from torch.fx import Node
 class SizeUser(Protocol):
     """Who is told when a size stops being symbolic."""
 
+    closed: bool  # the recording is over: a size that outlived it (in a cache of the model) is a plain number
+
     def size_lost(self, size: Any, how: str) -> None:
         """A size became a plain number: the graph will repeat the example's."""
 
@@ -53,14 +55,14 @@ def plain(value: Any) -> Any:
 
 
 def _operand(value: Any) -> Any:
-    return value.expression if isinstance(value, Symbolic) else value
+    return value.expression if isinstance(value, Symbolic) and not value.user.closed else plain(value)
 
 
 def combine(function: Callable[..., Any], *values: Any) -> Any:
     result = function(*(plain(value) for value in values))
-    sizes = [value for value in values if isinstance(value, Symbolic)]
+    sizes = [value for value in values if isinstance(value, Symbolic) and not value.user.closed]
     kind = {int: SizeInt, float: SizeFloat}.get(type(result))
-    if kind is None:
+    if kind is None or not sizes:
         return result
     expression = Expression(function, tuple(_operand(value) for value in values), result)
     return kind.of(result, expression, sizes[0].user, any(size.varies for size in sizes))

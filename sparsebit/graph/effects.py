@@ -1,0 +1,190 @@
+"""What a node does besides returning a value: writing into tensors, changing state or modes, raising.
+
+A pass may delete or move a node only if nobody can notice. ``is_effect`` answers that for one node,
+``overwritten`` says which values do not keep their numbers until the end of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import has_side_effect
+
+from sparsebit.graph.ops import bind, find_op
+
+_IMPURE_FUNCTIONS: set[object] = getattr(torch.fx.node, "_side_effectful_functions", set())
+# Switches of the thread's state; by name, because they are private functions and move between torch versions.
+_MODE_SWITCHES = frozenset(
+    {"_enter_autocast", "_exit_autocast", "_set_grad_enabled", "set_grad_enabled", "_enter_inference_mode"}
+    | {"_exit_inference_mode", "_assert", "_assert_async", "_assert_scalar", "_assert_tensor_metadata"}
+)
+_RUNNING_STATISTICS = ("batch_norm", "instance_norm")
+
+
+@has_side_effect
+def assign(target: Tensor, value: Tensor) -> Tensor:
+    """Overwrite ``target`` with ``value`` and return it: how a graph spells ``self.buffer = value``.
+
+    A parameter is written without gradient, which autograd would refuse; any other target keeps the gradient
+    of ``value``, as an in-place write of the model itself would.
+
+    Example:
+        >>> buffer = torch.zeros(2)
+        >>> assign(buffer, torch.ones(2)) is buffer, buffer
+        (True, tensor([1., 1.]))
+    """
+    if target.is_leaf and target.requires_grad:
+        with torch.no_grad():
+            target.copy_(value)
+    else:
+        target.copy_(value)
+    return target
+
+
+def is_effect(gm: GraphModule, node: Node) -> bool:
+    """Whether a node is run for what it does: it must not be deleted, and nothing may be moved across it.
+
+    The output counts, placeholders do not (they stay for the sake of the call signature). A write in place
+    counts unless the tensor it writes is a fresh one that nothing else reads, as in ``relu_(conv(x))``. A
+    norm layer that is updating its running statistics counts.
+    """
+    if node.op in ("placeholder", "get_attr"):
+        return False
+    if node.op == "output" or node.meta.get("mutates"):
+        return True
+    if node.op == "call_function" and (_is_impure(node.target) or _name_of(node.target) in _MODE_SWITCHES):
+        return True
+    spec = find_op(gm, node)
+    if spec is not None and (
+        spec.effect or (spec.name in _RUNNING_STATISTICS and _updates_statistics(gm, node))
+    ):
+        return True
+    return any(not _is_private(gm, value, node) for value in written_by(gm, node))
+
+
+def written_by(gm: GraphModule, node: Node) -> tuple[Node, ...]:
+    """The nodes whose tensors this node overwrites.
+
+    Example:
+        >>> gm = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.ReLU(inplace=True)))
+        >>> [written.name for node in gm.graph.nodes for written in written_by(gm, node)]
+        ['input_1']
+    """
+    if not node.op.startswith("call_"):
+        return ()
+    if node.target is assign:
+        return tuple(_nodes_in(node.args[:1]))
+    written = list(_nodes_in(node.kwargs.get("out")))
+    if isinstance(node.target, torch._ops.OpOverload):
+        for position, argument in enumerate(node.target._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+                written += _nodes_in(given)
+    else:
+        call = bind(gm, node)
+        if call.inplace if call is not None else _has_inplace_name(node):
+            written += list(_nodes_in(node.args or list(node.kwargs.values())))[:1]
+    if node.meta.get("mutates") and not written:
+        return tuple(node.all_input_nodes)  # it writes into one of them, and does not tell which
+    return tuple(written)
+
+
+def overwritten(gm: GraphModule) -> set[Node]:
+    """The values that some later node may overwrite, directly or through a view of the same memory.
+
+    Whoever keeps such a value beyond its last use has to copy it. Unknown operators may return views.
+    """
+    parent: dict[Node, Node] = {}
+
+    def root(node: Node) -> Node:
+        while parent.setdefault(node, node) is not node:
+            parent[node] = node = parent[parent[node]]
+        return node
+
+    last_write: dict[Node, int] = {}
+    writes: list[tuple[Node, int]] = []
+    position: dict[Node, int] = {}
+    for index, node in enumerate(gm.graph.nodes):
+        position[node] = index
+        targets = written_by(gm, node)
+        writes += [(target, index) for target in targets]
+        for other in node.all_input_nodes if _may_be_view(gm, node) else targets:
+            parent[root(node)] = root(other)
+    for target, index in writes:
+        group = root(target)
+        last_write[group] = max(index, last_write.get(group, -1))
+    return {node for node in position if last_write.get(root(node), -1) > position[node]}
+
+
+def read_flag(gm: GraphModule, value: object) -> object:
+    """A flag or number as it is in the graph's current mode; None where only a run can tell.
+
+    A constant is itself. A node that calls a ``ModeConstant`` is the value of the mode its module is in.
+    """
+    if not isinstance(value, Node):
+        return value
+    from sparsebit.graph.capture.module import ModeConstant
+
+    module = gm.get_submodule(str(value.target)) if value.op == "call_module" else None
+    return module() if isinstance(module, ModeConstant) else None
+
+
+def _updates_statistics(gm: GraphModule, node: Node) -> bool:
+    call = bind(gm, node)
+    assert call is not None
+    if call.module is not None:
+        return bool(call.module.training and getattr(call.module, "running_mean", None) is not None)
+    if call.arguments.get("running_mean") is None:
+        return False
+    names = ("training", "train", "use_input_stats")
+    flag = next((call.arguments[name] for name in names if name in call.arguments), False)
+    return read_flag(gm, flag) is not False
+
+
+def _is_private(gm: GraphModule, value: Node, writer: Node) -> bool:
+    """Whether a written tensor was made inside the graph and is read by the writer alone."""
+    while set(value.users) == {writer} and value.op.startswith("call_"):
+        sources = value.all_input_nodes if _may_be_view(gm, value) else written_by(gm, value)
+        if not sources:
+            return True
+        if len(sources) > 1:
+            return False
+        value, writer = sources[0], value
+    return False
+
+
+def _may_be_view(gm: GraphModule, node: Node) -> bool:
+    """Whether a node's result may share memory with any of its inputs."""
+    if not node.op.startswith("call_"):
+        return False
+    spec = find_op(gm, node)
+    return spec is None or spec.view
+
+
+def _is_impure(target: object) -> bool:
+    try:
+        return target in _IMPURE_FUNCTIONS
+    except TypeError:  # unhashable
+        return False
+
+
+def _has_inplace_name(node: Node) -> bool:
+    name = str(node.target) if node.op == "call_method" else _name_of(node.target)
+    return node.op != "call_module" and name.endswith("_") and not name.endswith("__")
+
+
+def _name_of(target: object) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.partition("::")[2]
+    return str(getattr(target, "__name__", ""))
+
+
+def _nodes_in(value: object) -> Iterator[Node]:
+    if isinstance(value, Node):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _nodes_in(item)

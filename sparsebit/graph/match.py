@@ -1,0 +1,401 @@
+"""Find shapes of operators in a graph, by canonical name; what is refused carries its reason.
+
+A pattern lists operators in order, each with its inputs by name:
+
+    Pattern("conv_bn", ops=[
+        Op("conv", ("conv1d", "conv2d", "conv3d")),
+        Op("bn", "batch_norm", inputs=("conv",)),
+    ])
+
+Inputs are the *activations* of the canonical operator, so a keyword argument, a swapped argument order of
+another front-end or a functional call with its weights spelled out match the same pattern.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+from types import EllipsisType
+
+from torch.fx import GraphModule, Node
+
+from sparsebit.errors import GraphError
+from sparsebit.graph.ops import bind, op_name
+
+ANY = "*"  # as an input: any value; as an operator: any operator, known or not
+MAX_OPTIONAL = 6
+
+NodeCheck = Callable[[GraphModule, Node], "str | None"]
+MatchCheck = Callable[[GraphModule, "Match"], "str | None"]
+InputRef = str | EllipsisType
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator of a pattern.
+
+    ``inputs`` names, for each activation of the operator: an earlier ``Op`` of the pattern, ``"*"`` for
+    anything, or ``"$x"`` for a value outside the match that must be the same wherever ``$x`` is written. A
+    last ``...`` allows further activations; without it their number must agree. ``None`` asks nothing of the
+    inputs.
+
+    A node that feeds another node of the match may feed nothing else, unless ``shared`` allows it. An
+    ``optional`` operator may be missing: its consumers are then matched against its first named input.
+    """
+
+    name: str
+    ops: str | tuple[str, ...] = ANY
+    inputs: tuple[InputRef, ...] | None = None
+    commutative: bool = False
+    optional: bool = False
+    shared: bool = False
+    check: NodeCheck | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The canonical operator names this one accepts."""
+        return (self.ops,) if isinstance(self.ops, str) else tuple(self.ops)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The inputs that are names: of other operators, or ``$`` values."""
+        return tuple(ref for ref in self.inputs or () if isinstance(ref, str) and ref != ANY)
+
+
+@dataclass(frozen=True)
+class Match:
+    """Where a pattern was found. An optional operator that is missing is not among ``nodes``."""
+
+    pattern: str
+    nodes: Mapping[str, Node]
+    values: Mapping[str, Node] = field(
+        default_factory=dict
+    )  # what the "$x" inputs stand for, without the "$"
+
+    def __getitem__(self, name: str) -> Node:
+        """The node of an operator."""
+        return self.nodes[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether an operator was matched."""
+        return name in self.nodes
+
+    def get(self, name: str) -> Node | None:
+        """The node of an operator, or None where an optional one is missing."""
+        return self.nodes.get(name)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A place that has the right shape and must be left alone all the same."""
+
+    rule: str  # the pattern or pass that refused
+    node: Node
+    reason: str
+
+    def __str__(self) -> str:
+        """One line for a report."""
+        return f"{self.rule} at {self.node.name}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A connected shape of operators, in topological order; checked when built.
+
+    ``check`` sees a whole match. It and the checks of single operators return None, or the reason to refuse.
+
+    Example:
+        >>> swiglu = Pattern("swiglu", ops=[
+        ...     Op("gate", "linear", inputs=("$x",)),
+        ...     Op("up", "linear", inputs=("$x",)),
+        ...     Op("act", "silu", inputs=("gate",)),
+        ...     Op("out", "mul", inputs=("act", "up"), commutative=True),
+        ... ])
+        >>> [variant.anchor for variant in swiglu.variants]
+        ['out']
+    """
+
+    name: str
+    ops: Sequence[Op]
+    check: MatchCheck | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what could never match, or could only match by trying everything."""
+        object.__setattr__(self, "ops", tuple(self.ops))
+        seen: set[str] = set()
+        if not self.ops:
+            raise self._wrong("has no operators")
+        for op in self.ops:
+            if op.name in seen:
+                raise self._wrong(f"has two operators called {op.name!r}")
+            if op.name == ANY or op.name.startswith("$"):
+                raise self._wrong(f"cannot call an operator {op.name!r}; that is how inputs spell wildcards")
+            for ref in op.references:
+                if not ref.startswith("$") and ref not in seen:
+                    near = difflib.get_close_matches(ref, seen, n=1)
+                    hint = (
+                        f"did you mean {near[0]!r}?"
+                        if near
+                        else "list it before; write '*' or '$name' for any value"
+                    )
+                    raise self._wrong(
+                        f"{op.name!r} reads {ref!r}, which is not an operator listed before it", hint
+                    )
+            if ... in (op.inputs or ())[:-1]:
+                raise self._wrong(f"{op.name!r} has '...' before its last input")
+            seen.add(op.name)
+        optional = [op for op in self.ops if op.optional]
+        if len(optional) > MAX_OPTIONAL:
+            raise self._wrong(f"has {len(optional)} optional operators; at most {MAX_OPTIONAL} are allowed")
+        if len(optional) == len(self.ops):
+            raise self._wrong("has only optional operators")
+        for variant in self.variants:
+            variant.require_connected(self)
+
+    def _wrong(self, text: str, hint: str | None = None) -> GraphError:
+        return GraphError(f"pattern {self.name!r} {text}", hint=hint)
+
+    @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        """The pattern with every choice of optional operators, the fullest first."""
+        optional = [op.name for op in self.ops if op.optional]
+        # all start from one node, the last that is always there, so that the fullest is tried first
+        anchor = Variant.without(self.ops, set(optional)).sink
+        choices = (set(gone) for count in range(len(optional) + 1) for gone in combinations(optional, count))
+        return tuple(Variant(Variant.without(self.ops, gone).ops, anchor) for gone in choices)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A pattern with its optional operators decided."""
+
+    ops: Mapping[str, Op]
+    anchor: str = ""  # the operator that a search starts from
+
+    @classmethod
+    def without(cls, ops: Sequence[Op], gone: set[str]) -> Variant:
+        """The operators that are left, with the consumers of those gone connected to what feeds them."""
+        stand_in: dict[str, str] = {}
+        kept: dict[str, Op] = {}
+        for op in ops:
+            refs = tuple(stand_in.get(ref, ref) if isinstance(ref, str) else ref for ref in op.inputs or ())
+            if op.name in gone:
+                stand_in[op.name] = next((ref for ref in refs if isinstance(ref, str) and ref != ANY), ANY)
+            else:
+                inputs = None if op.inputs is None else refs
+                kept[op.name] = Op(op.name, op.ops, inputs, op.commutative, False, op.shared, op.check)
+        return cls(kept)
+
+    @property
+    def sink(self) -> str:
+        """The last operator that feeds no other."""
+        return [name for name in self.ops if name not in self.feeding][-1]
+
+    @cached_property
+    def feeding(self) -> frozenset[str]:
+        """The operators whose results stay inside the match."""
+        return frozenset(ref for op in self.ops.values() for ref in op.references if not ref.startswith("$"))
+
+    def require_connected(self, pattern: Pattern) -> None:
+        """Every operator must be reachable from the anchor, or matching would try all pairs of places."""
+        reached, grew = {self.anchor}, True
+        while grew:
+            before = len(reached)
+            for op in self.ops.values():
+                if op.name in reached or reached & set(op.references):
+                    reached |= {op.name, *op.references}
+            grew = len(reached) > before
+        if apart := [name for name in self.ops if name not in reached]:
+            raise pattern._wrong(
+                f"is not connected: {', '.join(apart)} and {self.anchor!r} have no path between them",
+                "join them by an input, or match them as two patterns",
+            )
+
+
+class NodeIndex:
+    """The nodes of a graph by canonical operator, looked up once and shared by several searches.
+
+    ``visits`` counts how often a node was looked at, so that a test can show that the work is linear.
+    Build a new one after the graph has changed.
+    """
+
+    def __init__(self, gm: GraphModule) -> None:
+        """Look every node up once."""
+        self.gm = gm
+        self.visits = 0
+        self.position: dict[Node, int] = {}
+        self._name: dict[Node, str | None] = {}
+        self._by_name: dict[str, list[Node]] = {}
+        self._inputs: dict[Node, tuple[Node, ...]] = {}
+        for position, node in enumerate(gm.graph.nodes):
+            self.visits += 1
+            self.position[node] = position
+            name = self._name[node] = op_name(gm, node)
+            if name is not None:
+                self._by_name.setdefault(name, []).append(node)
+
+    def candidates(self, op: Op) -> list[Node]:
+        """The nodes one operator of a pattern could be, in graph order."""
+        if ANY in op.names:
+            return [node for node in self.position if node.op.startswith("call_")]
+        found = [node for name in dict.fromkeys(op.names) for node in self._by_name.get(name, ())]
+        return sorted(found, key=self.position.__getitem__) if len(op.names) > 1 else found
+
+    def fits(self, op: Op, node: Node) -> bool:
+        """Whether a node is the right kind of operator."""
+        self.visits += 1
+        if ANY in op.names:
+            return node.op.startswith("call_")
+        return self._name.get(node) in op.names
+
+    def inputs(self, node: Node) -> tuple[Node, ...]:
+        """The activations of a node; all its inputs where the operator is unknown."""
+        if node not in self._inputs:
+            call = bind(self.gm, node)
+            self._inputs[node] = tuple(call.activations if call is not None else node.all_input_nodes)
+        return self._inputs[node]
+
+
+def find_matches(gm: GraphModule, pattern: Pattern, index: NodeIndex | None = None) -> list[Match]:
+    """Every place a pattern occurs, in graph order and without overlap.
+
+    One visit per node and a bounded number per candidate, so the work grows with the size of the graph. The
+    exception is a pattern with several sinks that meet in a value with many users: there each candidate looks
+    at those users.
+
+    Example:
+        >>> import torch
+        >>> gm = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
+        >>> pattern = Pattern("fc_relu", ops=[Op("fc", "linear"), Op("relu", "relu", inputs=("fc",))])
+        >>> [match["relu"].name for match in find_matches(gm, pattern)]
+        ['_1']
+    """
+    return scan(gm, pattern, index)[0]
+
+
+def explain(gm: GraphModule, pattern: Pattern, index: NodeIndex | None = None) -> list[Refusal]:
+    """The places that have the pattern's shape and were refused, with the reason of each."""
+    return scan(gm, pattern, index)[1]
+
+
+def scan(
+    gm: GraphModule, pattern: Pattern, index: NodeIndex | None = None
+) -> tuple[list[Match], list[Refusal]]:
+    """``find_matches`` and ``explain`` in one search."""
+    search = _Search(gm, pattern, index or NodeIndex(gm))
+    return search.matches, search.refusals
+
+
+class _Search:
+    def __init__(self, gm: GraphModule, pattern: Pattern, index: NodeIndex) -> None:
+        self.gm, self.pattern, self.index = gm, pattern, index
+        self.matches: list[Match] = []
+        self.refusals: list[Refusal] = []
+        self.taken: set[Node] = set()
+        variants = self._variants()
+        for node in index.candidates(variants[0].ops[variants[0].anchor]) if variants else ():
+            if node not in self.taken:
+                self._try(node, variants)
+
+    def _variants(self) -> list[Variant]:
+        """The variants whose every operator occurs somewhere."""
+        names = {op.name for op in self.pattern.ops if self.index.candidates(op)}
+        return [variant for variant in self.pattern.variants if names.issuperset(variant.ops)]
+
+    def _try(self, anchor: Node, variants: list[Variant]) -> None:
+        refusal: Refusal | None = None
+        for variant in variants:
+            for places in self._complete(variant, self._place(variant, [(variant.anchor, anchor)], {})):
+                ours = {name: places[name] for name in variant.ops}
+                match = Match(
+                    self.pattern.name, ours, {k[1:]: v for k, v in places.items() if k.startswith("$")}
+                )
+                refused = self._refused(variant, match)
+                if refused is None:
+                    self.taken |= set(ours.values())
+                    self.matches.append(match)
+                    return
+                refusal = refusal or refused
+        if refusal is not None:
+            self.refusals.append(refusal)
+
+    def _place(
+        self, variant: Variant, wanted: list[tuple[str, Node]], places: dict[str, Node]
+    ) -> Iterator[dict[str, Node]]:
+        """Put names on nodes, following inputs backwards; one result for each way that fits."""
+        if not wanted:
+            yield places
+            return
+        (ref, node), rest = wanted[0], wanted[1:]
+        if ref == ANY or places.get(ref) is node:
+            yield from self._place(variant, rest, places)
+        elif ref in places:
+            return
+        elif ref.startswith("$"):
+            yield from self._place(variant, rest, {**places, ref: node})
+        elif (
+            node not in self.taken
+            and self.index.fits(variant.ops[ref], node)
+            and not _placed(variant, places, node)
+        ):
+            for aligned in self._align(variant.ops[ref], node):
+                yield from self._place(variant, aligned + rest, {**places, ref: node})
+
+    def _complete(self, variant: Variant, partial: Iterator[dict[str, Node]]) -> Iterator[dict[str, Node]]:
+        """Reach the sinks other than the anchor, forwards through the users of what is placed."""
+        for places in partial:
+            missing = next((op for op in variant.ops.values() if op.name not in places), None)
+            if missing is None:
+                yield places
+                continue
+            # the first one missing may hang on another that is missing too: take one that can be reached
+            reachable = (op for op in variant.ops.values() if op.name not in places)
+            op, ref = next((op, ref) for op in reachable for ref in op.references if ref in places)
+            for user in sorted(places[ref].users, key=self.index.position.__getitem__):
+                yield from self._complete(variant, self._place(variant, [(op.name, user)], places))
+
+    def _align(self, op: Op, node: Node) -> Iterator[list[tuple[str, Node]]]:
+        """The ways the activations of a node can be the inputs of an operator."""
+        if op.inputs is None:
+            yield []
+            return
+        wanted = [ref for ref in op.inputs if isinstance(ref, str)]
+        given = self.index.inputs(node)
+        if len(given) < len(wanted) or (len(given) > len(wanted) and op.inputs[-1:] != (...,)):
+            return
+        if not op.commutative:
+            yield list(zip(wanted, given, strict=False))
+            return
+        named = [ref for ref in wanted if ref != ANY]
+        yield from (pairs for pairs in _arrangements(named, given))
+
+    def _refused(self, variant: Variant, match: Match) -> Refusal | None:
+        inside = set(match.nodes.values())
+        for name in sorted(variant.feeding, key=list(variant.ops).index):
+            node = match[name]
+            others = [user.name for user in node.users if user not in inside]
+            if others and not variant.ops[name].shared:
+                return Refusal(self.pattern.name, node, f"{node.name} also feeds {', '.join(others)}")
+        for name, op in variant.ops.items():
+            if op.check is not None and (reason := op.check(self.gm, match[name])) is not None:
+                return Refusal(self.pattern.name, match[name], reason)
+        if self.pattern.check is not None and (reason := self.pattern.check(self.gm, match)) is not None:
+            return Refusal(self.pattern.name, match[variant.anchor], reason)
+        return None
+
+
+def _placed(variant: Variant, places: Mapping[str, Node], node: Node) -> bool:
+    return any(places.get(name) is node for name in variant.ops)
+
+
+def _arrangements(refs: list[str], given: tuple[Node, ...]) -> Iterator[list[tuple[str, Node]]]:
+    """Every way to give each name its own input, in the order written first."""
+    if not refs:
+        yield []
+        return
+    for position, node in enumerate(given):
+        rest = given[:position] + given[position + 1 :]
+        yield from ([(refs[0], node), *pairs] for pairs in _arrangements(refs[1:], rest))

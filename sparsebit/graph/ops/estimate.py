@@ -1,0 +1,85 @@
+"""Multiply-accumulates of an unknown operator: run it without numbers, or guess from its weights."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+from torch.utils.flop_counter import FlopCounterMode
+
+from sparsebit.graph.ops.spec import fetch_tensor, shape_of
+from sparsebit.graph.value import TensorInfo
+
+
+def estimate_macs(gm: GraphModule, node: Node) -> int:
+    """The contractions that ``FlopCounterMode`` sees when the node runs on the meta device.
+
+    Code that needs real numbers cannot run there; then every weight matrix is taken to be used once per
+    position of the result. Needs the recorded shapes.
+    """
+    try:
+        return _count_on_meta(gm, node)
+    except Exception:  # the node is somebody else's code: whatever it raises, only the estimate is lost
+        return _guess_from_weights(gm, node)
+
+
+def weights_of(gm: GraphModule, node: Node) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters a node reads directly: those of its module, or those passed to it."""
+    if node.op == "call_module":
+        target = str(node.target)
+        named = gm.get_submodule(target).named_parameters()
+        yield from ((f"{target}.{name}", parameter) for name, parameter in named)
+    for argument in node.all_input_nodes:
+        if argument.op == "get_attr":
+            tensor = fetch_tensor(gm, str(argument.target))
+            if isinstance(tensor, nn.Parameter):
+                yield str(argument.target), tensor
+
+
+def _count_on_meta(gm: GraphModule, node: Node) -> int:
+    args, kwargs = map_arg((node.args, node.kwargs), lambda argument: _empty_like(gm, argument))
+    with warnings.catch_warnings(), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        warnings.simplefilter("ignore")
+        if node.op == "call_module":
+            module = gm.get_submodule(str(node.target))
+            state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            meta = {name: tensor.to("meta") for name, tensor in state.items()}
+            torch.func.functional_call(module, meta, args, kwargs)
+        elif node.op == "call_method":
+            getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        else:
+            assert callable(node.target)
+            node.target(*args, **kwargs)
+    return int(counter.get_total_flops()) // 2
+
+
+def _empty_like(gm: GraphModule, node: Node) -> Any:
+    if node.op == "get_attr":
+        return fetch_tensor(gm, str(node.target)).to("meta")
+    return _empty(node.meta["value"])
+
+
+def _empty(value: object) -> Any:
+    if isinstance(value, TensorInfo):
+        return torch.empty(value.shape, dtype=value.dtype, device="meta")
+    if isinstance(value, (tuple, list)):
+        return type(value)(_empty(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _empty(item) for key, item in value.items()}
+    return value
+
+
+def _guess_from_weights(gm: GraphModule, node: Node) -> int:
+    weights = [weight for _, weight in weights_of(gm, node) if weight.ndim > 1]
+    return sum(weight.numel() * _positions(weight, shape_of(gm, node)) for weight in weights)
+
+
+def _positions(weight: Tensor, shape: tuple[int, ...]) -> int:
+    """Where the weight is applied: a matrix works on the last axis, a kernel has its channels on axis 1."""
+    return math.prod(shape[:-1] if weight.ndim == 2 else (*shape[:1], *shape[2:]))

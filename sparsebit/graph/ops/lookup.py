@@ -1,0 +1,200 @@
+"""From a node to its ``OpSpec``: one dictionary hit, whichever front-end made the node."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch.fx import GraphModule, Node
+
+from sparsebit.errors import RegistryError
+from sparsebit.graph.ops.spec import OpSpec
+from sparsebit.graph.ops.table import TABLE
+from sparsebit.registry import Registry
+
+OPS: Registry[OpSpec] = Registry("operator")
+"""Every known operator by canonical name."""
+
+# In order of registration: where two hold the same name or target, the later one wins.
+_LAYERS: list[OpSpec] = []
+_BY_TARGET: dict[object, OpSpec] = {}
+_CHOICES: dict[object, Callable[[Node], str]] = {}
+_CLASS_NAMES: dict[str, OpSpec] = {}
+
+
+class Found(NamedTuple):
+    """An operator and the entry of its ``targets`` (or ``overloads``) that led to it."""
+
+    spec: OpSpec
+    key: object
+
+
+def find_op(gm: GraphModule, node: Node) -> OpSpec | None:
+    """The operator a node calls, or None for an unknown one and for nodes that call nothing."""
+    found = resolve(gm, node)
+    return found.spec if found else None
+
+
+def op_name(gm: GraphModule, node: Node) -> str | None:
+    """The canonical name of the operator a node calls, or None."""
+    found = resolve(gm, node)
+    return found.spec.name if found else None
+
+
+def resolve(gm: GraphModule, node: Node) -> Found | None:
+    """As ``find_op``, with the target that matched: argument orders differ by target."""
+    if node.op == "call_module":
+        found = _find_class(type(gm.get_submodule(str(node.target))))
+    elif node.op == "call_function":
+        found = find_function(node.target)
+    elif node.op == "call_method":
+        found = find_function(getattr(torch.Tensor, str(node.target), None))
+    else:
+        return None
+    if found and (choose := _CHOICES.get(found.key)):
+        return Found(OPS[choose(node)], found.key)
+    return found
+
+
+def find_function(target: object) -> Found | None:
+    """The operator of a function, method, operator or aten overload, before its arguments are looked at."""
+    key = target_key(target)
+    try:
+        if spec := _BY_TARGET.get(key):
+            return Found(spec, key)
+    except TypeError:  # unhashable, so nobody can have registered it
+        return None
+    if isinstance(target, torch._ops.OpOverload):
+        name = target._schema.name  # all overloads
+    else:
+        name = f"{getattr(target, '__module__', None)}.{getattr(target, '__qualname__', None)}"
+    return Found(_BY_TARGET[name], name) if name in _BY_TARGET else None
+
+
+def _find_class(kind: type[torch.nn.Module]) -> Found | None:
+    for base in kind.__mro__:
+        if (spec := _BY_TARGET.get(base)) and kind.forward is base.forward:  # type: ignore[attr-defined]
+            return Found(spec, base)
+    if spec := _BY_TARGET.get(f"{kind.__module__}.{kind.__qualname__}"):
+        return Found(spec, kind)
+    for pattern, spec in _CLASS_NAMES.items():
+        if fnmatch.fnmatchcase(kind.__name__, pattern):
+            return Found(spec, kind)
+    return None
+
+
+def register_op(
+    spec: OpSpec | None = None,
+    *,
+    name: str | None = None,
+    targets: tuple[object, ...] | None = None,
+    like: str | None = None,
+    replace: bool = False,
+    **fields: object,
+) -> OpSpec:
+    """Teach the library an operator of your own.
+
+    Give an ``OpSpec``, or its fields; ``like`` copies the fields of a known operator, so that only the name
+    and the targets are left to say. A name or target that is taken is an error, unless ``replace=True``: then
+    this one wins until ``unregister_op`` takes it out again.
+
+    Example:
+        >>> def clipped_relu(x): return x.clamp(0, 6)
+        >>> register_op(name="clipped_relu", targets=(clipped_relu,), like="relu")
+        <operator clipped_relu>
+        >>> unregister_op("clipped_relu")
+    """
+    if spec is None:
+        if name is None or targets is None:
+            raise RegistryError(
+                "an operator needs a name and targets",
+                got=f"name={name!r}, targets={targets!r}",
+                hint='register_op(name="my_relu", targets=(my_relu,), like="relu")',
+            )
+        spec = _build(name, targets, like, fields)
+    elif name or targets or like or fields:
+        raise RegistryError(
+            "give either a finished OpSpec or its fields, not both", where=f"operator {spec.name!r}"
+        )
+    if not replace:
+        _refuse_clash(spec)
+    _LAYERS.append(spec)
+    _add(spec)
+    return spec
+
+
+def unregister_op(name: str) -> None:
+    """Take the latest operator of this name out; what it had replaced comes back."""
+    spec = OPS[name]
+    _LAYERS.remove(spec)
+    for index in (_BY_TARGET, _CHOICES, _CLASS_NAMES):
+        index.clear()
+    for known in list(OPS):
+        OPS.remove(known)
+    for layer in _LAYERS:
+        _add(layer)
+
+
+def _build(name: str, targets: tuple[object, ...], like: str | None, fields: dict[str, object]) -> OpSpec:
+    known = [field.name for field in dataclasses.fields(OpSpec)]
+    if wrong := [field for field in fields if field not in known]:
+        raise RegistryError(
+            f"{', '.join(wrong)}: no such field of an operator",
+            where=f"operator {name!r}",
+            hint=f"the fields are {', '.join(known)}",
+        )
+    if like is None:
+        return OpSpec(name=name, targets=targets, **fields)  # type: ignore[arg-type]
+    # What hangs on the other operator's targets does not carry over.
+    fresh: dict[str, object] = {
+        "overloads": {},
+        "class_names": (),
+        "orders": {},
+        "implied": {},
+        "family": "custom",
+    }
+    return dataclasses.replace(OPS[like], **fresh | {"name": name, "targets": targets} | fields)  # type: ignore[arg-type]
+
+
+def _refuse_clash(spec: OpSpec) -> None:
+    hint = "choose another, or pass replace=True to override it on purpose"
+    if spec.name in OPS:
+        raise RegistryError(f"operator {spec.name!r} is already taken by {OPS[spec.name]!r}", hint=hint)
+    for target in map(target_key, (*spec.targets, *spec.overloads)):
+        if target in _BY_TARGET:
+            raise RegistryError(
+                f"target {target!r} already belongs to operator {_BY_TARGET[target].name!r}",
+                where=f"operator {spec.name!r}",
+                hint=hint,
+            )
+
+
+def _add(spec: OpSpec) -> None:
+    OPS.register(spec.name, replace=True)(spec)
+    for target in map(target_key, spec.targets):
+        _BY_TARGET[target] = spec
+        _CHOICES.pop(target, None)
+    for target, choose in spec.overloads.items():
+        _BY_TARGET[target_key(target)] = spec
+        _CHOICES[target_key(target)] = choose
+    _CLASS_NAMES.update(dict.fromkeys(spec.class_names, spec))
+
+
+def target_key(target: object) -> object:
+    """What a target is filed under: an aten operator by name, an autograd function by class, others as is."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target.name()
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return target._qualified_op_name
+    # SomeFunction.apply is a new object at every access, and capture wraps it: the class stands for them all.
+    for kind in (getattr(target, "__self__", None), getattr(target, "function", None)):
+        if isinstance(kind, type) and issubclass(kind, torch.autograd.Function):
+            return kind
+    return target
+
+
+for _spec in TABLE:
+    register_op(_spec)

@@ -1,0 +1,281 @@
+"""Data movement: every element of the result is a copy of an input element, or a fill."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+from torch.fx import Node
+
+from sparsebit.graph.ops.spec import ChannelFlow, OpSpec
+from sparsebit.graph.ops.targets import named
+
+
+def _move(
+    name: str,
+    *targets: object,
+    signature: str,
+    activations: tuple[str, ...] = ("input",),
+    view: bool = False,
+    channels: ChannelFlow = "moves",
+    overloads: Mapping[object, Callable[[Node], str]] | None = None,
+    orders: Mapping[object, str] | None = None,
+    attributes: Mapping[str, str] | None = None,
+    implied: Mapping[object, Mapping[str, object]] | None = None,
+    **aliases: str,
+) -> OpSpec:
+    overloads = overloads or {}
+    return OpSpec(
+        name=name,
+        targets=tuple(target for target in named(name, *targets) if target not in overloads),
+        family="shape",
+        overloads=overloads,
+        signature=signature,
+        orders=orders or {},
+        aliases=aliases,
+        attributes=attributes or {},
+        implied=implied or {},
+        activations=activations,
+        channels=channels,
+        view=view,
+    )
+
+
+def _same(name: str, *targets: object, signature: str = "input", view: bool = True) -> OpSpec:
+    """The input again, in the same order."""
+    return OpSpec(
+        name=name,
+        targets=named(name, *targets),
+        family="shape",
+        signature=signature,
+        channels="keeps",
+        elementwise=True,
+        view=view,
+    )
+
+
+def _view_or_bitcast(node: Node) -> str:
+    """``x.view(torch.int32)`` reinterprets bits; with sizes it is a reshape."""
+    target = node.args[1] if len(node.args) > 1 else node.kwargs.get("dtype")
+    return "view_dtype" if isinstance(target, torch.dtype) else "reshape"
+
+
+_PADS = {
+    getattr(nn, f"{kind}Pad{dims}d"): {"mode": mode}
+    for kind, mode in (
+        *(("Zero", "constant"), ("Constant", "constant"), ("Reflection", "reflect")),
+        *(("Replication", "replicate"), ("Circular", "circular")),
+    )
+    for dims in (1, 2, 3)
+} | {
+    f"aten::{kind}_pad{dims}d": {"mode": mode}
+    for kind, mode in (("reflection", "reflect"), ("replication", "replicate"))
+    for dims in (1, 2, 3)
+}
+
+_RESHAPING = (
+    _move(
+        *("reshape", "view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::view_copy"),
+        signature="input, *shape",
+        view=True,
+        overloads={torch.Tensor.view: _view_or_bitcast},
+        size="shape",
+    ),
+    _move("view_dtype", "aten::view.dtype", signature="input, dtype", view=True, channels="stops"),
+    _move("reshape_as", "view_as", signature="input, other", view=True),
+    _move("flatten", "ravel", nn.Flatten, signature="input, start_dim=0, end_dim=-1", view=True),
+    _move(
+        *("unflatten", nn.Unflatten),
+        signature="input, dim, sizes",
+        view=True,
+        attributes={"sizes": "unflattened_size"},
+    ),
+    _move("permute", "aten::permute_copy", signature="input, *dims", view=True),
+    _move(
+        *("transpose", "swapaxes", "swapdims", "aten::transpose_copy"),
+        signature="input, dim0, dim1",
+        view=True,
+        axis0="dim0",
+        axis1="dim1",
+    ),
+    _move("t", "aten::numpy_T", "aten::t_copy", signature="input", view=True),
+    _move("matrix_transpose", "aten::mT", signature="input", view=True),
+    _move("adjoint", "aten::mH", "aten::matrix_H", signature="input", view=True),
+    _move("movedim", "moveaxis", signature="input, source, destination", view=True),
+    _move("squeeze", "aten::squeeze_copy", signature="input, dim=None", view=True),
+    _move("unsqueeze", "aten::unsqueeze_copy", signature="input, dim", view=True),
+    _move("atleast_1d", signature="input", view=True),
+    _move("atleast_2d", signature="input", view=True),
+    _move("atleast_3d", signature="input", view=True),
+    _move("expand", "broadcast_to", "aten::expand_copy", signature="input, *size", view=True, shape="size"),
+    _move("expand_as", signature="input, other", view=True),
+    _move("broadcast_tensors", signature="*tensors", activations=("tensors",), view=True),
+    _move("meshgrid", signature="*tensors, indexing=None", activations=("tensors",), view=True),
+    _move("as_strided", signature="input, size, stride, storage_offset=None", view=True, channels="stops"),
+    _move("view_as_real", signature="input", view=True),
+    _move("view_as_complex", signature="input", view=True),
+)
+
+_JOINING = (
+    _move("cat", "concat", "concatenate", signature="tensors, dim=0", activations=("tensors",)),
+    _move("stack", signature="tensors, dim=0", activations=("tensors",)),
+    _move("hstack", signature="tensors", activations=("tensors",)),
+    _move("vstack", "row_stack", signature="tensors", activations=("tensors",)),
+    _move("dstack", signature="tensors", activations=("tensors",)),
+    _move("column_stack", signature="tensors", activations=("tensors",)),
+    _move("block_diag", signature="*tensors", activations=("tensors",)),
+    _move("cartesian_prod", signature="*tensors", activations=("tensors",)),
+)
+
+_CUTTING = (
+    _move(
+        *("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "aten::split_copy"),
+        signature="input, split_size, dim=0",
+        view=True,
+        split_size_or_sections="split_size",
+        split_sizes="split_size",
+    ),
+    _move(
+        "tensor_split",
+        signature="input, indices_or_sections, dim=0",
+        view=True,
+        indices="indices_or_sections",
+        sections="indices_or_sections",
+    ),
+    _move("chunk", "unsafe_chunk", signature="input, chunks, dim=0", view=True),
+    _move("unbind", "aten::unbind_copy", signature="input, dim=0", view=True),
+    _move("select", "aten::select_copy", signature="input, dim, index", view=True),
+    _move("narrow", "narrow_copy", signature="input, dim, start, length", view=True),
+    _move(
+        *("slice", "aten::slice_copy"),
+        signature="input, dim=0, start=None, end=None, step=1",
+        view=True,
+    ),
+    _move(
+        *("getitem", operator.getitem, torch.Tensor.__getitem__, "aten::index", "aten::_unsafe_index"),
+        signature="input, index",
+        view=True,
+        indices="index",
+    ),
+    OpSpec(  # windows along one axis; F.unfold is another operator, "im2col"
+        name="unfold",
+        targets=(torch.Tensor.unfold, "aten::unfold", "aten::unfold_copy"),
+        family="shape",
+        signature="input, dimension, size, step",
+        channels="moves",
+        view=True,
+    ),
+    _move("diagonal", torch.linalg.diagonal, signature="input, offset=0, dim1=0, dim2=1", view=True),
+)
+
+_PICKING = (
+    _move("index_select", signature="input, dim, index"),
+    _move("gather", signature="input, dim, index, *, sparse_grad=False"),
+    _move("take", signature="input, index"),
+    _move("take_along_dim", signature="input, indices, dim=None"),
+    _move("masked_select", signature="input, mask"),
+    _move("masked_scatter", signature="input, mask, source", activations=("input", "source")),
+    _move(
+        "scatter",
+        signature="input, dim, index, src, *, reduce=None",
+        activations=("input", "src"),
+        value="src",
+    ),
+    _move(
+        "scatter_add",
+        signature="input, dim, index, src",
+        activations=("input", "src"),
+        channels="mixes",
+    ),
+    _move(
+        "scatter_reduce",
+        signature="input, dim, index, src, reduce, *, include_self=True",
+        activations=("input", "src"),
+        channels="mixes",
+    ),
+    _move(
+        "index_add",
+        signature="input, dim, index, source, *, alpha=1",
+        activations=("input", "source"),
+        channels="mixes",
+    ),
+    _move("index_copy", signature="input, dim, index, source", activations=("input", "source")),
+    _move("index_fill", signature="input, dim, index, value"),
+    _move(
+        *("index_put", "aten::_index_put_impl_", "aten::_unsafe_index_put"),
+        signature="input, indices, values, accumulate=False",
+        activations=("input", "values"),
+    ),
+    _move("select_scatter", signature="input, src, dim, index", activations=("input", "src")),
+    _move(
+        "slice_scatter",
+        signature="input, src, dim=0, start=None, end=None, step=1",
+        activations=("input", "src"),
+    ),
+    _move(
+        "diagonal_scatter",
+        signature="input, src, offset=0, dim1=0, dim2=1",
+        activations=("input", "src"),
+    ),
+    _move(
+        *("set_item", "sparsebit.graph.functional.set_item"),
+        signature="input, index, value",
+        activations=("input", "value"),
+        tensor="input",
+    ),
+    _move("nonzero", "argwhere", signature="input, *, as_tuple=False", channels="stops"),
+)
+
+_ARRANGING = (
+    _move(
+        *("pad", *_PADS, "constant_pad_nd"),
+        signature="input, pad, mode='constant', value=None",
+        attributes={"pad": "padding"},
+        implied=_PADS,
+        padding="pad",
+    ),
+    _move("roll", signature="input, shifts, dims=None"),
+    _move("flip", signature="input, *dims"),
+    _move("fliplr", signature="input"),
+    _move("flipud", signature="input"),
+    _move("rot90", signature="input, k=1, dims=(0, 1)"),
+    _move("repeat", signature="input, *repeats"),
+    _move("tile", signature="input, *dims"),
+    _move("repeat_interleave", signature="input, repeats, dim=None, *, output_size=None"),
+    _move("pixel_shuffle", nn.PixelShuffle, signature="input, upscale_factor"),
+    _move("pixel_unshuffle", nn.PixelUnshuffle, signature="input, downscale_factor"),
+    _move("channel_shuffle", "native_channel_shuffle", nn.ChannelShuffle, signature="input, groups"),
+    _move(
+        *("im2col", torch.nn.functional.unfold, nn.Unfold),
+        signature="input, kernel_size, dilation=1, padding=0, stride=1",
+    ),
+    _move(
+        *("col2im", "fold", nn.Fold),
+        signature="input, output_size, kernel_size, dilation=1, padding=0, stride=1",
+        channels="mixes",
+    ),
+    _move("diag", signature="input, diagonal=0"),
+    _move("diag_embed", signature="input, offset=0, dim1=-2, dim2=-1"),
+)
+
+_COPYING = (
+    _same("identity", nn.Identity, "alias", "resolve_conj", "resolve_neg", "aten::lift", "aten::lift_fresh"),
+    _same("contiguous", signature="input, memory_format=None"),
+    _same("detach", "aten::detach_copy"),
+    _same(
+        "clone",
+        "aten::lift_fresh_copy",
+        "aten::alias_copy",
+        signature="input, *, memory_format=None",
+        view=False,
+    ),
+    _same("conj", "aten::_conj", "conj_physical"),
+    _same("real"),
+    _same("imag"),
+    _same("tril", signature="input, diagonal=0", view=False),
+    _same("triu", signature="input, diagonal=0", view=False),
+)
+
+OPS = (*_RESHAPING, *_JOINING, *_CUTTING, *_PICKING, *_ARRANGING, *_COPYING)

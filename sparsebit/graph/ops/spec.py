@@ -1,0 +1,291 @@
+"""What one operator is (``OpSpec``) and one use of it in a graph (``OpCall``)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+from sparsebit.errors import GraphError, RegistryError
+from sparsebit.graph.value import tensors_in
+
+ChannelFlow = Literal["produces", "keeps", "joins", "moves", "mixes", "stops"]
+
+
+class Signature(NamedTuple):
+    """Argument names in order, with defaults; ``variadic`` names the one that takes the rest (``*shape``)."""
+
+    names: tuple[str, ...]
+    defaults: Mapping[str, object]
+    variadic: str | None = None
+
+
+@cache
+def parse_signature(text: str) -> Signature:
+    """Read a signature as it would stand in a ``def``.
+
+    Example:
+        >>> parse_signature("input, *shape, dim=0")
+        Signature(names=('input', 'shape', 'dim'), defaults={'dim': 0}, variadic='shape')
+    """
+    arguments = ast.parse(f"def f({text}): ...").body[0].args  # type: ignore[attr-defined]
+    plain, late = [a.arg for a in arguments.args], [a.arg for a in arguments.kwonlyargs]
+    defaults = dict(zip(reversed(plain), map(ast.literal_eval, reversed(arguments.defaults)), strict=False))
+    defaults |= {name: ast.literal_eval(d) for name, d in zip(late, arguments.kw_defaults, strict=True) if d}
+    variadic = arguments.vararg.arg if arguments.vararg else None
+    names = (*plain, *((variadic,) if variadic else ()), *late)
+    return Signature(names, {name: defaults[name] for name in names if name in defaults}, variadic)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpSpec:
+    """One operator, as data: what placement, channel groups, cost and export each need to know about it.
+
+    Identity:
+        name: canonical; the same from every front-end ("conv2d", "add", "relu").
+        family: the table it stands in ("conv", "norm", ...); a coarse kind for reports and rules.
+        targets: everything that means it: module classes, functions, Tensor methods, Python operators;
+            "aten::relu" for all overloads of an aten operator and "aten::max.other" for one;
+            "package.module.name" for a function or class that is not imported here.
+        overloads: targets that mean this operator or another one, by their arguments (``torch.max(x, y)`` is
+            "maximum"), each with a function from the node to the canonical name.
+        class_names: fnmatch patterns on the names of module classes nobody can import ("*DropPath").
+
+    Arguments (all by the names of ``signature``, whatever the target calls them):
+        signature: as in a ``def``, with the defaults of the functional form; ``*shape`` may be one tuple.
+        orders: signatures of the targets whose positional order differs. Python functions and aten overloads
+            need none: their own signature is read and only renamed.
+        aliases: names used by other targets -> the name here (``indices`` -> ``input``).
+        attributes: argument -> attribute of the module form, where they differ (``pad`` -> ``padding``).
+        implied: arguments that a target fixes by being what it is (``Tensor.half`` -> ``dtype``).
+        tidy: last touch on the bound arguments, for overloads that only types can tell apart (``Tensor.to``).
+
+    Roles:
+        activations: arguments that hold activations; one may hold a list (``tensors`` of "cat"). An argument
+            named here and as ``weight`` is the weight if it is a parameter, else an activation (``other`` of
+            "matmul").
+        weight, bias: arguments, and attributes of the module form, that hold them.
+        weight_axes: (output, input) channel axes of the weight.
+        channel_axis: axis of the result that ``weight_axes[0]`` becomes, or that 1-d weights run along.
+
+    Behaviour:
+        channels: how channels flow.
+            "produces": the result's channels are new, made by the weight.
+            "keeps": channel i of the result comes from channel i of the one input (axis 1), and nothing else.
+            "joins": element-wise over several inputs, so their channels belong together.
+            "moves": every element of the result is a copy of an input element (or a fill): run it on labels.
+            "mixes": a channel of the result may depend on every input channel, through no weight of its own.
+            "stops": the result does not carry the input's channels.
+        elementwise: an element of the result depends only on the same element of each (broadcast) input.
+        view: the result may share memory with an input (in the out-of-place form).
+        random: it may draw random numbers.
+        effect: it is run for what it does, not for what it returns: never delete, never reorder across.
+        macs: multiply-accumulates of one call; None means none. By convention only contractions count: bias
+            additions, element-wise operators, norms, reductions, pooling and FFTs are free.
+    """
+
+    name: str
+    targets: tuple[object, ...]
+    family: str = "custom"
+    overloads: Mapping[object, Callable[[Node], str]] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    signature: str = "input"
+    orders: Mapping[object, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    implied: Mapping[object, Mapping[str, object]] = field(default_factory=dict)
+    tidy: Callable[[dict[str, object]], None] | None = None
+    activations: tuple[str, ...] = ("input",)
+    weight: str | None = None
+    bias: str | None = None
+    weight_axes: tuple[int, int] | None = None
+    channel_axis: int | None = None
+    channels: ChannelFlow = "stops"
+    elementwise: bool = False
+    view: bool = False
+    random: bool = False
+    effect: bool = False
+    macs: Callable[[OpCall], int] | None = None
+
+    def __post_init__(self) -> None:
+        where = f"operator {self.name!r}"
+        named = [*self.activations, *filter(None, (self.weight, self.bias))]
+        if missing := [name for name in named if name not in self.parameters]:
+            raise RegistryError(
+                f"{', '.join(missing)}: not an argument of the operator",
+                where=where,
+                expected=f"one of {', '.join(self.parameters)}",
+                hint="name it in signature=..., or drop it from activations, weight and bias",
+            )
+        if self.channels not in get_args(ChannelFlow):
+            raise RegistryError(
+                f"channels={self.channels!r} is not a channel flow",
+                where=where,
+                expected=", ".join(get_args(ChannelFlow)),
+            )
+        if self.weight_axes is not None and self.weight is None:
+            raise RegistryError(
+                "weight_axes without a weight", where=where, hint="say which argument is the weight"
+            )
+        if self.elementwise and self.channels not in ("keeps", "joins"):
+            raise RegistryError(
+                f"an element-wise operator cannot have channels={self.channels!r}",
+                where=where,
+                expected="keeps (one activation) or joins (several)",
+            )
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Argument names of the functional form, in order."""
+        return parse_signature(self.signature).names
+
+    def __repr__(self) -> str:
+        return f"<operator {self.name}>"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpCall:
+    """One node read through its ``OpSpec``: every argument under its canonical name.
+
+    ``arguments`` holds fx Nodes where the graph passes values, plain constants elsewhere, and the qualified
+    name (a string such as "conv1.weight") for the tensors a module brings along. Constants stay as they were
+    written: a stride may be 1 or (1, 1); ``ints`` evens that out.
+    """
+
+    spec: OpSpec
+    node: Node
+    owner: GraphModule
+    module: nn.Module | None
+    arguments: Mapping[str, object]
+
+    @property
+    def activations(self) -> tuple[Node, ...]:
+        """The nodes in the activation arguments, one per slot, without the weight and the bias.
+
+        A parameter in a slot of its own (an added position embedding) is listed: it is a ``get_attr`` node.
+        """
+        weight = self.spec.weight if self.weight_name else None
+        bias = self.spec.bias if self.bias_name else None
+        names = [name for name in self.spec.activations if name not in (weight, bias)]
+        return tuple(node for name in names for node in nodes_in(self.arguments.get(name)))
+
+    @property
+    def weight_name(self) -> str | None:
+        """Qualified name of the weight, or None where there is none or it is computed in the graph."""
+        return self._tensor_name(self.spec.weight)
+
+    @property
+    def bias_name(self) -> str | None:
+        """Qualified name of the bias, or None where there is none or it is computed in the graph."""
+        return self._tensor_name(self.spec.bias)
+
+    @property
+    def inplace(self) -> bool:
+        """Whether the call writes into its first argument."""
+        if self.arguments.get("inplace") is True:
+            return True
+        if self.module is not None:
+            return False
+        target = self.node.target
+        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        if getattr(target, "__module__", None) == "_operator" or name.startswith(
+            "__"
+        ):  # operator.and_ writes nowhere
+            return name.strip("_") in _INPLACE_OPERATORS
+        if isinstance(target, torch._ops.OpOverload):
+            name = target._schema.name
+        return name.endswith("_")
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of this call; needs the recorded shapes."""
+        return self.spec.macs(self) if self.spec.macs else 0
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the result, or of the first tensor in it."""
+        return shape_of(self.owner, self.node)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of the tensor in an argument, or of the first one where it holds several."""
+        value = self.arguments.get(name)
+        if isinstance(value, str):
+            return tuple(fetch_tensor(self.owner, value).shape)
+        node = next(nodes_in(value), None)
+        if node is None:
+            raise GraphError(f"{name} holds no tensor", where=place(self.node), got=repr(value))
+        return shape_of(self.owner, node)
+
+    def ints(self, name: str, count: int) -> tuple[int, ...]:
+        """A number or a sequence of them as exactly ``count`` ints: stride 2 -> (2, 2)."""
+        value = self.arguments[name]
+        items = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+        items = items * count if len(items) == 1 else items
+        if len(items) != count or not all(isinstance(item, int) for item in items):
+            raise GraphError(f"{name} is not {count} integers", where=place(self.node), got=repr(value))
+        return items
+
+    def _tensor_name(self, argument: str | None) -> str | None:
+        value = self.arguments.get(argument) if argument else None
+        if isinstance(value, str):
+            return value
+        if not (isinstance(value, Node) and value.op == "get_attr"):
+            return None
+        name = str(value.target)
+        # A table or mask that is multiplied in is an operand; only a parameter makes the operand a weight.
+        operand = argument in self.spec.activations
+        return None if operand and not isinstance(fetch_tensor(self.owner, name), nn.Parameter) else name
+
+
+_INPLACE_OPERATORS = frozenset(
+    {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "setitem"}
+    | {"iand", "ior", "ixor", "ilshift", "irshift", "iconcat"}
+)
+
+
+def place(node: Node) -> str:
+    """Where a node comes from, for messages: the model's own file and line if they were recorded."""
+    source, module = node.meta.get("source"), node.meta.get("module_path")
+    parts = [f"node {node.name!r}"]
+    if module:
+        parts.append(f"in {module}")
+    if isinstance(source, tuple) and len(source) >= 2:
+        parts.append(f"at {source[0]}:{source[1]}")
+    return " ".join(parts)
+
+
+def fetch_tensor(gm: GraphModule, name: str) -> Tensor:
+    """The parameter, buffer or plain tensor attribute under a dotted name."""
+    path, _, attribute = name.rpartition(".")
+    tensor = getattr(gm.get_submodule(path), attribute)
+    assert isinstance(tensor, Tensor), name
+    return tensor
+
+
+def shape_of(gm: GraphModule, node: Node) -> tuple[int, ...]:
+    """Recorded shape of a node's result, or of the first tensor in it; a parameter knows its own."""
+    if "value" not in node.meta and node.op == "get_attr":
+        return tuple(fetch_tensor(gm, str(node.target)).shape)
+    info = next(tensors_in(node.meta.get("value")), None)
+    if info is None:
+        raise GraphError(
+            "no shape is recorded here" if "value" not in node.meta else "the result holds no tensor",
+            where=place(node),
+            hint="capture the model with example inputs, so that every node's shape is recorded",
+        )
+    return info.shape
+
+
+def nodes_in(value: object) -> Iterator[Node]:
+    """The nodes in an argument, which may be a list of them."""
+    if isinstance(value, Node):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from nodes_in(item)

@@ -1,0 +1,46 @@
+"""Collect everything in torch that goes by one name, so that a table row need not spell out every world."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+import torch.nn.functional as F
+
+_NAMESPACES: tuple[object, ...] = (torch, F, torch._C._nn, torch.special, torch.Tensor)
+
+
+def named(*items: object) -> tuple[object, ...]:
+    """Targets for a row: a plain name stands for all its spellings, anything else for itself.
+
+    The name "relu" gives ``torch.relu``, ``F.relu``, ``torch.Tensor.relu``, their in-place twins (``relu_``),
+    and the strings "aten::relu" and "aten::relu_". What this torch does not have is left out. Strings with
+    "::" or "." are targets already.
+
+    Example:
+        >>> named("relu6", torch.nn.ReLU6)[-2:]
+        ('aten::relu6_', <class 'torch.nn.modules.activation.ReLU6'>)
+    """
+    found: dict[object, None] = {}
+    for item in items:
+        if not isinstance(item, str) or "::" in item or "." in item:
+            found[item] = None
+            continue
+        for name in (item, f"{item}_"):
+            for space in _NAMESPACES:
+                target = getattr(space, name, None)
+                # torch.float is a dtype, torch.fft a module, torch.Size a class: names shared by chance.
+                if callable(target) and not isinstance(target, (type, ModuleType)):
+                    found[target] = None
+            found[f"aten::{name}"] = None
+    return tuple(found)
+
+
+def present(space: object, *names: str) -> tuple[object, ...]:
+    """Those of ``names`` that ``space`` has: for attributes that come and go between torch versions.
+
+    Example:
+        >>> len(present(torch, "relu", "no_such_function"))
+        1
+    """
+    return tuple(getattr(space, name) for name in names if hasattr(space, name))

@@ -1,0 +1,86 @@
+"""Remove what nothing depends on."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from sparsebit.graph.effects import is_effect
+from sparsebit.graph.match import Refusal
+from sparsebit.graph.ops import find_op
+
+_PURE_HOMES = ("torch", "sparsebit", "_operator", "operator", "math", "builtins")
+
+
+def remove_dead_nodes(gm: GraphModule) -> int:
+    """Remove every node that neither an output nor an effect depends on.
+
+    Placeholders stay, so the call signature does; parameters and buffers stay in the state dict even where
+    nothing reads them. What cannot be known to be without effect stays too: ``refusals`` lists it.
+    """
+    alive = _alive(gm)
+    dead = [node for node in gm.graph.nodes if node not in alive]
+    for node in reversed(dead):
+        gm.graph.erase_node(node)
+    if dead:
+        gm.recompile()
+    return len(dead)
+
+
+def why_not_remove(gm: GraphModule, node: Node) -> str | None:
+    """The reason a node must stay even if nothing reads it, or None."""
+    if node.op == "placeholder":
+        return f"{node.name} is part of the call signature"
+    if is_effect(gm, node):
+        return f"{node.name} is run for its effect"
+    if node.op == "get_attr":
+        return None
+    spec = find_op(gm, node)
+    if spec is not None:
+        draws = spec.random and gm.training
+        return f"{node.name} draws random numbers, and the graph is in training mode" if draws else None
+    if node.op == "call_module":
+        module = gm.get_submodule(str(node.target))
+        return (
+            None
+            if _is_from_torch(type(module)) or _is_mode(module)
+            else f"{node.name} may change state of its own"
+        )
+    if node.op == "call_method" or isinstance(node.target, torch._ops.OpOverload):
+        return None
+    return None if _is_from_torch(node.target) else f"nothing is known about {_spell(node.target)}"
+
+
+def refusals(gm: GraphModule) -> list[Refusal]:
+    """The nodes that nothing reads and that stay all the same, with the reason; effects aside."""
+    idle = [n for n in gm.graph.nodes if not n.users and n.op.startswith("call_") and not is_effect(gm, n)]
+    reasons = [(node, why_not_remove(gm, node)) for node in idle]
+    return [Refusal("remove_dead_nodes", node, reason) for node, reason in reasons if reason is not None]
+
+
+def _alive(gm: GraphModule) -> set[Node]:
+    waiting = [node for node in gm.graph.nodes if why_not_remove(gm, node) is not None]
+    alive = set(waiting)
+    while waiting:
+        new = [source for source in waiting.pop().all_input_nodes if source not in alive]
+        alive.update(new)
+        waiting += new
+    return alive
+
+
+def _is_mode(module: nn.Module) -> bool:
+    from sparsebit.graph.capture.module import ModeConstant
+
+    return isinstance(module, ModeConstant)
+
+
+def _is_from_torch(target: object) -> bool:
+    if getattr(target, "__objclass__", None) is not None:  # a method of Tensor
+        return True
+    home = getattr(target, "__module__", None)
+    return home is None or home.split(".")[0] in _PURE_HOMES
+
+
+def _spell(target: object) -> str:
+    return str(getattr(target, "__qualname__", target))

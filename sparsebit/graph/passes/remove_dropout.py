@@ -1,0 +1,69 @@
+"""Bypass dropout in a graph that is in evaluation mode."""
+
+from __future__ import annotations
+
+from torch.fx import GraphModule, Node
+
+from sparsebit.graph.effects import read_flag
+from sparsebit.graph.match import Refusal
+from sparsebit.graph.ops import bind, op_name
+from sparsebit.graph.passes.edit import replace_node
+
+DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "drop_path")
+
+
+def remove_dropout(gm: GraphModule) -> int:
+    """Bypass every dropout that does nothing in evaluation mode; the graph then no longer drops in training.
+
+    Example:
+        >>> import torch
+        >>> gm = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Dropout()))
+        >>> remove_dropout(gm.train()), [str(refusal) for refusal in refusals(gm)]
+        (0, ['remove_dropout at _1: the graph is in training mode'])
+        >>> remove_dropout(gm.eval())
+        1
+    """
+    changes = 0
+    for node in list(gm.graph.nodes):
+        if op_name(gm, node) in DROPOUTS and why_not_remove(gm, node) is None:
+            replace_node(node, _dropped(gm, node))
+            changes += 1
+    if changes:
+        gm.recompile()
+    return changes
+
+
+def why_not_remove(gm: GraphModule, node: Node) -> str | None:
+    """The reason a dropout must stay, or None."""
+    call = bind(gm, node)
+    if call is None or call.spec.name not in DROPOUTS:
+        return f"{node.name} is not a dropout"
+    if len(call.activations) != 1:
+        return f"{node.name} does not read one tensor of the graph"
+    if "native" in str(getattr(node.target, "__name__", "")):
+        return f"{node.name} returns its mask as well"
+    if gm.training:
+        return "the graph is in training mode"
+    if call.module is not None:
+        if call.module._forward_hooks or call.module._forward_pre_hooks:
+            return f"{node.target} has hooks"
+        return f"{node.target} is in training mode of its own" if call.module.training else None
+    if read_flag(gm, call.arguments.get("p")) == 0:
+        return None
+    flag = call.arguments.get("training", True)
+    drops = read_flag(gm, flag)
+    if drops is None:
+        return f"only a run can tell whether {node.name} drops: its flag is computed by {flag}"
+    return f"{node.name} drops in both modes: it was called with training=True" if drops else None
+
+
+def refusals(gm: GraphModule) -> list[Refusal]:
+    """Every dropout that has to stay, with the reason."""
+    reasons = [(n, why_not_remove(gm, n)) for n in gm.graph.nodes if op_name(gm, n) in DROPOUTS]
+    return [Refusal("remove_dropout", node, reason) for node, reason in reasons if reason is not None]
+
+
+def _dropped(gm: GraphModule, node: Node) -> Node:
+    call = bind(gm, node)
+    assert call is not None
+    return call.activations[0]

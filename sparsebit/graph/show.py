@@ -1,0 +1,268 @@
+"""A graph for people: as a table, and as a Mermaid flowchart."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from sparsebit.errors import GraphError
+from sparsebit.graph.effects import is_effect
+from sparsebit.graph.ops import op_name
+from sparsebit.graph.value import TensorInfo, tensors_in
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Column = Literal["name", "op", "target", "inputs", "shape", "dtype", "params", "where"]
+COLUMNS: tuple[Column, ...] = ("name", "op", "target", "inputs", "shape", "dtype", "params", "where")
+Direction = Literal["TB", "BT", "LR", "RL"]
+
+
+def table(gm: GraphModule, columns: Sequence[Column] = COLUMNS, *, width: int | None = None) -> str:
+    """The graph as a table in plain text, one row per node.
+
+    As wide as it needs to be, or folded into ``width`` characters; nothing is cut off.
+
+    Example:
+        >>> gm = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
+        >>> print(table(gm, ["name", "op", "inputs", "params"]))
+          name      op            inputs    params
+         ──────────────────────────────────────────
+          input_1   placeholder
+          _0        linear        input_1        9
+          _1        relu          _0
+          output    output        _1
+    """
+    from rich.console import Console
+
+    rich_table = to_rich_table(gm, columns)
+    console = Console(file=io.StringIO(), width=width or 1_000_000, color_system=None, force_terminal=False)
+    if width is None:
+        console.width = console.measure(rich_table).maximum
+    with console.capture() as text:
+        console.print(rich_table)
+    return "\n".join(line.rstrip() for line in text.get().splitlines()).strip("\n")
+
+
+def to_rich_table(gm: GraphModule, columns: Sequence[Column] = COLUMNS) -> Table:
+    """The same as a ``rich`` table, to print in colour or to put into a layout."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    if unknown := [column for column in columns if column not in _CELLS]:
+        raise GraphError(f"no column {unknown[0]!r}", expected=", ".join(COLUMNS))
+    shown = Table(box=box.SIMPLE, pad_edge=True)
+    for column in columns:
+        shown.add_column(column, justify="right" if column == "params" else "left", overflow="fold")
+    for node in gm.graph.nodes:
+        # Text, because names such as "x[0]" would be read as markup
+        shown.add_row(*(Text(_CELLS[column](gm, node)) for column in columns))
+    return shown
+
+
+def mermaid(
+    gm: GraphModule,
+    *,
+    direction: Direction = "TB",
+    shapes: bool = True,
+    groups: bool = False,
+    title: str | None = None,
+) -> str:
+    """The graph as a Mermaid flowchart.
+
+    Args:
+        direction: which way it flows; "TB" is downwards.
+        shapes: write the shape of each value on its edges, where it is known.
+        groups: draw a box around each module of the model.
+        title: a caption.
+
+    Identifiers are numbers (``n0``), because a node may be called ``end``; labels are quoted, and every
+    character but plain letters, digits and a few signs is written as an entity. The parser of mermaid 11.17
+    accepts it, for ordinary graphs and for names made of every printable character. Viewers draw at most 500
+    edges unless told otherwise.
+
+    Example:
+        >>> print(mermaid(torch.fx.symbolic_trace(nn.Sequential(nn.ReLU()))))
+        flowchart TB
+            n0(["input_1"]):::input
+            n1["_0<br/>relu"]
+            n2(["output"]):::output
+            n0 --> n1
+            n1 --> n2
+            classDef input fill:#dbeafe,stroke:#2563eb,color:#1e293b
+            classDef output fill:#dcfce7,stroke:#16a34a,color:#1e293b
+            classDef state fill:#f1f5f9,stroke:#94a3b8,color:#1e293b
+            classDef effect fill:#fee2e2,stroke:#dc2626,color:#1e293b
+    """
+    if direction not in ("TB", "BT", "LR", "RL"):
+        raise GraphError(f"no direction {direction!r}", expected="TB, BT, LR or RL")
+    nodes = list(gm.graph.nodes)
+    ids = {node: f"n{index}" for index, node in enumerate(nodes)}
+    head = ["---", f"title: {json.dumps(title)}", "---"] if title else []
+    drawn = {node: _draw(gm, node, ids[node]) for node in nodes}
+    body = _grouped(nodes, drawn) if groups else [f"    {line}" for line in drawn.values()]
+    edges = [
+        f"    {ids[source]} -->{_edge_label(source) if shapes else ''} {ids[node]}"
+        for node in nodes
+        for source in node.all_input_nodes
+    ]
+    styles = [f"    classDef {name} {style},color:#1e293b" for name, style in _STYLES.items()]
+    return "\n".join([*head, f"flowchart {direction}", *body, *edges, *styles])
+
+
+_STYLES = {
+    "input": "fill:#dbeafe,stroke:#2563eb",
+    "output": "fill:#dcfce7,stroke:#16a34a",
+    "state": "fill:#f1f5f9,stroke:#94a3b8",
+    "effect": "fill:#fee2e2,stroke:#dc2626",
+}
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,+=/×")
+
+
+def _draw(gm: GraphModule, node: Node, identifier: str) -> str:
+    name = _escape(node.name)
+    if node.op == "placeholder":
+        return f'{identifier}(["{name}"]):::input'
+    if node.op == "output":
+        return f'{identifier}(["{name}"]):::output'
+    if node.op == "get_attr":
+        return f'{identifier}[("{_escape(str(node.target))}")]:::state'
+    label = f"{name}<br/>{_escape(op_name(gm, node) or _target(gm, node))}"
+    return f'{identifier}{{{{"{label}"}}}}:::effect' if is_effect(gm, node) else f'{identifier}["{label}"]'
+
+
+def _grouped(nodes: Iterable[Node], drawn: dict[Node, str]) -> list[str]:
+    """Definitions inside nested subgraphs, by the path of the module each node comes from."""
+    tree: dict[str, list[Node]] = {}
+    children: dict[str, list[str]] = {}
+    for node in nodes:
+        path = _module_path(node)
+        tree.setdefault(path, []).append(node)
+        while path:
+            parent = path.rpartition(".")[0]
+            if path in children.setdefault(parent, []):
+                break
+            children[parent].append(path)
+            path = parent
+    lines: list[str] = []
+    count = 0
+
+    def write(path: str, depth: int) -> None:
+        nonlocal count
+        lines.extend(f"{'    ' * depth}{drawn[node]}" for node in tree.get(path, ()))
+        for child in children.get(path, ()):
+            short = child.removeprefix(f"{path}.") if path else child
+            lines.append(f'{"    " * depth}subgraph g{count}["{_escape(short)}"]')
+            count += 1
+            write(child, depth + 1)
+            lines.append(f"{'    ' * depth}end")
+
+    write("", 1)
+    return lines
+
+
+def _edge_label(source: Node) -> str:
+    info = source.meta.get("value")
+    shape = _shape_text(info)
+    return f'|"{_escape(shape)}"|' if shape else ""
+
+
+def _escape(text: str) -> str:
+    """Text inside a quoted Mermaid label: what is not plain becomes an entity by its number.
+
+    Spaces and colons too: even in quotes Mermaid reads ``direction TB`` as a command, ``style a:#...;`` as a
+    style.
+    """
+    shown = (char if char.isprintable() else " " for char in text or "?")
+    return "".join(char if char in _PLAIN else f"#{ord(char)};" for char in shown)
+
+
+def _target(gm: GraphModule, node: Node) -> str:
+    """What a node calls or reads, as a person would write it."""
+    target = node.target
+    if isinstance(target, str):
+        return "" if node.op in ("placeholder", "output") else target
+    if isinstance(target, torch._ops.OpOverload):
+        return f"{target.namespace}.{target._opname}.{target._overloadname}"
+    if (
+        getattr(target, "__objclass__", None) is not None
+        or getattr(torch.Tensor, _name(target), None) is target
+    ):
+        return f"Tensor.{_name(target)}"
+    # an autograd function, as its bound apply or wrapped by the recorder
+    owner = getattr(target, "__self__", None) or getattr(target, "function", None)
+    if isinstance(owner, type):
+        return f"{owner.__qualname__}.apply"
+    if getattr(torch, _name(target), None) is target:
+        return f"torch.{_name(target)}"
+    home = {"_operator": "operator", "builtins": ""}.get(
+        home := str(getattr(target, "__module__", "") or ""), home
+    )
+    return f"{home}.{_name(target)}".lstrip(".")
+
+
+def _name(target: object) -> str:
+    return str(getattr(target, "__name__", type(target).__name__))
+
+
+def _parameters(gm: GraphModule, node: Node) -> str:
+    if node.op == "call_module":
+        count = sum(parameter.numel() for parameter in gm.get_submodule(str(node.target)).parameters())
+    elif node.op == "get_attr":
+        owner, _, name = str(node.target).rpartition(".")
+        value = getattr(gm.get_submodule(owner), name)
+        count = value.numel() if isinstance(value, nn.Parameter) else 0
+    else:
+        count = 0
+    return f"{count:,}" if count else ""
+
+
+def _shape_text(value: object) -> str:
+    """``2×3×8`` for a tensor, a comma between several, the number of a size."""
+    if isinstance(value, TensorInfo):
+        return "×".join(map(str, value.shape)) or "scalar"
+    if isinstance(value, (tuple, list, dict)):
+        shown = [_shape_text(info) for info in tensors_in(value)]
+        return ", ".join(shown[:4]) + (f", … {len(shown)} in all" if len(shown) > 4 else "")
+    return str(value) if isinstance(value, (int, float)) else ""
+
+
+def _dtype_text(gm: GraphModule, node: Node) -> str:
+    value = node.meta.get("value")
+    names = [str(info.dtype).removeprefix("torch.") for info in tensors_in(value)]
+    if not names and isinstance(value, (bool, int, float)):
+        return type(value).__name__
+    return ", ".join(dict.fromkeys(names))
+
+
+def _where(gm: GraphModule, node: Node) -> str:
+    source = node.meta.get("source")
+    if not isinstance(source, tuple) or len(source) < 2:
+        return ""
+    return f"{os.path.basename(str(source[0]))}:{source[1]}"
+
+
+def _module_path(node: Node) -> str:
+    if "module_path" in node.meta:
+        return str(node.meta["module_path"] or "")
+    return str(node.target).rpartition(".")[0] if node.op in ("call_module", "get_attr") else ""
+
+
+_CELLS: dict[str, Callable[[GraphModule, Node], str]] = {
+    "name": lambda gm, node: node.name,
+    "op": lambda gm, node: op_name(gm, node) or node.op,
+    "target": _target,
+    "inputs": lambda gm, node: ", ".join(source.name for source in node.all_input_nodes),
+    "shape": lambda gm, node: _shape_text(node.meta.get("value")),
+    "dtype": _dtype_text,
+    "params": _parameters,
+    "where": _where,
+}

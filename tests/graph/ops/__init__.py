@@ -1,0 +1,1 @@
+"""Tests of the operator table. A package, so that the samples can be imported."""

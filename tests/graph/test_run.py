@@ -1,0 +1,483 @@
+from __future__ import annotations
+
+import copy
+import gc
+import operator
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.fx import GraphModule, Node
+
+from sparsebit.errors import GraphError
+from sparsebit.graph.capture import capture
+from sparsebit.graph.run import Runner, RunState, annotate, flatten_call
+from sparsebit.graph.value import TensorInfo
+
+
+def trace(forward: object) -> GraphModule:
+    return fx.symbolic_trace(forward)
+
+
+def names(gm: GraphModule) -> list[str]:
+    return [node.name for node in gm.graph.nodes if node.op != "output"]
+
+
+class Net(nn.Module):
+    """A residual net with shared, functional and tuple-valued parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.relu = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()
+        self.scale = nn.Parameter(torch.randn(4, 1, 1))
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        y = self.relu(self.bn(self.conv(x)))
+        y = self.relu(y * self.scale + y)
+        left, right = y.chunk(2, 1)
+        pooled = torch.cat([left, right.sigmoid()], 1).mean((2, 3)).reshape(x.shape[0], -1)
+        return self.fc(pooled), {"pooled": pooled}
+
+
+@pytest.fixture
+def model() -> Net:
+    return Net().eval()
+
+
+@pytest.fixture
+def gm(model: Net) -> GraphModule:
+    return capture(model, (torch.randn(2, 3, 5, 5),))
+
+
+def same(left: Any, right: Any) -> bool:
+    leaves = [torch.utils._pytree.tree_flatten(value) for value in (left, right)]
+    (ours, our_tree), (theirs, their_tree) = leaves
+    return our_tree == their_tree and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_run_gives_what_a_call_gives(gm: GraphModule, model: Net) -> None:
+    x = torch.randn(3, 3, 7, 7)
+    assert same(Runner(gm).run(x).output, model(x))
+    assert same(Runner(gm).run(x=x).output, model(x))
+
+
+def test_train_mode_gives_the_same_numbers_gradients_and_statistics(model: Net) -> None:
+    model.train()
+    gm = capture(model, (torch.randn(2, 3, 5, 5),))
+    x = torch.randn(3, 3, 7, 7)
+    model(x)[0].sum().backward()
+    expected, statistics = model.fc.weight.grad, model.bn.running_mean
+    assert expected is not None and statistics is not None
+    expected, statistics = expected.clone(), statistics.clone()
+    model.zero_grad()
+    model.bn.reset_running_stats()
+    Runner(gm).run(x).output[0].sum().backward()
+    assert torch.equal(model.fc.weight.grad, expected)
+    assert torch.equal(model.bn.running_mean, statistics)
+
+
+def test_watched_names_are_returned(gm: GraphModule, model: Net) -> None:
+    x = torch.randn(3, 3, 7, 7)
+    node = next(node for node in gm.graph.nodes if node.target == "bn")
+    watched = Runner(gm).run(x, watch=["conv", node]).watched
+    assert list(watched) == ["conv", "bn"]
+    assert torch.equal(watched["bn"], model.bn(model.conv(x)))
+    assert list(Runner(gm).run(x, watch="conv").watched) == ["conv"]
+
+
+def test_a_callback_sees_every_value_in_order(gm: GraphModule) -> None:
+    seen: list[str] = []
+    Runner(gm).run(torch.randn(2, 3, 5, 5), watch=lambda node, value: seen.append(node.name))
+    assert seen == [node.name for node in gm.graph.nodes]
+
+
+def test_callbacks_by_name(gm: GraphModule) -> None:
+    shapes: list[torch.Size] = []
+    Runner(gm).run(torch.randn(2, 3, 5, 5), watch={"conv": lambda value: shapes.append(value.shape)})
+    assert shapes == [torch.Size([2, 4, 5, 5])]
+
+
+def test_a_watched_value_that_is_overwritten_later_is_copied() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True))
+    gm, x = trace(model), torch.randn(2, 3)
+    result = Runner(gm).run(x, watch=["_0", "_1"])
+    assert torch.equal(result.watched["_0"], model[0](x))
+    assert torch.equal(result.watched["_1"], result.output)
+
+    def through_a_view(x: Tensor) -> Tensor:
+        y = x + 0
+        y[0].add_(1)
+        return y
+
+    watched = Runner(trace(through_a_view)).run(torch.zeros(2, 2), watch=["add"]).watched
+    assert watched["add"].sum() == 0
+
+
+def test_a_value_can_be_replaced(gm: GraphModule, model: Net) -> None:
+    x = torch.randn(2, 3, 5, 5)
+    other = torch.randn(2, 3, 5, 5)
+    assert same(Runner(gm).run(x, replace={"conv": model.conv(other)}).output, model(other))
+    assert same(Runner(gm).run(x, replace={"x": other}).output, model(other))
+    assert same(Runner(gm).run(x, replace={"x": lambda value: value * 0 + other}).output, model(other))
+
+
+def test_a_function_can_be_replaced(gm: GraphModule, model: Net) -> None:
+    x, other = torch.randn(2, 3, 5, 5), nn.Conv2d(3, 4, 3, padding=1)
+    ours = Runner(gm).run(x, replace={"conv": other}).output
+    model.conv = other
+    assert same(ours, model(x))
+
+
+def test_a_parameter_can_be_replaced(gm: GraphModule, model: Net) -> None:
+    x, other = torch.randn(2, 3, 5, 5), torch.randn(4, 1, 1)
+    runner = Runner(gm)
+    ours = runner.run(x, replace={"scale": other})
+    stopped = runner.run(x, replace={"scale": other}, until="conv").state
+    model.scale.data = other
+    assert same(ours.output, model(x))
+    assert same(runner.run(state=stopped, replace={"scale": other}).output, model(x))
+
+
+def test_stopping_and_resuming_at_every_node_gives_the_same(gm: GraphModule, model: Net) -> None:
+    runner, x = Runner(gm), torch.randn(3, 3, 7, 7)
+    expected = model(x)
+    for name in names(gm):
+        result = runner.run(x, until=name, watch=[name])
+        assert result.output is None
+        assert list(result.watched) == [name]
+        assert result.state is not None
+        assert same(runner.run(state=result.state).output, expected)
+        assert same(runner.run(state=result.state).output, expected)  # a state can be used again
+
+
+def test_a_run_can_be_stopped_several_times(gm: GraphModule, model: Net) -> None:
+    runner, x = Runner(gm), torch.randn(3, 3, 7, 7)
+    state = runner.run(x, until="conv").state
+    for name in ("relu", "chunk", "fc"):
+        state = runner.run(state=state, until=name).state
+    assert same(runner.run(state=state).output, model(x))
+
+
+def test_until_the_output_is_a_whole_run(gm: GraphModule, model: Net) -> None:
+    x = torch.randn(2, 3, 5, 5)
+    assert same(Runner(gm).run(x, until="output").output, model(x))
+
+
+def test_a_state_holds_only_what_is_still_needed(gm: GraphModule) -> None:
+    state = Runner(gm).run(torch.randn(3, 3, 7, 7), until="cat").state
+    assert state is not None
+    assert set(state.values) <= {"cat", "size", "x"}
+    assert "cat" in state.values
+    assert "scale" not in Runner(gm).run(torch.randn(3, 3, 7, 7), until="conv").state.values
+
+
+def test_a_resumed_run_does_not_overwrite_the_state() -> None:
+    def forward(x: Tensor) -> Tensor:
+        y = x * 2
+        view = y[0]
+        z = y.abs()
+        view.add_(1)  # in place, after the stop, on memory that two kept values share
+        return y + z + view
+
+    gm, x = trace(forward), torch.ones(2, 2)
+    runner = Runner(gm)
+    with torch.no_grad():
+        state = runner.run(x, until="abs_1").state
+        results = [runner.run(state=state).output for _ in range(3)]
+    assert all(torch.equal(result, forward(x)) for result in results)
+
+
+def test_a_resumed_run_writes_into_the_state_of_the_model() -> None:
+    class Shrinking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.fc.weight.mul_(0.5).clamp_(-0.1, 0.1)
+            return self.fc(x)
+
+    model = Shrinking()
+    x = torch.randn(2, 3)
+    expected = copy.deepcopy(model)(x)
+    runner = Runner(capture(model, (torch.randn(2, 3),)))
+    with torch.no_grad():
+        assert torch.equal(runner.run(state=runner.run(x, until="mul_").state).output, expected)
+
+
+def test_a_state_with_gradients_that_was_overwritten_is_refused() -> None:
+    gm, x = trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))), torch.randn(3, 2)
+    runner = Runner(gm)
+    state = runner.run(x, until="_0").state
+    runner.run(state=state).output.sum().backward()
+    with pytest.raises(GraphError, match="resumed before"):
+        runner.run(state=state)
+
+
+def test_values_are_freed_after_their_last_use() -> None:
+    gm = trace(nn.Sequential(*[nn.Linear(8, 8) for _ in range(6)]))
+    alive: list[int] = []
+    made: list[weakref.ref[Tensor]] = []
+
+    def watch(node: Node, value: object) -> None:
+        gc.collect()
+        alive.append(sum(reference() is not None for reference in made))
+        if isinstance(value, Tensor):
+            made.append(weakref.ref(value))
+
+    with torch.no_grad():
+        Runner(gm).run(torch.randn(4, 8), watch=watch)
+    # while a node is being shown, its own input is the only older value alive
+    assert alive == [0, 1, 1, 1, 1, 1, 1, 1]
+
+
+def test_a_value_that_is_needed_later_is_kept_until_then() -> None:
+    def forward(x: Tensor) -> Tensor:
+        early = x.sigmoid()
+        y = early.relu().relu().relu()
+        return (y + early).relu()
+
+    gm = trace(forward)
+    early: list[weakref.ref[Tensor]] = []
+    seen: dict[str, bool] = {}
+
+    def watch(node: Node, value: object) -> None:
+        if node.name == "sigmoid":
+            assert isinstance(value, Tensor)
+            early.append(weakref.ref(value))
+        elif early:
+            seen[node.name] = early[0]() is not None
+
+    Runner(gm).run(torch.randn(3), watch=watch)
+    assert seen == {
+        "relu": True,
+        "relu_1": True,
+        "relu_2": True,
+        "add": True,
+        "relu_3": False,
+        "output": False,
+    }
+
+
+def test_inputs_are_freed_too() -> None:
+    gm = trace(lambda x: x.relu().relu().relu())
+    reference: list[weakref.ref[Tensor]] = []
+    seen: list[bool] = []
+
+    def make() -> Tensor:
+        x = torch.randn(3)
+        reference.append(weakref.ref(x))
+        return x
+
+    Runner(gm).run(make(), watch=lambda node, value: seen.append(reference[0]() is not None))
+    assert seen[:4] == [True, True, False, False]
+
+
+def test_memory_of_a_stopped_run_is_that_of_its_state() -> None:
+    gm = trace(lambda x: x.relu().sigmoid().relu())
+    made: list[weakref.ref[Tensor]] = []
+
+    def watch(node: Node, value: object) -> None:
+        if isinstance(value, Tensor):
+            made.append(weakref.ref(value))
+
+    runner = Runner(gm)
+    with torch.no_grad():
+        state = runner.run(torch.randn(3), until="sigmoid", watch=watch).state
+    assert state is not None
+    assert list(state.values) == ["sigmoid"]
+    assert [reference() is not None for reference in made] == [False, False, True]
+
+
+@dataclass
+class Answer:
+    total: Tensor
+    parts: list[Tensor]
+
+
+class Nested(nn.Module):
+    def forward(
+        self, batch: dict[str, Any], *rest: Tensor, scale: float = 2.0, mask: Tensor | None = None
+    ) -> Answer:
+        total = batch["x"] * scale + sum(rest)
+        return Answer(total if mask is None else total * mask, [batch["pair"][0], batch["pair"][1] + 1])
+
+
+def test_nested_inputs_and_outputs_keep_their_structure() -> None:
+    model = Nested()
+    batch = {"x": torch.randn(3), "pair": (torch.randn(2), torch.randn(2))}
+    mask = torch.tensor([1.0, 0.0, 1.0])
+    gm = capture(model, (batch, torch.ones(3)), {"mask": mask})
+    ours, theirs = (
+        Runner(gm).run(batch, torch.ones(3), mask=mask).output,
+        model(batch, torch.ones(3), mask=mask),
+    )
+    assert type(ours) is Answer
+    assert torch.equal(ours.total, theirs.total)
+    assert all(torch.equal(a, b) for a, b in zip(ours.parts, theirs.parts, strict=True))
+    assert len(flatten_call(gm, (batch, torch.ones(3)), {"mask": mask})) == 5
+
+
+def test_a_plain_graph_module_takes_defaults_and_keywords() -> None:
+    def forward(x: Tensor, scale: float = 3.0, *, shift: float = 0.0) -> Tensor:
+        return x * scale + shift
+
+    gm, x = trace(forward), torch.randn(3)
+    runner = Runner(gm)
+    assert torch.equal(runner.run(x).output, x * 3)
+    assert torch.equal(runner.run(x=x, scale=2.0).output, x * 2)
+    assert torch.equal(runner.run(x, 2.0, shift=1.0).output, x * 2 + 1)
+    with pytest.raises(GraphError, match="the call gives no 'x'"):
+        runner.run(scale=2.0)
+    with pytest.raises(GraphError, match="the call gives more than the graph takes"):
+        runner.run(x, 1.0, 0.0, 5)
+    with pytest.raises(GraphError, match="the call gives more than the graph takes"):
+        runner.run(x, sclae=1.0)
+
+
+def test_a_plain_graph_module_takes_variable_arguments() -> None:
+    class Variable(nn.Module):
+        def forward(self, x: Tensor, *args: Tensor, **kwargs: Tensor) -> Tensor:
+            return x + args[0] * kwargs["scale"]
+
+    gm = trace(Variable())
+    x = torch.randn(3)
+    assert torch.equal(Runner(gm).run(x, x, scale=x).output, x + x * x)
+
+
+def test_a_plain_graph_module_with_flattened_inputs() -> None:
+    def forward(pair: dict[str, Tensor], y: Tensor) -> dict[str, Tensor]:
+        return {"sum": pair["a"] + pair["b"] * y}
+
+    gm = fx.symbolic_trace(forward, concrete_args={"pair": {"a": fx.PH, "b": fx.PH}})
+    pair, y = {"a": torch.ones(2), "b": torch.ones(2)}, torch.tensor([1.0, 2.0])
+    assert Runner(gm).run(pair, y).output["sum"].tolist() == [2, 3]
+    assert Runner(gm).run(pair, y=y).output["sum"].tolist() == [2, 3]
+
+
+def test_arguments_named_like_those_of_run() -> None:
+    def forward(x: Tensor, state: Tensor, until: Tensor) -> Tensor:
+        return x + state * until
+
+    x = torch.ones(2)
+    assert Runner(trace(forward)).run_call((x,), {"state": x, "until": x}).output.tolist() == [2, 2]
+
+
+def test_autocast_stays_inside_the_run() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                y = self.head(self.fc(x).relu())
+            return y.float() * 2
+
+    model = Mixed().eval()
+    gm, x = capture(model, (torch.randn(2, 4),)), torch.randn(3, 4)
+    runner, expected = Runner(gm), model(x)
+    assert torch.equal(runner.run(x).output, expected)
+    for name in names(gm):
+        state = runner.run(x, until=name).state
+        assert not torch.is_autocast_enabled("cpu")
+        assert torch.equal(runner.run(state=state).output, expected)
+        assert not torch.is_autocast_enabled("cpu")
+    with pytest.raises(GraphError):
+        runner.run(torch.randn(3, 5))
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_switched_gradient_mode_stays_inside_the_run() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_function(operator.mul, (x, 2))
+    graph.call_function(torch._C._set_grad_enabled, (False,))
+    z = graph.call_function(operator.mul, (y, 3))
+    graph.call_function(torch._C._set_grad_enabled, (True,))
+    graph.output(graph.call_function(operator.add, (y, z)))
+    gm, x_value = GraphModule(nn.Module(), graph), torch.ones(2, requires_grad=True)
+    runner = Runner(gm)
+    state = runner.run(x_value, until="_set_grad_enabled").state
+    assert torch.is_grad_enabled()
+    assert isinstance(state, RunState)
+    (out := runner.run(state=state).output).sum().backward()
+    assert out.tolist() == [8, 8]
+    assert x_value.grad is not None
+    assert x_value.grad.tolist() == [2, 2]
+
+
+def test_errors_name_the_node_its_inputs_and_the_line_of_the_model() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(OrderedDict(fc=nn.Linear(4, 4)))
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return F.relu(self.body(x)).matmul(y)
+
+    gm = capture(Broken(), (torch.randn(2, 4), torch.randn(4, 3)))
+    with pytest.raises(GraphError) as error:
+        Runner(gm).run(torch.randn(2, 4), torch.randn(5, 3))
+    text = str(error.value)
+    assert "matmul failed: RuntimeError:" in text
+    assert "node 'matmul'" in text
+    assert "test_run.py:" in text
+    assert "matmul(float32[2, 4], float32[5, 3])" in text
+    assert isinstance(error.value.__cause__, RuntimeError)
+    with pytest.raises(GraphError) as error:
+        Runner(gm).run(torch.randn(2, 5), torch.randn(5, 3))
+    assert "linear failed" in str(error.value)
+    assert "in body" in str(error.value)
+
+
+@pytest.mark.parametrize("how", ["watch", "replace", "until"])
+def test_an_unknown_node_gets_a_suggestion(gm: GraphModule, how: str) -> None:
+    given: Any = {"watch": ["covn"], "replace": {"covn": 1}, "until": "covn"}[how]
+    with pytest.raises(GraphError, match=r"no node 'covn'[\s\S]*did you mean 'conv'\?"):
+        Runner(gm).run(torch.randn(2, 3, 5, 5), **{how: given})
+
+
+def test_resuming_takes_no_arguments(gm: GraphModule) -> None:
+    x = torch.randn(2, 3, 5, 5)
+    state = Runner(gm).run(x, until="conv").state
+    with pytest.raises(GraphError, match="goes on without arguments"):
+        Runner(gm).run(x, state=state)
+
+
+def test_a_graph_without_output() -> None:
+    gm = trace(lambda x: x.relu())
+    gm.graph.erase_node(next(iter(reversed(gm.graph.nodes))))
+    with pytest.raises(GraphError, match="no output node"):
+        Runner(gm).run(torch.zeros(1))
+
+
+def test_annotate_fills_what_is_missing(model: Net) -> None:
+    gm = trace(model)
+    assert annotate(gm, torch.randn(2, 3, 5, 5)) == len(gm.graph.nodes)
+    values = {node.name: node.meta["value"] for node in gm.graph.nodes}
+    assert values["conv"] == TensorInfo((2, 4, 5, 5), torch.float32)
+    assert values["chunk"] == (TensorInfo((2, 2, 5, 5), torch.float32),) * 2
+    assert annotate(gm, torch.randn(7, 3, 5, 5)) == 0
+    assert values == {node.name: node.meta["value"] for node in gm.graph.nodes}
+
+
+def test_annotate_leaves_the_state_alone(model: Net) -> None:
+    gm = trace(nn.Sequential(model.conv, model.bn, nn.Dropout())).train()
+    before = {key: value.clone() for key, value in gm.state_dict().items()}
+    seed = torch.random.get_rng_state()
+    annotate(gm, torch.randn(2, 3, 5, 5))
+    assert all(torch.equal(value, before[key]) for key, value in gm.state_dict().items())
+    torch.random.set_rng_state(seed)
+    torch.randn(2, 3, 5, 5)  # the input above
+    after = torch.rand(1)
+    torch.random.set_rng_state(seed)
+    annotate(trace(nn.Sequential(nn.Dropout())), torch.randn(2, 3, 5, 5))
+    assert torch.equal(torch.rand(1), after)
