@@ -30,7 +30,8 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.norm(self.depthwise(x)))
         gate = self.excite(torch.relu(self.squeeze(y.mean((2, 3), keepdim=True)))).sigmoid()
-        return x + self.pointwise(y * gate)
+        mixed: Tensor = self.pointwise(y * gate)
+        return x + mixed
 
 
 class _DemoNet(nn.Module):
@@ -38,14 +39,17 @@ class _DemoNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
+        )
         self.blocks = nn.Sequential(_Block(16), _Block(16))
         self.dropout = nn.Dropout(0.1)
         self.head = nn.Linear(16, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.blocks(self.stem(images))
-        return self.head(self.dropout(features.mean((2, 3)).view(images.size(0), -1)))
+        logits: Tensor = self.head(self.dropout(features.mean((2, 3)).view(images.size(0), -1)))
+        return logits
 
 
 def main() -> None:

@@ -25,7 +25,12 @@ class SparsebitError(Exception):
         hint: str | None = None,
     ) -> None:
         self.message, self.where, self.expected, self.got, self.hint = message, where, expected, got, hint
-        labelled = (("where:    ", where), ("expected: ", expected), ("got:      ", got), ("next:     ", hint))
+        labelled = (
+            ("where:    ", where),
+            ("expected: ", expected),
+            ("got:      ", got),
+            ("next:     ", hint),
+        )
         present = [(label.rstrip(), text) for label, text in labelled if text]
         width = max((len(label) for label, _ in present), default=0)
         super().__init__("\n".join([message, *(f"  {label:<{width}} {text}" for label, text in present)]))

@@ -36,7 +36,9 @@ def image(batch: int, size: int) -> Callable[[], tuple[tuple[Any, ...], dict[str
     return lambda: ((torch.randn(batch, 3, size, size),), {})
 
 
-def tokens(batch: int, length: int, vocabulary: int = 1000) -> Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]:
+def tokens(
+    batch: int, length: int, vocabulary: int = 1000
+) -> Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]:
     return lambda: ((), {"input_ids": torch.randint(vocabulary, (batch, length))})
 
 
@@ -60,11 +62,20 @@ def cases() -> list[Case]:
         ("EfficientNet-Lite0, 224, batch 1", efficientnet_lite.EfficientNetLite0, image(1, 224)),
         ("U-Net, 256, batch 1", unet.UNet, image(1, 256)),
         ("ViT-small, 224, batch 1", vit.ViT, image(1, 224)),
-        ("BERT 6x384, 128 tokens", transformers_model("BertModel", "BertConfig", vocab_size=1000, **small), tokens(1, 128)),
+        (
+            "BERT 6x384, 128 tokens",
+            transformers_model("BertModel", "BertConfig", vocab_size=1000, **small),
+            tokens(1, 128),
+        ),
         (
             "Llama 6x384 GQA, 128 tokens",
             transformers_model(
-                "LlamaForCausalLM", "LlamaConfig", vocab_size=1000, num_key_value_heads=2, use_cache=False, **small
+                "LlamaForCausalLM",
+                "LlamaConfig",
+                vocab_size=1000,
+                num_key_value_heads=2,
+                use_cache=False,
+                **small,
             ),
             tokens(1, 128),
         ),
@@ -123,7 +134,9 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=41, help="interleaved pairs of forwards per model")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "cpu.json")
@@ -131,7 +144,11 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     rows = [measure(case, options.rounds) for case in track(cases(), "measuring")]
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    result = {"environment": describe(SEED, ("torch", "transformers")), "rounds": options.rounds, "rows": rows}
+    result = {
+        "environment": describe(SEED, ("torch", "transformers")),
+        "rounds": options.rounds,
+        "rows": rows,
+    }
     options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     table = Table(*rows[0])
     for row in rows:

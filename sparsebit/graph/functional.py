@@ -52,6 +52,6 @@ def check_branch(taken: bool, recorded: bool, place: str) -> None:
     The graph holds only the branch that was taken; with other sizes its result may differ from the model's.
     """
     if taken != recorded:
-        text = f"{place}\n  this branch on a size was {recorded} when the model was captured and would be {taken} now: the "
-        text += "graph may differ from the model here; capture it again with inputs of these sizes"
+        text = f"{place}\n  this branch on a size was {recorded} when the model was captured and would be {taken} now: "
+        text += "the graph may differ from the model here; capture it again with inputs of these sizes"
         warnings.warn(SpecializationWarning(text), stacklevel=3)

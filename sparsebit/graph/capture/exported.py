@@ -42,7 +42,11 @@ def from_exported(program: torch.export.ExportedProgram) -> CapturedModule:
     graph = _convert(exported)
     signature = _signature(program, graph, _parameters(program, exported))
     root = nn.Module()
-    root._modules, root._parameters, root._buffers = exported._modules, exported._parameters, exported._buffers
+    root._modules, root._parameters, root._buffers = (
+        exported._modules,
+        exported._parameters,
+        exported._buffers,
+    )
     root._non_persistent_buffers_set = exported._non_persistent_buffers_set
     root.training = False
     return _finish(root, graph, signature, type(exported).__name__, _ONE_MODE)
@@ -61,7 +65,9 @@ def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) ->
     constants = {str(n.target): n.meta["constant"] for n in graph.nodes if "constant" in n.meta}
     signature = _signature(program, graph, inspect.signature(model.forward))
     conflict = _compare_modes(model, args, kwargs, graph)
-    shell = build_shell(model, {id(m) for m in model.modules() if m is not model and is_torch_leaf(m)}, replaced)
+    shell = build_shell(
+        model, {id(m) for m in model.modules() if m is not model and is_torch_leaf(m)}, replaced
+    )
     for name, tensor in constants.items():
         if isinstance(tensor, nn.Module):
             shell.add_module(name, tensor)
@@ -70,7 +76,9 @@ def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) ->
     return _finish(shell, graph, signature, type(model).__name__, conflict)
 
 
-def _finish(root: nn.Module, graph: fx.Graph, signature: CallSignature, name: str, conflict: str | None) -> CapturedModule:
+def _finish(
+    root: nn.Module, graph: fx.Graph, signature: CallSignature, name: str, conflict: str | None
+) -> CapturedModule:
     drop_dead_functions(graph)
     graph.set_codegen(CapturedCodeGen(signature))
     place_mode_constants(root, graph)
@@ -102,7 +110,9 @@ def _export(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> to
 
 
 def _unlifted(program: torch.export.ExportedProgram) -> fx.GraphModule:
-    options = {"check_guards": False} if "check_guards" in inspect.signature(program.module).parameters else {}
+    options = (
+        {"check_guards": False} if "check_guards" in inspect.signature(program.module).parameters else {}
+    )
     module = program.module(**options)
     assert isinstance(module, fx.GraphModule)
     return module
@@ -110,7 +120,7 @@ def _unlifted(program: torch.export.ExportedProgram) -> fx.GraphModule:
 
 def _parameters(program: torch.export.ExportedProgram, exported: fx.GraphModule) -> inspect.Signature:
     """The signature of an exported program, from the names it kept."""
-    args, kwargs = program.call_spec.in_spec.children()  # type: ignore[union-attr]
+    args, kwargs = program.call_spec.in_spec.children()
     codegen = exported.graph._codegen
     known = list(getattr(codegen, "pytree_info", ((),))[0])
     names = [name for name in known if name != "self"][: args.num_children]
@@ -132,7 +142,9 @@ def _signature(
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     slots = [_Slot(index) for index in range(in_spec.num_leaves)]
     values = [node.meta["value"] for node in placeholders]
-    filled = [slot if isinstance(value, TensorInfo) else value for slot, value in zip(slots, values, strict=True)]
+    filled = [
+        slot if isinstance(value, TensorInfo) else value for slot, value in zip(slots, values, strict=True)
+    ]
     args, kwargs = pytree.tree_unflatten(filled, in_spec)
     bound = parameters.bind(*args, **kwargs)
     bound.apply_defaults()
@@ -180,7 +192,9 @@ def _convert(exported: fx.GraphModule, model: nn.Module | None = None) -> fx.Gra
             continue
         elif node.op == "call_function":
             _canonicalize(node)
-    for node in [node for node in graph.nodes if node.target is torch.ops.aten._assert_tensor_metadata.default]:
+    for node in [
+        node for node in graph.nodes if node.target is torch.ops.aten._assert_tensor_metadata.default
+    ]:
         graph.erase_node(node)  # would pin the device and dtype of the example
     _merge_attributes(graph)
     _follow_device(graph)
@@ -235,7 +249,9 @@ def _make_functional(node: fx.Node) -> None:
 
 def _is_fresh(node: fx.Node) -> bool:
     target = node.target
-    return isinstance(target, torch._ops.OpOverload) and all(r.alias_info is None for r in target._schema.returns)
+    return isinstance(target, torch._ops.OpOverload) and all(
+        r.alias_info is None for r in target._schema.returns
+    )
 
 
 def _mutates(node: fx.Node) -> bool:
@@ -252,7 +268,11 @@ def _raise_module(graph: fx.Graph, node: fx.Node, model: nn.Module) -> bool:
         return False
     inputs = [arg for arg in node.all_input_nodes if not _belongs(arg, path)]
     inside = [other for other in graph.nodes if other.op == "call_function" and _path_of(other) == path]
-    if len(inputs) != 1 or node.args[:1] != (inputs[0],) and not isinstance(module, nn.Embedding) or len(inside) != 1:
+    if (
+        len(inputs) != 1
+        or (node.args[:1] != (inputs[0],) and not isinstance(module, nn.Embedding))
+        or len(inside) != 1
+    ):
         return False
     node.op, node.target, node.args, node.kwargs = "call_module", path, (inputs[0],), {}
     node.meta["module_path"] = path.rpartition(".")[0]
@@ -282,7 +302,9 @@ def _canonicalize(node: fx.Node) -> None:
     elif name == "scaled_dot_product_attention":
         node.target, node.args, node.kwargs = F.scaled_dot_product_attention, *_attention_arguments(node)
     elif name == "slice" and not node.kwargs:
-        tensor, dim, start, stop, step = (*node.args, 0, None, None, None)[:5] if len(node.args) < 5 else node.args
+        tensor, dim, start, stop, step = (
+            (*node.args, 0, None, None, None)[:5] if len(node.args) < 5 else node.args
+        )
         if isinstance(dim, int) and dim >= 0:
             stop = None if isinstance(stop, int) and stop >= 2**62 else stop
             bounds = slice(start, stop, step if len(node.args) == 5 else None)
@@ -300,7 +322,9 @@ def _attention_arguments(node: fx.Node) -> tuple[Any, Any]:
 
 def _follow_device(graph: fx.Graph) -> None:
     """Let constant devices that are the inputs' follow the inputs, so that the graph can move."""
-    owner = next((n for n in graph.nodes if n.op == "placeholder" and isinstance(n.meta["value"], TensorInfo)), None)
+    owner = next(
+        (n for n in graph.nodes if n.op == "placeholder" and isinstance(n.meta["value"], TensorInfo)), None
+    )
     device = owner.meta.get("device") if owner is not None else None
     users = [n for n in graph.nodes if device is not None and device in (*n.args, *n.kwargs.values())]
     if not users:
@@ -331,7 +355,9 @@ def _merge_attributes(graph: fx.Graph) -> None:
             first.prepend(node)
 
 
-def _compare_modes(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], graph: fx.Graph) -> str | None:
+def _compare_modes(
+    model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], graph: fx.Graph
+) -> str | None:
     insides = [m for m in model.modules() if m is model or not is_torch_leaf(m)]
     before, mode = [m.training for m in insides], model.training
     try:

@@ -39,8 +39,8 @@ def capture(
         frontend: ``record`` runs the model on the example inputs and keeps what it did; ``symbolic`` traces without
             inputs (``QTracer``); ``exported`` goes through ``torch.export``. ``auto`` records if there are inputs.
         skip: fnmatch patterns on dotted module names; what matches stays one node.
-        on_data: what to do when Python control flow depends on the inputs' values: ``refuse``, or ``specialise`` to keep
-            the branch the example took, with a warning.
+        on_data: what to do when Python control flow depends on the inputs' values: ``refuse``, or
+            ``specialise`` to keep the branch the example took, with a warning.
 
     Returns:
         A ``torch.fx.GraphModule``. It shares parameters and leaf modules with the model.
@@ -59,7 +59,8 @@ def capture(
     if isinstance(model, torch.export.ExportedProgram):
         if frontend not in ("auto", "exported"):
             raise CaptureError(
-                f"an ExportedProgram cannot be captured by {frontend!r}", hint="leave frontend out, or capture the module"
+                f"an ExportedProgram cannot be captured by {frontend!r}",
+                hint="leave frontend out, or capture the module",
             )
         return from_exported(model)
     if not isinstance(model, nn.Module):
@@ -83,7 +84,9 @@ def _as_arguments(args: Any) -> tuple[Any, ...]:
 
 
 def _runs_without_inputs(model: nn.Module) -> bool:
-    return isinstance(model, fx.GraphModule) and not any(node.op == "placeholder" for node in model.graph.nodes)
+    return isinstance(model, fx.GraphModule) and not any(
+        node.op == "placeholder" for node in model.graph.nodes
+    )
 
 
 def _warn(captured: CapturedModule) -> None:

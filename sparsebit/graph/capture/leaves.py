@@ -33,7 +33,15 @@ OPENED = (
 _HARMLESS = {
     *("__init__", "__module__", "__doc__", "__annotations__", "__qualname__", "__firstlineno__", "__dict__"),
     *("__weakref__", "__static_attributes__", "__constants__", "__repr__", "extra_repr", "reset_parameters"),
-    *("__abstractmethods__", "_abc_impl", "__orig_bases__", "__parameters__", "__slots__", "__hash__", "_get_name"),
+    *(
+        "__abstractmethods__",
+        "_abc_impl",
+        "__orig_bases__",
+        "__parameters__",
+        "__slots__",
+        "__hash__",
+        "_get_name",
+    ),
 }
 
 
@@ -51,7 +59,10 @@ def torch_base(kind: type) -> type | None:
 def has_hooks(module: nn.Module) -> bool:
     """Whether calling a module runs more than its forward."""
     return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
     )
 
 
@@ -94,13 +105,16 @@ class LeafModules:
     """The modules of one model that stay whole."""
 
     whole: set[int] = field(default_factory=set)  # ids of modules that become one node
-    hooked: dict[str, nn.Module] = field(default_factory=dict)  # one node each, between the operations of their hooks
+    hooked: dict[str, nn.Module] = field(
+        default_factory=dict
+    )  # one node each, between the operations of their hooks
     with_hooks: list[str] = field(default_factory=list)  # names of all modules that the user put hooks on
 
 
 def find_leaves(model: nn.Module, skip: Sequence[str] = ()) -> LeafModules:
     """Decide for every module whether it stays whole: torch's own, DropPath-like, scripted, or asked for."""
     found, unmatched = LeafModules(), set(skip)
+    names: dict[int, str] = {}  # the first of a shared module's names
     for name, module in model.named_modules(remove_duplicate=False):
         matched = [pattern for pattern in skip if name and fnmatchcase(name, pattern)]
         unmatched -= set(matched)
@@ -110,8 +124,7 @@ def find_leaves(model: nn.Module, skip: Sequence[str] = ()) -> LeafModules:
         if name and (matched or is_torch_leaf(module) or is_stochastic_leaf(module) or scripted):
             found.whole.add(id(module))
         elif name and has_hooks(module) and _is_plain(module) and not _hooks_of_torch(module):
-            if all(module is not other for other in found.hooked.values()):
-                found.hooked[name] = module
+            found.hooked.setdefault(names.setdefault(id(module), name), module)
     if unmatched:
         raise CaptureError(
             f"skip pattern {sorted(unmatched)[0]!r} matches no module",

@@ -30,9 +30,9 @@ class _Differs(Exception):
 def merge_modes(graph: fx.Graph, other: fx.Graph, training: bool) -> str | None:
     """Compare the recording of one mode with that of the other, and let what differs follow the mode.
 
-    Constants that differ (a probability, a flag) are read from a ``ModeConstant``; a dropout that one mode leaves out is
-    put in, switched by one. ``training`` is the mode of ``graph``. Returns None, or where the programs part (then
-    ``graph`` is unchanged).
+    Constants that differ (a probability, a flag) are read from a ``ModeConstant``; a dropout that one mode leaves
+    out is put in, switched by one. ``training`` is the mode of ``graph``. Returns None, or where the programs part
+    (then ``graph`` is unchanged).
     """
     comparison = _Comparison(_live(graph), _live(other))
     try:
@@ -68,7 +68,9 @@ class _Comparison:
         self.pairs: dict[fx.Node, fx.Node] = {}  # mine → theirs
         self.other_to_mine: dict[fx.Node, fx.Node] = {}
         self.constants: list[tuple[fx.Node, tuple[Any, ...], Any, Any]] = []
-        self.missing: list[tuple[fx.Node, tuple[Any, ...], fx.Node]] = []  # dropouts only the other recording has
+        self.missing: list[
+            tuple[fx.Node, tuple[Any, ...], fx.Node]
+        ] = []  # dropouts only the other recording has
         self.extra: list[fx.Node] = []  # dropouts only this recording has
 
     def run(self) -> None:
@@ -104,7 +106,9 @@ class _Comparison:
             bounds = [(piece.start, piece.stop, piece.step) for piece in (left, right)]
             self._compare(node, (*path, "slice"), *bounds)
         elif left != right or type(left) is not type(right):
-            nested = isinstance(left, tuple | list | dict | fx.Node) or isinstance(right, tuple | list | dict | fx.Node)
+            nested = isinstance(left, tuple | list | dict | fx.Node) or isinstance(
+                right, tuple | list | dict | fx.Node
+            )
             if "slice" in path or nested:
                 raise _Differs(node, f"{left!r} in one mode, {right!r} in the other")
             self.constants.append((node, path, left, right))
@@ -112,9 +116,13 @@ class _Comparison:
     def _compare_inputs(self, node: fx.Node, path: tuple[Any, ...], left: fx.Node, right: fx.Node) -> None:
         if self.pairs.get(left) is right:
             return
-        if right not in self.other_to_mine and _is_dropout(right) and self.other_to_mine.get(right.args[0]) is left:
+        if (
+            right not in self.other_to_mine
+            and _is_dropout(right)
+            and self.other_to_mine.get(_source(right)) is left
+        ):
             self.missing.append((node, path, right))
-        elif not (left in self.extra and self.pairs.get(left.args[0]) is right):
+        elif not (left in self.extra and self.pairs.get(_source(left)) is right):
             raise _Differs(node, "an operator has other inputs")
 
 
@@ -124,6 +132,12 @@ def _same_call(left: fx.Node, right: fx.Node) -> bool:
 
 def _is_dropout(node: fx.Node) -> bool:
     return node.target in _DROPOUTS and bool(node.args) and isinstance(node.args[0], fx.Node)
+
+
+def _source(dropout: fx.Node) -> fx.Node:
+    source = dropout.args[0]
+    assert isinstance(source, fx.Node)
+    return source
 
 
 def _spell(node: fx.Node) -> str:
@@ -138,12 +152,16 @@ def _switch_dropout(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _insert_dropout(
-    graph: fx.Graph, user: fx.Node, path: tuple[Any, ...], dropout: fx.Node, other_to_mine: dict[fx.Node, fx.Node]
+    graph: fx.Graph,
+    user: fx.Node,
+    path: tuple[Any, ...],
+    dropout: fx.Node,
+    other_to_mine: dict[fx.Node, fx.Node],
 ) -> None:
     """Put a dropout of the other recording between a node and the one it reads; one for all its readers."""
     if dropout not in other_to_mine:
         probability = dropout.args[1] if len(dropout.args) > 1 else dropout.kwargs.get("p", 0.5)
-        source = other_to_mine[dropout.args[0]]  # type: ignore[index]
+        source = other_to_mine[_source(dropout)]
         with graph.inserting_after(source):
             node = graph.call_function(dropout.target, (source, probability), {"training": True})  # type: ignore[arg-type]
         node.meta.update(source.meta | {"source": dropout.meta.get("source")})
@@ -169,9 +187,11 @@ def _live(graph: fx.Graph) -> list[fx.Node]:
             needed.update(node.all_input_nodes)
     order = [node for node in graph.nodes if node in needed]
     attributes = sorted((n for n in order if n.op == "get_attr"), key=lambda n: str(n.target))
-    return [n for n in order if n.op == "placeholder"] + attributes + [
-        n for n in order if n.op not in ("placeholder", "get_attr")
-    ]
+    return (
+        [n for n in order if n.op == "placeholder"]
+        + attributes
+        + [n for n in order if n.op not in ("placeholder", "get_attr")]
+    )
 
 
 def _replace(graph: fx.Graph, node: fx.Node, path: tuple[Any, ...], constant: ModeConstant) -> None:
@@ -181,7 +201,10 @@ def _replace(graph: fx.Graph, node: fx.Node, path: tuple[Any, ...], constant: Mo
     with graph.inserting_before(node):
         reader = graph.call_module(name)
     reader.meta.update(
-        value=constant.when_evaluating, module_path=owner, source=node.meta.get("source"), mode_constant=constant
+        value=constant.when_evaluating,
+        module_path=owner,
+        source=node.meta.get("source"),
+        mode_constant=constant,
     )
     _edit(node, path, reader)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import warnings
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from sparsebit.errors import CaptureError, SpecializationWarning
 from sparsebit.graph.capture.report import CaptureReport
@@ -65,10 +66,11 @@ class CapturedModule(fx.GraphModule):
         for name in {**self._modules, **self._parameters, **self._buffers}:
             if name in _RESERVED:
                 raise CaptureError(
-                    f"the model has a part named {name!r}, which torch.fx needs for itself", hint="rename that attribute"
+                    f"the model has a part named {name!r}, which torch.fx needs for itself",
+                    hint="rename that attribute",
                 )
             if hasattr(fx.GraphModule, name) and not hasattr(nn.Module, name):
-                setattr(type(self), name, property(lambda self, name=name: nn.Module.__getattr__(self, name)))
+                setattr(type(self), name, property(functools.partial(_own_part, name)))
 
     @property
     def call_signature(self) -> CallSignature | None:
@@ -106,7 +108,9 @@ class CapturedModule(fx.GraphModule):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CapturedModule:
         state = {
-            key: copy.deepcopy(value, memo) for key, value in self.__dict__.items() if key not in ("_graph", "_code")
+            key: copy.deepcopy(value, memo)
+            for key, value in self.__dict__.items()
+            if key not in ("_graph", "_code")
         }
         graph = copy.deepcopy(self.graph, memo)
         return _restore(self.__class__.__name__, state, graph)
@@ -120,6 +124,10 @@ class CapturedModule(fx.GraphModule):
     def __reduce__(self) -> Any:
         state = {key: value for key, value in self.__dict__.items() if key not in ("_graph", "_code")}
         return _restore_flat, (self.__class__.__name__, state, flatten_graph(self.graph), self.graph._codegen)
+
+
+def _own_part(name: str, module: nn.Module) -> Any:
+    return nn.Module.__getattr__(module, name)
 
 
 def in_place_when_private(module: nn.Module) -> nn.Module:
@@ -188,7 +196,9 @@ def flatten_graph(graph: fx.Graph) -> list[tuple[Any, ...]]:
 def _pickled_target(target: Any) -> Any:
     if isinstance(target, torch._ops.OpOverload):
         return ("aten", str(target))
-    if getattr(target, "__objclass__", None) is not None:  # a C method of Tensor pickles as torch._C.TensorBase.x
+    if (
+        getattr(target, "__objclass__", None) is not None
+    ):  # a C method of Tensor pickles as torch._C.TensorBase.x
         return ("tensor", target.__name__)
     return target
 
@@ -203,7 +213,9 @@ def _unpickled_target(target: Any) -> Any:
     return getattr(getattr(getattr(torch.ops, space), packet), overload)
 
 
-def _restore_flat(name: str, state: dict[str, Any], rows: list[tuple[Any, ...]], codegen: Any) -> CapturedModule:
+def _restore_flat(
+    name: str, state: dict[str, Any], rows: list[tuple[Any, ...]], codegen: Any
+) -> CapturedModule:
     graph = fx.Graph()
     nodes: list[fx.Node] = []
 
@@ -259,6 +271,6 @@ def build_shell(model: nn.Module, leaves: set[int], replaced: dict[str, nn.Modul
 def uninitialized(model: nn.Module) -> str | None:
     """The name of a parameter that a lazy module has not created yet, or None."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if isinstance(tensor, UninitializedTensorMixin):
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             return name
     return None

@@ -50,11 +50,27 @@ _BINARY: dict[str, Callable[..., Any]] = {
     "__lshift__": operator.lshift,
     "__rshift__": operator.rshift,
 }
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "eq", "ne", "lt", "le", "gt", "ge"):
+for _name in (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+):
     _BINARY[f"__{_name}__"] = getattr(operator, _name)
 _BINARY["__div__"] = operator.truediv
 _REFLECTED: dict[str, Callable[..., Any]] = {
-    f"__r{name}__": getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+    f"__r{name}__": getattr(operator, name)
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
 } | {
     "__rdiv__": operator.truediv,
     "rsub": operator.sub,
@@ -89,13 +105,28 @@ _SYNONYMS: dict[Any, Callable[..., Any]] = {
     torch.fix: torch.trunc,
 }
 # a method of this name means something else than the torch function, or has no function
-_METHODS_ONLY = {"where", "to", "type", "view", "expand", "repeat", "size", "contiguous", "stft", "istft", "norm", "split"}
+_METHODS_ONLY = {
+    "where",
+    "to",
+    "type",
+    "view",
+    "expand",
+    "repeat",
+    "size",
+    "contiguous",
+    "stft",
+    "istft",
+    "norm",
+    "split",
+}
 _OPERAND_NAMES = ({"input", "self"}, {"other", "exponent"})
 
 
 # Python functions of the Tensor class by the name they have there: some are wrapped under the name of another
 _PYTHON_METHODS = {
-    function: name for name, function in vars(torch.Tensor).items() if isinstance(function, types.FunctionType)
+    function: name
+    for name, function in vars(torch.Tensor).items()
+    if isinstance(function, types.FunctionType)
 }
 
 
@@ -208,7 +239,11 @@ def canonical_aten(name: str, overload: Any, args: tuple[Any, ...], kwargs: dict
         if isinstance(function, types.BuiltinFunctionType) and name not in _METHODS_ONLY:
             return _SYNONYMS.get(function, function), _tuples(name, args), kwargs
     if name in ("view", "expand", "repeat", "contiguous", "new_zeros", "new_ones"):
-        return getattr(torch.Tensor, name), tuple(tuple(a) if isinstance(a, list) else a for a in args), kwargs
+        return (
+            getattr(torch.Tensor, name),
+            tuple(tuple(a) if isinstance(a, list) else a for a in args),
+            kwargs,
+        )
     return overload, args, kwargs
 
 

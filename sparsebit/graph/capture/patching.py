@@ -41,16 +41,16 @@ def recording(
         path = paths.get(id(module)) if active() else None
         if path is None:
             return call_module(module, *args, **kwargs)
-        if id(module) in leaves.whole and recorder.owns(module):
+        if id(module) in leaves.whole and recorder.tape.knows(module):
             return recorder.record_module(module, path, args, kwargs, call_module)
-        recorder.path.append(path)
+        recorder.tape.path.append(path)
         try:
             return call_module(module, *args, **kwargs)
         finally:
-            recorder.path.pop()
+            recorder.tape.path.pop()
 
     def hooked_forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if not active() or not recorder.owns(module):
+        if not active() or not recorder.tape.knows(module):
             return type(module).forward(module, *args, **kwargs)
         return recorder.record_module(module, paths[id(module)], args, kwargs, type(module).forward)
 
@@ -62,12 +62,12 @@ def recording(
 
     def autocast_enter(self: Any) -> Any:
         if active():
-            recorder.enter_autocast(self.device, self.fast_dtype, self._enabled, self._cache_enabled)
-        return enter(self)
+            recorder.tape.enter_autocast(self.device, self.fast_dtype, self._enabled, self._cache_enabled)
+        return enter(self)  # type: ignore[no-untyped-call]
 
     def autocast_exit(self: Any, *error: Any) -> Any:
         if active():
-            recorder.exit_autocast()
+            recorder.tape.exit_autocast()
         return leave(self, *error)
 
     def script_call(function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,8 +79,8 @@ def recording(
     with _lock, size_names(recorder, model):
         for module in leaves.hooked.values():
             module.__dict__["forward"] = functools.partial(hooked_forward, module)
-        torch.jit.ScriptFunction.__call__ = script_call  # type: ignore[method-assign]
-        nn.Module.__call__ = module_call  # type: ignore[method-assign,assignment]
+        torch.jit.ScriptFunction.__call__ = script_call  # type: ignore[method-assign,assignment]
+        nn.Module.__call__ = module_call  # type: ignore[method-assign]
         torch.autograd.Function.apply = classmethod(function_apply)  # type: ignore[assignment]
         torch.autocast.__enter__ = autocast_enter  # type: ignore[method-assign]
         torch.autocast.__exit__ = autocast_exit  # type: ignore[method-assign]
@@ -89,7 +89,7 @@ def recording(
         finally:
             torch.autocast.__exit__ = leave  # type: ignore[method-assign]
             torch.autocast.__enter__ = enter  # type: ignore[method-assign]
-            torch.autograd.Function.apply = apply
+            torch.autograd.Function.apply = apply  # type: ignore[method-assign]
             nn.Module.__call__ = call_module  # type: ignore[method-assign]
             torch.jit.ScriptFunction.__call__ = call_script  # type: ignore[method-assign]
             for module in leaves.hooked.values():

@@ -13,18 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import CaptureError, SparsebitError
-from sparsebit.graph.capture.snapshot import overridden_modes, undisturbed
 from sparsebit.graph.capture.leaves import LeafModules, find_leaves, without_hooks
 from sparsebit.graph.capture.mode import differing_constants, merge_modes
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private, uninitialized
 from sparsebit.graph.capture.patching import announcing_capture, recording
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
-from sparsebit.graph.capture.recorder import BelowRecorder, DataDependenceError, DataPolicy, Recorder, StaleRead
+from sparsebit.graph.capture.recorder import BelowRecorder, DataDependenceError, DataPolicy, Recorder
 from sparsebit.graph.capture.report import CaptureReport, Note
 from sparsebit.graph.capture.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.sizes import SizeFloat, SizeInt
+from sparsebit.graph.capture.snapshot import overridden_modes, undisturbed
 from sparsebit.graph.capture.source import source_of_error
 from sparsebit.graph.capture.structure import Tree, flatten, leaves_of
+from sparsebit.graph.capture.tape import StaleRead
 
 _CHEAP = 5_000_000  # numbers computed in a run that is repeated without a thought
 
@@ -53,14 +54,15 @@ def record(
     lazy = uninitialized(model)
     if lazy is not None:
         raise CaptureError(
-            f"parameter {lazy!r} has no shape yet", hint="run the model once, so that its lazy modules get their weights"
+            f"parameter {lazy!r} has no shape yet",
+            hint="run the model once, so that its lazy modules get their weights",
         )
     signature, leaves = _example(model, args, kwargs)
     paths = {id(module): name for name, module in reversed(list(model.named_modules(remove_duplicate=False)))}
     report = CaptureReport(frontend="record")
     leaf_modules = find_leaves(model, skip)
     for name in leaf_modules.with_hooks:
-        text = f"hooks on {name or 'the model'}: their tensor operations are in the graph, what else they do is not repeated"
+        text = f"hooks on {name or 'the model'}: what they do to tensors is in the graph, the rest is not repeated"
         report.add(Note("hooks", text))
     run = _Run(model, signature, leaves, paths, leaf_modules, on_data, len(args), frozenset(kwargs))
     trace = run.trace_best(report)
@@ -122,7 +124,7 @@ class _Run:
                 trace = self.trace(report)
             except CaptureError:
                 raise refusal from None
-        if trace.recorder.unknown_constants:
+        if trace.recorder.tape.unknown_constants:
             report.notes, self.below = notes, True
             trace = self.trace(report)
         return trace
@@ -148,17 +150,20 @@ class _Run:
         if not inputs:
             first = next(self.model.parameters(), None)
             if first is not None:
-                recorder.device, recorder.device_owner = first.device, recorder.node_of(first)
+                tape = recorder.tape
+                tape.device, tape.device_owner = first.device, tape.node_of(first)
         args, kwargs = self.signature.rebuild_call(inputs, self.positional, self.keywords)
         try:
             with undisturbed(self.model, inputs) as snapshot, torch.enable_grad():
                 result = self._run(recorder, args, kwargs)
                 for name, tensor in snapshot.reassigned():
-                    recorder.add_assignment(name, snapshot.original(name), tensor)
-                flat, output = flatten(result, "output", lambda item: isinstance(item, Tensor | SizeInt | SizeFloat))
-                recorder.add_output(flat)
+                    recorder.tape.add_assignment(name, snapshot.original(name), tensor)
+                flat, output = flatten(
+                    result, "output", lambda item: isinstance(item, Tensor | SizeInt | SizeFloat)
+                )
+                recorder.close(flat)
         finally:
-            recorder.restore_parameters()
+            recorder.writes.undo()
         return Trace(recorder, output)
 
     def _run(self, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -181,8 +186,8 @@ class _Run:
             raise CaptureError(
                 f"{type(self.model).__name__} raised {type(error).__name__} on the example inputs: {error}",
                 where=str(place) if place else None,
-                hint="check that model(*args, **kwargs) runs with the same inputs; if it does, keep the module around this "
-                "line whole with capture(..., skip=['its.dotted.name'])",
+                hint="check that model(*args, **kwargs) runs with the same inputs; if it does, keep the module around "
+                "this line whole with capture(..., skip=['its.dotted.name'])",
             ) from error
 
     def _input_names(self) -> list[str]:
@@ -199,14 +204,18 @@ class _Run:
     def check_sizes(self, trace: Trace) -> None:
         """Record again with each dimension of the inputs one longer, and tell which numbers should have followed.
 
-        A size can turn into a plain number where Python leaves no trace: ``0.5 * x.size(0)``. Only for examples that run
-        in no time; and a model that takes no other size has nothing to be told about.
+        A size can turn into a plain number where Python leaves no trace: ``0.5 * x.size(0)``. Only for examples that
+        run in no time; and a model that takes no other size has nothing to be told about.
         """
-        if not self.leaves or trace.recorder.values_recorded() > _CHEAP:
+        if not self.leaves or trace.recorder.tape.values_recorded() > _CHEAP:
             return
         for dim, size in enumerate(self.leaves[0].shape):
             other = self._trace_longer(dim, size)
-            found = differing_constants(trace.recorder.graph, other.recorder.graph) if other is not None else None
+            found = (
+                differing_constants(trace.recorder.tape.graph, other.recorder.tape.graph)
+                if other is not None
+                else None
+            )
             for node, here, there in found or ():
                 text = f"{here!r} follows from dimension {dim} of the inputs (one longer gives {there!r}) but is fixed"
                 trace.recorder.report.add(Note("size-fixed", text, node.meta.get("source")))
@@ -246,7 +255,7 @@ class _Run:
                 module.training = training
         for note in notes.of_kind("random", "data"):
             trace.recorder.report.add(Note("mode", note.text, note.source))
-        return merge_modes(trace.recorder.graph, other.recorder.graph, mode)
+        return merge_modes(trace.recorder.tape.graph, other.recorder.tape.graph, mode)
 
 
 def _assemble(
@@ -257,7 +266,7 @@ def _assemble(
     report: CaptureReport,
     conflict: str | None,
 ) -> CapturedModule:
-    graph, recorder = trace.recorder.graph, trace.recorder
+    graph, recorder = trace.recorder.tape.graph, trace.recorder
     replaced = {path: without_hooks(model.get_submodule(path)) for path in leaf_modules.hooked}
     for path, functional in recorder.functional_modules.items():
         if functional:
@@ -268,7 +277,7 @@ def _assemble(
     drop_dead_functions(graph, keep_random=model.training)
     graph.set_codegen(CapturedCodeGen(signature))
     shell = build_shell(model, leaf_modules.whole, replaced)
-    for name, tensor in recorder.constants.items():
+    for name, tensor in recorder.tape.constants.items():
         shell.register_buffer(name, tensor.detach(), persistent=False)
     place_mode_constants(shell, graph)
     module = CapturedModule(shell, graph, type(model).__name__)

@@ -29,7 +29,9 @@ class CallSignature:
     Immutable once built; copies of a graph share it.
     """
 
-    def __init__(self, parameters: inspect.Signature, inputs: dict[str, Tree], output: Tree | None = None) -> None:
+    def __init__(
+        self, parameters: inspect.Signature, inputs: dict[str, Tree], output: Tree | None = None
+    ) -> None:
         self.parameters = parameters
         self.inputs = inputs
         self.output: Tree = output if output is not None else Constant(None, "output")
@@ -135,7 +137,9 @@ class CapturedCodeGen(CodeGen):
             return f"**{name}"
         if parameter.default is parameter.empty:
             return name
-        return f"{name}={parameter.default!r}" if _is_literal(parameter.default) else f"{name}=_default_{name}"
+        return (
+            f"{name}={parameter.default!r}" if _is_literal(parameter.default) else f"{name}=_default_{name}"
+        )
 
     def generate_output(self, output_args: Any, **_: Any) -> str:
         """The ``return`` line."""

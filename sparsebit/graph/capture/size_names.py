@@ -1,8 +1,8 @@
 """What the model's own source files see for a few built-in names while a recording runs.
 
-``int(x.shape[1] / 2)``, ``math.sqrt(n)``, ``max(h, w)`` and ``range(n)`` would turn a size into a plain number without a
-trace, because Python does not let a subclass of ``int`` decide. So these names are put into the global names of the
-model's own modules, and of nobody else's, for the time of the recording.
+``int(x.shape[1] / 2)``, ``math.sqrt(n)``, ``max(h, w)`` and ``range(n)`` would turn a size into a plain number
+without a trace, because Python does not let a subclass of ``int`` decide. So these names are put into the global names
+of the model's own modules, and of nobody else's, for the time of the recording.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from sparsebit.graph.capture.sizes import Symbolic, SizeInt, combine, plain
+from sparsebit.graph.capture.sizes import SizeInt, Symbolic, combine, plain
 
 _NOT_OURS = {"torch", "builtins", "sparsebit", "numpy", "typing", "abc", "collections"}
 
@@ -136,7 +136,9 @@ def size_names(recorder: LengthReader, model: nn.Module) -> Iterator[None]:
 
 def _own_modules(model: nn.Module) -> list[types.ModuleType]:
     """The loaded modules of the packages that the model's classes come from."""
-    packages = {kind.__module__.partition(".")[0] for module in model.modules() for kind in type(module).__mro__}
+    packages = {
+        kind.__module__.partition(".")[0] for module in model.modules() for kind in type(module).__mro__
+    }
     packages -= _NOT_OURS
     return [
         module

@@ -23,7 +23,9 @@ class SizeUser(Protocol):
     def size_lost(self, size: Any, how: str) -> None:
         """A size became a plain number: the graph will repeat the example's."""
 
-    def size_decided(self, size: Any, function: Callable[..., bool], operands: tuple[Any, ...], result: bool) -> None:
+    def size_decided(
+        self, size: Any, function: Callable[..., bool], operands: tuple[Any, ...], result: bool
+    ) -> None:
         """Python compared a size, ``function(*operands)``: the graph keeps the branch that was taken."""
 
 
@@ -49,6 +51,7 @@ class Symbolic:
 
 
 def plain(value: Any) -> Any:
+    """A size as the plain number it is; anything else as it came."""
     if isinstance(value, SizeInt):
         return int.__int__(value)
     return float.__float__(value) if isinstance(value, SizeFloat) else value
@@ -59,9 +62,10 @@ def _operand(value: Any) -> Any:
 
 
 def combine(function: Callable[..., Any], *values: Any) -> Any:
+    """``function`` of numbers, as a size if one of them is a size and the result is a number."""
     result = function(*(plain(value) for value in values))
     sizes = [value for value in values if isinstance(value, Symbolic) and not value.user.closed]
-    kind = {int: SizeInt, float: SizeFloat}.get(type(result))
+    kind: Any = {int: SizeInt, float: SizeFloat}.get(type(result))
     if kind is None or not sizes:
         return result
     expression = Expression(function, tuple(_operand(value) for value in values), result)
@@ -175,7 +179,20 @@ class SizeFloat(Symbolic, float):
         return self
 
 
-_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor")
+_ARITHMETIC = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "lshift",
+    "rshift",
+    "and",
+    "or",
+    "xor",
+)
 for _kind in (SizeInt, SizeFloat):
     for _name in _ARITHMETIC:
         if _kind is SizeInt or _name not in _ARITHMETIC[7:]:
@@ -184,13 +201,13 @@ for _kind in (SizeInt, SizeFloat):
             setattr(_kind, f"__r{_name}__", _reflected(_function))
     for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
         setattr(_kind, f"__{_name}__", _compared(getattr(operator, _name)))
-    _kind.__neg__ = _unary(operator.neg)  # type: ignore[method-assign,assignment]
-    _kind.__abs__ = _unary(operator.abs)  # type: ignore[method-assign,assignment]
+    _kind.__neg__ = _unary(operator.neg)  # type: ignore[method-assign]
+    _kind.__abs__ = _unary(operator.abs)  # type: ignore[method-assign]
     for _name in ("floor", "ceil", "trunc"):
         setattr(_kind, f"__{_name}__", _unary(getattr(math, _name)))
-    _kind.__divmod__ = lambda self, other: (self // other, self % other)  # type: ignore[method-assign,assignment]
-    _kind.__rdivmod__ = lambda self, other: (other // self, other % self)  # type: ignore[method-assign,assignment]
-    _kind.__round__ = _unary(round)  # type: ignore[method-assign,assignment]
+    _kind.__divmod__ = lambda self, other: (self // other, self % other)  # type: ignore[method-assign]
+    _kind.__rdivmod__ = lambda self, other: (other // self, other % self)  # type: ignore[method-assign]
+    _kind.__round__ = _unary(round)  # type: ignore[method-assign]
 
 
 def plain_sizes(value: Any) -> Any:

@@ -57,7 +57,9 @@ class Snapshot:
             container.extend(saved) if isinstance(container, list) else container.update(saved)
         with torch.no_grad():
             for _, _, tensor, saved in self._buffers.values():
-                if not _same(tensor, saved):  # by value: torch's own kernels write statistics without a version
+                if not _same(
+                    tensor, saved
+                ):  # by value: torch's own kernels write statistics without a version
                     tensor.copy_(saved)
 
 
@@ -86,7 +88,9 @@ def overridden_modes(model: nn.Module) -> dict[bool, dict[str, bool]]:
     with undisturbed(model):
         for mode in (True, False):
             model.train(mode)
-            flags[mode] = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
+            flags[mode] = {
+                name: module.training for name, module in model.named_modules(remove_duplicate=False)
+            }
     for parameter, requires_grad in trainable:
         parameter.requires_grad_(requires_grad)
     return flags

@@ -22,7 +22,20 @@ from sparsebit.errors import CaptureError
 
 Builder = Callable[[list[Any]], Any]
 _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
-_ATOMS = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, type, nn.Module)
+_ATOMS = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    enum.Enum,
+    torch.dtype,
+    torch.device,
+    type,
+    nn.Module,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +76,7 @@ class FromItems:
     spread: bool = False
 
     def __call__(self, items: list[Any]) -> Any:
+        """Build it again around new items."""
         return self.kind(*items) if self.spread else self.kind(items)
 
 
@@ -75,6 +89,7 @@ class FromPairs:
     template: Any = None
 
     def __call__(self, items: list[Any]) -> Any:
+        """Build it again around new items."""
         pairs = dict(zip(self.keys, items, strict=True))
         if self.template is None:
             return pairs if self.kind is dict else self.kind(**pairs)
@@ -92,6 +107,7 @@ class FromAttributes:
     names: tuple[str, ...]
 
     def __call__(self, items: list[Any]) -> Any:
+        """Build it again around new items."""
         built = copy.copy(self.template)
         for name, item in zip(self.names, items, strict=True):
             object.__setattr__(built, name, item)
@@ -106,6 +122,7 @@ class FromPytree:
     context: Any
 
     def __call__(self, items: list[Any]) -> Any:
+        """Build it again around new items."""
         return pytree.SUPPORTED_NODES[self.kind].unflatten_fn(items, self.context)
 
 
@@ -115,7 +132,7 @@ Parts = tuple[tuple[Any, ...], list[Any], Builder]
 def split_container(value: Any) -> Parts | None:
     """Keys, children and rebuilding function of a container, or None for anything that is not one."""
     kind = type(value)
-    if isinstance(value, _ATOMS) or isinstance(value, torch.Tensor):
+    if isinstance(value, (*_ATOMS, torch.Tensor)):
         return None
     if isinstance(value, tuple) and hasattr(kind, "_fields"):  # namedtuple, PackedSequence
         return kind._fields, list(value), FromItems(kind, spread=True)
@@ -244,7 +261,9 @@ def match_leaves(tree: Tree, value: Any, found: list[Any]) -> None:
         raise CaptureError(
             f"argument {tree.path!r} has another structure than when the model was captured",
             expected=f"{tree.type.__name__} with {', '.join(map(str, tree.keys)) or 'nothing'}",
-            got=_describe(value) if parts is None else f"{type(value).__name__} with {', '.join(map(str, parts[0]))}",
+            got=_describe(value)
+            if parts is None
+            else f"{type(value).__name__} with {', '.join(map(str, parts[0]))}",
             hint="capture the model again with this call as the example",
         )
     given = dict(zip(parts[0], parts[1], strict=True))

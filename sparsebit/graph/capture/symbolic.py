@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from sparsebit.errors import CaptureError
-from sparsebit.graph.capture.snapshot import overridden_modes, undisturbed
 from sparsebit.graph.capture.leaves import is_stochastic_leaf
 from sparsebit.graph.capture.mode import merge_modes
 from sparsebit.graph.capture.module import CONTAINERS, CapturedModule, build_shell
@@ -19,6 +18,7 @@ from sparsebit.graph.capture.normalize import canonical_call
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
 from sparsebit.graph.capture.report import CaptureReport
 from sparsebit.graph.capture.signature import CallSignature, CapturedCodeGen
+from sparsebit.graph.capture.snapshot import overridden_modes, undisturbed
 from sparsebit.graph.capture.source import find_source, source_of_error
 from sparsebit.graph.capture.structure import Constant, Leaf, Tree, flatten
 from sparsebit.graph.passes.canonicalize_shape import canonicalize_shape
@@ -110,7 +110,11 @@ def trace_symbolically(model: nn.Module, *, skip: Sequence[str] = ()) -> Capture
     signature = _flatten_output(graph, inspect.signature(model.forward))
     drop_dead_functions(graph)
     graph.set_codegen(CapturedCodeGen(signature))
-    opaque = {id(m) for n, m in model.named_modules() if n and tracer.is_leaf_module(m, n) and type(m) not in CONTAINERS}
+    opaque = {
+        id(m)
+        for n, m in model.named_modules()
+        if n and tracer.is_leaf_module(m, n) and type(m) not in CONTAINERS
+    }
     shell = build_shell(model, opaque, {})
     for name, tensor in constants.items():
         shell.register_buffer(name, tensor.detach(), persistent=False)
@@ -131,7 +135,9 @@ def _keep_plain_tensors(model: nn.Module, shell: nn.Module, graph: fx.Graph) -> 
             path, _, name = str(node.target).rpartition(".")
             owner = shell.get_submodule(path)
             if not hasattr(owner, name):
-                owner.register_buffer(name, getattr(model.get_submodule(path), name).detach(), persistent=False)
+                owner.register_buffer(
+                    name, getattr(model.get_submodule(path), name).detach(), persistent=False
+                )
 
 
 def _trace(tracer: QTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
@@ -140,14 +146,16 @@ def _trace(tracer: QTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, Tenso
         with undisturbed(model) as buffers:
             graph = tracer.trace(model)
             changed = buffers.changed()
-            constants = {name: value for name, value in vars(model).items() if name.startswith("_tensor_constant")}
+            constants = {
+                name: value for name, value in vars(model).items() if name.startswith("_tensor_constant")
+            }
     except Exception as error:
         place = source_of_error(error)
         raise CaptureError(
             f"{type(model).__name__} cannot be traced without running it: {error}",
             where=str(place) if place else None,
-            hint="give example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,)); or keep the "
-            "module around this line whole with skip=['its.dotted.name']",
+            hint="give example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,)); or keep "
+            "the module around this line whole with skip=['its.dotted.name']",
         ) from error
     if changed is not None:
         raise CaptureError(

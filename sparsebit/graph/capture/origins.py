@@ -1,0 +1,80 @@
+"""What is known of each recorded value: does it depend on the inputs' numbers, on chance, on the inputs' sizes?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from sparsebit.graph.capture.arguments import sizes_in
+from sparsebit.graph.capture.sizes import plain_sizes
+
+# Tensors made by these depend on the shape of their tensor argument, not on its numbers.
+_SHAPE_ONLY = {
+    *("zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty"),
+    *("new_full", "new_tensor", "size", "numel"),
+}
+_RANDOM = {
+    *(
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "bernoulli",
+        "normal",
+    ),
+}
+_DATA_SHAPED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"}
+
+
+class Origins:
+    """Sets of nodes, kept up as each node is recorded."""
+
+    def __init__(self) -> None:
+        self.data: set[fx.Node] = set()  # depends on the numbers in the inputs
+        self.random: set[fx.Node] = set()
+        self.data_shaped: set[fx.Node] = set()  # even its shape depends on them
+        self.varying = (
+            WeakTensorKeyDictionary()
+        )  # tensor → for each dimension, whether it follows the inputs'
+
+    def inherit(self, node: fx.Node, name: str, tensors: list[Tensor], sources: Iterable[fx.Node]) -> None:
+        """Conclude from an operator's name and inputs."""
+        given = set(sources)
+        if name not in _SHAPE_ONLY and given & self.data:
+            self.data.add(node)
+        if name in _RANDOM or given & self.random:
+            self.random.add(node)
+            node.meta["random"] = True
+        masked = name == "__getitem__" and any(t.dtype in (torch.bool, torch.uint8) for t in tensors[1:])
+        if name in _DATA_SHAPED or masked or given & self.data_shaped:
+            self.data_shaped.add(node)
+
+    def copy(self, source: fx.Node, node: fx.Node) -> None:
+        """A part of a value, or the value itself in another node."""
+        for group in (self.data, self.random, self.data_shaped):
+            if source in group:
+                group.add(node)
+
+    def add_sizes(self, result: Tensor, tensors: list[Tensor], inputs: Any) -> None:
+        """Guess from equal extents which dimensions of a result follow the inputs' sizes; used for warnings only."""
+        known = [(tuple(t.shape), self.varying.get(t, ())) for t in tensors if t is not result]
+        pairs = [pair for shape, flags in known for pair in zip(shape, flags, strict=False)]
+        asked = {plain_sizes(size) for size in sizes_in(inputs) if size.varies}
+        self.varying[result] = tuple(
+            any(dim < len(flags) and shape[dim] == extent and flags[dim] for shape, flags in known)
+            or extent in asked
+            or ((extent, True) in pairs and (extent, False) not in pairs)
+            for dim, extent in enumerate(result.shape)
+        )
+
+    def varies(self, tensor: Tensor, dim: int | None = None) -> bool:
+        """Whether a dimension of a tensor, or any, follows the inputs' sizes."""
+        flags: tuple[bool, ...] = self.varying.get(tensor, ())
+        return any(flags) if dim is None else dim < len(flags) and flags[dim]

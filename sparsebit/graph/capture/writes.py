@@ -1,0 +1,92 @@
+"""Writes in place: told as new values where nobody can tell the difference, kept as writes elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparsebit.graph.capture.arguments import tensors_in
+from sparsebit.graph.capture.normalize import functional_twin, is_tensor_method
+from sparsebit.graph.capture.tape import Tape
+from sparsebit.graph.functional import overwrite, set_item
+
+Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+class Writes:
+    """Decides for each write, and keeps what is needed to undo those into parameters."""
+
+    def __init__(self, tape: Tape, model: nn.Module, in_place: frozenset[int]) -> None:
+        self._tape = tape
+        self._in_place = (
+            in_place  # writes, by their number, that an earlier recording found to be seen elsewhere
+        )
+        self._count = 0
+        self._parameters = {
+            p.untyped_storage()._cdata: p for p in model.parameters() if p.layout is torch.strided
+        }
+        self._saved: list[tuple[Tensor, Tensor]] = []
+
+    def become_new_value(self, tensor: Tensor) -> bool:
+        """Whether writing to a tensor can be told as making a new one.
+
+        Others may look at the same memory (the tensor a view was taken from), but mostly nobody reads them again. So
+        it is assumed that nobody does; whoever does raises ``StaleRead``, and the next recording keeps this write.
+        """
+        tape = self._tape
+        if tape.node_of(tensor) in tape.owned:
+            return False
+        self._count += 1
+        aliases = [
+            other for other in list(tape.nodes.keys()) if other is not tensor and _share(other, tensor)
+        ]
+        if self._count in self._in_place or any(tape.nodes[other] in tape.owned for other in aliases):
+            return False
+        for other in aliases:
+            tape.stale[other] = self._count
+        return True
+
+    def save(self, tensors: list[Tensor]) -> None:
+        """Keep the numbers of parameters that are about to be written."""
+        for tensor in tensors:
+            if tensor.layout is not torch.strided:
+                continue
+            owner = self._parameters.get(tensor.untyped_storage()._cdata)
+            if owner is not None and not any(saved is owner for saved, _ in self._saved):
+                self._saved.append((owner, owner.detach().clone()))
+
+    def undo(self) -> None:
+        """Put back what the model wrote into its parameters."""
+        with torch.no_grad():
+            for parameter, saved in self._saved:
+                parameter.detach().copy_(saved)
+
+
+def _share(left: Tensor, right: Tensor) -> bool:
+    strided = left.layout is torch.strided and right.layout is torch.strided
+    return strided and left.untyped_storage()._cdata == right.untyped_storage()._cdata
+
+
+def functional_call(
+    function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], written: Tensor
+) -> Call | None:
+    """The computation of an in-place call without its write, where torch has one."""
+    if name == "__setitem__":
+        return set_item, args, kwargs
+    if kwargs.get("out") is written:
+        return function, args, {key: value for key, value in kwargs.items() if key != "out"}
+    if not args or args[0] is not written:
+        return None
+    if name == "copy_":
+        return overwrite, args[:2], {}
+    if kwargs.get("inplace") is True:
+        return function, args, {key: value for key, value in kwargs.items() if key != "inplace"}
+    if function is F.relu and len(args) > 1:
+        return F.relu, args[:1], {}
+    if any(other.dtype != written.dtype for other in tensors_in(args[1:]) if other.dim()):
+        return None  # in place keeps the dtype, out of place promotes it
+    twin = functional_twin(name)
+    return (twin, args, kwargs) if twin is not None and is_tensor_method(function) else None
