@@ -51,7 +51,7 @@ def capture(
     Example:
         >>> gm = capture(nn.Sequential(nn.Linear(4, 2), nn.ReLU()).eval(), torch.zeros(1, 4))
         >>> [node.name for node in gm.graph.nodes]
-        ['input', '_0', '_1', 'output']
+        ['input_1', '_0', '_1', 'output']
     """
     positional, keyword = _as_arguments(args), dict(kwargs or {})
     if frontend not in _FRONTENDS:

@@ -14,7 +14,15 @@ SYMBOLIC = sorted(name for name, entry in ZOO.items() if entry.symbolic)
 # Called with optional arguments, which tracing without inputs fixes to their defaults: the call is refused.
 OPTIONAL_GIVEN = {"bilstm_states_given", "nasty_keyword_only", "nasty_mixed_dtypes"}
 # One of each kind; torch.export takes seconds a model.
-EXPORTED = ["cifar_resnet20", "mobilenet_v3", "unet", "lstm_classifier", "hf_vit", "hf_bert", "nasty_tied_embedding"]
+EXPORTED = [
+    "cifar_resnet20",
+    "mobilenet_v3",
+    "unet",
+    "lstm_classifier",
+    "hf_vit",
+    "hf_bert",
+    "nasty_tied_embedding",
+]
 
 
 @pytest.mark.parametrize("name", SYMBOLIC)
@@ -34,7 +42,9 @@ def test_symbolic_equals_eager(name: str) -> None:
         assert same(run(graph, call), run(eager, call)) is None
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3", "lstm_classifier", "vit_matmul", "nasty_functional_dropout"])
+@pytest.mark.parametrize(
+    "name", ["resnet18", "mobilenet_v3", "lstm_classifier", "vit_matmul", "nasty_functional_dropout"]
+)
 def test_symbolic_trains_as_eager(name: str) -> None:
     entry = ZOO[name]
     with third_party_warnings_ignored():

@@ -41,7 +41,16 @@ ONE_MODE = {
 }
 # Draw a random number per layer in training only, to drop the layer: captured in training mode they draw it too.
 LAYER_DROP = {
-    *("hf_bart", "hf_bart_eager", "hf_data2vec", "hf_hubert", "hf_marian", "hf_opt", "hf_wav2vec2", "hf_wav2vec2_ctc"),
+    *(
+        "hf_bart",
+        "hf_bart_eager",
+        "hf_data2vec",
+        "hf_hubert",
+        "hf_marian",
+        "hf_opt",
+        "hf_wav2vec2",
+        "hf_wav2vec2_ctc",
+    ),
     *("hf_wavlm", "hf_whisper", "hf_whisper_encoder"),
 }
 # Gradients agree to rounding only: eager takes a kernel without the mask, or torch.jit fuses the backward.
@@ -118,7 +127,9 @@ def test_the_graph_is_in_normal_form(name: str) -> None:
     assert heads == sorted(heads, reverse=True), "placeholders come first, then attributes"
     assert len({n.target for n in graph.nodes if n.op == "get_attr"}) == ops.count("get_attr")
     assert ops[-1] == "output" and isinstance(next(iter(reversed(graph.nodes))).args[0], tuple)
-    assert all("value" in node.meta and "module_path" in node.meta for node in graph.nodes if node.op != "output")
+    assert all(
+        "value" in node.meta and "module_path" in node.meta for node in graph.nodes if node.op != "output"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(set(CAPTURED) - set(ONE_MODE)))
@@ -160,7 +171,12 @@ def test_a_mode_that_changes_the_structure_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", CAPTURED)
 def test_copies_are_independent_and_equal(name: str) -> None:
     graph, entry = captured(name), ZOO[name]
-    if any(p.grad_fn is not None for m in graph.modules() for p in vars(m).values() if isinstance(p, torch.Tensor)):
+    if any(
+        p.grad_fn is not None
+        for m in graph.modules()
+        for p in vars(m).values()
+        if isinstance(p, torch.Tensor)
+    ):
         pytest.skip("torch itself cannot copy a tensor in the middle of an autograd graph")
     copied = copy.deepcopy(graph)
     call = entry.inputs(entry.batches[0])
@@ -175,7 +191,9 @@ def fresh_graph(name: str) -> nn.Module:
         return capture(fresh(entry), *entry.inputs(entry.batches[0]))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "hf_bert", "hf_llama_cache", "lstm_classifier", "nasty_dict_input"])
+@pytest.mark.parametrize(
+    "name", ["resnet18", "hf_bert", "hf_llama_cache", "lstm_classifier", "nasty_dict_input"]
+)
 def test_a_graph_survives_pickling(name: str) -> None:
     graph, entry = fresh_graph(name), ZOO[name]
     file = io.BytesIO()

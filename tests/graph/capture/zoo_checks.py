@@ -72,7 +72,11 @@ def train_step(module: nn.Module, call: Call) -> tuple[dict[str, Tensor], dict[s
     module.zero_grad()
     torch.manual_seed(2)
     with plain_attention():
-        outputs = [out for out in outputs_of(module(*args, **kwargs)) if out.is_floating_point() and out.requires_grad]
+        outputs = [
+            out
+            for out in outputs_of(module(*args, **kwargs))
+            if out.is_floating_point() and out.requires_grad
+        ]
     loss = sum((out.float() * torch.linspace(-1, 1, out.numel()).view_as(out)).sum() for out in outputs)
     assert isinstance(loss, Tensor)
     loss.backward()

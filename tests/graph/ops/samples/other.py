@@ -48,7 +48,7 @@ _REDUCTIONS: dict[str, tuple[Sample, ...]] = {
     "diff": (sample(torch.diff, real(*_SHAPE), dim=1),),
     "topk": (sample(torch.topk, real(*_SHAPE), 2, 1),),
     "unique": (sample(torch.unique, integer(*_SHAPE)),),
-    "unique_consecutive": (sample(torch.unique_consecutive, integer(12)),),
+    "unique_consecutive": (sample(torch.unique_consecutive, torch.tensor([1, 1, 2, 3, 3, 1])),),
     "bincount": (sample(torch.bincount, integer(12)),),
     "histc": (sample(torch.histc, real(*_SHAPE), 5, -1, 1),),
     "searchsorted": (sample(torch.searchsorted, torch.arange(4.0).double(), real(*_SHAPE)),),
