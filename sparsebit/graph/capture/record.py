@@ -205,9 +205,12 @@ class _Run:
         """Record again with each dimension of the inputs one longer, and tell which numbers should have followed.
 
         A size can turn into a plain number where Python leaves no trace: ``0.5 * x.size(0)``. Only for examples that
-        run in no time; and a model that takes no other size has nothing to be told about.
+        run in no time; and a model that takes no other size has nothing to be told about. Only on the CPU, too: on a GPU a
+        size that does not fit may end in a device assertion, which takes the whole process down.
         """
-        if not self.leaves or trace.recorder.tape.values_recorded() > _CHEAP:
+        if not self.leaves or any(leaf.device.type != "cpu" for leaf in self.leaves):
+            return
+        if trace.recorder.tape.values_recorded() > _CHEAP:
             return
         for dim, size in enumerate(self.leaves[0].shape):
             other = self._trace_longer(dim, size)

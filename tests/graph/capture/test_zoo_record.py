@@ -54,7 +54,7 @@ LAYER_DROP = {
     *("hf_wavlm", "hf_whisper", "hf_whisper_encoder"),
 }
 # Gradients agree to rounding only: eager takes a kernel without the mask, or torch.jit fuses the backward.
-ROUNDED = {"hf_llama_embeds", "hf_deberta"}
+ROUNDED = {"hf_llama_embeds", "hf_deberta", "nasty_scripted_function"}
 
 
 @functools.lru_cache(maxsize=2)
