@@ -5,11 +5,15 @@ Two questions, as ratios against the same model run eagerly in the same process:
 - the captured graph's forward against eager's, interleaved, medians (the goal: at most 1.05).
 
 Run from the repository root: ``python -m benchmarks.capture.run``
+
+On a CPU the C library's allocator gives memory back to the system and takes it again between operators, more or less by
+luck of the order in which tensors die; ``--allocator default`` leaves that luck in, the default keeps freed memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import statistics
 import time
@@ -19,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -87,17 +92,26 @@ def cases() -> list[Case]:
     ]
 
 
+def keep_freed_memory() -> None:
+    """Tell glibc not to return freed memory to the system (M_TRIM_THRESHOLD and M_MMAP_THRESHOLD)."""
+    libc = ctypes.CDLL("libc.so.6")
+    libc.mallopt(-1, 2**31 - 1)
+    libc.mallopt(-3, 2**30)
+
+
 def seconds(function: Callable[[], object]) -> float:
     start = time.perf_counter()
     function()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
-def measure(case: Case, rounds: int) -> dict[str, Any]:
+def measure(case: Case, rounds: int, device: str = "cpu") -> dict[str, Any]:
     name, make, example = case
     torch.manual_seed(SEED)
-    model = make().eval()
-    args, kwargs = example()
+    model = make().eval().to(device)
+    args, kwargs = pytree.tree_map(lambda value: value.to(device), example())
 
     @torch.no_grad()
     def eager() -> object:
@@ -139,14 +153,19 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=41, help="interleaved pairs of forwards per model")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--allocator", choices=("keep", "default"), default="keep")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "cpu.json")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    rows = [measure(case, options.rounds) for case in track(cases(), "measuring")]
+    if options.allocator == "keep":
+        keep_freed_memory()
+    rows = [measure(case, options.rounds, options.device) for case in track(cases(), "measuring")]
     options.output.parent.mkdir(parents=True, exist_ok=True)
     result = {
         "environment": describe(SEED, ("torch", "transformers")),
         "rounds": options.rounds,
+        "allocator": options.allocator,
         "rows": rows,
     }
     options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""The arithmetic of the metrics, free of models and files."""
