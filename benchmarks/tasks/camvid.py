@@ -49,5 +49,5 @@ class CamVid(Task):
         path = find_file(self.folder, "camvid_test78.zip")
         labels = read_images(path, list_members(path, "labels/", ".png")[:limit])
         overlap = mean_iou(kept, labels, CLASSES)
-        metrics = {self.metric: 100 * overlap.mean_iou, "pixel accuracy %": 100 * overlap.pixel_accuracy}
+        metrics = {self.metric: 100 * overlap.mean_iou, "pixels %": 100 * overlap.pixel_accuracy}
         return Scores(metrics, kept)

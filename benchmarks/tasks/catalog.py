@@ -21,7 +21,7 @@ def _cifar10_resnet(folder: Path, *, name: str, blocks: int, published: float) -
 
 def _imagenet(folder: Path) -> Task:
     name = "imagenet_efficientnet_lite0"
-    return ImageNet(name=name, metric="top-1 %", published=73.4, folder=folder, batch=20)
+    return ImageNet(name=name, metric="top-1 %", published=73.4, folder=folder, batch=10)
 
 
 def _camvid(folder: Path) -> Task:

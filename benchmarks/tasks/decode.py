@@ -8,6 +8,7 @@ import math
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import numpy
 import torch
@@ -41,7 +42,7 @@ def read_array(path: Path, member: str, count: int | None = None) -> Tensor:
     return torch.from_numpy(numpy.frombuffer(data, dtype).reshape(rows, *shape[1:]))
 
 
-def _read_exactly(file: io.BufferedIOBase | zipfile.ZipExtFile, count: int) -> bytes:  # type: ignore[type-arg]
+def _read_exactly(file: IO[bytes], count: int) -> bytes:
     data = file.read(count)
     while len(data) < count:
         more = file.read(count - len(data))

@@ -37,7 +37,8 @@ class SentenceEncoder(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         hidden = self.bert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         weight = attention_mask.unsqueeze(-1).to(hidden.dtype)
-        return (hidden * weight).sum(1) / weight.sum(1)
+        mean: Tensor = (hidden * weight).sum(1) / weight.sum(1)
+        return mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +50,11 @@ class Stsb(Task):
     """
 
     def network(self) -> nn.Module:
-        from transformers import BertConfig, BertModel
+        import transformers
 
         config = json.loads(find_file(weights_folder(), "config.json").read_text(encoding="utf-8"))
-        return SentenceEncoder(BertModel(BertConfig(**config), add_pooling_layer=False))
+        bert: Any = transformers.BertModel
+        return SentenceEncoder(bert(transformers.BertConfig(**config), add_pooling_layer=False))
 
     def weights(self) -> dict[str, Tensor]:
         from safetensors.torch import load_file

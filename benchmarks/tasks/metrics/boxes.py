@@ -17,7 +17,8 @@ def box_area(boxes: Floats) -> Floats:
 def box_overlap(a: Floats, b: Floats) -> Floats:
     """Areas that boxes [N, 4] and [M, 4] have in common, [N, M]."""
     sides = numpy.minimum(a[:, None, 2:], b[None, :, 2:]) - numpy.maximum(a[:, None, :2], b[None, :, :2])
-    return sides.clip(min=0).prod(axis=2)
+    common: Floats = sides.clip(min=0).prod(axis=2)
+    return common
 
 
 def box_iou(a: Floats, b: Floats) -> Floats:

@@ -25,5 +25,5 @@ def average_ranks(x: Tensor) -> Tensor:
         tensor([2.5000, 1.0000, 2.5000], dtype=torch.float64)
     """
     _, group, sizes = torch.unique(x, return_inverse=True, return_counts=True)
-    last = sizes.cumsum(0).double()
-    return (last - (sizes.double() - 1) / 2)[group]
+    shared: Tensor = sizes.cumsum(0).double() - (sizes.double() - 1) / 2
+    return shared[group]

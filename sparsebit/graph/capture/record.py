@@ -205,8 +205,8 @@ class _Run:
         """Record again with each dimension of the inputs one longer, and tell which numbers should have followed.
 
         A size can turn into a plain number where Python leaves no trace: ``0.5 * x.size(0)``. Only for examples that
-        run in no time; and a model that takes no other size has nothing to be told about. Only on the CPU: on a GPU a size
-        that does not fit may end in a device assertion, which takes the whole process down.
+        run in no time; and a model that takes no other size has nothing to be told about. Only on the CPU: on a GPU
+        a size that does not fit may end in a device assertion, which takes the whole process down.
         """
         if not self.leaves or any(leaf.device.type != "cpu" for leaf in self.leaves):
             return
