@@ -1,0 +1,20 @@
+"""The Python in the documentation runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if "```python" in page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_python_blocks_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    source = tmp_path / "page.py"
+    source.write_text("\n\n".join(blocks), encoding="utf-8")  # a real file: errors name its lines
+    monkeypatch.chdir(tmp_path)
+    exec(compile(source.read_text(encoding="utf-8"), str(source), "exec"), {"__name__": "page"})
