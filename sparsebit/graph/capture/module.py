@@ -13,6 +13,7 @@ from torch import fx, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from sparsebit.errors import CaptureError, SpecializationWarning
+from sparsebit.graph.capture.failure import explain_failure
 from sparsebit.graph.capture.report import CaptureReport
 from sparsebit.graph.capture.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.ops import find_op
@@ -78,10 +79,22 @@ class CapturedModule(fx.GraphModule):
         codegen = self.graph._codegen
         return codegen.signature if isinstance(codegen, CapturedCodeGen) else None
 
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super()._call_impl(*args, **kwargs)
+        except Exception as error:
+            explain_failure(self, error)
+            raise
+
     def recompile(self) -> Any:
         """Generate the code of the current graph; activations work in place again where nobody can tell."""
         _settle_in_place(self)
-        return super().recompile()
+        code = super().recompile()
+        if "__call__" in vars(type(self)):
+            del type(
+                self
+            ).__call__  # fx's own prints every failure to stderr; failures are explained in _call_impl
+        return code
 
     def train(self, mode: bool = True) -> CapturedModule:
         """Switch mode; refused where the model's structure differs between the modes."""

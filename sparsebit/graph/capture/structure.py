@@ -44,6 +44,7 @@ class Leaf:
 
     index: int
     path: str
+    anything: bool = False  # not known to be a tensor: a front-end without example inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,7 +217,7 @@ def unflatten(tree: Tree, leaves: list[Any] | tuple[Any, ...]) -> Any:
 def shift(tree: Tree, offset: int) -> Tree:
     """The same tree with its leaves further back in the flat list."""
     if isinstance(tree, Leaf):
-        return Leaf(tree.index + offset, tree.path)
+        return Leaf(tree.index + offset, tree.path, tree.anything)
     if isinstance(tree, Branch):
         children = tuple(shift(child, offset) for child in tree.children)
         return Branch(tree.type, tree.keys, children, tree.build, tree.path)
@@ -238,7 +239,7 @@ def match_leaves(tree: Tree, value: Any, found: list[Any]) -> None:
     Constants must be equal to what the graph was captured with, because the graph holds what followed from them.
     """
     if isinstance(tree, Leaf):
-        if not isinstance(value, torch.Tensor):
+        if not tree.anything and not isinstance(value, torch.Tensor):
             raise CaptureError(
                 f"argument {tree.path!r} was a tensor when the model was captured",
                 expected="a tensor",

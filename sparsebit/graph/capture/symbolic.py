@@ -192,7 +192,7 @@ def _flatten_output(graph: fx.Graph, parameters: inspect.Signature) -> CallSigna
     output.args = (tuple(leaves),)
     names = required_inputs(parameters)
     inputs: dict[str, Tree] = {
-        name: Leaf(names.index(name), name) if name in names else _default(parameter)
+        name: Leaf(names.index(name), name, anything=True) if name in names else _default(parameter)
         for name, parameter in parameters.parameters.items()
     }
     return CallSignature(parameters, inputs, tree)

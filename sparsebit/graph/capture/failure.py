@@ -1,0 +1,42 @@
+"""Say where in the model a failing call of a captured graph came from."""
+
+from __future__ import annotations
+
+import linecache
+
+from torch import Tensor, fx
+
+from sparsebit.errors import SparsebitError
+
+
+def explain_failure(gm: fx.GraphModule, error: Exception) -> None:
+    """Add to an error the node that raised it, the shapes it was given, and the line of the model it stands for.
+
+    The error keeps its type, so that whoever handles running out of memory still does.
+    """
+    if isinstance(error, SparsebitError) or getattr(error, "__notes__", None):
+        return
+    trace, place = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.startswith("<eval_with_key>"):
+            place = trace
+        trace = trace.tb_next
+    if place is None:
+        return
+    line = linecache.getline(place.tb_frame.f_code.co_filename, place.tb_lineno)
+    name = line.strip().partition(" = ")[0]
+    node = next((node for node in gm.graph.nodes if node.name == name), None)
+    if node is None:
+        return
+    values = place.tb_frame.f_locals
+    shapes = [
+        f"{source.name} {tuple(values[source.name].shape)}"
+        for source in node.all_input_nodes
+        if isinstance(values.get(source.name), Tensor)
+    ]
+    error.add_note(f"in node {node.name!r} of the captured graph, given {', '.join(shapes) or 'no tensors'}")
+    if node.meta.get("source"):
+        error.add_note(f"which stands for {node.meta['source']}")
+    error.add_note(
+        "next: run the model itself on this input; if it takes it, capture again with this input as the example"
+    )
