@@ -17,7 +17,7 @@ def show(results: list[tuple[Task, Result]], limit: int | None) -> Table:
     table = Table(title="float models" if limit is None else f"float models, first {limit} samples only")
     for heading in ("task", "metric"):
         table.add_column(heading)
-    for heading in ("measured", "published", "seconds", "CPU seconds"):
+    for heading in ("measured", "published", "wall s", "CPU s"):
         table.add_column(heading, justify="right")
     for task, result in results:
         for name, value in result.metrics.items():
@@ -49,7 +49,9 @@ def main() -> int:
     try:
         for name in options.task or TASKS:
             task = open_task(name)
-            results.append((task, task.evaluate(task.model(), options.limit)))
+            with Console(stderr=True).status(f"{name}: loading the model"):
+                model = task.model()
+            results.append((task, task.evaluate(model, options.limit)))
     except SparsebitError as error:
         print(error, file=sys.stderr)
         return 2

@@ -19,6 +19,7 @@ from benchmarks.tasks.data import find_file
 from benchmarks.tasks.decode import list_members, read_images
 from benchmarks.tasks.metrics.average_precision import Detections, Objects, average_precision
 from benchmarks.tasks.metrics.boxes import suppress
+from benchmarks.tasks.progress import track
 from benchmarks.tasks.task import Call, Scores, Task
 from tests.zoo.nets.fastestdet import FastestDet
 
@@ -66,7 +67,8 @@ class Coco(Task):
 
     def score(self, kept: Tensor, limit: int | None) -> Scores:
         pictures = read_pictures(find_file(self.folder, "coco_val128.zip"))[:limit]
-        found = [decode(o, p.width, p.height) for o, p in zip(kept, pictures, strict=True)]
+        pairs = list(zip(kept, pictures, strict=True))
+        found = [decode(o, p.width, p.height) for o, p in track(pairs, f"{self.name}: scoring")]
         result = average_precision(found, [picture.objects for picture in pictures])
         return Scores({self.metric: 100 * result.ap50, "AP %": 100 * result.ap}, class_scores(kept))
 

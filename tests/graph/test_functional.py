@@ -65,7 +65,9 @@ def test_overwrite_is_copy_on_a_new_tensor(
     source = (torch.randn(shape) * 3).to(source_dtype)
     result, written = overwrite(target, source), target.clone().copy_(source)
     assert torch.equal(result, written) and result.dtype == written.dtype and result.shape == written.shape
-    assert result.data_ptr() not in (target.data_ptr(), source.data_ptr()), "a later write must not reach them"
+    assert result.data_ptr() not in (target.data_ptr(), source.data_ptr()), (
+        "a later write must not reach them"
+    )
     result.fill_(5)
     assert not target.any()
 
@@ -105,7 +107,11 @@ def test_an_autograd_call_keeps_the_functions_own_backward(again: Callable[[Any]
     y = call(x, 0.5)
     y.backward()
     assert y.item() == 2 and x.grad is not None and x.grad.item() == 7
-    assert call.__name__ == "_Square" and call == AutogradCall(_Square) and hash(call) == hash(AutogradCall(_Square))
+    assert (
+        call.__name__ == "_Square"
+        and call == AutogradCall(_Square)
+        and hash(call) == hash(AutogradCall(_Square))
+    )
 
 
 def test_a_branch_that_goes_the_recorded_way_is_silent() -> None:
@@ -117,7 +123,7 @@ def test_a_branch_that_goes_the_recorded_way_is_silent() -> None:
 
 @pytest.mark.parametrize(("taken", "recorded"), [(True, False), (False, True)])
 def test_a_branch_that_goes_another_way_names_its_place(taken: bool, recorded: bool) -> None:
-    text = f"net.py:3 in forward\n  this branch on a size was {recorded} when the model was captured and would be {taken}"
+    text = f"net.py:3 in forward\n  this branch on a size was {recorded} when .* captured and would be {taken} now"
     with pytest.warns(SpecializationWarning, match=text):
         check_branch(taken, recorded, "net.py:3 in forward")
 

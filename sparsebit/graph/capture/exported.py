@@ -49,6 +49,13 @@ def from_exported(program: torch.export.ExportedProgram) -> CapturedModule:
     )
     root._non_persistent_buffers_set = exported._non_persistent_buffers_set
     root.training = False
+    state = _state_names(exported)
+    plain = [node for node in graph.nodes if node.op == "get_attr" and str(node.target) not in state]
+    for index, node in enumerate(plain):
+        value = _get(exported, str(node.target))
+        if isinstance(value, Tensor):
+            node.target = f"_tensor_constant{index}"
+            root.register_buffer(node.target, value.detach(), persistent=False)
     return _finish(root, graph, signature, type(exported).__name__, _ONE_MODE)
 
 
@@ -99,7 +106,9 @@ def _export(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> to
         shapes = {name: pytree.tree_map(dynamic, value) for name, value in bound.arguments.items()}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, about its own internals
-            return torch.export.export(model, tuple(args), kwargs, dynamic_shapes=shapes, strict=False)
+            # one tensor given twice would be taken for one input
+            positional, keyword = pytree.tree_map(_cloned, (tuple(args), kwargs))
+            return torch.export.export(model, positional, keyword, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         place = source_of_error(error)
         raise CaptureError(
@@ -107,6 +116,10 @@ def _export(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> to
             where=str(place) if place else None,
             hint="use the default front-end, which takes what torch.export cannot: sparsebit.capture(model, args)",
         ) from error
+
+
+def _cloned(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _unlifted(program: torch.export.ExportedProgram) -> fx.GraphModule:
@@ -180,11 +193,12 @@ def _convert(exported: fx.GraphModule, model: nn.Module | None = None) -> fx.Gra
     """The exported graph in normal form: operators canonical, ``torch.nn`` modules back as modules, no guards."""
     graph: fx.Graph = exported.graph
     constants = 0
+    state = _state_names(model) if model is not None else set()
     for node in list(graph.nodes):
         _describe(node)
         if node.meta.get("mutates") and _writes_privately(node):
             _make_functional(node)
-        if node.op == "get_attr" and model is not None and not _has(model, str(node.target)):
+        if node.op == "get_attr" and model is not None and str(node.target) not in state:
             node.meta["constant"] = _get(exported, str(node.target))
             prefix = "_submodule" if isinstance(node.meta["constant"], nn.Module) else "_tensor_constant"
             node.target, constants = f"{prefix}{constants}", constants + 1
@@ -199,6 +213,11 @@ def _convert(exported: fx.GraphModule, model: nn.Module | None = None) -> fx.Gra
     _merge_attributes(graph)
     _follow_device(graph)
     return graph
+
+
+def _state_names(model: nn.Module) -> set[str]:
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name for name, _ in tensors}
 
 
 def _describe(node: fx.Node) -> None:
@@ -359,10 +378,10 @@ def _compare_modes(
     model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], graph: fx.Graph
 ) -> str | None:
     insides = [m for m in model.modules() if m is model or not is_torch_leaf(m)]
-    before, mode = [m.training for m in insides], model.training
+    before = [m.training for m in insides]
     try:
         for module in insides:
-            module.training = not mode
+            module.training = not module.training
         program = _export(model, args, kwargs)
     except CaptureError as error:
         return str(error.where or error.message)
@@ -371,7 +390,8 @@ def _compare_modes(
             module.training = training
     other = _convert(_unlifted(program), model)
     _signature(program, other, inspect.signature(model.forward))
-    return merge_modes(graph, other, mode)
+    modes = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
+    return merge_modes(graph, other, modes.__getitem__)
 
 
 def _has(module: nn.Module, path: str) -> bool:

@@ -11,7 +11,8 @@ from torch import fx, nn
 
 from sparsebit.errors import CaptureError, SpecializationWarning
 from sparsebit.graph.capture.exported import from_exported, from_model
-from sparsebit.graph.capture.module import CapturedModule
+from sparsebit.graph.capture.leaves import find_leaves
+from sparsebit.graph.capture.module import CapturedModule, uninitialized
 from sparsebit.graph.capture.record import record
 from sparsebit.graph.capture.recorder import DataPolicy
 from sparsebit.graph.capture.report import WARNED
@@ -56,6 +57,8 @@ def capture(
     positional, keyword = _as_arguments(args), dict(kwargs or {})
     if frontend not in _FRONTENDS:
         raise CaptureError(f"no front-end named {frontend!r}", expected=f"one of {', '.join(_FRONTENDS)}")
+    if on_data not in ("refuse", "specialise"):
+        raise CaptureError(f"on_data is {on_data!r}", expected="'refuse' or 'specialise'")
     if isinstance(model, torch.export.ExportedProgram):
         if frontend not in ("auto", "exported"):
             raise CaptureError(
@@ -69,9 +72,22 @@ def capture(
             got=type(model).__name__,
             hint="wrap a function in a module whose forward calls it",
         )
+    lazy = uninitialized(model)
+    if lazy is not None:
+        raise CaptureError(
+            f"parameter {lazy!r} has no shape yet",
+            hint="run the model once, so that its lazy modules get their weights",
+        )
+    find_leaves(model, skip)  # a pattern that matches nothing is an error, whichever way we go
     given = bool(positional or keyword)
     if frontend == "symbolic" or (frontend == "auto" and not given and not _runs_without_inputs(model)):
         return trace_symbolically(model, skip=skip)
+    if frontend == "exported" and skip:
+        raise CaptureError(
+            "torch.export cannot keep modules whole",
+            got=f"skip={list(skip)!r}",
+            hint="use frontend='record' for that",
+        )
     if frontend == "exported":
         return from_model(model, positional, keyword)
     captured = record(model, positional, keyword, skip=skip, on_data=on_data)
@@ -80,7 +96,7 @@ def capture(
 
 
 def _as_arguments(args: Any) -> tuple[Any, ...]:
-    return tuple(args) if isinstance(args, tuple | list) else (args,)
+    return tuple(args) if type(args) in (tuple, list) else (args,)  # a named tuple is one argument
 
 
 def _runs_without_inputs(model: nn.Module) -> bool:

@@ -72,7 +72,7 @@ def is_torch_leaf(module: nn.Module) -> bool:
 
 
 def _is_plain(module: nn.Module) -> bool:
-    if isinstance(module, OPENED) or parametrize.is_parametrized(module):
+    if isinstance(module, OPENED) or parametrize.is_parametrized(module) or "forward" in vars(module):
         return False
     return torch_base(type(module)) is not None
 
@@ -82,7 +82,9 @@ def is_stochastic_leaf(module: nn.Module) -> bool:
     stateless = not any(True for _ in module.children()) and not any(True for _ in module.parameters())
     if not stateless or any(True for _ in module.buffers()) or has_hooks(module):
         return False
-    code = getattr(type(module).forward, "__code__", None)
+    if getattr(module, "opened", False):
+        return False
+    code = getattr(getattr(type(module), "forward", None), "__code__", None)
     return isinstance(code, CodeType) and "training" in code.co_names
 
 
@@ -111,17 +113,18 @@ class LeafModules:
     with_hooks: list[str] = field(default_factory=list)  # names of all modules that the user put hooks on
 
 
-def find_leaves(model: nn.Module, skip: Sequence[str] = ()) -> LeafModules:
-    """Decide for every module whether it stays whole: torch's own, DropPath-like, scripted, or asked for."""
+def find_leaves(model: nn.Module, skip: Sequence[str] = (), *, stochastic: bool = True) -> LeafModules:
+    """Decide for every module whether it stays whole: torch's own, scripted, asked for, or DropPath-like."""
     found, unmatched = LeafModules(), set(skip)
     names: dict[int, str] = {}  # the first of a shared module's names
     for name, module in model.named_modules(remove_duplicate=False):
         matched = [pattern for pattern in skip if name and fnmatchcase(name, pattern)]
         unmatched -= set(matched)
+        drops = stochastic and is_stochastic_leaf(module)
         scripted = isinstance(module, torch.jit.ScriptModule)
         if has_hooks(module) and not _hooks_of_torch(module) and name not in found.with_hooks:
             found.with_hooks.append(name)
-        if name and (matched or is_torch_leaf(module) or is_stochastic_leaf(module) or scripted):
+        if name and (matched or is_torch_leaf(module) or scripted or drops):
             found.whole.add(id(module))
         elif name and has_hooks(module) and _is_plain(module) and not _hooks_of_torch(module):
             found.hooked.setdefault(names.setdefault(id(module), name), module)

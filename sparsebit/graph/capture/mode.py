@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,12 +28,12 @@ class _Differs(Exception):
         super().__init__(text)
 
 
-def merge_modes(graph: fx.Graph, other: fx.Graph, training: bool) -> str | None:
+def merge_modes(graph: fx.Graph, other: fx.Graph, training: Callable[[str], bool]) -> str | None:
     """Compare the recording of one mode with that of the other, and let what differs follow the mode.
 
     Constants that differ (a probability, a flag) are read from a ``ModeConstant``; a dropout that one mode leaves
-    out is put in, switched by one. ``training`` is the mode of ``graph``. Returns None, or where the programs part
-    (then ``graph`` is unchanged).
+    out is put in, switched by one. ``training`` says in which mode a module was in the recording of ``graph``. Returns
+    None, or where the programs part (then ``graph`` is unchanged).
     """
     comparison = _Comparison(_live(graph), _live(other))
     try:
@@ -45,18 +46,18 @@ def merge_modes(graph: fx.Graph, other: fx.Graph, training: bool) -> str | None:
     for dropout in comparison.extra:
         _switch_dropout(graph, dropout)
     for node, path, here, there in comparison.constants:
-        values = (here, there) if training else (there, here)
+        values = (here, there) if training(str(node.meta.get("module_path", ""))) else (there, here)
         _replace(graph, node, path, ModeConstant(*values))
     return None
 
 
-def differing_constants(graph: fx.Graph, other: fx.Graph) -> list[tuple[fx.Node, Any, Any]] | None:
-    """Plain numbers that differ between two recordings of the same program, or None if they are not the same."""
+def differing_constants(graph: fx.Graph, other: fx.Graph) -> list[tuple[fx.Node, Any, Any]]:
+    """Plain numbers that differ between two recordings of the same program; none if it is not the same."""
     comparison = _Comparison(_live(graph), _live(other))
     try:
         comparison.run()
     except _Differs:
-        return None
+        return []
     return [(node, here, there) for node, _, here, there in comparison.constants]
 
 
@@ -199,7 +200,7 @@ def _replace(graph: fx.Graph, node: fx.Node, path: tuple[Any, ...], constant: Mo
     count = sum(1 for other in graph.nodes if isinstance(other.meta.get("mode_constant"), ModeConstant))
     name = f"{owner}._mode_constant{count}" if owner else f"_mode_constant{count}"
     with graph.inserting_before(node):
-        reader = graph.call_module(name)
+        reader = graph.create_node("call_module", name)  # its module is placed later
     reader.meta.update(
         value=constant.when_evaluating,
         module_path=owner,

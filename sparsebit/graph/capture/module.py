@@ -20,11 +20,21 @@ from sparsebit.graph.ops import find_op
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # rebuilt as such, so that indexing works
 
+_STATE_HOOKS = (
+    *(
+        "_state_dict_hooks",
+        "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+    ),
+)
 _RESERVED = ("graph", "recompile", "_graph", "call_signature", "capture_report")
 
 
 class ModeConstant(nn.Module):
     """A Python value that differs between training and evaluation: a dropout probability, a flag."""
+
+    opened = True  # recorded as what it gives, when a captured graph is captured again
 
     def __init__(self, when_training: Any, when_evaluating: Any) -> None:
         super().__init__()
@@ -65,7 +75,9 @@ class CapturedModule(fx.GraphModule):
     def _uncover_names(self) -> None:
         """Let a model's own ``code`` or ``meta`` win over the attribute of that name in ``torch.fx.GraphModule``."""
         for name in {**self._modules, **self._parameters, **self._buffers}:
-            if name in _RESERVED:
+            if name == "meta":
+                self.__dict__.pop("meta", None)
+            if name in _RESERVED or name in self.__dict__:
                 raise CaptureError(
                     f"the model has a part named {name!r}, which torch.fx needs for itself",
                     hint="rename that attribute",
@@ -81,7 +93,7 @@ class CapturedModule(fx.GraphModule):
 
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return super()._call_impl(*args, **kwargs)
+            return super()._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         except Exception as error:
             explain_failure(self, error)
             raise
@@ -112,7 +124,10 @@ class CapturedModule(fx.GraphModule):
             warnings.warn(SpecializationWarning(text), stacklevel=2)
         super().train(mode)
         for name, flag in self._mode_flags.get(mode, {}).items():
-            module = self.get_submodule(name)
+            try:
+                module = self.get_submodule(name)
+            except AttributeError:
+                continue  # a pass has removed it
             module.training = flag
             for child in module.children():
                 if isinstance(child, ModeConstant):
@@ -129,7 +144,7 @@ class CapturedModule(fx.GraphModule):
         return _restore(self.__class__.__name__, state, graph)
 
     def __copy__(self) -> CapturedModule:
-        state = dict(self.__dict__)
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_graph", "_code")}
         for name in ("_modules", "_parameters", "_buffers"):
             state[name] = dict(state[name])
         return _restore(self.__class__.__name__, state, copy.deepcopy(self.graph))
@@ -207,7 +222,7 @@ def flatten_graph(graph: fx.Graph) -> list[tuple[Any, ...]]:
 
 
 def _pickled_target(target: Any) -> Any:
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return ("aten", str(target))
     if (
         getattr(target, "__objclass__", None) is not None
@@ -222,8 +237,10 @@ def _unpickled_target(target: Any) -> Any:
     kind, name = target
     if kind == "tensor":
         return getattr(torch.Tensor, name)
-    space, packet, overload = name.split(".")
-    return getattr(getattr(getattr(torch.ops, space), packet), overload)
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
 
 
 def _restore_flat(
@@ -251,6 +268,22 @@ def _restore_flat(
     return _restore(name, state, graph)
 
 
+class _StatefulShell(nn.Module):
+    """Stands for a module that keeps more in its state dict than parameters and buffers."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.__dict__["original"] = module
+
+    def get_extra_state(self) -> Any:
+        """What the user's module keeps."""
+        return self.__dict__["original"].get_extra_state()
+
+    def set_extra_state(self, state: Any) -> None:
+        """Give it back to the user's module."""
+        self.__dict__["original"].set_extra_state(state)
+
+
 def build_shell(model: nn.Module, leaves: set[int], replaced: dict[str, nn.Module]) -> nn.Module:
     """A tree of empty modules with the model's own names, parameters, buffers and leaf modules.
 
@@ -267,8 +300,11 @@ def build_shell(model: nn.Module, leaves: set[int], replaced: dict[str, nn.Modul
         if id(module) in leaves:
             return module
         kind = type(module)
-        shell = kind() if kind in CONTAINERS else nn.Module()
+        saves_more = kind.get_extra_state is not nn.Module.get_extra_state
+        shell = kind() if kind in CONTAINERS else _StatefulShell(module) if saves_more else nn.Module()
         memo[id(module)] = shell
+        for table in _STATE_HOOKS:
+            getattr(shell, table).update(getattr(module, table))
         shell._parameters.update(module._parameters)
         shell._buffers.update(module._buffers)
         shell._non_persistent_buffers_set = set(module._non_persistent_buffers_set)

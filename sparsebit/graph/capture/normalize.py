@@ -106,18 +106,21 @@ _SYNONYMS: dict[Any, Callable[..., Any]] = {
 }
 # a method of this name means something else than the torch function, or has no function
 _METHODS_ONLY = {
-    "where",
-    "to",
-    "type",
-    "view",
-    "expand",
-    "repeat",
-    "size",
-    "contiguous",
-    "stft",
-    "istft",
-    "norm",
-    "split",
+    *(
+        "where",
+        "to",
+        "type",
+        "view",
+        "expand",
+        "repeat",
+        "size",
+        "contiguous",
+        "stft",
+        "istft",
+        "norm",
+        "split",
+    ),
+    "polygamma",
 }
 _OPERAND_NAMES = ({"input", "self"}, {"other", "exponent"})
 
@@ -181,7 +184,8 @@ def _canonical_method(
     if name == "where" and len(args) == 3:  # x.where(condition, other)
         return torch.where, (args[1], args[0], args[2]), kwargs
     if name == "split":
-        return torch.split, args, kwargs
+        sizes = {"split_size": "split_size_or_sections"}
+        return torch.split, args, {sizes.get(key, key): value for key, value in kwargs.items()}
     if name == "norm":
         return torch.norm, args, kwargs
     twin = getattr(torch, name, None)

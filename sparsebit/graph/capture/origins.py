@@ -29,6 +29,18 @@ _RANDOM = {
         "bernoulli",
         "normal",
     ),
+    *(
+        "uniform",
+        "exponential",
+        "geometric",
+        "log_normal",
+        "cauchy",
+        "random",
+        "multinomial",
+        "poisson",
+        "binomial",
+    ),
+    *("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "rrelu"),
 }
 _DATA_SHAPED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"}
 
@@ -49,7 +61,7 @@ class Origins:
         given = set(sources)
         if name not in _SHAPE_ONLY and given & self.data:
             self.data.add(node)
-        if name in _RANDOM or given & self.random:
+        if name.removesuffix("_") in _RANDOM or given & self.random:
             self.random.add(node)
             node.meta["random"] = True
         masked = name == "__getitem__" and any(t.dtype in (torch.bool, torch.uint8) for t in tensors[1:])

@@ -13,21 +13,24 @@ from torch import nn
 
 from sparsebit.graph.capture.leaves import LeafModules
 from sparsebit.graph.capture.recorder import Recorder
-from sparsebit.graph.capture.size_names import size_names
 from sparsebit.graph.functional import AutogradCall
 
 _lock = threading.RLock()  # the patches below are global: one recording at a time
 
 
 @contextlib.contextmanager
-def recording(
-    recorder: Recorder, model: nn.Module, paths: dict[int, str], leaves: LeafModules
-) -> Iterator[None]:
+def recording(recorder: Recorder, paths: dict[int, str], leaves: LeafModules) -> Iterator[None]:
     """Let ``recorder`` see what goes on in this thread besides calls of the torch API.
 
-    These are module calls, autograd functions, scripted functions (run as the Python they were made from), autocast
-    blocks, and what the model's own source files do with sizes. ``paths`` names the model's modules by id.
+    These are module calls, autograd functions, scripted functions (run as the Python they were made from) and autocast
+    blocks. ``paths`` names the model's modules by id.
     """
+    with _lock, _patched(recorder, paths, leaves):
+        yield
+
+
+@contextlib.contextmanager
+def _patched(recorder: Recorder, paths: dict[int, str], leaves: LeafModules) -> Iterator[None]:
     thread = threading.get_ident()
     call_module = nn.Module.__call__
     apply = vars(torch.autograd.Function)["apply"]  # the classmethod itself, not bound to one class
@@ -76,31 +79,30 @@ def recording(
             return call_script(function, *args, **kwargs)
         return source(*args, **kwargs)
 
-    with _lock, size_names(recorder, model):
+    for module in leaves.hooked.values():
+        module.__dict__["forward"] = functools.partial(hooked_forward, module)
+    torch.jit.ScriptFunction.__call__ = script_call  # type: ignore[method-assign,assignment]
+    nn.Module.__call__ = module_call  # type: ignore[method-assign]
+    torch.autograd.Function.apply = classmethod(function_apply)  # type: ignore[assignment]
+    torch.autocast.__enter__ = autocast_enter  # type: ignore[method-assign]
+    torch.autocast.__exit__ = autocast_exit  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.autocast.__exit__ = leave  # type: ignore[method-assign]
+        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+        torch.autograd.Function.apply = apply  # type: ignore[method-assign]
+        nn.Module.__call__ = call_module  # type: ignore[method-assign]
+        torch.jit.ScriptFunction.__call__ = call_script  # type: ignore[method-assign]
         for module in leaves.hooked.values():
-            module.__dict__["forward"] = functools.partial(hooked_forward, module)
-        torch.jit.ScriptFunction.__call__ = script_call  # type: ignore[method-assign,assignment]
-        nn.Module.__call__ = module_call  # type: ignore[method-assign]
-        torch.autograd.Function.apply = classmethod(function_apply)  # type: ignore[assignment]
-        torch.autocast.__enter__ = autocast_enter  # type: ignore[method-assign]
-        torch.autocast.__exit__ = autocast_exit  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            torch.autocast.__exit__ = leave  # type: ignore[method-assign]
-            torch.autocast.__enter__ = enter  # type: ignore[method-assign]
-            torch.autograd.Function.apply = apply  # type: ignore[method-assign]
-            nn.Module.__call__ = call_module  # type: ignore[method-assign]
-            torch.jit.ScriptFunction.__call__ = call_script  # type: ignore[method-assign]
-            for module in leaves.hooked.values():
-                module.__dict__.pop("forward", None)
+            module.__dict__.pop("forward", None)
 
 
 @contextlib.contextmanager
 def announcing_capture() -> Iterator[None]:
     """Answer yes to models that ask whether a graph is being captured: they then avoid reading their data."""
-    compiling, exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
     with _lock:
+        compiling, exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
         torch.compiler.is_compiling = torch.compiler.is_exporting = lambda: True
         try:
             yield

@@ -5,9 +5,10 @@ from __future__ import annotations
 import operator
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
@@ -15,13 +16,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparsebit.errors import CaptureError
-from sparsebit.graph.capture.arguments import tensors_in
+from sparsebit.graph.capture.arguments import items_in, tensors_in
 from sparsebit.graph.capture.normalize import canonical_call, is_tensor_method, name_of
 from sparsebit.graph.capture.origins import Origins
 from sparsebit.graph.capture.report import CaptureReport, Note, NoteKind
 from sparsebit.graph.capture.size_names import SIZE_FUNCTIONS, CarryingMath
 from sparsebit.graph.capture.sizes import Expression, SizeInt, plain_sizes
 from sparsebit.graph.capture.source import find_source, is_foreign
+from sparsebit.graph.capture.structure import flatten, split_container
 from sparsebit.graph.capture.tape import Tape
 from sparsebit.graph.capture.writes import Writes, functional_call
 from sparsebit.graph.functional import check_branch
@@ -77,7 +79,7 @@ class Recorder(TorchFunctionMode):
         model: nn.Module,
         report: CaptureReport,
         on_data: DataPolicy,
-        in_place: frozenset[int] = frozenset(),
+        in_place: frozenset[Hashable] = frozenset(),
     ) -> None:
         super().__init__()
         self.tape = Tape(model, report)
@@ -87,6 +89,7 @@ class Recorder(TorchFunctionMode):
         self.on_data = on_data
         self.quiet = 0  # above zero while an operator or a leaf module runs: its inside is not recorded
         self.closed = False
+        self.refusal: DataDependenceError | None = None  # kept: the model may catch it and go another way
         self.functional_modules: dict[
             str, bool
         ] = {}  # in-place leaf → can all its calls be told as new values?
@@ -133,12 +136,16 @@ class Recorder(TorchFunctionMode):
             self.writes.save(tensors)
         result = self._execute(func, plain_sizes(args), plain_sizes(kwargs))
         written = [t for t, version in zip(tensors, versions, strict=True) if _version(t) != version]
+        if result is NotImplemented or any(isinstance(item, np.ndarray) for item in items_in((args, kwargs))):
+            for tensor in tensors_in(result):
+                self.tape.from_arrays[tensor] = True
+            return result  # what is made from an array is a constant of the model
         if not written and not tensors_in(result):
             if tensors and name not in _METADATA:
                 self._data_read(_READS.get(name, f"{name}: a tensor's value outside the graph"), tensors)
             return result
-        if name == "unbind" and tensors and self.tape.node_of(tensors[0]) in self.origins.data_shaped:
-            self._data_read("a Python loop over rows whose number depends on the data", tensors)
+        if name in ("unbind", "split") and tensors and not any(isinstance(arg, list | tuple) for arg in args):
+            self._parts_counted(tensors[0], args[1 if name == "unbind" else 2 :], kwargs)
         if written and (result is None or result is written[0]):
             return self._record_write(func, name, args, kwargs, written[0], result)
         if not written:
@@ -174,6 +181,14 @@ class Recorder(TorchFunctionMode):
             self._finish(node, result, type(module).__name__, args, kwargs, grad)
             return result
 
+    def _parts_counted(self, tensor: Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A tensor is taken apart along a dimension, which ``rest`` begins with, into as many parts as it is long."""
+        if self.tape.node_of(tensor) in self.origins.data_shaped:
+            self._data_read("a Python loop over rows whose number depends on the data", [tensor])
+        dim = kwargs.get("dim", rest[0] if rest else 0)
+        if self.origins.varies(tensor, plain_sizes(dim) % max(tensor.dim(), 1)):
+            self.note("size-fixed", "a tensor is taken apart into as many parts as the example had")
+
     def _record_write(
         self,
         func: Any,
@@ -184,7 +199,9 @@ class Recorder(TorchFunctionMode):
         result: Any,
     ) -> Any:
         grad = torch.is_grad_enabled()
-        private = self.writes.become_new_value(written)
+        # Under no_grad a write changes the numbers and leaves the gradient as it was: no new value does that.
+        straight_through = not grad and self.tape.node_of(written) not in self.tape.frozen
+        private = not straight_through and self.writes.become_new_value(written)
         call = functional_call(func, name, args, kwargs, written) if private else None
         if call is not None:
             node = self.tape.add_node("call_function", *canonical_call(*call), grad)
@@ -201,7 +218,7 @@ class Recorder(TorchFunctionMode):
         self.tape.owned.add(node)  # whoever writes to it again writes to the same memory
         self.note("mutation", f"{name} changes a tensor in place that others may see")
         if result is not None:
-            self._finish(node, result, name, args, kwargs, grad)
+            self._finish(node, result, name, args, kwargs, grad or straight_through)
         else:
             node.meta["value"] = None
             source = self.tape.node_of(written)
@@ -225,11 +242,14 @@ class Recorder(TorchFunctionMode):
             self.tape.nodes[result] = node
             self.origins.add_sizes(result, tensors, inputs)
             return
-        pairs = result.items() if isinstance(result, dict) else enumerate(result)
-        for key, item in pairs:
-            if not tensors_in(item):
+        parts = split_container(result)
+        by_name = not isinstance(result, tuple | list | Mapping)
+        for key, item in zip(*parts[:2], strict=True) if parts is not None else ():
+            if not any(isinstance(leaf, Tensor) for leaf in flatten(item, "", _is_tensor)[0]):
                 continue
-            part = self.tape.add_node("call_function", operator.getitem, (node, key), {}, True)
+            place = result._fields.index(key) if hasattr(result, "_fields") else key
+            pick = getattr if by_name else operator.getitem
+            part = self.tape.add_node("call_function", pick, (node, place), {}, True)
             self.origins.copy(node, part)
             if node in self.tape.frozen:
                 self.tape.frozen.add(part)
@@ -326,13 +346,14 @@ class Recorder(TorchFunctionMode):
         nodes = {self.tape.node_of(tensor) for tensor in tensors}
         if nodes & self.origins.data:
             if self.on_data == "refuse":
-                raise DataDependenceError(
+                self.refusal = DataDependenceError(
                     f"the model's control flow depends on its input data: {text}",
                     where=str(find_source()),
                     hint="rewrite the line with torch operations (torch.where, masks); or keep the module around it "
                     "whole with capture(..., skip=['its.dotted.name']); or accept the branch the example takes with "
                     "capture(..., on_data='specialise')",
                 )
+                raise self.refusal
             self.note("data", f"{text} was fixed to what the example inputs gave")
         elif nodes & self.origins.random:
             self.note("random", f"a random choice was fixed: {text}")
@@ -355,10 +376,14 @@ class BelowRecorder(TorchDispatchMode):
         if self.recorder.quiet:
             return func(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunction():
-            if any("SymInt" in str(argument.type) for argument in func._schema.arguments):
+            if "SymInt" in str(func._schema):
                 text = "work below the torch API is recorded with the example's sizes"
                 self.recorder.note("size-fixed", text)
             return self.recorder.record(func, args, kwargs or {})
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
 
 
 def _version(tensor: Tensor) -> int:

@@ -84,12 +84,20 @@ class CallSignature:
             match_leaves(tree, value, found)
         return found
 
+    def default(self, name: str) -> Any:
+        """The default of a parameter; called by the generated ``forward`` where it is no literal."""
+        return self.parameters.parameters[name].default
+
     def build(self, flat: Sequence[Any]) -> Any:
         """The user's output structure around flat outputs; called by the generated ``forward``."""
         return unflatten(self.output, tuple(flat))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CallSignature:
         return self
+
+
+def _takes_anything(tree: Tree) -> bool:
+    return isinstance(tree, Leaf) and tree.anything
 
 
 class CapturedCodeGen(CodeGen):
@@ -101,12 +109,7 @@ class CapturedCodeGen(CodeGen):
 
     def additional_globals(self) -> list[tuple[str, Any]]:
         """Objects the generated code names."""
-        defaults = [
-            (f"_default_{name}", parameter.default)
-            for name, parameter in self.signature.parameters.parameters.items()
-            if parameter.default is not parameter.empty and not _is_literal(parameter.default)
-        ]
-        return [("_signature", self.signature), *defaults]
+        return [("_signature", self.signature)]
 
     def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **_: Any) -> str:
         """The ``def`` line, and the line that picks the tensors out of the arguments where they are nested."""
@@ -123,7 +126,13 @@ class CapturedCodeGen(CodeGen):
             pieces.append(self._parameter(name, parameter))
         lines = [f"def forward({', '.join(pieces)}){maybe_return_annotation}:"]
         if self.signature.plain:
-            lines += [f"    {variable} = {name}" for name, variable in own.items() if variable != name]
+            renamed = {name: variable for name, variable in own.items() if variable != name}
+            if renamed:
+                lines.append(f"    {', '.join(renamed.values())} = {', '.join(renamed)}")
+            checked = [own[name] for name, tree in self.signature.inputs.items() if not _takes_anything(tree)]
+            if checked:
+                wrong = " or ".join(f"not isinstance({variable}, torch.Tensor)" for variable in checked)
+                lines.append(f"    if {wrong}: _signature.leaves({', '.join(own.values())})")
         else:
             targets = "".join(f"{name}, " for name in placeholders)
             call = f"_signature.leaves({', '.join(self.signature.inputs)})"
@@ -137,9 +146,8 @@ class CapturedCodeGen(CodeGen):
             return f"**{name}"
         if parameter.default is parameter.empty:
             return name
-        return (
-            f"{name}={parameter.default!r}" if _is_literal(parameter.default) else f"{name}=_default_{name}"
-        )
+        literal = _is_literal(parameter.default)
+        return f"{name}={parameter.default!r}" if literal else f"{name}=_signature.default({name!r})"
 
     def generate_output(self, output_args: Any, **_: Any) -> str:
         """The ``return`` line."""

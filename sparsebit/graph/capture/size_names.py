@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -108,8 +109,11 @@ SIZE_FUNCTIONS: dict[str, Any] = {
 def size_names(recorder: LengthReader, model: nn.Module) -> Iterator[None]:
     """Put the stand-ins into the model's own modules, and take them out again."""
 
+    thread = threading.get_ident()
+
     def recording_len(value: Any) -> Any:
-        if isinstance(value, Tensor) and value.dim() and not recorder.quiet:
+        ours = isinstance(value, Tensor) and threading.get_ident() == thread and not recorder.quiet
+        if ours and value.dim():
             return recorder.length(value)
         return len(value)
 

@@ -96,6 +96,12 @@ def _reflected(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     return method
 
 
+def _power(self: Any, other: Any, modulus: Any = None) -> Any:
+    if not isinstance(other, int | float):
+        return NotImplemented
+    return combine(operator.pow, self, other) if modulus is None else combine(pow, self, other, modulus)
+
+
 def _unary(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, *args: Any) -> Any:
         return combine(function, self, *args)
@@ -144,6 +150,8 @@ class SizeInt(Symbolic, int):
     __bool__ = _truth
     __int__ = _lost(int, "__int__", "int() of a size")
     __float__ = _lost(int, "__float__", "float() or math of a size")
+    bit_length = _lost(int, "bit_length", "bit_length() of a size")
+    bit_count = _lost(int, "bit_count", "bit_count() of a size")
 
     def __repr__(self) -> str:
         return int.__repr__(self)
@@ -168,6 +176,7 @@ class SizeFloat(Symbolic, float):
     __hash__ = float.__hash__
     __bool__ = _truth
     __int__ = _lost(float, "__int__", "int() of a number computed from a size")
+    __float__ = _lost(float, "__float__", "float() of a number computed from a size")
 
     def __repr__(self) -> str:
         return float.__repr__(self)
@@ -201,6 +210,7 @@ for _kind in (SizeInt, SizeFloat):
             setattr(_kind, f"__r{_name}__", _reflected(_function))
     for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
         setattr(_kind, f"__{_name}__", _compared(getattr(operator, _name)))
+    _kind.__pos__ = _unary(operator.pos)  # type: ignore[method-assign]
     _kind.__neg__ = _unary(operator.neg)  # type: ignore[method-assign]
     _kind.__abs__ = _unary(operator.abs)  # type: ignore[method-assign]
     for _name in ("floor", "ceil", "trunc"):
@@ -208,6 +218,8 @@ for _kind in (SizeInt, SizeFloat):
     _kind.__divmod__ = lambda self, other: (self // other, self % other)  # type: ignore[method-assign]
     _kind.__rdivmod__ = lambda self, other: (other // self, other % self)  # type: ignore[method-assign]
     _kind.__round__ = _unary(round)  # type: ignore[method-assign]
+    _kind.__pow__ = _power  # type: ignore[method-assign]
+SizeInt.__invert__ = _unary(operator.invert)  # type: ignore[method-assign]
 
 
 def plain_sizes(value: Any) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
+import random
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,18 +18,32 @@ class Snapshot:
 
     def __init__(self, model: nn.Module) -> None:
         self._attributes = [(module, dict(module.__dict__)) for module in model.modules()]
-        self._containers: list[tuple[Any, Any]] = [
-            (value, value.copy())
-            for _, attributes in self._attributes
-            for value in attributes.values()
-            if type(value) in (dict, OrderedDict, list, set)
-        ]
+        self._containers: list[tuple[Any, Any]] = []
+        self._arrays: list[tuple[Any, Any]] = []
+        seen: set[int] = set()
+        for _, attributes in self._attributes:
+            for value in attributes.values():
+                self._save(value, seen)
         self._buffers: dict[str, tuple[nn.Module, str, Tensor, Tensor]] = {}
         for path, module in model.named_modules():
             for key, tensor in module._buffers.items():
                 if tensor is not None:
                     name = f"{path}.{key}" if path else key
                     self._buffers[name] = (module, key, tensor, tensor.detach().clone())
+
+    def _save(self, value: Any, seen: set[int]) -> None:
+        """Remember what is in a container, and in those inside it; arrays and plain tensors by their numbers."""
+        if id(value) in seen:
+            return
+        if isinstance(value, dict | list | set | deque):
+            seen.add(id(value))
+            self._containers.append((value, value.copy()))
+            for item in list(value.values()) if isinstance(value, dict) else list(value):
+                self._save(item, seen)
+        elif isinstance(value, np.ndarray):
+            self._arrays.append((value, value.copy()))
+        elif type(value) is Tensor and value.layout is torch.strided and value.is_leaf:
+            self._arrays.append((value, value.detach().clone()))
 
     def reassigned(self) -> Iterator[tuple[str, Tensor]]:
         """Buffers that the model replaced by another tensor, which is given."""
@@ -54,7 +70,12 @@ class Snapshot:
             module.__dict__.update(attributes)
         for container, saved in self._containers:
             container.clear()
-            container.extend(saved) if isinstance(container, list) else container.update(saved)
+            container.extend(saved) if isinstance(container, list | deque) else container.update(saved)
+        for array, numbers in self._arrays:
+            if isinstance(array, np.ndarray):
+                array[...] = numbers
+            elif not _same(array, numbers):
+                array.data.copy_(numbers)
         with torch.no_grad():
             for _, _, tensor, saved in self._buffers.values():
                 if not _same(
@@ -64,19 +85,26 @@ class Snapshot:
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
-    return left.shape == right.shape and torch.equal(left, right)
+    """Equal, not-a-number included; what cannot be compared (sparse, meta) is taken to be."""
+    if left.shape != right.shape:
+        return False
+    if left.layout is not torch.strided or left.device.type == "meta" or torch.equal(left, right):
+        return True
+    return bool(((left == right) | ((left != left) & (right != right))).all())
 
 
 @contextlib.contextmanager
 def undisturbed(model: nn.Module, inputs: Sequence[Tensor] = ()) -> Iterator[Snapshot]:
     """Run something and leave the model and the random state as they were."""
     devices = sorted({t.device.index or 0 for t in inputs if t.device.type == "cuda"})
-    snapshot = Snapshot(model)
+    snapshot, python, arrays = Snapshot(model), random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices):
         try:
             yield snapshot
         finally:
             snapshot.restore()
+            random.setstate(python)
+            np.random.set_state(arrays)
 
 
 def overridden_modes(model: nn.Module) -> dict[bool, dict[str, bool]]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import itertools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set, ValuesView
 from typing import Any
 
 import torch
@@ -78,6 +80,8 @@ class FromItems:
 
     def __call__(self, items: list[Any]) -> Any:
         """Build it again around new items."""
+        if self.kind is torch.Size and not all(isinstance(item, int) for item in items):
+            return tuple(items)
         return self.kind(*items) if self.spread else self.kind(items)
 
 
@@ -94,7 +98,9 @@ class FromPairs:
         pairs = dict(zip(self.keys, items, strict=True))
         if self.template is None:
             return pairs if self.kind is dict else self.kind(**pairs)
-        built: Any = copy.copy(self.template)
+        if not isinstance(self.template, MutableMapping):
+            return self.kind(pairs)
+        built = _shallow_copy(self.template)
         for key, item in pairs.items():
             built[key] = item
         return built
@@ -109,7 +115,7 @@ class FromAttributes:
 
     def __call__(self, items: list[Any]) -> Any:
         """Build it again around new items."""
-        built = copy.copy(self.template)
+        built = _shallow_copy(self.template)
         for name, item in zip(self.names, items, strict=True):
             object.__setattr__(built, name, item)
         return built
@@ -137,8 +143,8 @@ def split_container(value: Any) -> Parts | None:
         return None
     if isinstance(value, tuple) and hasattr(kind, "_fields"):  # namedtuple, PackedSequence
         return kind._fields, list(value), FromItems(kind, spread=True)
-    if isinstance(value, tuple | list):  # torch.Size and torch.return_types.* among them
-        return tuple(range(len(value))), list(value), FromItems(tuple if kind is torch.Size else kind)
+    if isinstance(value, tuple | list | deque):  # torch.Size and torch.return_types.* among them
+        return tuple(range(len(value))), list(value), FromItems(kind)
     if isinstance(value, Mapping):
         keys = tuple(value.keys())
         # transformers' ModelOutput is an OrderedDict and a dataclass in one, and is built like a dataclass
@@ -149,26 +155,40 @@ def split_container(value: Any) -> Parts | None:
         return tuple(range(len(children))), list(children), FromPytree(kind, context)
     if dataclasses.is_dataclass(value):
         names = tuple(field.name for field in dataclasses.fields(value))
-    elif hasattr(value, "__dict__") and not isinstance(value, _CODE):
-        names = tuple(vars(value))
+    elif not isinstance(value, _CODE):
+        slots = [name for base in kind.__mro__ for name in _as_names(getattr(base, "__slots__", ()))]
+        names = (*getattr(value, "__dict__", ()), *(name for name in slots if hasattr(value, name)))
     else:
+        return None
+    if not names:
         return None
     return names, [getattr(value, name) for name in names], FromAttributes(value, names)
 
 
-def _drop_tensors(build: Builder, is_leaf: Callable[[Any], bool]) -> Builder:
-    """The same builder with a template that does not keep the example's tensors alive."""
+def _as_names(slots: str | Iterable[str]) -> list[str]:
+    return [slots] if isinstance(slots, str) else [name for name in slots if not name.startswith("__")]
+
+
+def _shallow_copy(value: Any) -> Any:
+    """A copy that shares the items but not the containers they are in (a mapping may keep a dict inside)."""
+    copied = copy.copy(value)
+    own = getattr(copied, "__dict__", {})
+    own.update({name: item.copy() for name, item in own.items() if isinstance(item, dict | list | set)})
+    return copied
+
+
+def _drop_tensors(build: Builder, children: Sequence[Tree]) -> Builder:
+    """The same builder with a template that keeps nothing of the example but its constants."""
+    filled = [not isinstance(child, Constant) for child in children]
     if isinstance(build, FromAttributes):
-        template = copy.copy(build.template)
-        for name in build.names:
-            if is_leaf(getattr(template, name)):
-                object.__setattr__(template, name, None)
+        template = _shallow_copy(build.template)
+        for name in itertools.compress(build.names, filled):
+            object.__setattr__(template, name, None)
         return FromAttributes(template, build.names)
-    if isinstance(build, FromPairs) and build.template is not None:
-        template = copy.copy(build.template)
-        for key in build.keys:
-            if is_leaf(template[key]):
-                template[key] = None
+    if isinstance(build, FromPairs) and isinstance(build.template, MutableMapping):
+        template = _shallow_copy(build.template)
+        for key in itertools.compress(build.keys, filled):
+            template[key] = None
         return FromPairs(build.kind, build.keys, template)
     return build
 
@@ -191,6 +211,7 @@ def flatten(value: Any, path: str, is_leaf: Callable[[Any], bool]) -> tuple[list
             return Leaf(len(leaves) - 1, where)
         parts = None if id(item) in enclosing else split_container(item)
         if parts is None:
+            _refuse_hidden_tensors(item, where, is_leaf)
             return Constant(item, where)
         keys, items, build = parts
         before = len(leaves)
@@ -200,9 +221,23 @@ def flatten(value: Any, path: str, is_leaf: Callable[[Any], bool]) -> tuple[list
         )
         if len(leaves) == before and type(item) not in (tuple, list, dict):
             return Constant(item, where)
-        return Branch(type(item), keys, children, _drop_tensors(build, is_leaf), where)
+        return Branch(type(item), keys, children, _drop_tensors(build, children), where)
 
     return leaves, visit(value, path, ())
+
+
+def _refuse_hidden_tensors(value: Any, where: str, is_leaf: Callable[[Any], bool]) -> None:
+    """A container without an order, or one that can be read only once, cannot be taken apart and built again."""
+    views = isinstance(value, Set | ValuesView)
+    unordered = views and any(
+        is_leaf(part) for item in value for part in (item if type(item) is tuple else (item,))
+    )
+    if unordered or isinstance(value, Iterator):
+        raise CaptureError(
+            f"{where!r} holds tensors in a {type(value).__name__}, which cannot be rebuilt around others",
+            expected="tuples, lists, dicts, dataclasses and objects with attributes",
+            hint="let the model take or return a list or a dict",
+        )
 
 
 def unflatten(tree: Tree, leaves: list[Any] | tuple[Any, ...]) -> Any:
@@ -276,7 +311,8 @@ def _equal(left: Any, right: Any) -> bool:
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return False
     try:
-        return bool(left == right)
+        equal = left == right
+        return bool(equal.all() if hasattr(equal, "all") else equal)
     except Exception:  # an object whose == is not a truth value is not known to be the same
         return False
 

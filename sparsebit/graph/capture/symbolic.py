@@ -171,10 +171,10 @@ def _compare_modes(
 ) -> str | None:
     tracer = _RequiredInputsTracer(skip)
     insides = [m for n, m in model.named_modules() if not n or not tracer.is_leaf_module(m, n)]
-    before, mode = [module.training for module in insides], model.training
+    before = [module.training for module in insides]
     try:
         for module in insides:
-            module.training = not mode
+            module.training = not module.training
         other, others = _trace(tracer, model)
     except CaptureError as error:
         return str(error.where or error.message)
@@ -183,7 +183,8 @@ def _compare_modes(
             module.training = training
     if any(not torch.equal(tensor, constants[name]) for name, tensor in others.items() if name in constants):
         return "a constant tensor of the model differs between the modes"
-    return merge_modes(graph, other, mode)
+    modes = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
+    return merge_modes(graph, other, modes.__getitem__)
 
 
 def _flatten_output(graph: fx.Graph, parameters: inspect.Signature) -> CallSignature:

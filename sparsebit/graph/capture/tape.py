@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -24,7 +27,7 @@ _PLAIN_ARGUMENTS = (
 class StaleRead(BaseException):
     """A tensor was read whose memory a write had changed, though the graph tells that write as a new tensor."""
 
-    def __init__(self, write: int) -> None:
+    def __init__(self, write: Hashable) -> None:
         self.write = write
         super().__init__(write)
 
@@ -41,6 +44,7 @@ class Tape:
         self.path: list[str] = [""]  # dotted names of the modules we are in
         self.constants: dict[str, Tensor] = {}
         self.unknown_constants = 0
+        self.from_arrays = WeakTensorKeyDictionary()  # made from numpy arrays, which are the model's own
         self.nodes = WeakTensorKeyDictionary()
         self.stale = WeakTensorKeyDictionary()  # seen through memory that a functional write did not change
         self.owned: set[fx.Node] = set()  # placeholders, parameters, buffers: writing to them stays a write
@@ -85,10 +89,11 @@ class Tape:
         return node
 
     def _constant(self, tensor: Tensor) -> str:
-        name = f"_tensor_constant{len(self.constants)}"
+        taken = {*self._names.values(), *self.constants}
+        name = next(n for n in map("_tensor_constant{}".format, itertools.count()) if n not in taken)
         origin = self._plain_tensors.get(id(tensor))
         self.constants[name] = tensor
-        self.unknown_constants += origin is None
+        self.unknown_constants += origin is None and tensor not in self.from_arrays
         what = f"tensor attribute {origin!r}" if origin else f"a tensor of shape {tuple(tensor.shape)}"
         self.report.add(Note("constant", f"{what} is kept as a constant", find_source()))
         return name
@@ -153,10 +158,10 @@ class Tape:
             return {key: self.argument(item, grad) for key, item in value.items()}
         if isinstance(value, slice):
             return slice(*(self.argument(item, grad) for item in (value.start, value.stop, value.step)))
+        if isinstance(value, np.generic):
+            return value.item()
         if isinstance(value, _PLAIN_ARGUMENTS):
             return value
-        if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a numpy scalar
-            return value.item()
         raise CaptureError(
             f"an operator was given a {type(value).__name__}, which a graph cannot hold",
             where=str(find_source()),

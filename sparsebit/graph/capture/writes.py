@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -10,21 +11,35 @@ from torch import Tensor, nn
 
 from sparsebit.graph.capture.arguments import tensors_in
 from sparsebit.graph.capture.normalize import functional_twin, is_tensor_method
+from sparsebit.graph.capture.source import find_source
 from sparsebit.graph.capture.tape import Tape
 from sparsebit.graph.functional import overwrite, set_item
 
+_COMPARISONS = {
+    *(
+        "eq_",
+        "ne_",
+        "not_equal_",
+        "lt_",
+        "less_",
+        "le_",
+        "less_equal_",
+        "gt_",
+        "greater_",
+        "ge_",
+        "greater_equal_",
+    ),
+    *("logical_and_", "logical_or_", "logical_xor_", "logical_not_"),
+}
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 class Writes:
     """Decides for each write, and keeps what is needed to undo those into parameters."""
 
-    def __init__(self, tape: Tape, model: nn.Module, in_place: frozenset[int]) -> None:
+    def __init__(self, tape: Tape, model: nn.Module, in_place: frozenset[Hashable]) -> None:
         self._tape = tape
-        self._in_place = (
-            in_place  # writes, by their number, that an earlier recording found to be seen elsewhere
-        )
-        self._count = 0
+        self._in_place = in_place  # lines whose writes an earlier recording found to be seen elsewhere
         self._parameters = {
             p.untyped_storage()._cdata: p for p in model.parameters() if p.layout is torch.strided
         }
@@ -39,14 +54,14 @@ class Writes:
         tape = self._tape
         if tape.node_of(tensor) in tape.owned:
             return False
-        self._count += 1
+        line = find_source()
         aliases = [
             other for other in list(tape.nodes.keys()) if other is not tensor and _share(other, tensor)
         ]
-        if self._count in self._in_place or any(tape.nodes[other] in tape.owned for other in aliases):
+        if line in self._in_place or any(tape.nodes[other] in tape.owned for other in aliases):
             return False
         for other in aliases:
-            tape.stale[other] = self._count
+            tape.stale[other] = line
         return True
 
     def save(self, tensors: list[Tensor]) -> None:
@@ -86,7 +101,9 @@ def functional_call(
         return function, args, {key: value for key, value in kwargs.items() if key != "inplace"}
     if function is F.relu and len(args) > 1:
         return F.relu, args[:1], {}
-    if any(other.dtype != written.dtype for other in tensors_in(args[1:]) if other.dim()):
+    if name in _COMPARISONS or any(
+        other.dtype != written.dtype for other in tensors_in(args[1:]) if other.dim()
+    ):
         return None  # in place keeps the dtype, out of place promotes it
     twin = functional_twin(name)
     return (twin, args, kwargs) if twin is not None and is_tensor_method(function) else None

@@ -114,7 +114,12 @@ def hook(*_: Any) -> None: ...
 
 @pytest.mark.parametrize(
     "register",
-    ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_full_backward_pre_hook"],
+    [
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "register_full_backward_hook",
+        "register_full_backward_pre_hook",
+    ],
 )
 def test_hooks_are_seen_and_left_off_a_copy(register: str) -> None:
     module = nn.Linear(4, 4)
@@ -160,13 +165,11 @@ class AttentionCore(nn.Module):
         return weights @ q
 
 
-@pytest.mark.xfail(strict=True, reason="every stateless module that asks for training stays whole, whatever it computes")
 def test_a_stateless_module_with_operators_inside_is_opened() -> None:
     graph = capture(nn.Sequential(nn.Linear(4, 4), AttentionCore()).eval(), X)
     assert any(node.target is torch.softmax for node in graph.graph.nodes)
 
 
-@pytest.mark.xfail(strict=True, reason="only the class is asked; a patched module passes for the plain torch module")
 def test_a_module_with_a_forward_of_its_own_is_opened() -> None:
     linear = nn.Linear(4, 4)
     linear.forward = lambda x: nn.Linear.forward(linear, x) * 2  # type: ignore[method-assign,assignment]
@@ -175,7 +178,7 @@ def test_a_module_with_a_forward_of_its_own_is_opened() -> None:
     assert not any(node.op == "call_module" for node in graph.graph.nodes)
 
 
-# -- find_leaves ---------------------------------------------------------------------------------------------------
+# -- find_leaves -----------------------------------------------------------------------------------
 
 
 def tree() -> nn.Module:
@@ -255,9 +258,6 @@ def test_a_scripted_module_is_one_node() -> None:
     assert torch.equal(graph(X), model(X)) and list(graph.state_dict()) == list(model.state_dict())
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AttributeError, reason="a stateless scripted module has no forward on its class to look at"
-)
 @pytest.mark.parametrize("inner", [nn.ReLU(), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), Square()])
 def test_a_scripted_module_without_state_is_one_node(inner: nn.Module) -> None:
     model = Wrapper(scripted(inner)).eval()

@@ -22,7 +22,11 @@ def test_a_mode_constant_becomes_a_module_of_its_owner_in_its_owners_mode() -> N
         node.meta.update(module_path=path, mode_constant=ModeConstant(0.5, 0.0))
     plain = graph.call_module("1")
     place_mode_constants(shell, graph)
-    assert [shell.get_submodule(str(node.target))() for node in graph.nodes if node is not plain] == [0.0, 0.5, 0.5]
+    assert [shell.get_submodule(str(node.target))() for node in graph.nodes if node is not plain] == [
+        0.0,
+        0.5,
+        0.5,
+    ]
     assert not any("mode_constant" in node.meta for node in graph.nodes)
 
 

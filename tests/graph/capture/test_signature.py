@@ -89,7 +89,7 @@ def test_the_example_call_is_rebuilt_as_it_was_given(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CALLS if not CALLS[name][2]])
 def test_an_interpreter_runs_the_graph(name: str) -> None:
-    forward, args, kwargs = CALLS[name]
+    forward, args, _ = CALLS[name]
     graph = capture(model_of(forward), args, frontend="record")
     assert torch.equal(fx.Interpreter(graph).run(*args), graph(*args))
 
@@ -116,7 +116,11 @@ def test_a_missing_or_extra_argument_is_pythons_own_error(args: Any, kwargs: Any
         (({"a": X},), {}, "argument 'batch' has another structure"),
         (({"a": 3, "rest": (Y, None)},), {}, "argument 'batch_a' was a tensor when the model was captured"),
         (({"a": X, "rest": (Y, 1)},), {}, "argument 'batch_rest_1' is fixed in the captured graph"),
-        (({"a": X, "rest": (Y, None)},), {"options": {}}, "argument 'options' is fixed in the captured graph"),
+        (
+            ({"a": X, "rest": (Y, None)},),
+            {"options": {}},
+            "argument 'options' is fixed in the captured graph",
+        ),
     ],
 )
 def test_a_call_that_differs_in_structure_is_refused(args: Any, kwargs: Any, text: str) -> None:
@@ -152,9 +156,6 @@ def test_defaults_are_kept(default: Any) -> None:
     assert torch.equal(graph(X, default), X * 2) and torch.equal(graph(X), X * 2)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="torch.fx hashes the objects that generated code names, and treats torch's own and inf in its way"
-)
 @pytest.mark.parametrize("default", [[1, 2], {"a": 1}, torch.float64, float("inf"), torch.relu])
 def test_defaults_that_torch_fx_spells_itself_are_kept(default: Any) -> None:
     def forward(self: Any, x: Tensor, option: Any = default) -> Tensor:
@@ -175,15 +176,11 @@ def test_a_parameter_may_be_called_anything(name: str) -> None:
     assert torch.equal(graph(**{name: X, "other": torch.ones(5)}), X - 5)
 
 
-@pytest.mark.xfail(strict=True, reason="max becomes max_1 in the generated code before the parameter max_1 is read")
 def test_parameters_named_like_each_others_replacements() -> None:
     graph = capture(model_of(lambda self, max, max_1: max - max_1), (X, Y))
     assert torch.equal(graph(X, Y), X - Y)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="where all inputs are tensors the call is not checked: None runs through the graph"
-)
 def test_leaving_out_a_tensor_that_was_given_in_the_example_is_refused() -> None:
     def forward(self: Any, x: Tensor, bias: Tensor | None = None) -> Tensor:
         if bias is None:
@@ -195,9 +192,6 @@ def test_leaving_out_a_tensor_that_was_given_in_the_example_is_refused() -> None
         graph(X)  # the model gives x * 100, the graph x
 
 
-@pytest.mark.xfail(
-    strict=True, reason="where all inputs are tensors the call is not checked: a number runs through the graph"
-)
 def test_a_number_for_a_tensor_is_refused() -> None:
     with pytest.raises(CaptureError, match="argument 'b' was a tensor when the model was captured"):
         capture(model_of(two), (X, Y))(X, 3.0)
@@ -213,7 +207,7 @@ def test_a_tensor_as_a_default_can_be_replaced_in_a_call() -> None:
     assert torch.equal(graph(X, X), X - X)
 
 
-# -- outputs ------------------------------------------------------------------------------------------------------
+# -- outputs ---------------------------------------------------------------------------------------
 
 simple = st.recursive(
     st.one_of(st.just("t"), st.none(), st.integers(-3, 3), st.text(max_size=2), st.just(float("inf"))),
@@ -288,13 +282,11 @@ def test_a_replaced_code_generator_has_no_signature() -> None:
     assert isinstance(graph, CapturedModule) and graph.call_signature is None
 
 
-@pytest.mark.xfail(strict=True, reason="torch.Size is rebuilt as a plain tuple, without numel()")
 def test_a_size_in_the_output_is_a_size() -> None:
     graph = capture(model_of(lambda self, x: x.shape), X)
     assert isinstance(graph(torch.ones(3)), torch.Size)
 
 
-@pytest.mark.xfail(strict=True, reason="a size as a key of the output stays the example's, without a warning")
 def test_a_size_as_a_key_of_the_output_follows_the_input_or_is_told() -> None:
     with pytest.warns(UserWarning):
         capture(model_of(lambda self, x: {x.size(0): x}), X)

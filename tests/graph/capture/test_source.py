@@ -18,7 +18,11 @@ from sparsebit.graph.capture.source import Source, find_source, is_foreign, sour
 
 def line_of(text: str) -> int:
     """The number of the line in this file that holds a text."""
-    return next(n for n, line in enumerate(Path(__file__).read_text().splitlines(), 1) if line.strip().startswith(text))
+    return next(
+        n
+        for n, line in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if line.strip().startswith(text)
+    )
 
 
 class Broken(nn.Module):

@@ -1,0 +1,40 @@
+"""Observers: each measures, from a stream of data, the range that a grid should cover."""
+
+from sparsebit.quantization.numerics import GridSpec
+from sparsebit.quantization.observers.aciq import ACIQ
+from sparsebit.quantization.observers.base import (
+    OBSERVERS,
+    CalibrationError,
+    Observer,
+    Range,
+    WholeTensorObserver,
+    observe,
+    register_observer,
+)
+from sparsebit.quantization.observers.distributed import merge_across_processes
+from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver
+from sparsebit.quantization.observers.kl_histogram import KLHistogram
+from sparsebit.quantization.observers.minmax import MinMax
+from sparsebit.quantization.observers.moving_average import MovingAverage
+from sparsebit.quantization.observers.mse import MSE
+from sparsebit.quantization.observers.percentile import Percentile
+
+__all__ = [
+    "ACIQ",
+    "MSE",
+    "OBSERVERS",
+    "CalibrationError",
+    "GridSpec",
+    "Histogram",
+    "HistogramObserver",
+    "KLHistogram",
+    "MinMax",
+    "MovingAverage",
+    "Observer",
+    "Percentile",
+    "Range",
+    "WholeTensorObserver",
+    "merge_across_processes",
+    "observe",
+    "register_observer",
+]

@@ -1,0 +1,146 @@
+"""A histogram that grows without losing anything, and the observers that only differ in how they read it.
+
+Row c covers ``[-2^e, 2^e)`` with ``2 * bins`` bins of width ``2^e / bins``, where e is the smallest exponent that
+covers the data seen so far. When a larger value comes, e grows, and because widths are powers of two every old bin lies
+inside exactly one new bin: counts move over whole. Dividing by the width and rounding down are exact in floating
+point too, so the state is a function of the set of values alone. Order, batch size and merging change nothing, not even
+the last bit.
+
+Between half and all of the bins on the longer side are in use: a value is known to one part in ``bins / 2`` of
+the largest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sparsebit.errors import ConfigError
+from sparsebit.quantization.observers.base import Observer, extremes, float_dtype, no_range
+
+# Rows of zeros, and of numbers so small that the reciprocal of a bin would overflow in float32, cover this.
+SMALLEST_EXPONENT = -100
+
+# Elements binned at a time. On a CPU the intermediate values should stay in the cache.
+CPU_CHUNK, DEVICE_CHUNK = 2**17, 2**23
+MOST_ROWS_AT_A_TIME = 512  # so that row * bins + bin is exact in float32
+
+
+class Histogram(NamedTuple):
+    """How often each row had a value in each bin, and the exact extremes."""
+
+    counts: Tensor  # [C, 2 * bins], int64; column j counts floor(x / width) = j - bins
+    exponent: Tensor  # [C], int32; the row covers [-2^exponent, 2^exponent)
+    lo: Tensor  # [C], smallest value seen; +inf before any
+    hi: Tensor  # [C], largest value seen; -inf before any
+
+
+def empty_histogram(x: Tensor, bins: int) -> Histogram:
+    """No data, for rows like those of ``x`` [C, N]."""
+    counts = torch.zeros(len(x), 2 * bins, dtype=torch.int64, device=x.device)
+    exponent = torch.full((len(x),), SMALLEST_EXPONENT, dtype=torch.int32, device=x.device)
+    return Histogram(counts, exponent, *no_range(x))
+
+
+def add_to_histogram(histogram: Histogram, x: Tensor) -> Histogram:
+    """Count the values of ``x`` [C, N] in. Raises ``CalibrationError`` on NaN or infinity."""
+    if x.numel() == 0:
+        return histogram
+    lo, hi = extremes(x)
+    largest = torch.maximum(hi, -lo).clamp_(min=2.0 ** (SMALLEST_EXPONENT - 1))
+    exponent = torch.maximum(histogram.exponent, torch.frexp(largest).exponent)
+    grown = grow(histogram, exponent)
+    return Histogram(
+        _count(x, grown.exponent, grown.counts),
+        exponent,
+        torch.minimum(histogram.lo, lo),
+        torch.maximum(histogram.hi, hi),
+    )
+
+
+def merge_histograms(a: Histogram, b: Histogram) -> Histogram:
+    """The histogram of all data of both, exactly."""
+    exponent = torch.maximum(a.exponent, b.exponent)
+    a, b = grow(a, exponent), grow(b, exponent)
+    return Histogram(a.counts + b.counts, exponent, torch.minimum(a.lo, b.lo), torch.maximum(a.hi, b.hi))
+
+
+def grow(histogram: Histogram, exponent: Tensor) -> Histogram:
+    """The same data on a wider range; ``exponent`` [C] is nowhere smaller than the histogram's."""
+    shift = exponent - histogram.exponent
+    if not shift.any():
+        return histogram
+    shift = shift.clamp(max=62)  # nearly all bits of an int64; a longer shift is undefined
+    bins = histogram.counts.shape[1] // 2
+    signed = torch.arange(-bins, bins, device=exponent.device)
+    place = (signed >> shift[:, None]) + bins  # shifting right rounds down, as floor does
+    counts = torch.zeros_like(histogram.counts).scatter_add_(1, place, histogram.counts)
+    return histogram._replace(counts=counts, exponent=exponent)
+
+
+def bin_edges(histogram: Histogram) -> Tensor:
+    """Where the bins start and end, [C, 2 * bins + 1], float64."""
+    bins = histogram.counts.shape[1] // 2
+    signed = torch.arange(-bins, bins + 1, dtype=torch.float64, device=histogram.counts.device)
+    return signed * bin_width(histogram)[:, None]
+
+
+def bin_width(histogram: Histogram) -> Tensor:
+    """The width of the bins of each row, [C], float64."""
+    bins = histogram.counts.shape[1] // 2
+    return _power_of_two(histogram.exponent, torch.float64) / bins
+
+
+def _count(x: Tensor, exponent: Tensor, counts: Tensor) -> Tensor:
+    """``counts`` with the values of ``x`` [C, N] added, which the range covers."""
+    bins = counts.shape[1] // 2
+    wide = float_dtype(x)
+    per_width = _power_of_two(bins.bit_length() - 1 - exponent, wide)[:, None]
+    chunk = CPU_CHUNK if x.device.type == "cpu" else DEVICE_CHUNK
+    height = min(max(1, chunk // x.shape[1]), MOST_ROWS_AT_A_TIME, len(x))
+    offset = torch.arange(bins, height * 2 * bins, 2 * bins, dtype=wide, device=x.device)[:, None]
+    counts = counts.clone()
+    for rows, factor, into in zip(
+        x.split(height), per_width.split(height), counts.split(height), strict=True
+    ):
+        for part in rows.split(max(1, chunk // height), dim=1):
+            # Multiplying by a power of two and rounding down are exact; only then is anything added.
+            index = torch.mul(part, factor).floor_().add_(offset[: len(rows)])
+            found = torch.bincount(index.to(torch.int32).flatten(), minlength=len(rows) * 2 * bins)
+            into += found.view(into.shape)
+    return counts
+
+
+def _power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.ldexp(torch.ones_like(exponent, dtype=dtype), exponent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramObserver(Observer[Histogram]):
+    """Collects a histogram of ``bins`` bins to each side of zero; subclasses say which range to take from it.
+
+    Takes 16 bytes a bin and row: 32 KiB for a tensor with one range.
+    """
+
+    bins: int = 2048
+
+    def __post_init__(self) -> None:
+        if self.bins.bit_count() != 1 or not 64 <= self.bins <= 8192:
+            raise ConfigError(
+                "bins of a histogram", expected="a power of two from 64 to 8192", got=str(self.bins)
+            )
+
+    def init(self, x: Tensor) -> Histogram:
+        """An empty histogram."""
+        return empty_histogram(x, self.bins)
+
+    def update(self, state: Histogram, x: Tensor) -> Histogram:
+        """Count ``x`` [C, N] in."""
+        return add_to_histogram(state, x.detach())
+
+    def merge(self, a: Histogram, b: Histogram) -> Histogram:
+        """The histogram of all data of both, exactly."""
+        return merge_histograms(a, b)

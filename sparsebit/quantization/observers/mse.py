@@ -1,0 +1,141 @@
+"""The range whose grid reproduces the data with the least squared error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsebit.errors import ConfigError
+from sparsebit.quantization.numerics import GridSpec, QParams, fake_quantize
+from sparsebit.quantization.observers.base import Range, extremes, float_dtype, register_observer
+from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_edges
+
+# Elements worked on at a time, few enough for a cache.
+CPU_CHUNK, DEVICE_CHUNK = 2**17, 2**23
+ROUNDS = 4
+
+
+@register_observer("mse")
+@dataclass(frozen=True, kw_only=True)
+class MSE(HistogramObserver):
+    """Tries the data's range shrunk by 0, 1, 2, ... 79 % and keeps the best, the widest one of equals.
+
+    Where the smallest is best, far outliers are at work, and the search goes on from there, at most ROUNDS times.
+    The error is that of the grid which the range would really get. From a stream it is computed on the histogram, as
+    if values were spread evenly inside each bin, and zero in the two bins at zero. ``observe``, for weights, takes
+    the values themselves.
+
+    Example:
+        >>> x = torch.tensor([[-1.0, 1.0, 1.0, 1.05]])
+        >>> bool(MSE().observe(x, GridSpec(bits=2)).hi < 1.05)
+        True
+    """
+
+    steps: int = 80
+    shrink: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 1 or not 0 < 1 - self.shrink * (self.steps - 1) <= 1:
+            raise ConfigError(
+                "mse: the range would shrink to nothing",
+                expected="steps >= 1 and shrink * (steps - 1) < 1",
+                got=f"steps={self.steps}, shrink={self.shrink}",
+            )
+
+    def finish(self, state: Histogram, grid: GridSpec) -> Range:
+        """The best of the ranges by the histogram."""
+        return self._search(Range(state.lo.clamp(max=0), state.hi.clamp(min=0)), state, grid)
+
+    def observe(self, x: Tensor, grid: GridSpec) -> Range:
+        """The best of the ranges by the values of ``x`` [C, N] themselves."""
+        lo, hi = extremes(x.detach())
+        return self._search(Range(lo.clamp(max=0), hi.clamp(min=0)), x.detach(), grid)
+
+    def _search(self, full: Range, data: Histogram | Tensor, grid: GridSpec, rounds: int = ROUNDS) -> Range:
+        shares = 1 - self.shrink * torch.arange(self.steps, dtype=full.lo.dtype, device=full.lo.device)
+        candidates = grid.qparams(full.lo * shares[:, None], full.hi * shares[:, None])  # [steps, C]
+        errors = (
+            histogram_errors(data, candidates)
+            if isinstance(data, Histogram)
+            else value_errors(data, candidates)
+        )
+        best = errors.argmin(0)
+        found = Range(full.lo * shares[best], full.hi * shares[best])
+        further = best == self.steps - 1
+        if self.steps > 1 and rounds > 1 and further.any():
+            rest = (
+                Histogram(*(field[further] for field in data))
+                if isinstance(data, Histogram)
+                else data[further]
+            )
+            smaller = self._search(Range(found.lo[further], found.hi[further]), rest, grid, rounds - 1)
+            found.lo[further], found.hi[further] = smaller
+        return found
+
+
+def value_errors(x: Tensor, candidates: QParams) -> Tensor:
+    """Sum of squared errors of each row of ``x`` [C, N] on each of K grids a row ([K, C]); [K, C], float64."""
+    errors = torch.zeros(candidates.scale.shape, dtype=torch.float64, device=x.device)
+    chunk = CPU_CHUNK if x.device.type == "cpu" else DEVICE_CHUNK
+    height = max(1, min(len(x), chunk // max(1, x.shape[1])))
+    for start in range(0, len(x), height):
+        rows = slice(start, start + height)
+        for part in x[rows].split(max(1, chunk // height), dim=1):
+            values = part.to(float_dtype(x))
+            for step in range(len(errors)):
+                grid = candidates._replace(
+                    scale=candidates.scale[step, rows, None],
+                    zero_point=candidates.zero_point[step, rows, None],
+                )
+                error = torch.linalg.vector_norm(fake_quantize(values, grid).sub_(values), dim=1)
+                errors[step, rows] += error.double().square_()
+    return errors
+
+
+def histogram_errors(histogram: Histogram, candidates: QParams) -> Tensor:
+    """The same from a histogram, with the values of a bin spread evenly over it; [K, C], float64."""
+    errors = torch.zeros(candidates.scale.shape, dtype=torch.float64, device=histogram.counts.device)
+    for row, (counts, edges) in enumerate(zip(histogram.counts, bin_edges(histogram), strict=True)):
+        counts = counts.double()
+        counts[len(counts) // 2 - 1 : len(counts) // 2 + 1] = (
+            0  # nearly all of these are zeros, which are exact
+        )
+        used = counts.nonzero()
+        if len(used) == 0:
+            continue
+        first, last = int(used[0]), int(used[-1]) + 1
+        # Bins end where the data does: values clipped to [0, 6] make a spike at exactly 6.
+        ends = torch.minimum(torch.maximum(edges[first : last + 1], histogram.lo[row]), histogram.hi[row])
+        grids = candidates._replace(
+            scale=candidates.scale[:, row, None].double(),
+            zero_point=candidates.zero_point[:, row, None].double(),
+        )  # [K, 1]
+        mean = _mean_errors(ends, grids) if grids.dtype == "int" else _middle_errors(ends, grids)
+        errors[:, row] = mean @ counts[first:last]
+    return errors
+
+
+def _mean_errors(edges: Tensor, grids: QParams) -> Tensor:
+    """Mean squared error of numbers spread evenly between neighbouring edges ([E]) on integer grids; [K, E - 1].
+
+    Where x rounds to n steps of s, the error is ``(x - n s)^2``, and its integral from 0 to x is ``F(x) = n s^3 / 12 +
+    (x - n s)^3 / 3``: all of the cells passed, and a part of the last. Clamping n extends the first and last cell to
+    infinity, so the formula covers clipping too.
+    """
+    steps = (edges / grids.scale).round_()
+    steps = steps.clamp_(min=grids.qmin - grids.zero_point).clamp_(max=grids.qmax - grids.zero_point)
+    error = edges - steps * grids.scale
+    integral = steps.mul_(grids.scale**3 / 12).add_(error**3, alpha=1 / 3)
+    width = edges.diff()
+    return torch.where(
+        width > 0, integral.diff(dim=1) / width.clamp(min=torch.finfo(width.dtype).tiny), error[:, 1:] ** 2
+    )
+
+
+def _middle_errors(edges: Tensor, grids: QParams) -> Tensor:
+    """The squared error in the middle between neighbouring edges; [K, E - 1]. Exact enough for 8-bit floats."""
+    middle = ((edges[1:] + edges[:-1]) / 2).expand(len(grids.scale), -1)
+    return (fake_quantize(middle, grids) - middle).square_()
