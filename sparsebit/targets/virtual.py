@@ -45,7 +45,7 @@ _OTHERS = (
         "adaptive_avg_pool2d",
         "adaptive_avg_pool3d",
     ),
-    *("interpolate"),
+    "interpolate",
 )
 
 VIRTUAL = Target(

@@ -143,7 +143,7 @@ def test_activations_of_any_rank_have_channels(shape: tuple[int, ...], layout: s
     assert row_count(shape, rows) == channels
     assert to_rows(torch.zeros(shape), rows).shape == (channels, math.prod(shape) // channels)
     for kind in ("tensor", "token"):
-        assert to_rows(torch.zeros(shape), Rows(kind=kind)).numel() == math.prod(shape)  # type: ignore[arg-type]
+        assert to_rows(torch.zeros(shape), Rows(kind=kind)).numel() == math.prod(shape)
 
 
 @pytest.mark.parametrize(

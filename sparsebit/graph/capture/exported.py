@@ -20,7 +20,7 @@ from sparsebit.graph.capture.mode import merge_modes
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
 from sparsebit.graph.capture.normalize import canonical_aten
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
-from sparsebit.graph.capture.report import CaptureReport
+from sparsebit.graph.capture.report import CaptureReport, Note
 from sparsebit.graph.capture.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.source import source_of_error
 from sparsebit.graph.capture.structure import Tree, flatten, leaves_of, shift
@@ -65,6 +65,10 @@ def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) ->
     It is exported in both modes, so that what depends on ``training`` follows the mode.
     """
     program = _export(model, args, kwargs)
+    report = CaptureReport(frontend="exported")
+    if any(1 in value.shape for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)):
+        text = "torch.export fixes dimensions of extent 1 in the example; give an example with at least 2 of each"
+        report.add(Note("size-fixed", text))
     graph = _convert(_unlifted(program), model)
     raised = {str(n.target): model.get_submodule(str(n.target)) for n in graph.nodes if n.op == "call_module"}
     in_place = {path: module for path, module in raised.items() if getattr(module, "inplace", False) is True}
@@ -80,7 +84,9 @@ def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) ->
             shell.add_module(name, tensor)
         else:
             shell.register_buffer(name, tensor.detach(), persistent=False)
-    return _finish(shell, graph, signature, type(model).__name__, conflict)
+    module = _finish(shell, graph, signature, type(model).__name__, conflict)
+    module.capture_report = report
+    return module
 
 
 def _finish(
@@ -280,7 +286,8 @@ def _mutates(node: fx.Node) -> bool:
 def _raise_module(graph: fx.Graph, node: fx.Node, model: nn.Module) -> bool:
     """Replace the single operator of a ``torch.nn`` module by a call of the module."""
     path = node.meta["module_path"]
-    if not path or not _has(model, path) or node.meta.get("mutates"):
+    single = isinstance(node.target, torch._ops.OpOverload)
+    if not path or not single or not _has(model, path) or node.meta.get("mutates"):
         return False
     module = _get(model, path)
     if not isinstance(module, nn.Module) or module is model or not is_torch_leaf(module):

@@ -89,7 +89,9 @@ def capture(
             hint="use frontend='record' for that",
         )
     if frontend == "exported":
-        return from_model(model, positional, keyword)
+        exported = from_model(model, positional, keyword)
+        _warn(exported)
+        return exported
     captured = record(model, positional, keyword, skip=skip, on_data=on_data)
     _warn(captured)
     return captured

@@ -42,7 +42,7 @@ _RANDOM = {
     ),
     *("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "rrelu"),
 }
-_DATA_SHAPED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"}
+_DATA_SHAPED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "bincount"}
 
 
 class Origins:
@@ -51,7 +51,8 @@ class Origins:
     def __init__(self) -> None:
         self.data: set[fx.Node] = set()  # depends on the numbers in the inputs
         self.random: set[fx.Node] = set()
-        self.data_shaped: set[fx.Node] = set()  # even its shape depends on them
+        self.counted: set[fx.Node] = set()  # has as many rows as the data say
+        self.data_shaped: set[fx.Node] = set()  # comes from something that has
         self.varying = (
             WeakTensorKeyDictionary()
         )  # tensor → for each dimension, whether it follows the inputs'
@@ -65,12 +66,17 @@ class Origins:
             self.random.add(node)
             node.meta["random"] = True
         masked = name == "__getitem__" and any(t.dtype in (torch.bool, torch.uint8) for t in tensors[1:])
-        if name in _DATA_SHAPED or masked or given & self.data_shaped:
+        positions = (name == "where" and len(tensors) == 1) or (
+            name == "repeat_interleave" and len(tensors) > 1
+        )
+        if name in _DATA_SHAPED or masked or positions:
+            self.counted.add(node)
+        if node in self.counted or given & self.data_shaped:
             self.data_shaped.add(node)
 
     def copy(self, source: fx.Node, node: fx.Node) -> None:
         """A part of a value, or the value itself in another node."""
-        for group in (self.data, self.random, self.data_shaped):
+        for group in (self.data, self.random, self.counted, self.data_shaped):
             if source in group:
                 group.add(node)
 

@@ -79,6 +79,11 @@ def _patched(recorder: Recorder, paths: dict[int, str], leaves: LeafModules) -> 
             return call_script(function, *args, **kwargs)
         return source(*args, **kwargs)
 
+    detect = torch.nn.modules.transformer._detect_is_causal_mask
+    # torch looks at the mask's numbers to save work; a mask is then always applied as it is
+    torch.nn.modules.transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(
+        is_causal
+    )
     for module in leaves.hooked.values():
         module.__dict__["forward"] = functools.partial(hooked_forward, module)
     torch.jit.ScriptFunction.__call__ = script_call  # type: ignore[method-assign,assignment]
@@ -94,6 +99,7 @@ def _patched(recorder: Recorder, paths: dict[int, str], leaves: LeafModules) -> 
         torch.autograd.Function.apply = apply  # type: ignore[method-assign]
         nn.Module.__call__ = call_module  # type: ignore[method-assign]
         torch.jit.ScriptFunction.__call__ = call_script  # type: ignore[method-assign]
+        torch.nn.modules.transformer._detect_is_causal_mask = detect
         for module in leaves.hooked.values():
             module.__dict__.pop("forward", None)
 

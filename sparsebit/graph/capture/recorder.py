@@ -111,6 +111,12 @@ class Recorder(TorchFunctionMode):
             return self._read_size(func, name, args, kwargs)
         if func is torch._C._set_grad_enabled:
             return func(*args)
+        if func is Tensor.detach_:
+            self.tape.nodes[args[0]] = self.tape.add_node("call_function", torch.detach, args, {}, True)
+            self.tape.nodes[args[0]].meta["value"] = describe(args[0])
+            return args[0]
+        if name == "register_hook":
+            self.note("data", "a hook on a tensor's gradient is not part of the graph")
         if func in _OPENED:
             with self:
                 return _OPENED[func](*args, **kwargs)
@@ -120,6 +126,10 @@ class Recorder(TorchFunctionMode):
         """Declare an input; all its sizes may vary, and what follows from its numbers depends on data."""
         self.origins.data.add(self.tape.add_placeholder(name, tensor))
         self.origins.varying[tensor] = (True,) * tensor.dim()
+
+    def depends_on_data(self, value: Any) -> bool:
+        """Whether a value is a recorded tensor that depends on the inputs' numbers."""
+        return isinstance(value, Tensor) and self.tape.nodes.get(value) in self.origins.data
 
     def close(self, outputs: list[Any]) -> None:
         """The run is over; sizes that outlive it are plain numbers from here on."""
@@ -136,6 +146,14 @@ class Recorder(TorchFunctionMode):
             self.writes.save(tensors)
         result = self._execute(func, plain_sizes(args), plain_sizes(kwargs))
         written = [t for t, version in zip(tensors, versions, strict=True) if _version(t) != version]
+        if (
+            not written
+            and tensors
+            and tensors[0].is_inference()
+            and _looks_in_place(name)
+            and result is tensors[0]
+        ):
+            written = tensors[:1]  # tensors of inference mode do not count their writes
         if result is NotImplemented or any(isinstance(item, np.ndarray) for item in items_in((args, kwargs))):
             for tensor in tensors_in(result):
                 self.tape.from_arrays[tensor] = True
@@ -144,8 +162,8 @@ class Recorder(TorchFunctionMode):
             if tensors and name not in _METADATA:
                 self._data_read(_READS.get(name, f"{name}: a tensor's value outside the graph"), tensors)
             return result
-        if name in ("unbind", "split") and tensors and not any(isinstance(arg, list | tuple) for arg in args):
-            self._parts_counted(tensors[0], args[1 if name == "unbind" else 2 :], kwargs)
+        if name == "unbind" and tensors and self.tape.node_of(tensors[0]) in self.origins.data_shaped:
+            self._data_read("a Python loop over rows whose number depends on the data", tensors[:1])
         if written and (result is None or result is written[0]):
             return self._record_write(func, name, args, kwargs, written[0], result)
         if not written:
@@ -180,14 +198,6 @@ class Recorder(TorchFunctionMode):
                 result = _distinct(result, tensors)
             self._finish(node, result, type(module).__name__, args, kwargs, grad)
             return result
-
-    def _parts_counted(self, tensor: Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A tensor is taken apart along a dimension, which ``rest`` begins with, into as many parts as it is long."""
-        if self.tape.node_of(tensor) in self.origins.data_shaped:
-            self._data_read("a Python loop over rows whose number depends on the data", [tensor])
-        dim = kwargs.get("dim", rest[0] if rest else 0)
-        if self.origins.varies(tensor, plain_sizes(dim) % max(tensor.dim(), 1)):
-            self.note("size-fixed", "a tensor is taken apart into as many parts as the example had")
 
     def _record_write(
         self,
@@ -283,9 +293,21 @@ class Recorder(TorchFunctionMode):
 
     def _write_property(self, func: Any, args: tuple[Any, ...]) -> Any:
         name, tensor, value = func.__self__.__name__, args[0], args[1]
-        if name == "data" and isinstance(value, Tensor) and tensor in self.tape.nodes:
-            self.tape.nodes[tensor] = self.tape.node_of(value)
-        return self._execute(func, args, {})
+        if name != "data" or not isinstance(value, Tensor):
+            return self._execute(func, args, {})
+        if tensor.shape != value.shape or tensor.dtype != value.dtype:
+            raise CaptureError(
+                "a tensor was given data of another shape or dtype, which a graph cannot do",
+                where=str(find_source()),
+                hint="make a new tensor instead of assigning to .data",
+            )
+        self.writes.save([tensor])
+        node = self.tape.without_grad("call_function", Tensor.copy_, (tensor, value), {})
+        node.meta.update(mutates=True, value=describe(tensor))
+        self.tape.owned.add(node)
+        self.origins.copy(self.tape.node_of(value), node)
+        self.tape.nodes[tensor] = node
+        return self._execute(Tensor.copy_, (tensor, value), {})
 
     def _read_size(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor = args[0]
@@ -321,7 +343,9 @@ class Recorder(TorchFunctionMode):
         return SizeInt.of(value, expression, self, self.origins.varies(tensor, place))
 
     def size_lost(self, size: Any, how: str) -> None:
-        """A size became a plain number; worth a warning if it can vary."""
+        """A size became a plain number; worth a warning if it can vary, and a refusal if it depends on data."""
+        if not self.quiet and not self.closed and self._counts_data(size):
+            self._data_read(f"{how}, where the size depends on the data", [])
         if not self.quiet and not self.closed and size.varies:
             self.note("size-fixed", f"{how}: {size!r} stays {size!r} whatever the input")
 
@@ -329,6 +353,8 @@ class Recorder(TorchFunctionMode):
         self, size: Any, function: Callable[..., bool], operands: tuple[Any, ...], result: bool
     ) -> None:
         """Python branched on a size: check in the graph that it would branch the same way again."""
+        if not self.quiet and not self.closed and any(map(self._counts_data, operands)):
+            self._data_read("a branch on a size that depends on the data", [])
         varies = any(getattr(operand, "varies", False) for operand in operands)
         comparing = sys._getframe(2)  # frame 1 is the size's own method
         if self.quiet or self.closed or not varies or is_foreign(comparing.f_code.co_filename):
@@ -342,9 +368,15 @@ class Recorder(TorchFunctionMode):
 
     # -- numbers that leave the graph -------------------------------------------------------------------------
 
+    def _counts_data(self, size: Any) -> bool:
+        """Whether a size is that of a result whose shape depends on the data, such as ``nonzero``."""
+        operands = getattr(getattr(size, "expression", size), "operands", ())
+        return any(operand in self.origins.counted or self._counts_data(operand) for operand in operands)
+
     def _data_read(self, text: str, tensors: list[Tensor]) -> None:
+        """Numbers leave the graph; without tensors, the size of something that depends on data."""
         nodes = {self.tape.node_of(tensor) for tensor in tensors}
-        if nodes & self.origins.data:
+        if nodes & self.origins.data or not tensors:
             if self.on_data == "refuse":
                 self.refusal = DataDependenceError(
                     f"the model's control flow depends on its input data: {text}",
@@ -380,6 +412,10 @@ class BelowRecorder(TorchDispatchMode):
                 text = "work below the torch API is recorded with the example's sizes"
                 self.recorder.note("size-fixed", text)
             return self.recorder.record(func, args, kwargs or {})
+
+
+def _looks_in_place(name: str) -> bool:
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
 def _is_tensor(value: Any) -> bool:

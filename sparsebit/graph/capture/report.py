@@ -7,9 +7,11 @@ from typing import Literal
 
 from sparsebit.graph.capture.source import Source
 
-NoteKind = Literal["size-fixed", "size-branch", "data", "random", "constant", "hooks", "mode", "mutation"]
+NoteKind = Literal[
+    "size-fixed", "size-branch", "data", "random", "constant", "hooks", "mode", "mutation", "state"
+]
 # Notes of these kinds can make the graph differ from the model on other inputs, so they are also warned about.
-WARNED: tuple[NoteKind, ...] = ("size-fixed", "data", "random")
+WARNED: tuple[NoteKind, ...] = ("size-fixed", "data", "random", "state")
 
 
 @dataclass(frozen=True)

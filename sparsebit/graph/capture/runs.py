@@ -26,8 +26,10 @@ from sparsebit.graph.capture.snapshot import undisturbed
 from sparsebit.graph.capture.source import source_of_error
 from sparsebit.graph.capture.structure import Branch, Tree, flatten, leaves_of
 from sparsebit.graph.capture.tape import StaleRead
+from sparsebit.graph.value import tensors_in
 
 _CHEAP = 5_000_000  # numbers computed in a run that is repeated without a thought
+_SHORT = 2_000  # and nodes recorded in it
 
 
 @dataclass
@@ -55,31 +57,44 @@ class Runs:
         named = reversed(list(model.named_modules(remove_duplicate=False)))
         self._paths = {id(module): name for name, module in named}  # the first name of a shared module
         self._announced = self._below = False
-        self._names_replaced = True
+        self._names_replaced = False
 
     def record_best(self, report: CaptureReport) -> Trace:
         """Record; again in another way where the first recording was not good enough.
 
         A model that reads its data may have another way for graph capture (transformers skips masks that are all ones,
-        but not while ``torch.compiler.is_exporting()``). One that fails may mind the stand-ins for ``int`` and
-        ``float`` in its files (as dtypes, torch knows only the real ones). Tensors out of nowhere are either Python
-        state of the model, or come from work below the torch API, which a recording at that level shows.
+        but not while ``torch.compiler.is_exporting()``). Tensors out of nowhere are either Python state of the model,
+        or come from work below the torch API, which a recording at that level shows. Where sizes were lost, more of the
+        stand-ins of ``size_names`` may keep them, if the model does the same with them.
         """
         notes = list(report.notes)
         try:
             trace = self.record(report)
-        except CaptureError as error:
-            report.notes = notes
-            self._announced = isinstance(error, DataDependenceError)
-            self._names_replaced = self._announced
+        except DataDependenceError as refusal:
+            report.notes, self._announced = notes, True
             try:
                 trace = self.record(report)
             except CaptureError:
-                raise error from error.__cause__
+                raise refusal from None
         if trace.recorder.tape.unknown_constants:
             report.notes, self._below = notes, True
             trace = self.record(report)
+        if report.of_kind("size-fixed") and not self._below:
+            trace = self._with_stand_ins(trace, report, notes)
         return trace
+
+    def _with_stand_ins(self, trace: Trace, report: CaptureReport, notes: list[Note]) -> Trace:
+        kept = CaptureReport(report.frontend, notes)
+        self._names_replaced = True
+        try:
+            better = self.record(kept)
+        except CaptureError:
+            better = None
+        if better is None or _computation(better) != _computation(trace):
+            self._names_replaced = False  # the model minds them: ``type(k) is int``, ``dtype=float``
+            return trace
+        report.notes = kept.notes
+        return better
 
     def record(self, report: CaptureReport) -> Trace:
         """Record one run; again for each line whose write in place turns out to be visible elsewhere."""
@@ -103,10 +118,12 @@ class Runs:
             undisturbed(self.model, self.inputs) as snapshot,
         ):
             try:
-                inputs = [leaf.detach().clone() for leaf in self.inputs]
+                inputs = [leaf.detach().clone().requires_grad_(leaf.requires_grad) for leaf in self.inputs]
                 result = self._run(recorder, inputs)
                 for name, tensor in snapshot.reassigned():
                     recorder.tape.add_assignment(name, snapshot.original(name), tensor)
+                for name in snapshot.carried(recorder.depends_on_data):
+                    recorder.note("state", f"the model keeps {name!r} from call to call; the graph does not")
                 flat, output = flatten(result, "output", _is_output)
                 for size in _size_keys(output):
                     recorder.size_lost(size, "key of an output")
@@ -125,8 +142,7 @@ class Runs:
         args, kwargs = self.signature.rebuild_call(inputs, self._positional, self._keywords)
         with contextlib.ExitStack() as stack:
             stack.enter_context(recording(recorder, self._paths, self.leaf_modules))
-            if self._names_replaced:
-                stack.enter_context(size_names(recorder, self.model))
+            stack.enter_context(size_names(recorder, self.model, everything=self._names_replaced))
             if self._announced:
                 stack.enter_context(announcing_capture())
             if self._below:
@@ -166,32 +182,52 @@ class Runs:
         return names
 
     def check_sizes(self, trace: Trace) -> None:
-        """Record again with each dimension of the inputs one longer, and tell which numbers should have followed.
+        """Record again with each dimension of the inputs twice as long, and tell which numbers should have followed.
 
         A size can turn into a plain number where Python leaves no trace: ``0.5 * x.size(0)``. Only for examples that
         run in no time; and a model that takes no other size has nothing to be told about. Only on the CPU: on a GPU
         a size that does not fit may end in a device assertion, which takes the whole process down.
         """
         probed = all(leaf.device.type == "cpu" and leaf.layout is torch.strided for leaf in self.inputs)
-        if not self.inputs or not probed or trace.recorder.tape.values_recorded() > _CHEAP:
+        tape = trace.recorder.tape
+        if not self.inputs or not probed or tape.values_recorded() > _CHEAP or len(tape.graph.nodes) > _SHORT:
             return
         extents = dict.fromkeys(pair for leaf in self.inputs for pair in enumerate(leaf.shape))
         for dim, size in extents:
             other = self._record_longer(dim, size)
             if other is None:
                 continue
+            self._compare_parts(trace, other, dim)
             for node, here, there in differing_constants(
                 trace.recorder.tape.graph, other.recorder.tape.graph
             ):
-                text = f"{here!r} follows from dimension {dim} of the inputs (one longer gives {there!r}) but is fixed"
+                text = f"{here!r} follows from dimension {dim} of the inputs (twice as long gives {there!r})"
+                text += " but is fixed"
                 trace.recorder.report.add(Note("size-fixed", text, node.meta.get("source")))
+
+    def _compare_parts(self, trace: Trace, other: Trace, dim: int) -> None:
+        """Tell what a recording with longer inputs took apart into more pieces, or made out of sight of us."""
+        add = trace.recorder.report.add
+        for (count, source), (more, _) in zip(_parts(trace), _parts(other), strict=False):
+            if count != more:
+                add(
+                    Note(
+                        "size-fixed",
+                        f"a tensor is taken apart into {count} parts whatever dimension {dim}",
+                        source,
+                    )
+                )
+        longer = other.recorder.tape.constants
+        for name, tensor in trace.recorder.tape.constants.items():
+            same = name in longer and (tensor is longer[name] or torch.equal(tensor, longer[name]))
+            if not same:
+                text = f"a tensor of shape {tuple(tensor.shape)} was made out of sight while the model ran, and is kept"
+                add(Note("data", text))
 
     def _record_longer(self, dim: int, size: int) -> Trace | None:
         inputs = self.inputs
         self.inputs = [
-            torch.cat([leaf, leaf.narrow(dim, size - 1, 1)], dim)
-            if size and leaf.dim() > dim and leaf.size(dim) == size
-            else leaf
+            torch.cat([leaf, leaf], dim) if size and leaf.dim() > dim and leaf.size(dim) == size else leaf
             for leaf in inputs
         ]
         try:
@@ -223,15 +259,6 @@ class Runs:
             self.on_data = policy
             for module, training in zip(insides, before, strict=True):
                 module.training = training
-        mine, theirs = trace.recorder.tape, other.recorder.tape
-        for name, tensor in mine.constants.items():
-            if (
-                mine.unknown_constants
-                and tensor is not theirs.constants.get(name)
-                and tensor not in mine.from_arrays
-            ):
-                text = f"a tensor of shape {tuple(tensor.shape)} was made out of sight while the model ran, and is kept"
-                trace.recorder.report.add(Note("data", text))
         for note in notes.of_kind("random", "data"):
             trace.recorder.report.add(Note("mode", note.text, note.source))
         return merge_modes(trace.recorder.tape.graph, other.recorder.tape.graph, modes.__getitem__)
@@ -250,6 +277,19 @@ def _example(
             got=f"{len(args)} positional and keywords {sorted(kwargs) or 'none'}",
             hint="pass positional inputs as a tuple and keyword inputs as a dict: capture(model, (x,), {'mask': m})",
         ) from error
+
+
+def _parts(trace: Trace) -> list[tuple[int, Any]]:
+    """How many parts each tensor was taken apart into, and where."""
+    apart = (torch.unbind, torch.split, torch.chunk, torch.tensor_split)
+    nodes = [node for node in trace.recorder.tape.graph.nodes if node.target in apart]
+    return [(len(node.meta["value"]), node.meta["source"]) for node in nodes]
+
+
+def _computation(trace: Trace) -> list[tuple[str, Any]]:
+    """What a recording does to tensors, apart from the arithmetic on sizes."""
+    calls = (node for node in trace.recorder.tape.graph.nodes if node.op in ("call_function", "call_module"))
+    return [(node.op, node.target) for node in calls if any(True for _ in tensors_in(node.meta.get("value")))]
 
 
 def _is_output(value: Any) -> bool:

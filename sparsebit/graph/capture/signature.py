@@ -96,8 +96,11 @@ class CallSignature:
         return self
 
 
-def _takes_anything(tree: Tree) -> bool:
-    return isinstance(tree, Leaf) and tree.anything
+def _another_kind(leaf: Leaf, variable: str) -> str:
+    """A condition in source text: the tensor has other dimensions than the example, or another kind of numbers."""
+    if leaf.rank is None:
+        return "False"
+    return f"{variable}.dim() != {leaf.rank} or {variable}.is_floating_point() is not {leaf.floating}"
 
 
 class CapturedCodeGen(CodeGen):
@@ -129,9 +132,12 @@ class CapturedCodeGen(CodeGen):
             renamed = {name: variable for name, variable in own.items() if variable != name}
             if renamed:
                 lines.append(f"    {', '.join(renamed.values())} = {', '.join(renamed)}")
-            checked = [own[name] for name, tree in self.signature.inputs.items() if not _takes_anything(tree)]
-            if checked:
-                wrong = " or ".join(f"not isinstance({variable}, torch.Tensor)" for variable in checked)
+            wrong = " or ".join(
+                f"not isinstance({own[name]}, torch.Tensor) or {_another_kind(tree, own[name])}"
+                for name, tree in self.signature.inputs.items()
+                if isinstance(tree, Leaf) and not tree.anything
+            )
+            if wrong:
                 lines.append(f"    if {wrong}: _signature.leaves({', '.join(own.values())})")
         else:
             targets = "".join(f"{name}, " for name in placeholders)

@@ -106,8 +106,12 @@ SIZE_FUNCTIONS: dict[str, Any] = {
 
 
 @contextlib.contextmanager
-def size_names(recorder: LengthReader, model: nn.Module) -> Iterator[None]:
-    """Put the stand-ins into the model's own modules, and take them out again."""
+def size_names(recorder: LengthReader, model: nn.Module, *, everything: bool = True) -> Iterator[None]:
+    """Put the stand-ins into the model's own modules, and take them out again.
+
+    Functions and ``range`` are hardly ever used but called, so they are always replaced; ``int`` and ``float`` only on
+    demand, since ``type(k) is int`` and ``dtype=float`` tell a stand-in from the real thing.
+    """
 
     thread = threading.get_ident()
 
@@ -117,7 +121,9 @@ def size_names(recorder: LengthReader, model: nn.Module) -> Iterator[None]:
             return recorder.length(value)
         return len(value)
 
-    names = SIZE_FUNCTIONS | {"len": recording_len}
+    names = {"len": recording_len} | SIZE_FUNCTIONS
+    if not everything:
+        names = {name: names[name] for name in names if name not in ("int", "float")}
     touched: list[tuple[dict[str, Any], list[str]]] = []
     maths: list[dict[str, Any]] = []
     for module in _own_modules(model):

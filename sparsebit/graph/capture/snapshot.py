@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,29 @@ class Snapshot:
             self._arrays.append((value, value.copy()))
         elif type(value) is Tensor and value.layout is torch.strided and value.is_leaf:
             self._arrays.append((value, value.detach().clone()))
+
+    def carried(self, depends_on_data: Callable[[Any], bool]) -> Iterator[str]:
+        """Attributes that the run left changed for the next one: results of it, and counters."""
+        for module, before in self._attributes:
+            for key, value in vars(module).items():
+                counted = (
+                    type(value) in (int, float)
+                    and type(before.get(key)) in (int, float)
+                    and value != before[key]
+                )
+                if counted or (depends_on_data(value) and value is not before.get(key)):
+                    yield f"{type(module).__name__}.{key}"
+            for key, value in module._buffers.items():
+                if (
+                    value is not None
+                    and key in module._buffers
+                    and depends_on_data(value)
+                    and self._was_empty(module, key)
+                ):
+                    yield f"{type(module).__name__}.{key}"
+
+    def _was_empty(self, module: nn.Module, key: str) -> bool:
+        return not any(owner is module and name == key for owner, name, _, _ in self._buffers.values())
 
     def reassigned(self) -> Iterator[tuple[str, Tensor]]:
         """Buffers that the model replaced by another tensor, which is given."""

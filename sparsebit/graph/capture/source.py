@@ -15,6 +15,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _STANDARD = os.path.abspath(sysconfig.get_paths()["stdlib"]) + os.sep
 _PACKAGES = os.path.join(_STANDARD, "site-packages") + os.sep
+_MODEL_CALL = "Runs._call"  # the frame in which a recording calls the model
 _foreign: dict[str, bool] = {}
 
 
@@ -46,6 +47,8 @@ def find_source(frame: types.FrameType | None = None) -> Source | None:
     frame = frame or sys._getframe(1)
     while frame is not None:
         code = frame.f_code
+        if code.co_qualname == _MODEL_CALL and code.co_filename.startswith(_OURS):
+            return None  # what is further out is not the model
         if not is_foreign(code.co_filename):
             return Source(code.co_filename, frame.f_lineno, code.co_qualname)
         frame = frame.f_back

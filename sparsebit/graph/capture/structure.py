@@ -12,6 +12,7 @@ import dataclasses
 import enum
 import itertools
 import types
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set, ValuesView
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
-from sparsebit.errors import CaptureError
+from sparsebit.errors import CaptureError, SpecializationWarning
 
 Builder = Callable[[list[Any]], Any]
 _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
@@ -47,6 +48,10 @@ class Leaf:
     index: int
     path: str
     anything: bool = False  # not known to be a tensor: a front-end without example inputs
+    rank: int | None = dataclasses.field(default=None, compare=False)  # dimensions that the example had
+    floating: bool | None = dataclasses.field(
+        default=None, compare=False
+    )  # whether it was of a floating dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +213,9 @@ def flatten(value: Any, path: str, is_leaf: Callable[[Any], bool]) -> tuple[list
     def visit(item: Any, where: str, enclosing: tuple[int, ...]) -> Tree:
         if is_leaf(item):
             leaves.append(item)
-            return Leaf(len(leaves) - 1, where)
+            tensor = isinstance(item, torch.Tensor)
+            facts = (item.dim(), item.is_floating_point()) if tensor else (None, None)
+            return Leaf(len(leaves) - 1, where, False, *facts)
         parts = None if id(item) in enclosing else split_container(item)
         if parts is None:
             _refuse_hidden_tensors(item, where, is_leaf)
@@ -252,7 +259,7 @@ def unflatten(tree: Tree, leaves: list[Any] | tuple[Any, ...]) -> Any:
 def shift(tree: Tree, offset: int) -> Tree:
     """The same tree with its leaves further back in the flat list."""
     if isinstance(tree, Leaf):
-        return Leaf(tree.index + offset, tree.path, tree.anything)
+        return dataclasses.replace(tree, index=tree.index + offset)
     if isinstance(tree, Branch):
         children = tuple(shift(child, offset) for child in tree.children)
         return Branch(tree.type, tree.keys, children, tree.build, tree.path)
@@ -281,6 +288,8 @@ def match_leaves(tree: Tree, value: Any, found: list[Any]) -> None:
                 got=_describe(value),
                 hint="pass a tensor, or capture the model again with this call as the example",
             )
+        if isinstance(value, torch.Tensor):
+            _warn_of_another_kind(tree, value)
         found.append(value)
         return
     if isinstance(tree, Constant):
@@ -305,6 +314,18 @@ def match_leaves(tree: Tree, value: Any, found: list[Any]) -> None:
     given = dict(zip(parts[0], parts[1], strict=True))
     for key, child in zip(tree.keys, tree.children, strict=True):
         match_leaves(child, given[key], found)
+
+
+def _warn_of_another_kind(leaf: Leaf, value: torch.Tensor) -> None:
+    """A model may ask how many dimensions its input has, or whether it is of integers, and do something else then."""
+    captured = (leaf.rank, leaf.floating)
+    given = (value.dim(), value.is_floating_point())
+    if leaf.rank is not None and captured != given:
+        kinds = {True: "floating-point", False: "integer"}
+        was = f"{leaf.rank}-dimensional {kinds[bool(leaf.floating)]}"
+        text = f"argument {leaf.path!r} was captured as a {was} tensor and is now a {given[0]}-dimensional "
+        text += f"{kinds[given[1]]} one: the graph does what the model did then"
+        warnings.warn(SpecializationWarning(text), stacklevel=4)
 
 
 def _equal(left: Any, right: Any) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from typing import Any
 
@@ -128,6 +129,29 @@ def trace_symbolically(model: nn.Module, *, skip: Sequence[str] = ()) -> Capture
     return module
 
 
+@contextlib.contextmanager
+def _watching() -> Iterator[list[str]]:
+    """Collect what the model does to the state of torch while it is traced: a symbolic graph has no trace of it."""
+    unseen: list[str] = []
+    set_grad, enter = torch.set_grad_enabled.__init__, torch.autocast.__enter__
+
+    def watch_grad(self: Any, mode: bool) -> None:
+        unseen.append("switches gradients on or off")
+        set_grad(self, mode)
+
+    def watch_autocast(self: Any) -> Any:
+        unseen.append("has an autocast block")
+        return enter(self)  # type: ignore[no-untyped-call]
+
+    torch.set_grad_enabled.__init__ = watch_grad  # type: ignore[method-assign]
+    torch.autocast.__enter__ = watch_autocast  # type: ignore[method-assign]
+    try:
+        yield unseen
+    finally:
+        torch.set_grad_enabled.__init__ = set_grad  # type: ignore[method-assign]
+        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+
+
 def _keep_plain_tensors(model: nn.Module, shell: nn.Module, graph: fx.Graph) -> None:
     """Tensors that the model holds as plain attributes become buffers outside the state dict."""
     for node in graph.nodes:
@@ -143,9 +167,12 @@ def _keep_plain_tensors(model: nn.Module, shell: nn.Module, graph: fx.Graph) -> 
 def _trace(tracer: QTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
     """The graph, and the tensors that fx found on its way and left on the model for the time of the trace."""
     try:
-        with undisturbed(model) as buffers:
+        with undisturbed(model) as buffers, _watching() as unseen:
+            before = torch.get_rng_state()
             graph = tracer.trace(model)
             changed = buffers.changed()
+            if not torch.equal(before, torch.get_rng_state()):
+                unseen.append("draws random numbers")
             constants = {
                 name: value for name, value in vars(model).items() if name.startswith("_tensor_constant")
             }
@@ -157,6 +184,11 @@ def _trace(tracer: QTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, Tenso
             hint="give example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,)); or keep "
             "the module around this line whole with skip=['its.dotted.name']",
         ) from error
+    if unseen:
+        raise CaptureError(
+            f"{type(model).__name__} {unseen[0]}, which tracing without inputs cannot see",
+            hint="give example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,))",
+        )
     if changed is not None:
         raise CaptureError(
             f"{type(model).__name__} writes to its buffer {changed!r}, which tracing without inputs cannot see",

@@ -22,6 +22,7 @@ _PLAIN_ARGUMENTS = (
     *(type(None), bool, int, float, complex, str, torch.dtype, torch.layout, torch.memory_format),
     *(type(...), range, torch.device, torch._ops.OpOverload, torch.nn.attention.SDPBackend),
 )
+_DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool, complex: torch.complex128}
 
 
 class StaleRead(BaseException):
@@ -158,6 +159,8 @@ class Tape:
             return {key: self.argument(item, grad) for key, item in value.items()}
         if isinstance(value, slice):
             return slice(*(self.argument(item, grad) for item in (value.start, value.stop, value.step)))
+        if isinstance(value, type) and value in _DTYPES:
+            return _DTYPES[value]
         if isinstance(value, np.generic):
             return value.item()
         if isinstance(value, _PLAIN_ARGUMENTS):

@@ -20,7 +20,7 @@ from sparsebit.graph.passes.unbind_to_select import unbind_to_select
 
 Pass = Callable[[GraphModule], int]
 
-# Exact in both modes: for every graph, before anything else looks at it.
+# Exact in the mode the graph is in: for every graph, before anything else looks at it.
 SIMPLIFY: tuple[Pass, ...] = (remove_identity, canonicalize_shape, unbind_to_select, remove_dead_nodes)
 # Exact in evaluation mode only: for a graph whose batch norms and dropouts will not train again.
 FOLD: tuple[Pass, ...] = (remove_dropout, fold_batch_norm, remove_dead_nodes)

@@ -4,7 +4,7 @@ Row c covers ``[-2^e, 2^e)`` with ``2 * bins`` bins of width ``2^e / bins``, whe
 covers the data seen so far. When a larger value comes, e grows, and because widths are powers of two every old bin lies
 inside exactly one new bin: counts move over whole. Dividing by the width and rounding down are exact in floating
 point too, so the state is a function of the set of values alone. Order, batch size and merging change nothing, not even
-the last bit.
+the last bit. (Only a negative value so small that dividing it underflows, below 2^-126 bins, counts as zero.)
 
 Between half and all of the bins on the longer side are in use: a value is known to one part in ``bins / 2`` of
 the largest.

@@ -72,21 +72,19 @@ def divergences(counts: Tensor, width: Tensor, ranges: Range, grid: GridSpec) ->
     ``counts`` is [2 * bins], ``width`` of the bins [], the ends of ``ranges`` and the result are [K] (float64).
     """
     bins = len(counts) // 2
+    density = counts.double()
+    density[bins - 1 : bins + 1] = 0
     grids = grid.qparams(ranges.lo.double(), ranges.hi.double())
     judged = grids.scale >= width
-    if not judged[0]:
+    if not judged[0] or not density.any():
         return torch.where(torch.arange(len(judged), device=counts.device) == 0, 0.0, torch.inf)
     codes = torch.arange(grids.qmin, grids.qmax + 2, device=counts.device) - grids.zero_point[:, None]
     borders = _column((codes - 0.5) * grids.scale[:, None], width, bins)  # [K, number of codes + 1]
     borders[:, 0], borders[:, -1] = 0, 2 * bins  # the outermost codes also stand for all beyond
     errors = _squared_errors(counts.double(), width, borders, codes[:, :-1] * grids.scale[:, None])
     judged &= errors <= errors[0]
-
-    density = counts.double()
-    density[bins - 1 : bins + 1] = 0
     start, end = _column(ranges.lo, width, bins), _column(ranges.hi, width, bins)
     divergence = _divergence(density, borders, start, end)
-    divergence[0] = divergence[0].nan_to_num(0.0)  # nothing but zeros
     return torch.where(judged & divergence.isfinite(), divergence, torch.inf)
 
 
@@ -116,8 +114,6 @@ def _divergence(counts: Tensor, borders: Tensor, start: Tensor, end: Tensor) -> 
     The bins j of a code, z of them not empty, with mass m together, contribute ``sum of c_j log c_j - m log(m / z)``.
     """
     filled = counts.nonzero().flatten()
-    if len(filled) == 0:
-        return torch.full_like(start, torch.nan, dtype=counts.dtype)
     borders = torch.minimum(torch.maximum(borders, start[:, None]), end[:, None])
     mass, used, entropy = (
         _prefix(counts),
@@ -137,5 +133,5 @@ def _divergence(counts: Tensor, borders: Tensor, start: Tensor, end: Tensor) -> 
         q = level.gather(1, code.clamp(0, level.shape[1] - 1)).squeeze(1)
         c, p = counts[place], counts[place] + extra
         loss += torch.special.xlogy(p, p / q) - torch.special.xlogy(c, c / q)
-    inside: Tensor = (mass[end] - mass[start]) / mass[-1]
-    return loss / mass[-1] + inside.log()
+    inside = mass[end] - mass[start]
+    return torch.log(inside / mass[-1]).add(loss / mass[-1])

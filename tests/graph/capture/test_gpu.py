@@ -47,11 +47,15 @@ def test_on_a_gpu(name: str) -> None:
     entry = ZOO[name]
     try:
         eager = fresh(entry).cuda()
-        calls = [on_gpu(entry.inputs(batch)) for batch in entry.batches[: 1 if name in FIXED_AT_CAPTURE else None]]
+        calls = [
+            on_gpu(entry.inputs(batch)) for batch in entry.batches[: 1 if name in FIXED_AT_CAPTURE else None]
+        ]
         expected = [run(eager, copy.deepcopy(call)) for call in calls]
         eager = fresh(entry).cuda()
     except Exception as error:
-        pytest.skip(f"the model itself does not run on this device: {type(error).__name__}: {str(error)[:100]}")
+        pytest.skip(
+            f"the model itself does not run on this device: {type(error).__name__}: {str(error)[:100]}"
+        )
     with third_party_warnings_ignored():
         there = capture(fresh(entry).cuda(), *calls[0])
         moved = capture(fresh(entry), *entry.inputs(entry.batches[0])).cuda()

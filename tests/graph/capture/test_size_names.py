@@ -196,16 +196,10 @@ def test_a_loop_over_a_size_is_warned_about_with_its_line() -> None:
         capture(Applies(lambda x: sum(x[i] for i in range(x.size(0)))), torch.randn(4, 6))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="in the model's files the name int is another object while it is recorded"
-)
 def test_a_type_is_still_the_built_in() -> None:
     assert follows(lambda x: x * 2 if type(x.dim()) is int else x * 3)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="torch takes float as a dtype but not its stand-in; and a graph cannot hold float"
-)
 def test_built_in_types_are_still_dtypes() -> None:
     assert follows(lambda x: x + torch.zeros(1, dtype=float))
 

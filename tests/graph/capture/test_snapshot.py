@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import random
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sparsebit.errors import SpecializationWarning
 from sparsebit.graph.capture import capture
 from sparsebit.graph.capture.snapshot import Snapshot, overridden_modes, undisturbed
 
@@ -118,7 +120,9 @@ def test_what_a_run_changes_is_put_back(name: str) -> None:
 def test_capturing_leaves_the_model_as_it_was(name: str) -> None:
     model = Stateful(RESTORED[name])
     before = words(model)
-    capture(model, X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpecializationWarning)  # what is kept from call to call is told
+        capture(model, X)
     assert words(model) == before
 
 

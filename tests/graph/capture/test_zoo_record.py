@@ -21,9 +21,11 @@ REFUSED = sorted(name for name, entry in ZOO.items() if entry.refuses)
 
 # What a recorded graph cannot follow, and says so: (at capture | at the call that differs) and at which sizes.
 FIXED_AT_CAPTURE = {
+    "hf_beit": "sizes in a cache of its own",
     "hf_mamba": "a Python loop over time",
     "lstm_cell_loop": "a Python loop over time",
     "nasty_loop_over_length": "a Python loop over time",
+    "nasty_splits_and_stacks": "takes its features apart one by one",
     "nasty_tensor_from_size": "2.0 ** size: Python does not ask the size",
     "nasty_vmap_inside": "vmap works below the torch API",
 }
