@@ -9,6 +9,9 @@ from sparsebit.errors import GraphError
 from sparsebit.graph.capture import capture
 from sparsebit.graph.passes import FOLD, SIMPLIFY, fold_batch_norm, remove_identity, run_passes
 
+# the model takes its columns apart, however many there are; capturing it says so
+pytestmark = pytest.mark.filterwarnings("ignore:the captured graph fixed")
+
 
 class Net(nn.Module):
     def __init__(self) -> None:

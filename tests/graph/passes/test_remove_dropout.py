@@ -81,7 +81,7 @@ def test_a_flag_that_follows_the_mode_is_read() -> None:
 
     gm = capture(Net().eval(), (torch.randn(2, 3),))
     assert any(node.op == "call_module" for node in gm.graph.nodes)  # the constant that follows the mode
-    x = torch.ones(100)
+    x = torch.ones(10, 10)
     assert gm.train()(x).eq(0).any()
     assert remove_dropout(gm.train()) == 0
     assert remove_dropout(gm.eval()) == 1

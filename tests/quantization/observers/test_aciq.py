@@ -59,7 +59,7 @@ def test_after_a_relu_the_spread_is_that_before_it(bits: int, zeros: float) -> N
     assert lo == 0
     assert float(hi) == pytest.approx(min(optimal_clip("gaus", bits + 1), float(x.max())), rel=0.02)
     assert float(measure(ACIQ(), x, GridSpec(bits, True)).hi) == pytest.approx(
-        optimal_clip("gaus", bits), rel=0.02
+        min(optimal_clip("gaus", bits), float(x.max())), rel=0.02
     )
     mirrored = measure(ACIQ(), -x, GridSpec(bits, False))
     assert float(mirrored.lo) == pytest.approx(-float(hi), rel=1e-3)
@@ -70,7 +70,7 @@ def test_after_a_relu_the_spread_is_that_before_it(bits: int, zeros: float) -> N
 def test_on_gaussian_data_it_is_nearly_the_best_range(kind: str, grid: GridSpec) -> None:
     x = draw(kind)
     lo, hi = x.min().clamp(max=0), x.max()
-    best = max(sqnr(x, Range(lo[None] * s, hi[None] * s), grid) for s in np.linspace(0.3, 1, 71))
+    best = max(sqnr(x, Range(lo[None] * s, hi[None] * s), grid) for s in np.linspace(0.3, 1, 29))
     assert sqnr(x, measure(ACIQ(), x, grid), grid) > best - 0.6
 
 

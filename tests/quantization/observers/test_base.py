@@ -73,7 +73,7 @@ def test_a_whole_tensor_is_observed_by_the_way_made_for_it() -> None:
         (lambda: MSE(steps=0), "steps >= 1"),
         (lambda: MSE(steps=200), "shrink to nothing"),
         (lambda: KLHistogram(candidates=0), "at least 1"),
-        (lambda: ACIQ(distribution="gauss"), "gaus or laplace"),
+        (lambda: ACIQ(distribution="gauss"), "gaus or laplace"),  # type: ignore[arg-type]
     ],
 )
 def test_settings_are_checked(make: Any, text: str) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed
-import torch.multiprocessing
 from torch import Tensor
 
 from sparsebit.quantization.observers import OBSERVERS, Observer, merge_across_processes
 from tests.quantization.observers.data import draw, feed
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def batches(rank: int) -> list[Tensor]:
@@ -42,7 +45,19 @@ def work(rank: int, folder: str) -> None:
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
 def test_two_processes_agree_with_one(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(work, args=(str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
+    program = f"from {__name__} import work; work({{}}, {str(tmp_path)!r})"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program.format(rank)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(2)
+    ]
+    for process in processes:
+        printed, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, printed.decode()
     for name in OBSERVERS:
         observer = OBSERVERS[name]()
         everything = feed(observer, batches(0) + batches(1))

@@ -15,9 +15,9 @@ def reference(x: Tensor, alpha: float) -> tuple[float, float]:
     """The definition, by sorting."""
     values = np.sort(x.double().numpy())
     positive, negative = int((values >= 0).sum()), int((values < 0).sum())
-    hi = values[len(values) - round(positive * alpha) - 1] if positive else 0.0
+    hi = values[max(len(values) - round(positive * alpha), 1) - 1] if positive else 0.0
     lo = values[max(round(negative * alpha), 1) - 1] if negative else 0.0
-    return float(lo), float(hi)
+    return min(float(lo), 0.0), max(float(hi), 0.0)
 
 
 def check(x: Tensor, alpha: float) -> None:
