@@ -78,7 +78,6 @@ def test_bins_are_integrated_exactly(grid: GridSpec) -> None:
     torch.testing.assert_close(found, exact, rtol=2e-2, atol=1e-3)
 
 
-@pytest.mark.xfail(strict=False, reason="the search below a fifth of the range is still being written")
 def test_the_search_goes_on_where_the_smallest_is_best() -> None:
     x = torch.cat([draw("gaussian"), torch.tensor([100.0, -80.0])])
     grid = GridSpec(4)
