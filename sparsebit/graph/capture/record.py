@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from sparsebit.graph.capture.leaves import find_leaves, without_hooks
+from sparsebit.graph.capture.leaves import find_leaves, is_stochastic_leaf, without_hooks
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
 from sparsebit.graph.capture.recorder import DataPolicy
@@ -32,7 +32,9 @@ def record(
     The model, its buffers and the random state are left as they were.
     """
     report = CaptureReport(frontend="record")
-    runs = Runs(model, args, kwargs, find_leaves(model, skip, stochastic=False), on_data)
+    # a module that says it drops is taken at its word; any other is opened first, to see whether it has to stay whole
+    drops = any(is_stochastic_leaf(m) and "drop" in type(m).__name__.lower() for m in model.modules())
+    runs = Runs(model, args, kwargs, find_leaves(model, skip, stochastic=drops), on_data)
     for name in runs.leaf_modules.with_hooks:
         text = f"hooks on {name or 'the model'}: what they do to tensors is in the graph, the rest is not repeated"
         report.add(Note("hooks", text))
