@@ -16,7 +16,7 @@ PACKAGE = "sparsebit"
 
 # From the ground up. A part may import its own layer and those before it.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "registry"),
+    ("errors", "registry", "progress", "folder"),
     ("config",),
     ("graph",),
     ("targets", "kernels"),

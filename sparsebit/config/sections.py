@@ -151,7 +151,9 @@ class ActivationObserverSection(ObserverSection):
 class QAddSection(Section):
     """Quantization of additions."""
 
-    ENABLE_QUANT: values.Flag = Field(False, description="Quantize both inputs of every addition.")
+    ENABLE_QUANT: values.Wish = Field(
+        None, description="Quantize both inputs of every addition, or of none; null as the backend needs it."
+    )
 
 
 class WeightSettings(Section):

@@ -217,6 +217,7 @@ def _scheme(side: Side) -> Read:
 _BITS_SCHEMA = {"type": "integer", "minimum": LOWEST_BITS, "maximum": HIGHEST_BITS}
 
 Flag = Annotated[bool, Read(parse_flag, {"type": "boolean"})]
+Wish = Annotated[bool | None, Read(parse_flag, {"type": "boolean"})]
 Bits = Annotated[int, Read(parse_bits, {"anyOf": [{"enum": [0, *FP8]}, _BITS_SCHEMA]})]
 FirstLast = Annotated[
     int | str | None, Read(parse_first_last, {"anyOf": [{"enum": ["float", 0, *FP8]}, _BITS_SCHEMA]})

@@ -23,7 +23,12 @@ OPENVINO = Target(
     name="openvino",
     rules={
         **{
-            op: OpRule(weight=True, because="runs on integers when its input and weight are", source=_SOURCE)
+            op: OpRule(
+                weight=True,
+                output=op.startswith("conv"),
+                because="runs on integers when its input and weight are, and hands integers on to additions",
+                source=_SOURCE,
+            )
             for op in _WEIGHTED
         },
         "matmul": OpRule(because="both inputs on integers", source=_SOURCE),

@@ -15,12 +15,15 @@ class OpRule:
 
     ``when`` says whether it is worth it: ``always``; ``joins``, only where its inputs are on integers anyway, so that
     it does not tear two integer operators apart; ``if_asked``, only by an explicit wish in the config.
+    ``inside`` names operators that compute this one on their way out: one input that comes from such an operator and
+    goes nowhere else stays in float.
     """
 
     inputs: bool = True
     output: bool = False
     weight: bool = False
     when: When = "always"
+    inside: frozenset[str] = frozenset()
     because: str
     source: str
 

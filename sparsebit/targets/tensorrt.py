@@ -29,6 +29,7 @@ TENSORRT = Target(
         "matmul": OpRule(because="both inputs of a batched product", source=_SOURCE),
         "add": OpRule(
             when="joins",
+            inside=frozenset(_WEIGHTED),
             because="the skip branch is quantized, so that the add fuses into the convolution",
             source=_SOURCE,
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch.fx import GraphModule, Node
@@ -75,6 +75,8 @@ def find_function(target: object) -> Found | None:
 
 
 def _find_class(kind: type[torch.nn.Module]) -> Found | None:
+    # a class that does the same as another one, and more, says so
+    kind = cast("type[torch.nn.Module]", getattr(kind, "stands_for", kind))
     for base in kind.__mro__:
         if (spec := _BY_TARGET.get(base)) and kind.forward is base.forward:  # type: ignore[attr-defined]
             return Found(spec, base)

@@ -1,0 +1,135 @@
+"""Artifacts as folders of JSON and safetensors: written whole or not at all, checked before they are believed.
+
+A folder holds ``sparsebit.json`` and files of tensors. The JSON names its format, the version of that, and the digest
+of every file beside it and of itself, so that a truncated, edited or newer folder is refused with the reason. Nothing
+in it can run code when it is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparsebit.errors import SparsebitError
+
+MANIFEST = "sparsebit.json"
+
+
+class ArtifactError(SparsebitError):
+    """A folder that cannot be written, or cannot be trusted."""
+
+
+def write_folder(
+    folder: str | os.PathLike[str],
+    kind: str,
+    version: int,
+    content: Mapping[str, Any],
+    tensors: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Write an artifact: ``content`` as JSON, and each entry of ``tensors`` as ``<name>.safetensors``.
+
+    It is made under another name beside its place and moved there when complete. An artifact that was there is
+    replaced; any other folder is left alone and refused.
+    """
+    from safetensors.torch import save_file
+
+    place = Path(folder)
+    if place.exists() and not (place / MANIFEST).is_file() and (not place.is_dir() or any(place.iterdir())):
+        raise ArtifactError(
+            f"{place} exists and holds something else",
+            hint="choose an empty or a new folder, nothing was written",
+        )
+    try:
+        place.absolute().parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.absolute().parent))
+    except OSError as error:
+        raise ArtifactError(f"cannot write {place}: {error.strerror or error}") from None
+    try:
+        digests = {}
+        for name, group in tensors.items():
+            path = made / f"{name}.safetensors"
+            save_file(dict(group), path)
+            digests[path.name] = _digest(path.read_bytes())
+        manifest = {"kind": kind, "version": version, "files": digests, "content": dict(content)}
+        text = json.dumps(manifest | {"digest": _digest(_canonical(manifest))}, indent=1)
+        (made / MANIFEST).write_text(text, encoding="utf-8")
+        os.chmod(made, 0o755)
+        if place.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{place.name}.old.", dir=place.absolute().parent))
+            os.rename(place, old / "it")
+            os.rename(made, place)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(made, place)
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot write {place}: {error.strerror or error}", hint="nothing was changed"
+        ) from None
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def read_folder(
+    folder: str | os.PathLike[str], kind: str, version: int
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Content and tensors of an artifact, after every check."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    place = Path(folder)
+    try:
+        manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"{place} is no saved model", expected=f"a folder with {MANIFEST} in it"
+        ) from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ArtifactError(
+            f"{place / MANIFEST} cannot be read: {error}", hint="save the model again"
+        ) from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("version"), int):
+        raise ArtifactError(f"{place / MANIFEST} is not what sparsebit writes", hint="save the model again")
+    if manifest.get("kind") != kind:
+        raise ArtifactError(
+            f"{place} holds another kind of artifact", expected=kind, got=str(manifest.get("kind"))
+        )
+    if manifest["version"] > version:
+        raise ArtifactError(
+            f"{place} was written by a newer sparsebit",
+            expected=f"format {version} or older",
+            got=f"format {manifest['version']}",
+            hint="upgrade sparsebit to load it",
+        )
+    claimed = manifest.pop("digest", None)
+    if claimed != _digest(_canonical(manifest)):
+        raise ArtifactError(f"{place / MANIFEST} was changed after it was saved", hint="save the model again")
+    tensors = {}
+    for name, digest in manifest["files"].items():
+        try:
+            data = (place / Path(name).name).read_bytes()
+            if _digest(data) != digest:
+                raise ArtifactError(
+                    f"{place / name} is not the file that was saved: it is truncated or was changed",
+                    hint="copy the folder again, or save the model again",
+                )
+            tensors[name.removesuffix(".safetensors")] = load(data)
+        except FileNotFoundError:
+            raise ArtifactError(f"{place / name} is missing", hint="copy the whole folder") from None
+        except (OSError, SafetensorError) as error:
+            raise ArtifactError(f"{place / name} cannot be read: {error}") from None
+    content: dict[str, Any] = manifest["content"]
+    return content, tensors
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

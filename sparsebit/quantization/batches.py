@@ -1,0 +1,61 @@
+"""From what a data loader gives to a call of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from sparsebit.errors import SparsebitError
+
+
+def as_call(
+    batch: Any, example_args: tuple[Any, ...], example_kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments for one batch.
+
+    Labels and other extras are left out by the example: as many items of a tuple as it had positional inputs, and of
+    a dict the keys it had. Without an example a tuple gives its first item and a dict all of it.
+
+    Example:
+        >>> as_call(("images", "labels"), ("example",), {})
+        (('images',), {})
+    """
+    if isinstance(batch, Tensor):
+        return (batch,), {}
+    if isinstance(batch, Mapping):
+        if example_kwargs:
+            missing = [key for key in example_kwargs if key not in batch]
+            if missing:
+                raise SparsebitError(
+                    f"the batch has no {missing[0]!r}",
+                    expected=f"a dict with {', '.join(example_kwargs)}, as in example_kwargs",
+                    got=f"a dict with {', '.join(map(str, batch))}",
+                    hint="pass feed= to make the arguments of a batch yourself",
+                )
+            return (), {key: batch[key] for key in example_kwargs}
+        if len(example_args) == 1 and isinstance(example_args[0], Mapping):
+            return (batch,), {}
+        return (), dict(batch)
+    if isinstance(batch, (tuple, list)):
+        count = len(example_args) or 1
+        if len(batch) < count:
+            raise SparsebitError(
+                f"the batch has {len(batch)} items, the model takes {count} inputs",
+                hint="pass feed= to make the arguments of a batch yourself",
+            )
+        return tuple(batch[:count]), {}
+    raise SparsebitError(
+        "cannot tell what the model's inputs are in this batch",
+        expected="a tensor, a tuple, a list or a dict",
+        got=type(batch).__name__,
+        hint="pass feed= to make the arguments of a batch yourself",
+    )
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """The same value with every tensor on one device."""
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)

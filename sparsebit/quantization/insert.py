@@ -1,0 +1,165 @@
+"""Put the quantizers of a plan on the edges of a graph."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from sparsebit.config import QConfig, TensorSpec
+from sparsebit.errors import GraphError
+from sparsebit.graph.ops import op_name
+from sparsebit.graph.ops.spec import nodes_in
+from sparsebit.graph.passes.edit import set_module
+from sparsebit.quantization.granularity import Rows
+from sparsebit.quantization.plan import PlannedTensor, QuantPlan
+from sparsebit.quantization.plan.layers import Layers
+from sparsebit.quantization.qmodules import QuantOpr, quantized_leaf, registered_for, show_inputs
+from sparsebit.quantization.quantizers import QUANTIZERS, Quantizer
+
+HOME = "quantizers"  # the part of the graph module that holds those of activations
+
+
+def make_quantizer(name: str, side: str, spec: TensorSpec, rows: Rows) -> Quantizer:
+    """The quantizer a spec asks for; ``register_quantizer`` adds kinds."""
+    return QUANTIZERS[spec.quantizer](name, side, spec, rows)  # type: ignore[arg-type]
+
+
+def replace_registered(gm: GraphModule, config: QConfig) -> tuple[str, ...]:
+    """Put the user's registered classes in the place of what they stand for; returns the nodes."""
+    replaced = []
+    for node in list(gm.graph.nodes):
+        kind = registered_for(gm, node)
+        if kind is None:
+            continue
+        if node.op == "call_module":
+            path, source = str(node.target), gm.get_submodule(str(node.target))
+            set_module(gm, path, kind(source, config))
+        else:
+            path = f"{_home(gm)}_{node.name}"
+            set_module(gm, path, kind(node, config))
+            tensors = tuple(nodes_in(node.args)) + tuple(nodes_in(tuple(node.kwargs.values())))
+            with gm.graph.inserting_before(node):
+                new = gm.graph.call_module(path, tensors)
+            new.meta = dict(node.meta)
+            node.replace_all_uses_with(new)
+            gm.graph.erase_node(node)
+            node = new
+        replaced.append(node.name)
+    if replaced:
+        gm.recompile()
+    return tuple(replaced)
+
+
+def build_own_quantizers(gm: GraphModule, config: QConfig, layers: Layers, nodes: tuple[str, ...]) -> None:
+    """Give the registered operators the quantizers their base class promises."""
+    by_name = {node.name: node for node in gm.graph.nodes}
+    for name in nodes:
+        module = gm.get_submodule(str(by_name[name].target))
+        if not isinstance(module, QuantOpr):
+            continue
+        names, op = layers.names(by_name[name]), layers.op(by_name[name])
+        spec = config.spec_for("A", names=names, op=op)
+        module.input_quantizer = make_quantizer(f"{name}.input", "A", spec, _rows(spec))
+        if not spec.enabled:
+            module.input_quantizer.set_fake_fused()
+        module.weight_quantizer = None
+        if module.weight is not None:
+            spec = config.spec_for("W", names=names, op=op)
+            module.weight_quantizer = make_quantizer(f"{name}.weight", "W", spec, _rows(spec))
+            if not spec.enabled:
+                module.weight_quantizer.set_fake_fused()
+
+
+def insert_quantizers(gm: GraphModule, plan: QuantPlan) -> dict[str, Quantizer]:
+    """Insert every quantizer of a plan; returns them by the names of their tensors.
+
+    Those of activations become ``call_module`` nodes behind the tensor; those of weights go into the leaf that holds
+    the weight, or onto the ``get_attr`` of a weight that a function uses.
+    """
+    nodes = {node.name: node for node in gm.graph.nodes}
+    home, made = _home(gm), dict[str, Quantizer]()
+    gm.add_module(home, nn.Module())
+    for tensor in plan.tensors:
+        quantizer = made[tensor.name] = make_quantizer(tensor.name, tensor.side, tensor.spec, tensor.rows)
+        if tensor.side == "W":
+            _insert_weight(gm, tensor, quantizer, nodes, home)
+        else:
+            _insert_activation(gm, tensor, quantizer, nodes, home)
+    _show_inputs(gm, plan, made, nodes)
+    gm.graph.lint()
+    gm.recompile()
+    return made
+
+
+def _insert_weight(
+    gm: GraphModule, tensor: PlannedTensor, quantizer: Quantizer, nodes: dict[str, Node], home: str
+) -> None:
+    readers = [_find(nodes, name) for name in tensor.readers]
+    for reader in readers:
+        if reader.op == "call_module":
+            path = str(reader.target)
+            leaf = quantized_leaf(gm.get_submodule(path), op_name(gm, reader), quantizer)
+            set_module(gm, path, leaf)
+    functions = [reader for reader in readers if reader.op != "call_module"]
+    if functions:
+        source = next(n for n in nodes.values() if n.op == "get_attr" and n.target == tensor.producer)
+        _insert_node(gm, source, functions, quantizer, f"{home}.{source.name}_weight")
+
+
+def _insert_activation(
+    gm: GraphModule, tensor: PlannedTensor, quantizer: Quantizer, nodes: dict[str, Node], home: str
+) -> None:
+    source = _find(nodes, tensor.producer)
+    _insert_node(
+        gm, source, [_find(nodes, name) for name in tensor.readers], quantizer, f"{home}.{source.name}_"
+    )
+
+
+def _insert_node(gm: GraphModule, source: Node, readers: list[Node], quantizer: Quantizer, path: str) -> None:
+    gm.get_submodule(path.rpartition(".")[0]).add_module(path.rpartition(".")[2], quantizer)
+    behind = source
+    while behind.op in ("placeholder", "get_attr") and behind.next.op in ("placeholder", "get_attr"):
+        behind = behind.next
+    with gm.graph.inserting_after(behind):
+        node = gm.graph.create_node("call_module", path, (source,), {}, name=f"{source.name}_quantizer")
+    if "value" in source.meta:
+        node.meta["value"] = source.meta["value"]
+    node.meta.update({key: source.meta[key] for key in ("module_path", "source") if key in source.meta})
+    for reader in readers:
+        reader.replace_input_with(source, node)
+
+
+def _show_inputs(
+    gm: GraphModule, plan: QuantPlan, made: dict[str, Quantizer], nodes: dict[str, Node]
+) -> None:
+    reads: dict[str, list[Quantizer]] = {}
+    for edge in plan.edges:
+        if edge.tensor is not None:
+            reads.setdefault(edge.consumer, []).append(made[edge.tensor])
+    for name, quantizers in reads.items():
+        node = nodes[name]
+        if node.op == "call_module":
+            path = str(node.target)
+            leaf = quantized_leaf(gm.get_submodule(path), None, None)
+            set_module(gm, path, leaf)
+            show_inputs(leaf, tuple(dict.fromkeys(quantizers)))
+
+
+def _find(nodes: dict[str, Node], name: str) -> Node:
+    if name not in nodes:
+        raise GraphError(
+            f"the plan names {name!r}, which the graph does not have",
+            hint="a plan fits the graph it was made for; make it again",
+        )
+    return nodes[name]
+
+
+def _home(gm: GraphModule) -> str:
+    name = HOME
+    while hasattr(gm, name):
+        name = f"_{name}"
+    return name
+
+
+def _rows(spec: TensorSpec) -> Rows:
+    return Rows(kind=spec.granularity, group_size=spec.group_size)

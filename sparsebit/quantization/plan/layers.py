@@ -1,0 +1,118 @@
+"""The graph as placement sees it: operators with their names, and where the numbers of a tensor come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch.fx import GraphModule, Node
+
+from sparsebit.config import Layer
+from sparsebit.graph.ops import OpCall, bind
+from sparsebit.graph.value import TensorInfo
+from sparsebit.targets import Target
+from sparsebit.targets.moving import only_moves
+
+# Their second operand, where it is a parameter, makes them a linear layer.
+_PRODUCTS = frozenset({"matmul", "addmm", "baddbmm", "grouped_mm"})
+
+
+class Layers:
+    """Answers about the nodes of one graph, each worked out once."""
+
+    def __init__(self, gm: GraphModule, target: Target) -> None:
+        self.gm, self.target = gm, target
+        self.nodes: list[Node] = list(gm.graph.nodes)
+        self.calls: dict[Node, OpCall] = {
+            node: call for node in self.nodes if node.op.startswith("call_") and (call := bind(gm, node))
+        }
+        weighted = [node for node, call in self.calls.items() if self.is_weighted(call)]
+        self.first_and_last = {weighted[0], weighted[-1]} if weighted else set()
+
+    def op(self, node: Node) -> str | None:
+        """Canonical operator of a node; a product with a parameter counts as linear."""
+        call = self.calls.get(node)
+        if call is None:
+            return None
+        return "linear" if call.spec.name in _PRODUCTS and self.is_weighted(call) else call.spec.name
+
+    @staticmethod
+    def is_weighted(call: OpCall) -> bool:
+        """Whether a call multiplies by a weight with channels."""
+        return call.spec.weight_axes is not None and call.weight_name is not None
+
+    def names(self, node: Node) -> tuple[str, ...]:
+        """Every name a pattern may use for a node: dotted, flat, and for functions the module they are called in."""
+        names = [str(node.target)] if node.op == "call_module" else []
+        names.append(node.name)
+        call, path = self.calls.get(node), node.meta.get("module_path")
+        if node.op != "call_module" and call is not None:
+            names += [f"{path}.{call.spec.name}"] if path else []
+            names += [call.weight_name] if self.is_weighted(call) and call.weight_name else []
+        return tuple(dict.fromkeys(names))
+
+    def layers(self) -> list[Layer]:
+        """All of it, for the config to match its patterns against."""
+        return [Layer(self.names(node), self.op(node)) for node in self.nodes if node.op.startswith("call_")]
+
+    def holds_floats(self, node: Node) -> bool:
+        """Whether a node's value is one tensor of floating point; taken to be so where nothing was recorded."""
+        value = node.meta.get("value")
+        if isinstance(value, TensorInfo):
+            return value.dtype.is_floating_point
+        if "value" in node.meta:
+            return False
+        call = self.calls.get(node)
+        if call is None:
+            return True
+        if call.spec.family in ("size", "compare", "create"):
+            return False
+        inputs = call.activations
+        if call.spec.name == "getitem" and inputs:  # of a tuple, or of sizes
+            return all(self.holds_floats(source) for source in inputs) or self.moves(inputs[0])
+        return not call.spec.elementwise or not inputs or any(self.holds_floats(s) for s in inputs)
+
+    def moves(self, node: Node) -> bool:
+        """Whether a node hands on numbers of its first input unchanged."""
+        call = self.calls.get(node)
+        return call is not None and bool(call.activations) and only_moves(call, self.target.moves)
+
+    def above(self, node: Node) -> Node | None:
+        """The tensor whose numbers a moving node hands on, past splits and other tuples; None where there is none."""
+        found: Node | None = node
+        while found is not None:
+            found = self.calls[found].activations[0] if self.moves(found) else None
+            if found is None or self._is_tensor(found):
+                return found
+        return None
+
+    def _is_tensor(self, node: Node) -> bool:
+        value = node.meta.get("value")
+        if value is None and "value" not in node.meta:
+            return self.op(node) not in ("split", "chunk", "unbind", "lstm", "gru", "rnn", "topk", "sort")
+        return isinstance(value, TensorInfo)
+
+    def origin(self, node: Node) -> Node:
+        """Where the numbers of a tensor were made, however often they were moved since."""
+        while (higher := self.above(node)) is not None:
+            node = higher
+        return node
+
+    def readers(self, node: Node) -> Iterator[Node]:
+        """Who reads the numbers of a node, and not only its size."""
+        for user in node.users:
+            call = self.calls.get(user)
+            if call is None or call.spec.family != "size":
+                yield user
+
+    def users_through_moves(self, node: Node) -> Iterator[Node]:
+        """Operators, or the output, that read the numbers of a node directly or after they were moved."""
+        for user in self.readers(node):
+            if self.moves(user) and node in self.calls[user].activations:
+                yield from self.users_through_moves(user)
+            else:
+                yield user
+
+    def sole_reader(self, node: Node) -> Node | None:
+        """The one node that reads this one, if there is exactly one."""
+        readers = list(self.readers(node))
+        return readers[0] if len(readers) == 1 else None

@@ -1,0 +1,216 @@
+"""From wishes to quantizers: one on each tensor, as early as the numbers exist."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch.fx import GraphModule, Node
+
+from sparsebit.config import Layer, QConfig, TensorSpec
+from sparsebit.quantization.granularity import Rows
+from sparsebit.quantization.plan.layers import Layers
+from sparsebit.quantization.plan.plan import PlannedEdge, PlannedTensor, QuantPlan
+from sparsebit.quantization.plan.weights import plan_weights
+from sparsebit.quantization.plan.wishes import Wish, Wishes
+from sparsebit.targets import TARGETS, Target
+
+
+def make_plan(
+    gm: GraphModule,
+    config: QConfig,
+    target: Target | None = None,
+    *,
+    known: Sequence[Layer] = (),
+    owned: Sequence[str] = (),
+) -> QuantPlan:
+    """Decide for every tensor of a graph whether it is quantized, and say why.
+
+    Args:
+        gm: a captured graph.
+        config: what the user asked for.
+        target: the runtime; by default the one the config names as BACKEND.
+        known: more layers that patterns in the config may name, such as batch norms that were folded since.
+        owned: nodes that bring quantizers of their own.
+
+    Raises:
+        ConfigError: naming every pattern that matches no layer.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from sparsebit.config import load_qconfig
+        >>> from sparsebit.graph import capture
+        >>> gm = capture(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval(), torch.zeros(1, 3, 8, 8))
+        >>> [tensor.name for tensor in make_plan(gm, load_qconfig("int8_onnxruntime")).tensors]
+        ['0.weight', 'input_1', '_1']
+    """
+    layers = Layers(gm, target or TARGETS[config.BACKEND])
+    config.require_matched([*layers.layers(), *known])
+    wishes = Wishes(layers, config, frozenset(owned))
+    places = _Places(layers, wishes)
+    weights, notes = plan_weights(layers, config, frozenset(owned))
+    return QuantPlan(
+        target=layers.target.name,
+        tensors=(*weights, *places.tensors(config)),
+        edges=tuple(places.edges()),
+        notes=(*notes, *places.notes),
+    )
+
+
+@dataclass
+class _Place:
+    """A tensor that gets a quantizer."""
+
+    node: Node
+    whole: bool  # every reader takes the quantized tensor
+    readers: set[Node] = field(default_factory=set)
+    wishes: list[Wish] = field(default_factory=list)
+    maker: Wish | None = None
+
+
+class _Places:
+    def __init__(self, layers: Layers, wishes: Wishes) -> None:
+        self.layers, self.wishes = layers, wishes
+        self.notes: list[str] = []
+        self.places: dict[Node, _Place] = {}
+        self.grid_of: dict[tuple[Node, Node], Node] = {}  # (source, consumer) -> tensor with the quantizer
+        self._wanted = {(source, wish.node) for wish in wishes.granted.values() for source in wish.inputs}
+        self._all_want: dict[Node, bool] = {}
+        for wish in wishes.granted.values():
+            if wish.rule.output and wish.runs:
+                tail = wishes.tail(wish.node)
+                place = self.places.setdefault(tail, _Place(tail, whole=True))
+                place.maker = wish
+                place.readers |= set(layers.readers(tail))
+        for wish in wishes.granted.values():
+            for source in wish.inputs:
+                self._place(source, wish)
+
+    def _place(self, source: Node, wish: Wish) -> None:
+        below, at = wish.node, source
+        chain, higher = [source], source
+        while (step := self.layers.above(higher)) is not None:
+            higher = step
+            chain.append(higher)
+        covered = next((node for node in chain if node in self.places and self.places[node].whole), None)
+        if covered is not None:
+            at = covered
+        else:
+            while (
+                self._wanted_by_all(at)
+                and (higher_tensor := self.layers.above(at)) is not None
+                and self.layers.holds_floats(higher_tensor)
+            ):
+                below, at = self._first_step(higher_tensor, at), higher_tensor
+            place = self.places.setdefault(at, _Place(at, whole=False))
+            place.readers.add(below)
+        self.places[at].wishes.append(wish)
+        self.grid_of[source, wish.node] = at
+
+    def _first_step(self, top: Node, bottom: Node) -> Node:
+        """The reader of ``top`` on the way to ``bottom``."""
+        while (source := self.layers.calls[bottom].activations[0]) is not top:
+            bottom = source
+        return bottom
+
+    def _wanted_by_all(self, node: Node) -> bool:
+        """Whether everyone who reads the numbers of a node, moved or not, wants them on a grid."""
+        if node not in self._all_want:
+            self._all_want[node] = False
+            readers = list(self.layers.readers(node))
+            self._all_want[node] = bool(readers) and all(
+                self._wanted_by_all(user)
+                if self.layers.moves(user) and node in self.layers.calls[user].activations
+                else (node, user) in self._wanted
+                for user in readers
+            )
+            above = self.layers.calls[node].activations[0] if self.layers.moves(node) else None
+            if self._all_want[node] and above is not None and not self.layers._is_tensor(above):
+                # One piece of a split: the others come from the same tensor, so all of them must agree.
+                self._all_want[node] = all(
+                    self._wanted_by_all(piece) for piece in self.layers.readers(above) if piece is not node
+                )
+        return self._all_want[node]
+
+    def tensors(self, config: QConfig) -> list[PlannedTensor]:
+        order = {node: index for index, node in enumerate(self.layers.nodes)}
+        return [self._tensor(place) for place in sorted(self.places.values(), key=lambda p: order[p.node])]
+
+    def _tensor(self, place: _Place) -> PlannedTensor:
+        wishes = place.wishes or ([place.maker] if place.maker else [])
+        specs = [wish.spec for wish in wishes]
+        spec = max(specs, key=lambda spec: (spec.bits, spec.dtype != "int"))
+        if len(set(specs)) > 1:
+            asked = ", ".join(f"{wish.node.name} {wish.spec.codes}" for wish in wishes)
+            self.notes.append(
+                f"{place.node.name} has one quantizer, {spec}, though its readers ask for {asked}"
+            )
+        consumers = tuple(dict.fromkeys(wish.node.name for wish in place.wishes))
+        reason = place.maker.reason if place.maker else wishes[0].reason
+        order = {node: index for index, node in enumerate(place.node.users)}
+        return PlannedTensor(
+            name=place.node.name,
+            side="A",
+            producer=place.node.name,
+            readers=tuple(n.name for n in sorted(place.readers, key=lambda n: order.get(n, 0))),
+            consumers=consumers,
+            spec=spec,
+            rows=_rows(spec),
+            reason=reason,
+        )
+
+    def edges(self) -> list[PlannedEdge]:
+        found: list[PlannedEdge] = []
+        for node in self.layers.nodes:
+            call = self.layers.calls.get(node)
+            if call is None:
+                found += self._unknown(node)
+                continue
+            if self.layers.moves(node):
+                continue
+            for source in dict.fromkeys(call.activations):
+                if self.layers.holds_floats(source):
+                    found.append(self._edge(source, node))
+        return found
+
+    def _edge(self, source: Node, node: Node) -> PlannedEdge:
+        wish, at = self.wishes.granted.get(node), self.grid_of.get((source, node))
+        reason = self.wishes.why_not.get(node, "")
+        if wish is not None:
+            reason = wish.reason if at is not None else "it is computed inside the operator that makes it"
+        elif (made := self._whole_above(source)) is not None:
+            reason, at = f"{reason}; it reads the integers that {made.name} hands on", made
+        return PlannedEdge(
+            source=source.name,
+            consumer=node.name,
+            op=self.layers.op(node),
+            tensor=at.name if at is not None else None,
+            reason=reason or "nothing asks for integers here",
+        )
+
+    def _whole_above(self, source: Node | None) -> Node | None:
+        while source is not None:
+            if source in self.places and self.places[source].whole:
+                return source
+            source = self.layers.above(source)
+        return None
+
+    def _unknown(self, node: Node) -> list[PlannedEdge]:
+        if node.op != "call_module" and node.op != "call_function":
+            return []
+        return [
+            PlannedEdge(
+                source=source.name,
+                consumer=node.name,
+                op=None,
+                tensor=None,
+                reason="an unknown operator stays in float; sparsebit.register_op makes it known",
+            )
+            for source in node.all_input_nodes
+            if self.layers.holds_floats(source)
+        ]
+
+
+def _rows(spec: TensorSpec) -> Rows:
+    return Rows(kind=spec.granularity, group_size=spec.group_size)

@@ -1,0 +1,130 @@
+"""What was decided: which tensors are quantized, how, who reads them, and why; also why others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from sparsebit.config import Side, TensorSpec
+from sparsebit.errors import SparsebitError
+from sparsebit.quantization.granularity import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTensor:
+    """One quantizer: the tensor it stands on, and everything that reads the result.
+
+    ``producer`` is a node for an activation and a qualified parameter name for a weight. ``readers`` are the nodes that
+    take the quantized tensor directly; ``consumers`` are the operators it is for, perhaps behind a reshape.
+    """
+
+    name: str
+    side: Side
+    producer: str
+    readers: tuple[str, ...]
+    consumers: tuple[str, ...]
+    spec: TensorSpec
+    rows: Rows
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedEdge:
+    """One input of one operator: on which tensor's grid it comes in, or None for float, and why."""
+
+    source: str
+    consumer: str
+    op: str | None
+    tensor: str | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantPlan:
+    """Every decision for one graph, config and target, as data: it can be printed, compared, saved and loaded."""
+
+    target: str
+    tensors: tuple[PlannedTensor, ...] = ()
+    edges: tuple[PlannedEdge, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def weights(self) -> tuple[PlannedTensor, ...]:
+        """The weights among the tensors."""
+        return tuple(tensor for tensor in self.tensors if tensor.side == "W")
+
+    def activations(self) -> tuple[PlannedTensor, ...]:
+        """The activations among the tensors."""
+        return tuple(tensor for tensor in self.tensors if tensor.side == "A")
+
+    def with_specs(self, specs: Mapping[str, TensorSpec]) -> QuantPlan:
+        """The same places with other specs, for example after ``set_bit``."""
+        changed = tuple(replace(t, spec=specs.get(t.name, t.spec)) for t in self.tensors)
+        return replace(self, tensors=changed)
+
+    def difference(self, other: QuantPlan) -> list[str]:
+        """What ``other`` decides differently, one line each."""
+        ours, theirs = ({t.name: t for t in plan.tensors} for plan in (self, other))
+        lines = [f"- {name}: {ours[name].spec}" for name in ours if name not in theirs]
+        lines += [f"+ {name}: {theirs[name].spec}" for name in theirs if name not in ours]
+        for name in ours:
+            if name in theirs and ours[name] != theirs[name]:
+                what = [
+                    f"{f.name} {getattr(ours[name], f.name)} -> {getattr(theirs[name], f.name)}"
+                    for f in fields(PlannedTensor)
+                    if getattr(ours[name], f.name) != getattr(theirs[name], f.name)
+                ]
+                lines.append(f"~ {name}: {'; '.join(what)}")
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "target": self.target,
+            "tensors": [asdict(tensor) | {"spec": _spec_to_dict(tensor.spec)} for tensor in self.tensors],
+            "edges": [asdict(edge) for edge in self.edges],
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> QuantPlan:
+        """The plan that ``to_dict`` wrote."""
+        try:
+            tensors = tuple(
+                PlannedTensor(
+                    **{
+                        **tensor,
+                        "readers": tuple(tensor["readers"]),
+                        "consumers": tuple(tensor["consumers"]),
+                        "spec": TensorSpec(**tensor["spec"]),
+                        "rows": Rows(**tensor["rows"]),
+                    }
+                )
+                for tensor in data["tensors"]
+            )
+            edges = tuple(PlannedEdge(**edge) for edge in data["edges"])
+            return cls(target=data["target"], tensors=tensors, edges=edges, notes=tuple(data["notes"]))
+        except (KeyError, TypeError) as error:
+            raise SparsebitError(f"this is not a saved plan: {type(error).__name__}: {error}") from None
+
+    def __str__(self) -> str:
+        lines = [
+            f"plan for {self.target}: {len(self.weights())} weights and {len(self.activations())} activations"
+        ]
+        width = max((len(t.name) for t in self.tensors), default=0)
+        for tensor in self.tensors:
+            readers = f" -> {', '.join(tensor.consumers)}" if tensor.consumers else ""
+            lines.append(f"  {tensor.side} {tensor.name:<{width}}  {tensor.spec}{readers}: {tensor.reason}")
+        left = [edge for edge in self.edges if edge.tensor is None]
+        if left:
+            lines.append(f"in float ({len(left)} inputs of operators)")
+            lines += [f"  {edge.consumer} <- {edge.source}: {edge.reason}" for edge in left]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def _spec_to_dict(spec: TensorSpec) -> dict[str, Any]:
+    return {
+        f.name: dict(value) if isinstance(value := getattr(spec, f.name), Mapping) else value
+        for f in fields(spec)
+    }

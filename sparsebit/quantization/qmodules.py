@@ -1,0 +1,164 @@
+"""Operators that know their quantizers: the library's own leaves, and those a user registers.
+
+A leaf of the captured graph whose weight or input is quantized is replaced by a copy of a subclass, ``QConv2d`` for
+``Conv2d``. It shares the parameters under the same names and shows its quantizers as ``weight_quantizer`` and
+``input_quantizer``. A user who wants to write an operator out, quantizers and all, derives from ``QuantOpr`` and
+registers it for what it replaces.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+from sparsebit.errors import RegistryError, SparsebitError
+from sparsebit.graph.passes.edit import copy_module
+from sparsebit.quantization.quantizers import Quantizer
+
+Kind = TypeVar("Kind", bound="type[nn.Module]")
+
+QMODULES: dict[object, type[nn.Module]] = {}
+
+
+def register_qmodule(sources: Sequence[object], *, replace: bool = False) -> Callable[[Kind], Kind]:
+    """Class decorator: use this class wherever one of ``sources`` stands in a model.
+
+    A source is a module class, a function, or a method such as ``torch.Tensor.softmax``. The class is made with
+    ``(org_module, config=None)`` for a module, and with ``(node, config)`` for a function, whose constant arguments
+    are then in ``node.args`` and ``node.kwargs``; it is called with the tensors alone.
+    """
+
+    def add(cls: Kind) -> Kind:
+        for source in sources:
+            if source in QMODULES and not replace:
+                raise RegistryError(
+                    f"{source!r} is already replaced by {QMODULES[source].__name__}",
+                    hint="pass replace=True to override it on purpose",
+                )
+            QMODULES[source] = cls
+        return cls
+
+    return add
+
+
+def unregister_qmodule(cls: type[nn.Module]) -> None:
+    """Take a registered class out again."""
+    for source in [source for source, found in QMODULES.items() if found is cls]:
+        del QMODULES[source]
+
+
+def registered_for(gm: GraphModule, node: Node) -> type[nn.Module] | None:
+    """The user's class for a node, if there is one."""
+    if node.op == "call_module":
+        return QMODULES.get(type(gm.get_submodule(str(node.target))))
+    return QMODULES.get(node.target) if node.op == "call_function" else None
+
+
+class QuantOpr(nn.Module):
+    """Base of operators with quantizers of their own.
+
+    A subclass keeps its weight, if any, as ``self.weight`` and calls ``self.input_quantizer`` and
+    ``self.weight_quantizer`` in its ``forward``. Both are made from the config after construction.
+    """
+
+    input_quantizer: Quantizer
+    weight_quantizer: Quantizer | None
+    weight: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = None
+
+    def set_quant(self, w_quant: bool = False, a_quant: bool = False) -> None:
+        """Switch the quantizers on or off."""
+        switch(self.input_quantizer, a_quant)
+        switch(self.weight_quantizer, w_quant)
+
+
+def switch(quantizer: Quantizer | None, on: bool) -> None:
+    """Enable or disable, where there is one; one that is fused away stays off."""
+    if quantizer is not None and not quantizer.fake_fused:
+        quantizer.enable_quant() if on else quantizer.disable_quant()
+
+
+class _Leaf:
+    """What every replaced leaf can do beside computing."""
+
+    input_quantizers: tuple[Quantizer, ...] = ()
+
+    @property
+    def input_quantizer(self) -> Quantizer | None:
+        """The quantizer on the tensor it reads; the first one where it reads several."""
+        return self.input_quantizers[0] if self.input_quantizers else None
+
+    def set_quant(self, w_quant: bool = False, a_quant: bool = False) -> None:
+        """Switch the weight's quantizer, and those on the tensors it reads, on or off."""
+        for quantizer in self.input_quantizers:
+            switch(quantizer, a_quant)
+        switch(getattr(self, "weight_quantizer", None), w_quant)
+
+
+def _conv(self: Any, weight: Tensor, x: Tensor) -> Tensor:
+    result: Tensor = self._conv_forward(x, weight, self.bias)
+    return result
+
+
+def _conv_transpose(self: Any, weight: Tensor, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+    dims = weight.dim() - 2
+    padding = self._output_padding(
+        x, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
+    )
+    function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[dims - 1]
+    return function(x, weight, self.bias, self.stride, self.padding, padding, self.groups, self.dilation)
+
+
+def _linear(self: Any, weight: Tensor, x: Tensor) -> Tensor:
+    return F.linear(x, weight, self.bias)
+
+
+def _embedding(self: Any, weight: Tensor, x: Tensor) -> Tensor:
+    return F.embedding(
+        x, weight, self.padding_idx, None, self.norm_type, self.scale_grad_by_freq, self.sparse
+    )
+
+
+# With a weight that is handed in. A subclass with a forward of its own is never a leaf, so these are all it takes.
+WITH_WEIGHT: Mapping[str, Callable[..., Tensor]] = {
+    **{f"conv{n}d": _conv for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": _conv_transpose for n in (1, 2, 3)},
+    "linear": _linear,
+    "embedding": _embedding,
+}
+
+
+@functools.cache
+def _leaf_class(kind: type[nn.Module], op: str | None) -> type[nn.Module]:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        assert op is not None
+        return WITH_WEIGHT[op](self, self.weight_quantizer(self.weight), *args, **kwargs)
+
+    methods: dict[str, Any] = {} if op is None else {"forward": forward}
+    return type(f"Q{kind.__name__}", (_Leaf, kind), {**methods, "stands_for": kind, "__module__": __name__})
+
+
+def quantized_leaf(module: nn.Module, op: str | None, weight_quantizer: Quantizer | None) -> nn.Module:
+    """A copy of a leaf that shares its parameters, shows its quantizers, and quantizes its weight if told to."""
+    if isinstance(module, _Leaf):
+        return module
+    if weight_quantizer is not None and op not in WITH_WEIGHT:
+        raise SparsebitError(f"no way is known to run {type(module).__name__} with another weight")
+    leaf = copy_module(module)
+    leaf.__class__ = _leaf_class(type(module), op if weight_quantizer is not None else None)  # type: ignore[arg-type]
+    if weight_quantizer is not None:
+        leaf.weight_quantizer = weight_quantizer
+    return leaf
+
+
+def show_inputs(leaf: nn.Module, quantizers: tuple[Quantizer, ...]) -> None:
+    """Let a leaf show the quantizers on what it reads, without owning them."""
+    object.__setattr__(leaf, "input_quantizers", quantizers)

@@ -1,0 +1,296 @@
+"""QuantModel: the verbs of quantization, in the order they are used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import Any, TextIO
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparsebit.config import QConfig
+from sparsebit.errors import SparsebitError
+from sparsebit.graph.capture import CapturedModule, capture
+from sparsebit.graph.ops.spec import fetch_tensor
+from sparsebit.graph.passes import SIMPLIFY, fold_batch_norm, remove_dead_nodes, run_passes
+from sparsebit.graph.show import mermaid
+from sparsebit.progress import progress
+from sparsebit.quantization.batches import as_call, to_device
+from sparsebit.quantization.bn_tuning import tune_batch_norm
+from sparsebit.quantization.calibrate import Calibration
+from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
+from sparsebit.quantization.compare import Checker, operator_errors
+from sparsebit.quantization.insert import build_own_quantizers, insert_quantizers, replace_registered
+from sparsebit.quantization.plan import QuantPlan, make_plan
+from sparsebit.quantization.plan.layers import Layers
+from sparsebit.quantization.qmodules import switch
+from sparsebit.quantization.quant_config import parse_qconfig
+from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.view import QuantGraph
+from sparsebit.targets import TARGETS
+
+
+class QuantModel(nn.Module):
+    """A model with quantizers on the edges of its graph, ready to be calibrated, measured, trained and exported.
+
+    The user's model is not changed. Its parameters are shared, except where batch norm was folded into them.
+
+    Args:
+        model: any ``nn.Module``.
+        config: from ``parse_qconfig``, or anything that takes: a path, a preset's name, a dict.
+        example_inputs: positional arguments of one call, as a tuple; a lone tensor is one argument. Left out, the
+            model is traced symbolically by ``QTracer``, which fails on models that look at their inputs.
+        example_kwargs: keyword arguments of that call.
+        plan: a plan to follow instead of making one.
+
+    Attributes:
+        model: the graph; ``qmodel.model.layer1_0_conv1.input_quantizer`` reaches every quantizer by flat name.
+        cfg, plan, device: what was asked for, what was decided, where calibration data is moved to.
+
+    Example:
+        >>> from sparsebit.quantization import QuantModel
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)).eval()
+        >>> qmodel = QuantModel(net, "int8_onnxruntime", example_inputs=(torch.randn(2, 3, 8, 8),))
+        >>> qmodel.calibrate([torch.randn(4, 3, 8, 8)], progress=False)
+        >>> qmodel.set_quant(w_quant=True, a_quant=True)
+        >>> len(qmodel.quantizers)
+        4
+    """
+
+    model: QuantGraph
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: QConfig | str | os.PathLike[str] | Mapping[str, Any],
+        example_inputs: Any = None,
+        example_kwargs: Mapping[str, Any] | None = None,
+        *,
+        plan: QuantPlan | None = None,
+    ) -> None:
+        super().__init__()
+        self.cfg = parse_qconfig(config)
+        self.device = torch.device(self.cfg.DEVICE)
+        positional = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+        self._examples = (() if example_inputs is None else tuple(positional), dict(example_kwargs or {}))
+        captured = capture(model, *self._examples, skip=self.cfg.SKIP_TRACE_MODULES)
+        self.plan = self._quantize(captured, plan)
+        self.model = QuantGraph.around(captured)
+        self._calibration: Calibration | None = None
+        self.enable_qat = False
+        self.train(model.training)
+
+    def _quantize(self, gm: CapturedModule, plan: QuantPlan | None) -> QuantPlan:
+        target, mode = TARGETS[self.cfg.BACKEND], gm.training
+        run_passes(gm, SIMPLIFY)
+        known = Layers(gm, target).layers()
+        if self.cfg.SCHEDULE.FUSE_BN and not self.cfg.SCHEDULE.BN_TUNING:
+            gm.eval()
+            run_passes(gm, (fold_batch_norm, remove_dead_nodes))
+            gm.train(mode)
+        owned = replace_registered(gm, self.cfg)
+        build_own_quantizers(gm, self.cfg, Layers(gm, target), owned)
+        plan = plan or make_plan(gm, self.cfg, target, known=known, owned=owned)
+        insert_quantizers(gm, plan)
+        device = next((tensor.device for tensor in (*gm.parameters(), *gm.buffers())), None)
+        for module in gm.modules():
+            if isinstance(module, Quantizer) and device is not None:
+                module.to(device)
+        return plan
+
+    # -- looking at it ------------------------------------------------------------------------------------------
+
+    @property
+    def quantizers(self) -> dict[str, Quantizer]:
+        """Every quantizer by the name of its tensor, in the order of the graph module."""
+        found = (module for module in self.model.modules() if isinstance(module, Quantizer))
+        return {quantizer.name: quantizer for quantizer in found}
+
+    def __repr__(self) -> str:
+        lines = [f"QuantModel for {self.plan.target}: {len(self.quantizers)} quantizers"]
+        return "\n".join([*lines, *(f"  {quantizer.describe()}" for quantizer in self.quantizers.values())])
+
+    def dump_mermaid(self, f: TextIO) -> None:
+        """Write the graph as a Mermaid flowchart, quantizers included."""
+        f.write(mermaid(self.model))
+
+    # -- running and calibrating --------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the model's own forward; while calibrating, quantizers measure what passes."""
+        if self._calibration is not None:
+            if self.training:
+                raise SparsebitError(
+                    "calibration runs in evaluation mode, so that dropout and batch norm do as they will later",
+                    hint="call qmodel.eval(), or prepare_calibration() again after train()",
+                )
+            self._calibration.record(args, kwargs)
+            with torch.no_grad():
+                return self.model(*args, **kwargs)
+        return self.model(*args, **kwargs)
+
+    def prepare_calibration(self) -> None:
+        """Begin a round of calibration: evaluation mode, quantizers off and measuring."""
+        self.eval()
+        self.set_quant(w_quant=False, a_quant=False)
+        self._calibration = Calibration(self.model, self.quantizers)
+
+    def calc_qparams(self, asym: bool = False, w_quant: bool = False, a_quant: bool = False) -> None:
+        """End it: turn what was measured into scales and zero points.
+
+        Args:
+            asym: measure each activation once more, behind layers that are already quantized, as it will meet them.
+            w_quant: with ``asym``, quantize the weights of those layers.
+            a_quant: with ``asym``, quantize their activations.
+        """
+        if self._calibration is None:
+            raise SparsebitError(
+                "calc_qparams() was called before prepare_calibration()",
+                expected="prepare_calibration(), some batches, then calc_qparams()",
+            )
+        if (w_quant or a_quant) and not asym:
+            raise SparsebitError(
+                "w_quant and a_quant say what is quantized in front of each layer, which only asym=True looks at",
+                hint="pass asym=True, or switch quantization on afterwards with set_quant()",
+            )
+        weights = {name: self._weight(name) for name, q in self.quantizers.items() if q.side == "W"}
+        if asym:
+            self._calibration.finish_in_order(weights, w_quant=w_quant, a_quant=a_quant)
+        else:
+            self._calibration.finish(weights)
+        self._calibration = None
+
+    def calibrate(
+        self,
+        loader: Iterable[Any],
+        batches: int | None = None,
+        *,
+        asym: bool = False,
+        w_quant: bool = False,
+        a_quant: bool = False,
+        feed: Callable[[Any], Any] | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        """The whole of calibration in one call, with a progress bar.
+
+        Args:
+            loader: gives batches. A tensor is the model's input; of a tuple or list, as many as the example had
+                positional inputs are (so ``(images, labels)`` works); a dict holds keyword arguments.
+            batches: how many to use; all by default.
+            asym, w_quant, a_quant: as for ``calc_qparams``.
+            feed: makes the positional arguments (a tuple) or keyword arguments (a dict) of a batch, where that is
+                not right.
+            progress: show a bar or not; by default on a terminal.
+        """
+        self.prepare_calibration()
+        try:
+            for batch in _limited(loader, batches, progress):
+                args, kwargs = as_call(feed(batch) if feed else batch, *self._examples)
+                self(*to_device(args, self._home()), **to_device(kwargs, self._home()))
+            self.calc_qparams(asym=asym, w_quant=w_quant, a_quant=a_quant)
+        finally:
+            if self._calibration is not None:
+                self._calibration.close()
+                self._calibration = None
+
+    def set_quant(self, w_quant: bool = False, a_quant: bool = False) -> None:
+        """Switch the quantizers of weights and of activations on or off; fused ones stay off."""
+        quantizers = self.quantizers
+        missing = [
+            name
+            for name, q in quantizers.items()
+            if (w_quant if q.side == "W" else a_quant) and not q.calibrated and not q.fake_fused
+        ]
+        if missing:
+            raise SparsebitError(
+                f"{len(missing)} quantizers have no scale yet, the first is {missing[0]!r}",
+                expected="prepare_calibration(), some batches, calc_qparams(), then set_quant()",
+            )
+        for quantizer in quantizers.values():
+            switch(quantizer, w_quant if quantizer.side == "W" else a_quant)
+
+    def init_QAT(self) -> None:
+        """End calibration and switch everything on, for ordinary training of this module from here on."""
+        if self._calibration is not None:
+            self.calc_qparams()
+        self.set_quant(w_quant=True, a_quant=True)
+        self.enable_qat = True
+
+    @contextlib.contextmanager
+    def batchnorm_tuning(self) -> Iterator[None]:
+        """Inside the block, forwards re-estimate batch norm behind quantized weights; on leaving it is folded.
+
+        Needs ``SCHEDULE.BN_TUNING`` in the config. (Hubara et al., arXiv 2006.10518)
+        """
+        if not self.cfg.SCHEDULE.BN_TUNING:
+            raise SparsebitError(
+                "batch norm was not kept for tuning", hint="set SCHEDULE.BN_TUNING: true in the config"
+            )
+        with tune_batch_norm(self):
+            yield
+
+    # -- measuring ----------------------------------------------------------------------------------------------
+
+    def get_quantization_error(
+        self, data: Any, checker: Checker = F.mse_loss, is_async: bool = True
+    ) -> dict[str, Any]:
+        """How far each quantized operator's result is from its float result.
+
+        Args:
+            data: the input: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
+            checker: a function of (float result, quantized result).
+            is_async: True quantizes one operator at a time, so each number is that operator's own doing. False lets
+                errors run on through the model, so each number is what has gathered by then.
+        """
+        args, kwargs = as_call(data, *self._examples)
+        moved = (to_device(args, self._home()), to_device(kwargs, self._home()))
+        return operator_errors(self.model, *moved, checker=checker, alone=is_async)
+
+    # -- keeping it ---------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write config, plan, weights and scales to a folder: JSON and safetensors, all of it or nothing."""
+        save_checkpoint(self, folder)
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | os.PathLike[str],
+        model: nn.Module,
+        example_inputs: Any = None,
+        example_kwargs: Mapping[str, Any] | None = None,
+    ) -> QuantModel:
+        """The quantized model that ``save`` wrote, on a model of the same architecture, whatever its weights.
+
+        The example inputs are in the folder; give others only to capture the model with those.
+        """
+        return load_checkpoint(cls, folder, model, example_inputs, example_kwargs)
+
+    def _weight(self, name: str) -> Tensor:
+        planned = {tensor.name: tensor.producer for tensor in self.plan.weights()}
+        if name in planned:
+            return fetch_tensor(self.model, planned[name])
+        owner = next(
+            m for m in self.model.modules() if getattr(m, "weight_quantizer", None) is self.quantizers[name]
+        )
+        weight = owner.weight
+        assert isinstance(weight, Tensor)
+        return weight
+
+    def _home(self) -> torch.device:
+        return next((t.device for t in (*self.parameters(), *self.buffers())), self.device)
+
+
+def _limited(loader: Iterable[Any], batches: int | None, shown: bool | None) -> Iterator[Any]:
+    if batches is not None and batches < 1:
+        raise SparsebitError("calibration needs at least one batch", got=f"batches={batches}")
+    total = len(loader) if isinstance(loader, Sized) else None
+    if batches is not None:
+        total = batches if total is None else min(batches, total)
+    for index, batch in enumerate(progress(loader, "calibrating", total=total, shown=shown)):
+        if batches is not None and index >= batches:
+            return
+        yield batch

@@ -1,0 +1,312 @@
+"""What a quantizer is: a module on one edge of the graph that measures a tensor, then snaps it to a grid."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.config import Side, TensorSpec, register_name
+from sparsebit.errors import SparsebitError
+from sparsebit.quantization.granularity import (
+    Rows,
+    activation_axis,
+    join_blocks,
+    row_blocks,
+    spread,
+    to_rows,
+    to_samples,
+)
+from sparsebit.quantization.numerics import GridSpec, QParams, fake_quantize, integer_range
+from sparsebit.quantization.observers import OBSERVERS, CalibrationError, Observer, observe
+from sparsebit.quantization.observers.distributed import merge_across_processes
+from sparsebit.registry import Registry
+
+Kind = TypeVar("Kind", bound="type[Quantizer]")
+Substitute = Callable[["Quantizer", Tensor], Tensor]
+
+QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer")
+
+
+def register_quantizer(kind: Any = None, *, name: str | None = None, replace: bool = False) -> Any:
+    """Class decorator that makes a quantizer available to configs under its ``TYPE``.
+
+    Example:
+        >>> from sparsebit.quantization.quantizers.uniform import Uniform
+        >>> @register_quantizer
+        ... class Doc(Uniform):
+        ...     TYPE = "doc"
+        >>> QUANTIZERS["DOC"] is Doc
+        True
+        >>> QUANTIZERS.remove("doc")
+    """
+    if isinstance(kind, str):
+        kind, name = None, kind
+
+    def add(cls: Kind) -> Kind:
+        label = name or cls.TYPE
+        if not label:
+            raise SparsebitError(
+                "a quantizer needs a name",
+                where=cls.__qualname__,
+                hint="give the class an attribute TYPE, such as TYPE = 'mine'",
+            )
+        QUANTIZERS.register(label, replace=replace)(cls)
+        register_name("quantizer", label)
+        return cls
+
+    return add if kind is None else add(kind)
+
+
+class Quantizer(nn.Module):
+    """One grid in the state dict, how it was found, and whether it is applied.
+
+    ``forward`` is the identity until ``enable_quant``; while ``observing`` it also measures what passes. Subclasses
+    change one of three things: ``prepare`` (what happens to the tensor before it is snapped), ``qparams`` (where
+    the grid comes from) or ``set_range`` (what becomes of the measured range). Whatever they do,
+    the result is ``fake_quantize(prepare(x), qparams())``, which is what makes every quantizer exportable.
+
+    Attributes:
+        name: of the tensor, unique in the model: that of the node or parameter it belongs to.
+        side: "W" or "A".
+        spec: what was asked for. Replaced by ``set_bit``.
+        rows: what shares a scale; for an activation the axis is that of its layout.
+        substitute: a function called instead of ``fake_quantize``, by which exporters put their own operator here.
+    """
+
+    TYPE: ClassVar[str] = ""
+    scale: Tensor
+    zero_point: Tensor
+
+    def __init__(self, name: str, side: Side, spec: TensorSpec, rows: Rows | None = None) -> None:
+        super().__init__()
+        self.name, self.side, self.spec = name, side, spec
+        self.rows = rows or Rows(kind=spec.granularity, group_size=spec.group_size)
+        self.use_quant = self.fake_fused = self.observing = False
+        self.substitute: Substitute | None = None
+        self.observer: Observer[Any] = OBSERVERS[spec.observer](**spec.observer_options)
+        self._state: Any = None
+        self._batches = 0
+        self.register_buffer("scale", torch.empty(0))
+        self.register_buffer("zero_point", torch.empty(0))
+
+    # -- what it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def bit(self) -> int:
+        """Width of a code."""
+        return self.spec.bits
+
+    @property
+    def grid(self) -> GridSpec:
+        """The kind of grid that was asked for."""
+        return GridSpec(self.spec.bits, self.spec.symmetric, self.spec.dtype)
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether the zero point is 0."""
+        return self.spec.symmetric
+
+    @property
+    def is_perchannel(self) -> bool:
+        """Whether each channel has a scale of its own."""
+        return self.spec.granularity == "channel"
+
+    @property
+    def is_enable(self) -> bool:
+        """Whether it changes what passes through it."""
+        return self.use_quant and not self.fake_fused
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether there is a grid to snap to; one per token is made as the tokens come."""
+        return self.scale.numel() > 0 or self.rows.kind == "token"
+
+    def set_bit(self, bit: int) -> None:
+        """Another width of the codes; the range must be measured again after it."""
+        integer_range(bit, self.spec.symmetric)
+        if self.spec.dtype == "int" and bit == self.spec.bits:
+            return
+        self.spec = replace(self.spec, bits=bit, dtype="int")
+        self.reset()
+
+    def set_fake_fused(self) -> None:
+        """Switch off for good, because a runtime computes past this point without rounding."""
+        self.fake_fused = True
+
+    def enable_quant(self) -> None:
+        """Snap from now on. Raises where no range was ever measured."""
+        if not self.calibrated and not self.fake_fused:
+            raise SparsebitError(
+                f"{self.name!r} has no scale yet",
+                expected="prepare_calibration(), some batches, calc_qparams(), then set_quant()",
+                hint="set_bit() after calibration also asks for another round of it",
+            )
+        self.use_quant = True
+
+    def disable_quant(self) -> None:
+        """Let everything pass unchanged."""
+        self.use_quant = False
+
+    @contextlib.contextmanager
+    def switched(self, on: bool) -> Iterator[None]:
+        """Inside the block it is on or off, whatever it was before."""
+        before, self.use_quant = self.use_quant, on
+        try:
+            yield
+        finally:
+            self.use_quant = before
+
+    # -- measuring ----------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Forget the grid and everything seen."""
+        self._state, self._batches, self.use_quant = None, 0, False
+        self.set_grid(torch.empty(0), torch.empty(0))
+
+    def observe(self, x: Tensor) -> None:
+        """Take one more batch into account."""
+        self._batches += 1
+        if self.rows.kind == "token" or x.numel() == 0:
+            return
+        x, rows = self.prepare(x.detach()), self.rows_of(x)
+        seen = to_samples(x, rows) if self.observer.by_sample else to_rows(x, rows, any_order=True)
+        try:
+            self._state = self.observer.update(
+                self.observer.init(seen) if self._state is None else self._state, seen
+            )
+        except CalibrationError as error:
+            raise CalibrationError(
+                f"{self.name!r} cannot be calibrated: {error.message}",
+                row=error.row,
+                where=f"batch {self._batches} (counted from 1)",
+                got=error.got,
+                hint=error.hint,
+            ) from None
+
+    def observe_whole(self, x: Tensor) -> None:
+        """Measure a tensor that will not change, such as a weight, and take its range."""
+        prepared = self.prepare(x.detach())
+        try:
+            ranges = [observe(self.observer, block, self.grid) for block in row_blocks(prepared, self.rows)]
+        except CalibrationError as error:
+            raise CalibrationError(
+                f"{self.name!r} cannot be quantized: {error.message}",
+                row=error.row,
+                got=error.got,
+                hint="the model's own weights hold these values; load it again, or train it in float32",
+            ) from None
+        self.set_range(join_blocks([r.lo for r in ranges]), join_blocks([r.hi for r in ranges]), x)
+
+    def finish(self) -> None:
+        """Turn what was seen, here and in every other process, into a grid."""
+        if self.rows.kind == "token":
+            return
+        if self._state is None:
+            raise SparsebitError(
+                f"{self.name!r} saw no data",
+                expected="at least one batch between prepare_calibration() and calc_qparams()",
+                got="no batch" if not self._batches else f"{self._batches} empty ones",
+            )
+        state = merge_across_processes(self.observer, self._state)
+        lo, hi = self.observer.finish(state, self.grid)
+        self.set_range(lo, hi, None)
+        self._state = None
+
+    def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
+        """The grid for a measured range; ``x`` is the whole tensor where there is one (a weight)."""
+        scale, zero_point, *_ = self.grid.qparams(lo, hi)
+        self.set_grid(scale, zero_point)
+
+    def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:
+        """Keep these, on the device the quantizer is on."""
+        device = self.scale.device
+        self.scale, self.zero_point = scale.to(device), zero_point.to(device)
+
+    # -- snapping -----------------------------------------------------------------------------------------------
+
+    def rows_of(self, x: Tensor) -> Rows:
+        """What shares a scale in this tensor."""
+        if self.side == "A" and self.rows.kind == "channel":
+            return replace(self.rows, axis=activation_axis(x.dim(), self.spec.layout))
+        return self.rows
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """What happens to a tensor before it is snapped. Here: nothing."""
+        return x
+
+    def qparams(self, x: Tensor | None = None) -> QParams:
+        """The grid. With one scale per token it is that of ``x``, shaped to broadcast against it."""
+        if self.rows.kind == "token":
+            assert x is not None
+            rows = to_rows(x, self.rows)
+            grid = self.grid.qparams(rows.amin(1), rows.amax(1))
+            return grid._replace(
+                scale=spread(grid.scale, x.shape, self.rows),
+                zero_point=spread(grid.zero_point, x.shape, self.rows),
+            )
+        if self.spec.dtype == "int":
+            return QParams(self.scale, self.zero_point, *integer_range(self.spec.bits, self.spec.symmetric))
+        largest = int(torch.finfo(getattr(torch, _FLOAT8[self.spec.dtype])).max)
+        return QParams(self.scale, self.zero_point, -largest, largest, self.spec.dtype)
+
+    def snap(self, x: Tensor) -> Tensor:
+        """``fake_quantize(prepare(x), qparams())``, whether switched on or not."""
+        x = self.prepare(x)
+        qparams, rows = self.qparams(x), self.rows_of(x)
+        if rows.kind in ("tensor", "token"):
+            return fake_quantize(x, qparams)
+        if rows.groups > 1 or (rows.kind == "channel" and rows.axis == 0 and x.dim() == 0):
+            scale, zero_point = (spread(v, x.shape, rows) for v in (qparams.scale, qparams.zero_point))
+            return fake_quantize(x, qparams._replace(scale=scale, zero_point=zero_point))
+        return fake_quantize(x, qparams, axis=rows.axis, group_size=rows.group_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Measure if observing, snap if switched on."""
+        if self.observing:
+            self.observe(x)
+        if not self.is_enable:
+            return x
+        return self.snap(x) if self.substitute is None else self.substitute(self, x)
+
+    # -- state dict ---------------------------------------------------------------------------------------------
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Take scales of any number, so that a calibrated state loads into a fresh model."""
+        for name in ("scale", "zero_point"):
+            value = state_dict.get(f"{prefix}{name}")
+            own = cast(Tensor, getattr(self, name))
+            if value is not None and own.shape != value.shape:
+                fresh = torch.empty(value.shape, dtype=value.dtype, device=own.device)
+                if isinstance(own, nn.Parameter):
+                    setattr(self, name, nn.Parameter(fresh))
+                else:
+                    setattr(self, name, fresh)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def describe(self) -> str:
+        """On one line: tensor, grid, how it was found, and its numbers."""
+        state = "" if self.is_enable else " (off)" if self.calibrated else " (not calibrated)"
+        numbers = ""
+        if self.scale.numel():
+            numbers = f" scale {_span(self.scale)}"
+            numbers += "" if self.spec.symmetric else f" zero point {_span(self.zero_point)}"
+        return f"{self.side} {self.name}: {self.spec}{numbers}{state}"
+
+    def extra_repr(self) -> str:
+        """The same line."""
+        return self.describe()
+
+
+_FLOAT8 = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
+
+
+def _span(values: Tensor) -> str:
+    low, high = float(values.min()) + 0.0, float(values.max()) + 0.0  # -0 reads as 0
+    return f"{low:.4g}" if low == high else f"[{low:.4g}, {high:.4g}]"

@@ -1,0 +1,94 @@
+"""Values that wait for a second look: in memory while they are few, on disk when they are many."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+MOST_IN_MEMORY = 16 * 2**20
+
+
+class Stored:
+    """A list of nested values, most of whose tensors may lie in a temporary folder.
+
+    Values come back as equal ones on the device they were on, each time anew; nothing is ever unpickled. The folder
+    goes with the object.
+
+    Example:
+        >>> stored = Stored(limit=0)
+        >>> stored.append({"x": torch.ones(2), "n": 3})
+        >>> stored[0]
+        {'x': tensor([1., 1.]), 'n': 3}
+    """
+
+    def __init__(self, limit: int = MOST_IN_MEMORY) -> None:
+        self._limit, self._bytes = limit, 0
+        self._items: list[tuple[list[Any], Any]] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+    def append(self, value: Any) -> None:
+        """Keep one more value."""
+        self._items.append(self._put(value))
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self._forget(self._items[index][0])
+        self._items[index] = self._put(value)
+
+    def __getitem__(self, index: int) -> Any:
+        leaves, structure = self._items[index]
+        files = {leaf.path: load_file(leaf.path) for leaf in leaves if isinstance(leaf, _OnDisk)}
+        found = [
+            files[leaf.path][leaf.key].to(leaf.device) if isinstance(leaf, _OnDisk) else leaf
+            for leaf in leaves
+        ]
+        return pytree.tree_unflatten(found, structure)
+
+    def _put(self, value: Any) -> tuple[list[Any], Any]:
+        leaves, structure = pytree.tree_flatten(value)
+        tensors = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        if self._bytes + size <= self._limit:
+            self._bytes += size
+            return leaves, structure
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="sparsebit-")
+        path = Path(self._folder.name) / f"{self._serial}.safetensors"
+        self._serial += 1
+        # Copied, because tensors may share memory, which the format does not allow.
+        save_file(
+            {
+                key: t.detach().cpu().clone(memory_format=torch.contiguous_format)
+                for key, t in tensors.items()
+            },
+            path,
+        )
+        kept = [
+            _OnDisk(path, str(i), leaf.device) if str(i) in tensors else leaf for i, leaf in enumerate(leaves)
+        ]
+        return kept, structure
+
+    def _forget(self, leaves: list[Any]) -> None:
+        self._bytes -= sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
+        for path in {leaf.path for leaf in leaves if isinstance(leaf, _OnDisk)}:
+            path.unlink(missing_ok=True)
+
+
+class _OnDisk:
+    """Where a tensor went."""
+
+    def __init__(self, path: Path, key: str, device: torch.device) -> None:
+        self.path, self.key, self.device = path, key, device
