@@ -63,8 +63,13 @@ def write_folder(
         if place.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{place.name}.old.", dir=place.absolute().parent))
             os.rename(place, old / "it")
-            os.rename(made, place)
-            shutil.rmtree(old, ignore_errors=True)
+            try:
+                os.rename(made, place)
+            except OSError:
+                os.rename(old / "it", place)
+                raise
+            finally:
+                shutil.rmtree(old, ignore_errors=True)
         else:
             os.rename(made, place)
     except OSError as error:

@@ -11,6 +11,19 @@ T = TypeVar("T")
 PATIENCE = 1.0  # seconds before anything is shown
 
 
+def length(items: Iterable[object]) -> int | None:
+    """How many there are, or None where nobody knows: a loader of a stream has a length that raises.
+
+    Example:
+        >>> length([1, 2]), length(iter([1, 2]))
+        (2, None)
+    """
+    try:
+        return len(items) if isinstance(items, Sized) else None
+    except TypeError:
+        return None
+
+
 def progress(
     items: Iterable[T], what: str, *, total: int | None = None, shown: bool | None = None
 ) -> Iterator[T]:
@@ -33,8 +46,8 @@ def progress(
     if shown is False or (shown is None and not console.is_terminal):
         yield from items
         return
-    if total is None and isinstance(items, Sized):
-        total = len(items)
+    if total is None:
+        total = length(items)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=console, transient=True)
     started, task = time.monotonic(), bar.add_task(what, total=total)

@@ -27,7 +27,7 @@ def check(data: Mapping[str, Any], source: str, origins: Mapping[str, str] | Non
     try:
         found = config_problems(QConfigKeys.model_validate(data))
     except ValidationError as error:
-        found, misspelt = _read_errors(error.errors(include_url=False))
+        found, misspelt = read_errors(error.errors(include_url=False), QConfigKeys)
         found += _rule_problems_despite(data, {problem.path for problem in found} | misspelt)
     raise_problems(source, [_place(problem, origins or {}) for problem in found])
 
@@ -40,8 +40,8 @@ def _place(problem: Problem, origins: Mapping[str, str]) -> Problem:
     return problem
 
 
-def _read_errors(errors: Iterable[ErrorDetails]) -> tuple[list[Problem], set[str]]:
-    """Problems from pydantic's errors, and the keys that are probably meant by unknown ones.
+def read_errors(errors: Iterable[ErrorDetails], root: type[Section]) -> tuple[list[Problem], set[str]]:
+    """Problems from pydantic's errors about ``root``, and the keys that are probably meant by unknown ones.
 
     A required key that is merely misspelt is told once.
     """
@@ -49,10 +49,10 @@ def _read_errors(errors: Iterable[ErrorDetails]) -> tuple[list[Problem], set[str
     for error in errors:
         location = tuple(map(str, error["loc"]))
         if error["type"] == "extra_forbidden":
-            problem, meant = _unknown_key(location)
+            problem, meant = _unknown_key(location, root)
             misspelt.add(meant)
         else:
-            problem = _wrong_value(location, error)
+            problem = _wrong_value(location, error, root)
         problems.append(problem)
     told = [one for one in problems if not (one.message == "required" and one.path in misspelt)]
     return told, misspelt
@@ -63,10 +63,10 @@ def _path(location: Iterable[str]) -> str:
     return "".join(part if part.startswith("[") else f".{part}" for part in location).removeprefix(".")
 
 
-def _wrong_value(location: tuple[str, ...], error: ErrorDetails) -> Problem:
+def _wrong_value(location: tuple[str, ...], error: ErrorDetails, root: type[Section]) -> Problem:
     path = _path(location)
     if error["type"] == "missing":
-        return Problem(path=path, message="required", expected=_wish(location))
+        return Problem(path=path, message="required", expected=_wish(location, root))
     if error["type"] == "expected":
         context = error["ctx"]
         return Problem(
@@ -79,9 +79,9 @@ def _wrong_value(location: tuple[str, ...], error: ErrorDetails) -> Problem:
     return Problem(path=path, message=error["msg"], got=show(error["input"]))
 
 
-def _wish(location: tuple[str, ...]) -> str:
+def _wish(location: tuple[str, ...], root: type[Section]) -> str:
     """What a missing key should hold, asked of the key itself by giving it nothing."""
-    section = _section_at(location[:-1])
+    section = _section_at(location[:-1], root)
     try:
         section.model_validate({location[-1]: object()})
     except ValidationError as error:
@@ -91,29 +91,29 @@ def _wish(location: tuple[str, ...]) -> str:
     return ""
 
 
-def _unknown_key(location: tuple[str, ...]) -> tuple[Problem, str]:
+def _unknown_key(location: tuple[str, ...], root: type[Section]) -> tuple[Problem, str]:
     """The problem, and the path of the key that was probably meant."""
     *above, key = location
     outside = _NOT_IN_RULES if "SPECIFIC" in above else ()
-    keys = [name for name in _section_at(above).model_fields if name not in outside]
+    keys = [name for name in _section_at(above, root).model_fields if name not in outside]
     near = nearest(key, keys)
     if near is None and key == "QADD" and outside:
         hint = "it counts for the whole model: set A.QADD.ENABLE_QUANT"
-    elif near is None and key not in outside and _is_on_other_side(location):
+    elif near is None and key not in outside and _is_on_other_side(location, root):
         hint = f"only {'activations have' if above[0] == 'W' else 'weights have'} it"
     else:
         hint = suggest(key, keys)
     return Problem(path=_path(location), message="unknown key", hint=hint), _path([*above, near or ""])
 
 
-def _is_on_other_side(location: tuple[str, ...]) -> bool:
+def _is_on_other_side(location: tuple[str, ...], root: type[Section]) -> bool:
     other = {"W": "A", "A": "W"}.get(location[0])
-    return other is not None and location[-1] in _section_at([other, *location[1:-1]]).model_fields
+    return other is not None and location[-1] in _section_at([other, *location[1:-1]], root).model_fields
 
 
-def _section_at(location: Iterable[str]) -> type[Section]:
+def _section_at(location: Iterable[str], root: type[Section]) -> type[Section]:
     """The section that a place is in; rules under SPECIFIC have the sections of their side."""
-    section: type[Section] = QConfigKeys
+    section = root
     for part in location:
         field = section.model_fields.get(part)
         if field is None or part == "SPECIFIC" or part.startswith("["):

@@ -91,10 +91,10 @@ _BUILT_IN: Mapping[Kind, Mapping[str, NameRule]] = {
             options=("ema_ratio",),
             because="it averages over samples, and a weight is the same for all of them",
         ),
-        "percentile": NameRule(schemes=BOTH_STATIC, options=("alpha",), because=_PER_TOKEN),
-        "mse": NameRule(schemes=BOTH_STATIC, because=_PER_TOKEN),
-        "kl_histogram": NameRule(schemes=BOTH_STATIC, because=_PER_TOKEN),
-        "aciq": NameRule(schemes=BOTH_STATIC, options=("distribution",), because=_PER_TOKEN),
+        "percentile": NameRule(schemes=BOTH_STATIC, options=("bins", "alpha"), because=_PER_TOKEN),
+        "mse": NameRule(schemes=BOTH_STATIC, options=("bins", "steps", "shrink"), because=_PER_TOKEN),
+        "kl_histogram": NameRule(schemes=BOTH_STATIC, options=("bins", "candidates"), because=_PER_TOKEN),
+        "aciq": NameRule(schemes=BOTH_STATIC, options=("bins", "distribution"), because=_PER_TOKEN),
     },
 }
 for _kind, _rules in _BUILT_IN.items():

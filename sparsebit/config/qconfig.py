@@ -12,6 +12,7 @@ from sparsebit.config.check import check
 from sparsebit.config.describe import describe_config
 from sparsebit.config.match import Layer, unmatched_patterns, unmatched_rules
 from sparsebit.config.problems import Problem, raise_problems
+from sparsebit.config.recovery import write_recovery
 from sparsebit.config.resolve import apply_first_last, apply_settings, flatten_side, make_spec
 from sparsebit.config.rules import clashes
 from sparsebit.config.sections import QConfigKeys, Section
@@ -140,6 +141,8 @@ def _write(section: Section) -> dict[str, Any]:
                 written[name] = dict(value)
         elif name == "SPECIFIC":
             written[name] = write_rules(value)
+        elif name == "RECOVERY":
+            written[name] = write_recovery(value)
         elif value is not None:
             written[name] = list(value) if isinstance(value, tuple) else value
     return written

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from sparsebit.config import values
+from sparsebit.config.recovery import Recovery
 from sparsebit.config.specific import Rule, rules_field
 from sparsebit.config.tensor_spec import Options
 
@@ -55,6 +56,9 @@ class Schedule(Section):
     )
     DISABLE_UNNECESSARY_QUANT: values.Flag = Field(
         True, description="Leave out quantizers between operators that the backend runs as one."
+    )
+    RECOVERY: Recovery = Field(
+        (), description="Algorithms that win accuracy back, in order: names, or {name: {option: value}}."
     )
 
 

@@ -18,7 +18,8 @@ def as_call(
     """Positional and keyword arguments for one batch.
 
     Labels and other extras are left out by the example: as many items of a tuple as it had positional inputs, and of
-    a dict the keys it had. Without an example a tuple gives its first item and a dict all of it.
+    a dict the keys it had. Without an example a tuple gives its first item and a dict all of it; where the example had
+    both kinds, only a dict with everything by name will do.
 
     Example:
         >>> as_call(("images", "labels"), ("example",), {})
@@ -27,6 +28,8 @@ def as_call(
     if isinstance(batch, Tensor):
         return (batch,), {}
     if isinstance(batch, Mapping):
+        if example_kwargs and example_args:  # some of it may be positional in the example
+            return (), dict(batch)
         if example_kwargs:
             missing = [key for key in example_kwargs if key not in batch]
             if missing:
@@ -41,6 +44,13 @@ def as_call(
             return (batch,), {}
         return (), dict(batch)
     if isinstance(batch, (tuple, list)):
+        if example_args and example_kwargs:
+            raise SparsebitError(
+                "the example has positional and keyword inputs, so a batch has to name them",
+                expected="a dict with all of them",
+                got=type(batch).__name__,
+                hint="pass feed= to make the arguments of a batch yourself",
+            )
         count = len(example_args) or 1
         if len(batch) < count:
             raise SparsebitError(
@@ -53,6 +63,26 @@ def as_call(
         expected="a tensor, a tuple, a list or a dict",
         got=type(batch).__name__,
         hint="pass feed= to make the arguments of a batch yourself",
+    )
+
+
+def as_fed(made: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same for what ``feed`` returned, which is taken as it is.
+
+    Example:
+        >>> as_fed({"ids": 1}), as_fed((1, 2))
+        (((), {'ids': 1}), ((1, 2), {}))
+    """
+    if isinstance(made, Tensor):
+        return (made,), {}
+    if isinstance(made, Mapping):
+        return (), dict(made)
+    if isinstance(made, (tuple, list)):
+        return tuple(made), {}
+    raise SparsebitError(
+        "feed returned nothing the model could be called with",
+        expected="a tuple of positional arguments or a dict of keyword arguments",
+        got=type(made).__name__,
     )
 
 

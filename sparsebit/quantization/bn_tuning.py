@@ -12,6 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.passes import fold_batch_norm, remove_dead_nodes, run_passes
+from sparsebit.quantization.granularity import to_rows
+from sparsebit.quantization.qmodules import show_inputs
 from sparsebit.quantization.quantizers import Quantizer
 
 if TYPE_CHECKING:
@@ -24,14 +26,19 @@ def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
 
     Only batch norms are in training mode meanwhile, so dropout stays off. Folding scales a channel of the
     weight by gamma / sqrt(var + eps) and its quantization scale by the magnitude of the same: codes stay as they
-    were. If the block fails, the statistics are put back.
+    were, or change sign with gamma. If the block fails, the statistics are put back. Those of the user's own model
+    are not touched either way.
     """
-    norms = [m for m in qmodel.model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    called = {str(node.target) for node in qmodel.model.graph.nodes if node.op == "call_module"}
+    modules = dict.fromkeys(qmodel.model.get_submodule(path) for path in sorted(called))
+    norms = [m for m in modules if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not norms:
         raise SparsebitError("the model has no batch norm left to tune")
     switches = {name: q.use_quant for name, q in qmodel.quantizers.items()}
-    before = [(norm, norm.momentum, {k: v.clone() for k, v in norm.named_buffers()}) for norm in norms]
     qmodel.set_quant(w_quant=True, a_quant=True)
+    before = [(norm, norm.momentum, dict(norm._buffers)) for norm in norms]
+    for norm in norms:  # the tensors are shared with the user's model
+        norm._buffers.update({name: v.clone() for name, v in norm._buffers.items() if v is not None})
     qmodel.eval()
     for norm in norms:
         norm.reset_running_stats()
@@ -41,8 +48,7 @@ def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
     try:
         with torch.no_grad():
             yield
-        unseen = [norm for norm in norms if norm.num_batches_tracked == 0]
-        if unseen:
+        if all(norm.num_batches_tracked == 0 for norm in norms):
             raise SparsebitError(
                 "no data ran through the batch norms",
                 expected="some forwards of the quantized model inside the block",
@@ -53,35 +59,56 @@ def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
             norm.momentum = momentum
             norm.eval()
             if not done:
-                for name, value in buffers.items():
-                    getattr(norm, name).copy_(value)
+                norm._buffers.update(buffers)
         qmodel.eval()
         for name, quantizer in qmodel.quantizers.items():
             quantizer.use_quant = switches[name]
-    _fold(qmodel)
+    fold_tuned(qmodel)
+    qmodel.tuned = True
 
 
-def _fold(qmodel: QuantModel) -> None:
-    """Fold, and carry each weight's scale along by comparing the weight before and after."""
-    gm = qmodel.model
-    leaves = {name: m for name, m in gm.named_modules() if hasattr(m, "weight_quantizer")}
-    weights = {name: _weight(module).detach().clone() for name, module in leaves.items()}
+def fold_tuned(qmodel: QuantModel) -> None:
+    """Fold every batch norm that folds, and carry the grids of the weights along."""
+    gm, mode = qmodel.model, qmodel.model.training
+    gm.eval()
+    leaves = {name: m for name, m in gm.named_modules() if isinstance(_quantizer(m), Quantizer)}
+    weights = {name: _weight(module).detach() for name, module in leaves.items()}
     run_passes(gm, (fold_batch_norm, remove_dead_nodes))
     for name, before in weights.items():
         module = gm.get_submodule(name)
-        after, quantizer = _weight(module), module.weight_quantizer
-        assert isinstance(quantizer, Quantizer)
-        if after is _weight(leaves[name]) or torch.equal(after, before):
+        after, quantizer = _weight(module).detach(), _quantizer(module)
+        if module is leaves[name] or quantizer is None:
             continue
-        factor = _factor(before, after, quantizer.rows.axis)
-        quantizer.set_grid(quantizer.scale * factor.to(quantizer.scale), quantizer.zero_point)
+        # Copied along with the layer, though it belongs to the graph.
+        show_inputs(module, getattr(leaves[name], "input_quantizers", ()))
+        if quantizer.scale.numel():
+            _carry_grid(quantizer, before, after)
+    gm.train(mode)
 
 
-def _factor(before: Tensor, after: Tensor, axis: int) -> Tensor:
-    """By how much the magnitude of each channel grew."""
-    dims = [dim for dim in range(before.dim()) if dim != axis]
-    old, new = (w.double().square().sum(dims).sqrt() for w in (before, after))
-    return torch.where(old > 0, new / old.clamp(min=torch.finfo(torch.float64).tiny), torch.ones_like(old))
+def _carry_grid(quantizer: Quantizer, before: Tensor, after: Tensor) -> None:
+    """Scale the grid of each channel as the channel was, and turn it over where the sign changed."""
+    old, new = (to_rows(weight.double(), quantizer.rows) for weight in (before, after))
+    squares = old.square().sum(1)
+    tiny = torch.finfo(squares.dtype).tiny
+    factor = torch.where(squares > 0, (old * new).sum(1) / squares.clamp(min=tiny), 1.0)
+    if (new - old * factor[:, None]).abs().max() > 1e-3 * new.abs().max():
+        quantizer.observe_whole(
+            after
+        )  # folded into the layer behind it, by input channels: the codes are others
+        return
+    qmin, qmax = quantizer.qparams()[2:4]
+    factor = factor.to(quantizer.scale)
+    zero_point = quantizer.zero_point
+    if not quantizer.is_symmetric:
+        zero_point = torch.where(factor < 0, qmin + qmax - zero_point, zero_point)
+    magnitude = torch.where(factor == 0, 1.0, factor.abs())  # a gamma of zero leaves a channel of zeros
+    quantizer.set_grid(quantizer.scale * magnitude, zero_point)
+
+
+def _quantizer(module: nn.Module) -> Quantizer | None:
+    found = getattr(module, "weight_quantizer", None)
+    return found if isinstance(found, Quantizer) else None
 
 
 def _weight(module: nn.Module) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
@@ -25,36 +27,51 @@ class Calibration:
 
     def __init__(self, gm: GraphModule, quantizers: Mapping[str, Quantizer]) -> None:
         self.gm, self.quantizers = gm, quantizers
-        self.inputs = Stored()
+        self.inputs = Stored(copies=True)  # the caller may fill the same tensors again for the next batch
         for quantizer in quantizers.values():
             quantizer.reset()
             quantizer.observing = quantizer.side == "A" and not quantizer.fake_fused
 
-    def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Remember the inputs of one forward."""
+    @contextlib.contextmanager
+    def recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        """Remember the inputs of the forward inside the block, unless it fails."""
         self.inputs.append((args, kwargs))
+        try:
+            yield
+        except BaseException:
+            self.inputs.pop()
+            raise
 
     def close(self) -> None:
         """Stop measuring."""
         for quantizer in self.quantizers.values():
             quantizer.observing = False
 
+    def measure_again(self) -> None:
+        """Forget what was measured, and measure the recorded inputs once more: the weights have changed."""
+        for _, quantizer in self._active("A"):
+            quantizer.reset()
+            quantizer.observing = True
+        with torch.no_grad():
+            for args, kwargs in progress(self.inputs, "calibrating again", total=len(self.inputs)):
+                self.gm(*args, **kwargs)
+
     def finish(self, weights: Mapping[str, Tensor]) -> None:
         """Grids from what was seen: activations by themselves, weights from the weights."""
-        self._require_data()
         self.close()
         for name, quantizer in self._active("W"):
             quantizer.observe_whole(weights[name])
         for _, quantizer in self._active("A"):
             quantizer.finish()
 
-    def finish_in_order(self, weights: Mapping[str, Tensor], *, w_quant: bool, a_quant: bool) -> None:
+    def finish_in_order(
+        self, weights: Mapping[str, Tensor], *, w_quant: bool, a_quant: bool, shown: bool | None = None
+    ) -> None:
         """Grids in the order of the graph: each activation is measured with all before it as they will be.
 
         Every batch is run from one quantizer to the next and stopped there, so the whole costs one forward more.
         With ``w_quant`` the weights before a tensor are quantized, with ``a_quant`` the activations.
         """
-        self._require_data()
         self.close()
         for name, quantizer in self._active("W"):
             quantizer.observe_whole(weights[name])
@@ -63,7 +80,7 @@ class Calibration:
         stops = self._stops()
         try:
             with torch.no_grad():
-                for stop, quantizer in progress(stops, "calibrating in order"):
+                for stop, quantizer in progress(stops, "calibrating in order", shown=shown):
                     quantizer.reset()
                     for index in range(len(self.inputs)):
                         state = self._advance(runner, states, index, stop)
@@ -116,13 +133,34 @@ class Calibration:
     def _active(self, side: str) -> list[tuple[str, Quantizer]]:
         return [(n, q) for n, q in self.quantizers.items() if q.side == side and not q.fake_fused]
 
-    def _require_data(self) -> None:
-        if not len(self.inputs) and self._active("A"):
+    def require_data(self) -> None:
+        """Raise where there was none; on every process, or those that had some would wait for the others."""
+        active = self._active("A")
+        idle = bool(active) and not len(self.inputs)
+        unreached = [] if idle else [name for name, quantizer in active if not quantizer.has_seen]
+        everywhere = _of_all_processes((idle, unreached))
+        if any(found for found, _ in everywhere):
             raise SparsebitError(
-                "there was no calibration data",
+                "there was no calibration data" + ("" if idle else " on another process"),
                 expected="at least one forward between prepare_calibration() and calc_qparams()",
                 hint="for x, _ in loader: qmodel(x)",
             )
+        first = next((name for _, names in everywhere for name in names), None)
+        if first is not None:
+            raise SparsebitError(
+                f"no data reached {first!r}: every batch was empty there",
+                expected="calibration data that reaches every quantized tensor",
+                hint=f"add such data, or leave the operator that reads {first!r} in float: "
+                "A.SPECIFIC {<its name>: [QUANTIZER.DISABLE, true]}",
+            )
+
+
+def _of_all_processes(value: Any) -> list[Any]:
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return [value]
+    gathered: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(gathered, value)
+    return gathered
 
 
 def _source(node: Node) -> Node:

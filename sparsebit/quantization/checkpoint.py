@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
-from sparsebit.config import load_qconfig
+from sparsebit.errors import GraphError
 from sparsebit.folder import ArtifactError, read_folder, write_folder
 from sparsebit.graph.ops import op_name
+from sparsebit.quantization.bn_tuning import fold_tuned
+from sparsebit.quantization.leaves import evaluating
 from sparsebit.quantization.plan import QuantPlan
+from sparsebit.quantization.quantizers import Quantizer
 
 if TYPE_CHECKING:
     from sparsebit.quantization.quant_model import QuantModel
@@ -38,7 +41,7 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str]) -> None:
         "use_quant": sorted(name for name, quantizer in quantizers.items() if quantizer.use_quant),
         "fake_fused": sorted(name for name, quantizer in quantizers.items() if quantizer.fake_fused),
         "qat": qmodel.enable_qat,
-        "tuned": _is_tuned(qmodel),
+        "tuned": qmodel.tuned,
     }
     write_folder(folder, KIND, VERSION, content, {"state": state, "example": example})
 
@@ -54,17 +57,16 @@ def load_checkpoint(
     content, tensors = read_folder(folder, KIND, VERSION)
     if example_inputs is None and example_kwargs is None:
         example_inputs, example_kwargs = _example(content["example"], tensors["example"], folder)
-    config = content["config"]
-    if content["tuned"]:  # batch norm was folded in the end
-        config = load_qconfig(config, ["SCHEDULE.BN_TUNING=false", "SCHEDULE.FUSE_BN=true"])
-    qmodel = cls(model, config, example_inputs, example_kwargs, plan=QuantPlan.from_dict(content["plan"]))
+    plan = QuantPlan.from_dict(content["plan"])
+    try:
+        qmodel = cls(model, content["config"], example_inputs, example_kwargs, plan=plan)
+        if content["tuned"]:
+            with evaluating(qmodel.model):
+                fold_tuned(qmodel)
+    except GraphError:  # the plan does not even name the right nodes
+        raise _other_model(model, folder) from None
     if graph_digest(qmodel.model) != content["graph"]:
-        raise ArtifactError(
-            f"{os.fspath(folder)!r} was saved from another model",
-            expected="a model whose graph is the same, operator by operator",
-            got=f"a {type(model).__name__} that is not",
-            hint="build it with the arguments it had when it was saved",
-        )
+        raise _other_model(model, folder)
     state = {
         **tensors["state"],
         **{name: tensors["state"][kept] for name, kept in content["aliases"].items()},
@@ -73,28 +75,58 @@ def load_checkpoint(
     for name, quantizer in qmodel.quantizers.items():
         quantizer.use_quant = name in content["use_quant"]
         quantizer.fake_fused = name in content["fake_fused"]
-    qmodel.enable_qat = content["qat"]
+    qmodel.enable_qat, qmodel.tuned = content["qat"], content["tuned"]
     return qmodel
+
+
+def _other_model(model: nn.Module, folder: str | os.PathLike[str]) -> ArtifactError:
+    return ArtifactError(
+        f"{os.fspath(folder)!r} was saved from another model",
+        expected="a model whose graph is the same, operator by operator",
+        got=f"a {type(model).__name__} that is not",
+        hint="build it with the arguments it had when it was saved",
+    )
 
 
 def graph_digest(gm: GraphModule) -> str:
     """A digest of what the graph computes: operators, arguments and shapes of parameters, but no numbers."""
     lines = []
     for node in gm.graph.nodes:
-        target = node.target if isinstance(node.target, str) else op_name(gm, node) or str(node.target)
-        lines.append(f"{node.op} {node.name} {target} {node.args} {node.kwargs}")
-    own = (f"{name} {tuple(p.shape)}" for name, p in gm.named_parameters())
+        target = node.target if isinstance(node.target, str) else op_name(gm, node) or _spell(node.target)
+        lines.append(f"{node.op} {node.name} {target} {_spell(node.args)} {_spell(node.kwargs)}")
+    learned = {id(p) for m in gm.modules() if isinstance(m, Quantizer) for p in m.parameters()}
+    own = (f"{name} {tuple(p.shape)}" for name, p in gm.named_parameters() if id(p) not in learned)
     return hashlib.sha256("\n".join([*lines, *own]).encode()).hexdigest()
 
 
+def _spell(value: object) -> str:
+    """In words that are the same in every process: some objects have their address in their repr."""
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_spell, value))})"
+    if isinstance(value, Mapping):
+        return f"({', '.join(f'{_spell(key)}: {_spell(item)}' for key, item in value.items())})"
+    if isinstance(value, slice):
+        return f"{_spell(value.start)}:{_spell(value.stop)}:{_spell(value.step)}"
+    if isinstance(value, (Node, bool, int, float, complex, str, bytes, torch.dtype, torch.device)):
+        return str(value)
+    owner = getattr(value, "__self__", None)
+    kind = owner if isinstance(owner, type) else value if hasattr(value, "__qualname__") else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _load_state(qmodel: QuantModel, state: dict[str, Tensor], folder: str | os.PathLike[str]) -> None:
-    # The model's own parameters are shared with the user's module, which must keep its numbers.
-    for module in qmodel.model.modules():
-        for name, parameter in list(module._parameters.items()):
-            if parameter is not None:
-                module._parameters[name] = nn.Parameter(parameter.detach(), parameter.requires_grad)
+    # Assigned, not written: the old tensors are the user's. One parameter under two names stays one.
+    before = qmodel.model.state_dict(keep_vars=True)
+    made: dict[int, Tensor] = {}
+    for name, tensor in state.items():
+        old = before.get(name)
+        if isinstance(old, Tensor) and id(old) not in made:
+            new = tensor.to(old.device)
+            made[id(old)] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
     try:
-        qmodel.model.load_state_dict(state, assign=True)
+        qmodel.model.load_state_dict(
+            {name: made.get(id(before.get(name)), tensor) for name, tensor in state.items()}, assign=True
+        )
     except RuntimeError as error:
         raise ArtifactError(f"{os.fspath(folder)!r} does not fit this model: {error}") from None
 
@@ -146,8 +178,3 @@ def _example(written: Any, tensors: Mapping[str, Tensor], folder: object) -> tup
     leaves = [tensors.get(str(index), leaf) for index, leaf in enumerate(written["leaves"])]
     args, kwargs = pytree.tree_unflatten(leaves, pytree.treespec_loads(written["structure"]))
     return (args or None), kwargs
-
-
-def _is_tuned(qmodel: QuantModel) -> bool:
-    norms = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in qmodel.model.modules())
-    return bool(qmodel.cfg.SCHEDULE.BN_TUNING) and not norms

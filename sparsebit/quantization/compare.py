@@ -14,6 +14,7 @@ from torch.fx.node import map_arg
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops import bind
 from sparsebit.graph.run import flatten_call
+from sparsebit.quantization.leaves import evaluating
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.targets.moving import only_moves
 
@@ -26,7 +27,9 @@ def operator_errors(
     """``checker(float, quantized)`` for the result of every operator that reads a quantized tensor or weight."""
     errors: dict[str, Any] = {}
     for node, exact, rounded in compare_operators(gm, args, kwargs, alone=alone):
-        errors[str(node.target) if node.op == "call_module" else node.name] = checker(exact, rounded)
+        name = str(node.target) if node.op == "call_module" else node.name
+        # A module that is called twice has two results; the second one goes by the name of its node.
+        errors[node.name if name in errors else name] = checker(exact, rounded)
     return errors
 
 
@@ -44,7 +47,7 @@ def compare_operators(
     rounded: dict[Node, Any] = {}
     touched: set[Node] = set()  # values that were rounded since the last operator
     inputs = iter(flatten_call(gm, args, dict(kwargs)))
-    with torch.no_grad(), _mode(gm):
+    with torch.no_grad(), evaluating(gm), _kept_buffers(gm):
         for node in gm.graph.nodes:
             if node.op == "output":
                 return
@@ -125,13 +128,14 @@ def _switched(quantizers: tuple[Quantizer, ...], on: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _mode(gm: GraphModule) -> Iterator[None]:
-    was = gm.training
-    gm.eval()
+def _kept_buffers(gm: GraphModule) -> Iterator[None]:
+    """Put back what the model counts or averages as it runs."""
+    before = [(buffer, buffer.clone()) for buffer in gm.buffers()]
     try:
         yield
     finally:
-        gm.train(was)
+        for buffer, value in before:
+            buffer.copy_(value)
 
 
 def _require_calibrated(gm: GraphModule) -> None:

@@ -89,7 +89,8 @@ def qparams_from_range(
     # Divided one by one, because hi - lo may overflow where both ends are finite.
     scale = torch.maximum(-lo, hi) / qmax if symmetric else hi / qmax - lo / qmax
     scale = torch.where(scale > 0, scale.clamp(min=torch.finfo(wide).tiny), SCALE_OF_ZEROS)
-    zero_point = torch.zeros_like(scale) if symmetric else (-lo / scale).round().clamp(qmin, qmax)
+    # 0 - lo, because -lo would be -0.0 where nothing is below zero.
+    zero_point = torch.zeros_like(scale) if symmetric else ((0 - lo) / scale).round().clamp(qmin, qmax)
     return QParams(scale, zero_point, qmin, qmax, dtype)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, TextIO
 
 import torch
 import torch.nn.functional as F
@@ -17,18 +20,28 @@ from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes import SIMPLIFY, fold_batch_norm, remove_dead_nodes, run_passes
 from sparsebit.graph.show import mermaid
-from sparsebit.progress import progress
-from sparsebit.quantization.batches import as_call, to_device
-from sparsebit.quantization.bn_tuning import tune_batch_norm
+from sparsebit.progress import length, progress
+from sparsebit.quantization.algorithms import AdaRoundLayers, Algorithm, Job, Stage, make_algorithms
+from sparsebit.quantization.algorithms.reconstruction import Reconstruction
+from sparsebit.quantization.batches import as_call, as_fed, to_device
+from sparsebit.quantization.bn_tuning import fold_tuned, tune_batch_norm
 from sparsebit.quantization.calibrate import Calibration
 from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
 from sparsebit.quantization.compare import Checker, operator_errors
 from sparsebit.quantization.insert import build_own_quantizers, insert_quantizers, replace_registered
+from sparsebit.quantization.leaves import evaluating, own_leaves
 from sparsebit.quantization.plan import QuantPlan, make_plan
 from sparsebit.quantization.plan.layers import Layers
+from sparsebit.quantization.qat import (
+    BatchNormMode,
+    Distillation,
+    batch_norms,
+    follow,
+    parameter_groups,
+)
 from sparsebit.quantization.qmodules import switch
 from sparsebit.quantization.quant_config import parse_qconfig
-from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.quantizers import AdaRound, Quantizer
 from sparsebit.quantization.view import QuantGraph
 from sparsebit.targets import TARGETS
 
@@ -49,6 +62,7 @@ class QuantModel(nn.Module):
     Attributes:
         model: the graph; ``qmodel.model.layer1_0_conv1.input_quantizer`` reaches every quantizer by flat name.
         cfg, plan, device: what was asked for, what was decided, where calibration data is moved to.
+        tuned: whether batch norm was re-estimated and folded.
 
     Example:
         >>> from sparsebit.quantization import QuantModel
@@ -61,6 +75,7 @@ class QuantModel(nn.Module):
     """
 
     model: QuantGraph
+    _distillation: Distillation | None
 
     def __init__(
         self,
@@ -72,6 +87,7 @@ class QuantModel(nn.Module):
         plan: QuantPlan | None = None,
     ) -> None:
         super().__init__()
+        self._frozen_norms, self._distillation = False, None
         self.cfg = parse_qconfig(config)
         self.device = torch.device(self.cfg.DEVICE)
         positional = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
@@ -80,17 +96,17 @@ class QuantModel(nn.Module):
         self.plan = self._quantize(captured, plan)
         self.model = QuantGraph.around(captured)
         self._calibration: Calibration | None = None
-        self.enable_qat = False
-        self.train(model.training)
+        self.enable_qat = self.tuned = False
+        self.training = model.training
 
     def _quantize(self, gm: CapturedModule, plan: QuantPlan | None) -> QuantPlan:
-        target, mode = TARGETS[self.cfg.BACKEND], gm.training
+        target = TARGETS[self.cfg.BACKEND]
+        own_leaves(gm)
         run_passes(gm, SIMPLIFY)
         known = Layers(gm, target).layers()
         if self.cfg.SCHEDULE.FUSE_BN and not self.cfg.SCHEDULE.BN_TUNING:
-            gm.eval()
-            run_passes(gm, (fold_batch_norm, remove_dead_nodes))
-            gm.train(mode)
+            with evaluating(gm):
+                run_passes(gm, (fold_batch_norm, remove_dead_nodes))
         owned = replace_registered(gm, self.cfg)
         build_own_quantizers(gm, self.cfg, Layers(gm, target), owned)
         plan = plan or make_plan(gm, self.cfg, target, known=known, owned=owned)
@@ -127,10 +143,13 @@ class QuantModel(nn.Module):
                     "calibration runs in evaluation mode, so that dropout and batch norm do as they will later",
                     hint="call qmodel.eval(), or prepare_calibration() again after train()",
                 )
-            self._calibration.record(args, kwargs)
-            with torch.no_grad():
+            with self._calibration.recorded(args, kwargs), torch.no_grad():
                 return self.model(*args, **kwargs)
-        return self.model(*args, **kwargs)
+        outputs = self.model(*args, **kwargs)
+        if self._distillation is not None and self.training:
+            self._distillation.to_device(self._home())
+            self._distillation.see(outputs, args, kwargs)
+        return outputs
 
     def prepare_calibration(self) -> None:
         """Begin a round of calibration: evaluation mode, quantizers off and measuring."""
@@ -138,30 +157,45 @@ class QuantModel(nn.Module):
         self.set_quant(w_quant=False, a_quant=False)
         self._calibration = Calibration(self.model, self.quantizers)
 
-    def calc_qparams(self, asym: bool = False, w_quant: bool = False, a_quant: bool = False) -> None:
-        """End it: turn what was measured into scales and zero points.
+    def calc_qparams(
+        self,
+        asym: bool = False,
+        w_quant: bool = False,
+        a_quant: bool = False,
+        folder: str | os.PathLike[str] | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        """End it: turn what was measured into scales and zero points, and run the config's recovery steps.
 
         Args:
             asym: measure each activation once more, behind layers that are already quantized, as it will meet them.
             w_quant: with ``asym``, quantize the weights of those layers.
             a_quant: with ``asym``, quantize their activations.
+            folder: where long recovery steps keep what is finished; a run that was killed goes on from there.
+            progress: show a bar or not, with ``asym``; by default on a terminal.
         """
-        if self._calibration is None:
+        calibration = self._calibration
+        if calibration is None:
             raise SparsebitError(
                 "calc_qparams() was called before prepare_calibration()",
                 expected="prepare_calibration(), some batches, then calc_qparams()",
             )
-        if (w_quant or a_quant) and not asym:
-            raise SparsebitError(
-                "w_quant and a_quant say what is quantized in front of each layer, which only asym=True looks at",
-                hint="pass asym=True, or switch quantization on afterwards with set_quant()",
-            )
+        _require_asym(asym, w_quant, a_quant)
+        calibration.require_data()
+        self._calibration = None  # the round is over, also if its data or the weights turn out to be no good
+        job = self._job(calibration, folder)
+        before, after = (self._recovery(stage) for stage in ("before", "after"))
+        for algorithm in before:
+            algorithm.apply(job)
+        if before:
+            calibration.measure_again()
         weights = {name: self._weight(name) for name, q in self.quantizers.items() if q.side == "W"}
         if asym:
-            self._calibration.finish_in_order(weights, w_quant=w_quant, a_quant=a_quant)
+            calibration.finish_in_order(weights, w_quant=w_quant, a_quant=a_quant, shown=progress)
         else:
-            self._calibration.finish(weights)
-        self._calibration = None
+            calibration.finish(weights)
+        for algorithm in after:
+            algorithm.apply(job)
 
     def calibrate(
         self,
@@ -172,6 +206,7 @@ class QuantModel(nn.Module):
         w_quant: bool = False,
         a_quant: bool = False,
         feed: Callable[[Any], Any] | None = None,
+        folder: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> None:
         """The whole of calibration in one call, with a progress bar.
@@ -183,18 +218,32 @@ class QuantModel(nn.Module):
             asym, w_quant, a_quant: as for ``calc_qparams``.
             feed: makes the positional arguments (a tuple) or keyword arguments (a dict) of a batch, where that is
                 not right.
+            folder: as for ``calc_qparams``.
             progress: show a bar or not; by default on a terminal.
         """
+        _require_asym(asym, w_quant, a_quant)
         self.prepare_calibration()
         try:
             for batch in _limited(loader, batches, progress):
-                args, kwargs = as_call(feed(batch) if feed else batch, *self._examples)
+                args, kwargs = as_fed(feed(batch)) if feed else as_call(batch, *self._examples)
                 self(*to_device(args, self._home()), **to_device(kwargs, self._home()))
-            self.calc_qparams(asym=asym, w_quant=w_quant, a_quant=a_quant)
+            self.calc_qparams(asym, w_quant, a_quant, folder, progress)
         finally:
             if self._calibration is not None:
                 self._calibration.close()
                 self._calibration = None
+
+    def _job(self, calibration: Calibration, folder: str | os.PathLike[str] | None) -> Job:
+        place = Path(folder) if folder is not None else None
+        return Job(self.model, self.plan, self.quantizers, calibration.inputs, place)
+
+    def _recovery(self, stage: Stage) -> list[Algorithm]:
+        """The algorithms of one stage: those of the config, and AdaRound where a weight's quantizer is one."""
+        found = make_algorithms(self.cfg.SCHEDULE.RECOVERY, stage)
+        rounding = any(isinstance(quantizer, AdaRound) for quantizer in self.quantizers.values())
+        if stage == "after" and rounding and not any(isinstance(a, Reconstruction) for a in found):
+            found.append(AdaRoundLayers())
+        return found
 
     def set_quant(self, w_quant: bool = False, a_quant: bool = False) -> None:
         """Switch the quantizers of weights and of activations on or off; fused ones stay off."""
@@ -212,12 +261,58 @@ class QuantModel(nn.Module):
         for quantizer in quantizers.values():
             switch(quantizer, w_quant if quantizer.side == "W" else a_quant)
 
-    def init_QAT(self) -> None:
-        """End calibration and switch everything on, for ordinary training of this module from here on."""
+    def init_QAT(
+        self,
+        *,
+        batch_norm: BatchNormMode = "leave",
+        observers: Literal["freeze", "update"] = "freeze",
+        distill: float = 0.0,
+        temperature: float = 4.0,
+    ) -> None:
+        """End calibration and switch everything on, for ordinary training of this module from here on.
+
+        Args:
+            batch_norm: ``leave`` it as it is, ``freeze`` its statistics, or ``fold`` it into the weights now.
+            observers: ``update`` lets grids that are not learned follow weights and activations; ``freeze`` keeps them.
+            distill: how much of the loss is the distance to the float model, from 0 to 1; see ``distill()``.
+            temperature: of the softmax that distance is taken at.
+        """
+        if batch_norm not in ("leave", "freeze", "fold") or observers not in ("freeze", "update"):
+            raise SparsebitError(
+                "init_QAT got a choice it does not know",
+                expected="batch_norm: leave, freeze or fold; observers: freeze or update",
+                got=f"batch_norm={batch_norm!r}, observers={observers!r}",
+            )
         if self._calibration is not None:
             self.calc_qparams()
+        if distill:
+            self.set_quant(w_quant=False, a_quant=False)
+            self._distillation = Distillation(copy.deepcopy(self.model), distill, temperature)
         self.set_quant(w_quant=True, a_quant=True)
+        if batch_norm == "fold":
+            fold_tuned(self)
+        self._frozen_norms = batch_norm == "freeze"
+        follow(self.quantizers.values(), observers == "update")
         self.enable_qat = True
+        self.train(self.training)
+
+    def distill(self, loss: Tensor) -> Tensor:
+        """The loss of the last forward, mixed with the distance to the float model that ``init_QAT`` asked for."""
+        return loss if self._distillation is None else self._distillation.mix(loss)
+
+    def parameter_groups(
+        self, lr: float, *, quantizer_lr: float | None = None, weight_decay: float = 0.0
+    ) -> list[dict[str, Any]]:
+        """Groups for an optimizer: weights decay, norms and biases do not, what quantizers learn has its own rate."""
+        return parameter_groups(self, lr, quantizer_lr=quantizer_lr, weight_decay=weight_decay)
+
+    def train(self, mode: bool = True) -> QuantModel:
+        """Switch mode; batch norms that were frozen for training stay as they are."""
+        super().train(mode)
+        if mode and self._frozen_norms:
+            for norm in batch_norms(self.model):
+                norm.eval()
+        return self
 
     @contextlib.contextmanager
     def batchnorm_tuning(self) -> Iterator[None]:
@@ -284,13 +379,19 @@ class QuantModel(nn.Module):
         return next((t.device for t in (*self.parameters(), *self.buffers())), self.device)
 
 
+def _require_asym(asym: bool, w_quant: bool, a_quant: bool) -> None:
+    if (w_quant or a_quant) and not asym:
+        raise SparsebitError(
+            "w_quant and a_quant say what is quantized in front of each layer, which only asym=True looks at",
+            hint="pass asym=True, or switch quantization on afterwards with set_quant()",
+        )
+
+
 def _limited(loader: Iterable[Any], batches: int | None, shown: bool | None) -> Iterator[Any]:
     if batches is not None and batches < 1:
         raise SparsebitError("calibration needs at least one batch", got=f"batches={batches}")
-    total = len(loader) if isinstance(loader, Sized) else None
+    total = length(loader)
     if batches is not None:
         total = batches if total is None else min(batches, total)
-    for index, batch in enumerate(progress(loader, "calibrating", total=total, shown=shown)):
-        if batches is not None and index >= batches:
-            return
-        yield batch
+    # The loader is not asked for one batch more than is used: making it may be slow.
+    yield from progress(itertools.islice(loader, batches), "calibrating", total=total, shown=shown)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ class Stored:
     """A list of nested values, most of whose tensors may lie in a temporary folder.
 
     Values come back as equal ones on the device they were on, each time anew; nothing is ever unpickled. The folder
-    goes with the object.
+    goes with the object. With ``copies`` those in memory are copied too, so that whoever gave them may write over them.
 
     Example:
         >>> stored = Stored(limit=0)
@@ -28,10 +30,10 @@ class Stored:
         {'x': tensor([1., 1.]), 'n': 3}
     """
 
-    def __init__(self, limit: int = MOST_IN_MEMORY) -> None:
-        self._limit, self._bytes = limit, 0
+    def __init__(self, limit: int = MOST_IN_MEMORY, *, copies: bool = False) -> None:
+        self._limit, self._bytes, self._copies = limit, 0, copies
         self._items: list[tuple[list[Any], Any]] = []
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Path | None = None
         self._serial = 0
 
     def __len__(self) -> int:
@@ -44,13 +46,19 @@ class Stored:
         """Keep one more value."""
         self._items.append(self._put(value))
 
+    def pop(self) -> None:
+        """Forget the last value."""
+        self._forget(self._items.pop()[0])
+
     def __setitem__(self, index: int, value: Any) -> None:
         self._forget(self._items[index][0])
         self._items[index] = self._put(value)
 
     def __getitem__(self, index: int) -> Any:
         leaves, structure = self._items[index]
-        files = {leaf.path: load_file(leaf.path) for leaf in leaves if isinstance(leaf, _OnDisk)}
+        files = {
+            path: load_file(path) for path in {leaf.path for leaf in leaves if isinstance(leaf, _OnDisk)}
+        }
         found = [
             files[leaf.path][leaf.key].to(leaf.device) if isinstance(leaf, _OnDisk) else leaf
             for leaf in leaves
@@ -63,10 +71,13 @@ class Stored:
         size = sum(tensor.nbytes for tensor in tensors.values())
         if self._bytes + size <= self._limit:
             self._bytes += size
+            if self._copies:
+                leaves = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
             return leaves, structure
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="sparsebit-")
-        path = Path(self._folder.name) / f"{self._serial}.safetensors"
+            self._folder = Path(tempfile.mkdtemp(prefix="sparsebit-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        path = self._folder / f"{self._serial}.safetensors"
         self._serial += 1
         # Copied, because tensors may share memory, which the format does not allow.
         save_file(

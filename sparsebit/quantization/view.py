@@ -8,8 +8,10 @@ from typing import Any
 from torch.fx import Node
 
 from sparsebit.graph.capture import CapturedModule
+from sparsebit.graph.ops import bind
 from sparsebit.quantization.qmodules import switch
 from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.targets.moving import only_moves
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,13 @@ class QuantGraph(CapturedModule):
         quantized._mode_flags = captured._mode_flags
         return quantized
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> QuantGraph:
+        # Not self.around: every graph module is of a class of its own, which cannot make another one.
+        return QuantGraph.around(super().__deepcopy__(memo))
+
+    def __copy__(self) -> QuantGraph:
+        return QuantGraph.around(super().__copy__())
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
@@ -56,12 +65,21 @@ class QuantGraph(CapturedModule):
 
 
 def _view(gm: QuantGraph, node: Node) -> OperatorView:
-    found = [
-        module
-        for source in node.all_input_nodes
-        if source.op == "call_module"
-        and isinstance(module := gm.get_submodule(str(source.target)), Quantizer)
-    ]
+    above = (_quantizer_above(gm, source) for source in node.all_input_nodes)
+    found = list(dict.fromkeys(quantizer for quantizer in above if quantizer is not None))
     weights = [quantizer for quantizer in found if quantizer.side == "W"]
     inputs = tuple(quantizer for quantizer in found if quantizer.side == "A")
     return OperatorView(node, inputs, weights[0] if weights else None)
+
+
+def _quantizer_above(gm: QuantGraph, node: Node) -> Quantizer | None:
+    """The quantizer whose numbers a node hands on, at once or moved."""
+    while True:
+        if node.op == "call_module":
+            module = gm.get_submodule(str(node.target))
+            if isinstance(module, Quantizer):
+                return module
+        call = bind(gm, node)
+        if call is None or not call.activations or not only_moves(call):
+            return None
+        node = call.activations[0]

@@ -38,7 +38,7 @@ def test_a_good_config_passes() -> None:
         (plain_config(SCHEDULE={"fuse_bn": True}), "SCHEDULE.fuse_bn: unknown key; did you mean 'FUSE_BN'?"),
         (
             plain_config(SCHEDULE={"X": True}),
-            "SCHEDULE.X: unknown key; there are: FUSE_BN, BN_TUNING, DISABLE_UNNECESSARY_QUANT",
+            "SCHEDULE.X: unknown key; there are: FUSE_BN, BN_TUNING, DISABLE_UNNECESSARY_QUANT, RECOVERY",
         ),
         (
             plain_config(W=weights(OBSERVER={"LAYOUT": "NLC"})),

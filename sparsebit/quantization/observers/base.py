@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast, overload, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from sparsebit.errors import SparsebitError
+from sparsebit.config.names import (
+    BOTH_STATIC,
+    OBSERVER_RULES,
+    STATIC_A,
+    NameRule,
+    canonical_name,
+    register_name,
+)
+from sparsebit.errors import RegistryError, SparsebitError
 from sparsebit.quantization.numerics import GridSpec
 from sparsebit.registry import Registry
 
@@ -73,9 +82,68 @@ class WholeTensorObserver(Protocol):
 OBSERVERS: Registry[type[Observer[Any]]] = Registry("observer")
 
 
-def register_observer(name: str, *, replace: bool = False) -> Callable[[Kind], Kind]:
-    """Class decorator that makes an observer available under ``name`` in configurations."""
-    return OBSERVERS.register(name, replace=replace)
+@overload
+def register_observer(name: Kind) -> Kind: ...
+@overload
+def register_observer(
+    name: str | None = None, *, replace: bool = False, rule: NameRule | None = None
+) -> Callable[[Kind], Kind]: ...
+def register_observer(
+    name: Kind | str | None = None, *, replace: bool = False, rule: NameRule | None = None
+) -> Kind | Callable[[Kind], Kind]:
+    """Class decorator that makes an observer known by name, also to configurations.
+
+    Above a class with an attribute ``TYPE`` it needs no name and no brackets. A configuration may give the fields of a
+    dataclass under OPTIONS. Where the observer can be used is said by ``rule``; without one, anywhere but per token,
+    where there is nothing to stream, and on weights only if samples do not matter to it.
+
+    Example:
+        >>> from sparsebit.quantization.observers import MinMax
+        >>> @register_observer
+        ... @dataclasses.dataclass(frozen=True, kw_only=True)
+        ... class Doubled(MinMax):
+        ...     TYPE = "doc_doubled"
+        ...     factor: float = 2.0
+        >>> OBSERVERS["doc_doubled"](factor=3.0), OBSERVER_RULES["doc_doubled"].options
+        (Doubled(factor=3.0), ('factor',))
+        >>> OBSERVERS.remove("doc_doubled"), OBSERVER_RULES.remove("doc_doubled")
+        (None, None)
+    """
+    if isinstance(name, type):
+        return register_observer()(name)
+
+    def add(kind: Kind) -> Kind:
+        called = getattr(kind, "TYPE", None) if name is None else name
+        if not isinstance(called, str) or not called.strip():
+            raise RegistryError(
+                f"{kind.__qualname__} has no name to register it under",
+                hint='write @register_observer("name"), or give the class an attribute TYPE',
+            )
+        if missing := [part for part in ("init", "update", "merge", "finish") if not hasattr(kind, part)]:
+            raise RegistryError(
+                f"{kind.__qualname__} is not an observer: it has no {', '.join(missing)}",
+                hint="derive it from sparsebit.quantization.observers.Observer and write these methods",
+            )
+        spelled = canonical_name("observer", called)
+        OBSERVERS.register(spelled, replace=replace)(kind)
+        register_name("observer", spelled, rule or _rule_for(spelled, kind))
+        return kind
+
+    return add
+
+
+def _rule_for(name: str, kind: type[Observer[Any]]) -> NameRule:
+    """What is known of the name already, with the options that this class takes."""
+    if name in OBSERVER_RULES:
+        known = OBSERVER_RULES[name]
+    elif getattr(kind, "by_sample", False):
+        known = NameRule(schemes={"A": STATIC_A}, because="it tells samples apart, and a weight has none")
+    else:
+        known = NameRule(schemes=BOTH_STATIC, because="a range for each token cannot be gathered beforehand")
+    if "__dataclass_fields__" not in vars(kind):  # an inherited one would not name the fields of this class
+        return known
+    fields = dataclasses.fields(cast("Any", kind))
+    return dataclasses.replace(known, options=tuple(field.name for field in fields if field.init))
 
 
 def observe(observer: Observer[Any], x: Tensor, grid: GridSpec) -> Range:

@@ -44,9 +44,11 @@ class KLHistogram(HistogramObserver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.candidates < 1:
+        if not isinstance(self.candidates, int) or self.candidates < 1:
             raise ConfigError(
-                "kl_histogram: too few candidates", expected="at least 1", got=str(self.candidates)
+                "kl_histogram: too few candidates",
+                expected="a whole number, at least 1",
+                got=repr(self.candidates),
             )
 
     def finish(self, state: Histogram, grid: GridSpec) -> Range:

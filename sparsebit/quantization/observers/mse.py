@@ -12,8 +12,8 @@ from sparsebit.quantization.numerics import GridSpec, QParams, fake_quantize
 from sparsebit.quantization.observers.base import Range, extremes, float_dtype, register_observer
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_edges
 
-# Elements worked on at a time, few enough for a cache.
-CPU_CHUNK, DEVICE_CHUNK = 2**17, 2**23
+# Elements worked on at a time: many, as each step over them costs ten calls, but few enough for a large cache.
+CPU_CHUNK, DEVICE_CHUNK = 2**20, 2**23
 ROUNDS = 4
 
 
@@ -38,11 +38,12 @@ class MSE(HistogramObserver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.steps < 1 or not 0 < 1 - self.shrink * (self.steps - 1) <= 1:
+        numbers = isinstance(self.steps, int) and isinstance(self.shrink, int | float)
+        if not numbers or self.steps < 1 or not 0 < 1 - self.shrink * (self.steps - 1) <= 1:
             raise ConfigError(
-                "mse: the range would shrink to nothing",
+                "mse: the range would shrink to nothing" if numbers else "mse: options that are not numbers",
                 expected="steps >= 1 and shrink * (steps - 1) < 1",
-                got=f"steps={self.steps}, shrink={self.shrink}",
+                got=f"steps={self.steps!r}, shrink={self.shrink!r}",
             )
 
     def finish(self, state: Histogram, grid: GridSpec) -> Range:

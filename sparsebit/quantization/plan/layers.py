@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.config import Layer
 from sparsebit.graph.ops import OpCall, bind
+from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.value import TensorInfo
 from sparsebit.targets import Target
 from sparsebit.targets.moving import only_moves
@@ -27,6 +29,35 @@ class Layers:
         }
         weighted = [node for node, call in self.calls.items() if self.is_weighted(call)]
         self.first_and_last = {weighted[0], weighted[-1]} if weighted else set()
+        self.masked = self._masked()
+
+    def _masked(self) -> set[Node]:
+        """Tensors some of whose numbers were pushed out of the way, as attention scores are before a softmax.
+
+        That is what ``masked_fill`` and ``where`` do, and the addition of a mask: of something that was made from
+        the model's inputs and constants alone, without any parameter or product.
+        """
+        masks: set[Node] = set()
+        masked: set[Node] = set()
+        for node in self.nodes:
+            call, sources = self.calls.get(node), node.all_input_nodes
+            if node.op == "placeholder" or (node.op == "get_attr" and not self._is_parameter(node)):
+                masks.add(node)
+            elif call is None:
+                continue
+            elif not call.weight_name and masks.issuperset(sources):
+                if call.spec.family != "matmul" or len(sources) == 1:  # einsum also permutes
+                    masks.add(node)
+            elif (
+                call.spec.name in ("masked_fill", "where")
+                or ((call.spec.elementwise or self.moves(node)) and not masked.isdisjoint(call.activations))
+                or (call.spec.name in ("add", "sub") and not masks.isdisjoint(call.activations))
+            ):
+                masked.add(node)
+        return masked
+
+    def _is_parameter(self, node: Node) -> bool:
+        return isinstance(fetch_tensor(self.gm, str(node.target)), nn.Parameter)
 
     def op(self, node: Node) -> str | None:
         """Canonical operator of a node; a product with a parameter counts as linear."""
@@ -59,6 +90,8 @@ class Layers:
         value = node.meta.get("value")
         if isinstance(value, TensorInfo):
             return value.dtype.is_floating_point
+        if node.op == "get_attr":
+            return fetch_tensor(self.gm, str(node.target)).is_floating_point()
         if "value" in node.meta:
             return False
         call = self.calls.get(node)

@@ -52,7 +52,7 @@ def make_plan(
     weights, notes = plan_weights(layers, config, frozenset(owned))
     return QuantPlan(
         target=layers.target.name,
-        tensors=(*weights, *places.tensors(config)),
+        tensors=(*weights, *places.tensors({weight.name for weight in weights})),
         edges=tuple(places.edges()),
         notes=(*notes, *places.notes),
     )
@@ -74,6 +74,7 @@ class _Places:
         self.layers, self.wishes = layers, wishes
         self.notes: list[str] = []
         self.places: dict[Node, _Place] = {}
+        self.names: dict[Node, str] = {}
         self.grid_of: dict[tuple[Node, Node], Node] = {}  # (source, consumer) -> tensor with the quantizer
         self._wanted = {(source, wish.node) for wish in wishes.granted.values() for source in wish.inputs}
         self._all_want: dict[Node, bool] = {}
@@ -98,7 +99,8 @@ class _Places:
             at = covered
         else:
             while (
-                self._wanted_by_all(at)
+                wish.spec.granularity == "tensor"  # a channel or a token is another one before a move
+                and self._wanted_by_all(at)
                 and (higher_tensor := self.layers.above(at)) is not None
                 and self.layers.holds_floats(higher_tensor)
             ):
@@ -133,9 +135,14 @@ class _Places:
                 )
         return self._all_want[node]
 
-    def tensors(self, config: QConfig) -> list[PlannedTensor]:
+    def tensors(self, taken: set[str]) -> list[PlannedTensor]:
+        """One for each place, in the order of the graph, under names that the weights have not taken."""
         order = {node: index for index, node in enumerate(self.layers.nodes)}
-        return [self._tensor(place) for place in sorted(self.places.values(), key=lambda p: order[p.node])]
+        places = sorted(self.places.values(), key=lambda p: order[p.node])
+        for place in places:
+            # A parameter that one operator takes for a weight and another for an activation.
+            self.names[place.node] = place.node.name + ("@input" if place.node.name in taken else "")
+        return [self._tensor(place) for place in places]
 
     def _tensor(self, place: _Place) -> PlannedTensor:
         wishes = place.wishes or ([place.maker] if place.maker else [])
@@ -150,7 +157,7 @@ class _Places:
         reason = place.maker.reason if place.maker else wishes[0].reason
         order = {node: index for index, node in enumerate(place.node.users)}
         return PlannedTensor(
-            name=place.node.name,
+            name=self.names[place.node],
             side="A",
             producer=place.node.name,
             readers=tuple(n.name for n in sorted(place.readers, key=lambda n: order.get(n, 0))),
@@ -185,7 +192,7 @@ class _Places:
             source=source.name,
             consumer=node.name,
             op=self.layers.op(node),
-            tensor=at.name if at is not None else None,
+            tensor=self.names[at] if at is not None else None,
             reason=reason or "nothing asks for integers here",
         )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from torch.fx import Node
 
 from sparsebit.config import QConfig, TensorSpec
@@ -16,7 +19,7 @@ def plan_weights(
     layers: Layers, config: QConfig, owned: frozenset[str]
 ) -> tuple[list[PlannedTensor], list[str]]:
     """A quantizer for every weight the target runs on integers, and notes about those that could not get one."""
-    planned: dict[tuple[int, Rows, TensorSpec], PlannedTensor] = {}
+    readers: dict[tuple[object, ...], list[_Reader]] = {}
     notes: list[str] = []
     for node, call in layers.calls.items():
         op = layers.op(node)
@@ -28,24 +31,43 @@ def plan_weights(
         why_not = why_not_quantize(layers, node, call)
         if why_not is not None:
             notes += [f"the weight of {node.name} stays in float: {why_not}"] if spec.enabled else []
-            continue
-        if not spec.enabled:
-            continue
-        assert call.weight_name is not None
-        tensor, rows = fetch_tensor(layers.gm, call.weight_name), weight_rows(call, spec)
-        key = (id(tensor), rows, spec)
-        before = planned.get(key)
-        planned[key] = PlannedTensor(
-            name=before.name if before else _unique(call.weight_name, node, planned.values()),
-            side="W",
-            producer=before.producer if before else call.weight_name,
-            readers=(*before.readers, node.name) if before else (node.name,),
-            consumers=(*before.consumers, node.name) if before else (node.name,),
-            spec=spec,
-            rows=rows,
-            reason=rule.because,
+        elif spec.enabled:
+            assert call.weight_name is not None
+            tensor = fetch_tensor(layers.gm, call.weight_name)
+            key = (id(tensor), *channel_axis(call))
+            readers.setdefault(key, []).append(_Reader(node, call, spec, rule.because))
+    planned: list[PlannedTensor] = []
+    for sharing in readers.values():
+        widest = max(sharing, key=lambda reader: (reader.spec.bits, reader.spec.dtype != "int"))
+        name = _unique(widest.call.weight_name or "", widest.node, planned)
+        if len({reader.spec for reader in sharing}) > 1:
+            asked = ", ".join(f"{reader.node.name} {reader.spec.codes}" for reader in sharing)
+            notes.append(
+                f"{name} has one quantizer, {widest.spec}, though it is shared and asked for as {asked}"
+            )
+        names = tuple(reader.node.name for reader in sharing)
+        planned.append(
+            PlannedTensor(
+                name=name,
+                side="W",
+                producer=sharing[0].call.weight_name or "",
+                readers=names,
+                consumers=names,
+                spec=widest.spec,
+                rows=weight_rows(widest.call, widest.spec),
+                reason=widest.reason,
+            )
         )
-    return list(planned.values()), notes
+    return planned, notes
+
+
+class _Reader(NamedTuple):
+    """An operator and how it wants its weight."""
+
+    node: Node
+    call: OpCall
+    spec: TensorSpec
+    reason: str
 
 
 def why_not_quantize(layers: Layers, node: Node, call: OpCall) -> str | None:
@@ -59,22 +81,26 @@ def why_not_quantize(layers: Layers, node: Node, call: OpCall) -> str | None:
     return None
 
 
-def weight_rows(call: OpCall, spec: TensorSpec) -> Rows:
-    """What shares a scale: along the output channels, of each group for a transposed convolution."""
+def channel_axis(call: OpCall) -> tuple[int, int]:
+    """The axis of a weight's output channels, and in how many groups a transposed convolution has them."""
     assert call.spec.weight_axes is not None and call.weight_name is not None
-    if spec.granularity == "tensor":
-        return Rows()
     # A table of rows that are looked up one by one: each row is its own.
     axis = 0 if call.spec.family == "embedding" else call.spec.weight_axes[0]
     axis %= fetch_tensor(call.owner, call.weight_name).dim()
     groups = call.arguments.get("groups", 1) if call.spec.name.startswith("conv_transpose") else 1
     assert isinstance(groups, int)
-    return Rows(
-        kind=spec.granularity, axis=axis, group_size=spec.group_size, groups=groups if axis == 1 else 1
-    )
+    return axis, groups if axis == 1 else 1
 
 
-def _unique(weight: str, node: Node, taken: object) -> str:
-    """The weight's own name, or with the node's where one weight is quantized in two ways."""
-    names = {tensor.name for tensor in taken}  # type: ignore[attr-defined]
+def weight_rows(call: OpCall, spec: TensorSpec) -> Rows:
+    """What shares a scale: along the output channels, of each group for a transposed convolution."""
+    if spec.granularity == "tensor":
+        return Rows()
+    axis, groups = channel_axis(call)
+    return Rows(kind=spec.granularity, axis=axis, group_size=spec.group_size, groups=groups)
+
+
+def _unique(weight: str, node: Node, taken: Sequence[PlannedTensor]) -> str:
+    """The weight's own name, or with the node's where one weight is quantized along two axes."""
+    names = {tensor.name for tensor in taken}
     return weight if weight not in names else f"{weight}@{node.name}"

@@ -49,9 +49,20 @@ class Wishes:
             source = sources[0]
             first = head.get(source, source)
             op = self.layers.op(node)
-            if self.target.fuses(self.layers.op(first), op) or self.target.fuses(self.layers.op(source), op):
+            if (
+                self.target.fuses(self.layers.op(first), op)
+                or self.target.fuses(self.layers.op(source), op)
+                or self._will_fold(source, node)
+            ):
                 head[node] = first
         return head
+
+    def _will_fold(self, source: Node, node: Node) -> bool:
+        """Whether a node is a batch norm that is kept for tuning, and folded into the layer before it in the end."""
+        if not self.config.SCHEDULE.BN_TUNING or self.layers.op(node) != "batch_norm":
+            return False
+        call = self.layers.calls.get(source)
+        return call is not None and self.layers.is_weighted(call) and call.spec.family != "embedding"
 
     def tail(self, node: Node) -> Node:
         """The last of the activations that are computed inside an operator; it hands the result on."""
@@ -67,7 +78,12 @@ class Wishes:
         layers, op = self.layers, self.layers.op(node)
         call = layers.calls[node]
         rule = self.target.rule(op)
-        inputs = tuple(source for source in call.activations if layers.holds_floats(source))
+        inputs = tuple(
+            source
+            for source in call.activations
+            if layers.holds_floats(source)
+            and not (source.op == "get_attr" and str(source.target) == call.weight_name)  # dot(w, w)
+        )
         names = layers.names(node)
         if node.name in self.owned:
             self.why_not[node] = "it brings quantizers of its own"
@@ -76,8 +92,14 @@ class Wishes:
         elif rule is None or not rule.inputs:
             fused = f"it is computed inside {self.head[node].name}" if node in self.head else None
             self.why_not[node] = fused or f"{op} runs in float on {self.target.name}"
-        elif node in self.head and self.config.SCHEDULE.DISABLE_UNNECESSARY_QUANT:
+        elif node in self.head and (
+            self.config.SCHEDULE.DISABLE_UNNECESSARY_QUANT or self._will_fold(self.head[node], node)
+        ):
             self.why_not[node] = f"it is computed inside {self.head[node].name}"
+        elif op in ("softmax", "log_softmax") and any(source in layers.masked for source in inputs):
+            self.why_not[node] = (
+                "its input is masked: numbers near minus infinity would take up the whole grid"
+            )
         else:
             first_or_last = node in layers.first_and_last
             spec = self.config.spec_for("A", names=names, op=op, first_or_last=first_or_last)
@@ -140,14 +162,13 @@ class Wishes:
         if layers.op(wish.node) in _PAIRS and len(wish.inputs) < 2:
             self.why_not[wish.node] = "its other operand is a constant"
             return None
-        apart = [source for source in wish.inputs if layers.origin(source) not in integers]
         inside = [
             source
             for source in wish.inputs
             if layers.op(source) in wish.rule.inside and layers.sole_reader(source) is wish.node
         ][:1]
-        outside = [source for source in apart if source not in inside]
-        if outside:
-            self.why_not[wish.node] = f"{outside[0].name} comes in float"
+        apart = [source for source in wish.inputs if layers.origin(source) not in integers]
+        if apart and not inside:  # where one operand is inside, the others are quantized for the sake of that
+            self.why_not[wish.node] = f"{apart[0].name} comes in float"
             return None
         return tuple(source for source in wish.inputs if source not in inside)

@@ -1,6 +1,21 @@
 """Quantizers: modules on the edges of the graph, thin over ``numerics``."""
 
+from sparsebit.quantization.quantizers.adaround import AdaRound
 from sparsebit.quantization.quantizers.base import QUANTIZERS, Quantizer, register_quantizer
+from sparsebit.quantization.quantizers.dorefa import DoReFa
+from sparsebit.quantization.quantizers.lsq import LSQ
+from sparsebit.quantization.quantizers.lsq_plus import LSQPlus
+from sparsebit.quantization.quantizers.pact import PACT
 from sparsebit.quantization.quantizers.uniform import Uniform
 
-__all__ = ["QUANTIZERS", "Quantizer", "Uniform", "register_quantizer"]
+__all__ = [
+    "LSQ",
+    "PACT",
+    "QUANTIZERS",
+    "AdaRound",
+    "DoReFa",
+    "LSQPlus",
+    "Quantizer",
+    "Uniform",
+    "register_quantizer",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +86,7 @@ class Quantizer(nn.Module):
         super().__init__()
         self.name, self.side, self.spec = name, side, spec
         self.rows = rows or Rows(kind=spec.granularity, group_size=spec.group_size)
-        self.use_quant = self.fake_fused = self.observing = False
+        self.use_quant = self.fake_fused = self.observing = self.following = False
         self.substitute: Substitute | None = None
         self.observer: Observer[Any] = OBSERVERS[spec.observer](**spec.observer_options)
         self._state: Any = None
@@ -125,6 +125,11 @@ class Quantizer(nn.Module):
     def calibrated(self) -> bool:
         """Whether there is a grid to snap to; one per token is made as the tokens come."""
         return self.scale.numel() > 0 or self.rows.kind == "token"
+
+    @property
+    def has_seen(self) -> bool:
+        """Whether there is something to make a grid from."""
+        return self._state is not None or self.rows.kind == "token"
 
     def set_bit(self, bit: int) -> None:
         """Another width of the codes; the range must be measured again after it."""
@@ -217,15 +222,24 @@ class Quantizer(nn.Module):
         self.set_range(lo, hi, None)
         self._state = None
 
+    def follow(self, x: Tensor) -> None:
+        """Adjust the grid to one more batch of training, or to a weight as it is now."""
+        if self.side == "W":
+            self.observe_whole(x)
+        else:
+            self.observe(x)
+            if self._state is not None:
+                self.set_range(*self.observer.finish(self._state, self.grid), None)
+
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
         """The grid for a measured range; ``x`` is the whole tensor where there is one (a weight)."""
         scale, zero_point, *_ = self.grid.qparams(lo, hi)
         self.set_grid(scale, zero_point)
 
     def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:
-        """Keep these, on the device the quantizer is on."""
-        device = self.scale.device
-        self.scale, self.zero_point = scale.to(device), zero_point.to(device)
+        """Keep these, on the device the quantizer is on, in the tensors it has: an optimizer may hold them."""
+        for held, value in ((self.scale, scale), (self.zero_point, zero_point)):
+            held.data = value.detach().to(held.device)
 
     # -- snapping -----------------------------------------------------------------------------------------------
 
@@ -271,7 +285,21 @@ class Quantizer(nn.Module):
             self.observe(x)
         if not self.is_enable:
             return x
-        return self.snap(x) if self.substitute is None else self.substitute(self, x)
+        if self.following and self.training:
+            self.follow(x)
+        if self.substitute is not None:
+            return self.substitute(self, x)
+        return self.snap(x) if x.numel() else x  # an expert that no token went to
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantizer:
+        """Follow the model to another device, but not to half precision: the grid keeps its own."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            result = fn(tensor)
+            return result if result.dtype == tensor.dtype else tensor.to(result.device)
+
+        super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     # -- state dict ---------------------------------------------------------------------------------------------
 
@@ -279,15 +307,11 @@ class Quantizer(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         """Take scales of any number, so that a calibrated state loads into a fresh model."""
-        for name in ("scale", "zero_point"):
+        own = {**self._buffers, **self._parameters}
+        for name, tensor in own.items():
             value = state_dict.get(f"{prefix}{name}")
-            own = cast(Tensor, getattr(self, name))
-            if value is not None and own.shape != value.shape:
-                fresh = torch.empty(value.shape, dtype=value.dtype, device=own.device)
-                if isinstance(own, nn.Parameter):
-                    setattr(self, name, nn.Parameter(fresh))
-                else:
-                    setattr(self, name, fresh)
+            if value is not None and tensor is not None and tensor.shape != value.shape:
+                tensor.data = torch.empty(value.shape, dtype=tensor.dtype, device=tensor.device)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def describe(self) -> str:
@@ -308,5 +332,6 @@ _FLOAT8 = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 
 
 def _span(values: Tensor) -> str:
+    values = values.detach()
     low, high = float(values.min()) + 0.0, float(values.max()) + 0.0  # -0 reads as 0
     return f"{low:.4g}" if low == high else f"[{low:.4g}, {high:.4g}]"

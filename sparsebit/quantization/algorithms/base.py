@@ -1,0 +1,86 @@
+"""What an algorithm that wins accuracy back is, and what it gets to work with."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+from torch import Tensor
+
+from sparsebit.config.recovery import register_step
+from sparsebit.errors import ConfigError
+from sparsebit.quantization.plan import QuantPlan
+from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.stored import Stored
+from sparsebit.quantization.view import QuantGraph
+from sparsebit.registry import Registry
+
+Kind = TypeVar("Kind", bound="type[Algorithm]")
+Stage = Literal["before", "after"]
+
+
+@dataclass
+class Job:
+    """A graph with quantizers, and the calibration inputs, which may be read as often as needed.
+
+    ``inputs`` gives (args, kwargs) of one call after another, from memory or disk. ``folder`` is where finished parts
+    of the work are kept, so that a run that was killed goes on from there; None keeps nothing.
+    """
+
+    gm: QuantGraph
+    plan: QuantPlan
+    quantizers: Mapping[str, Quantizer]
+    inputs: Stored
+    folder: Path | None = None
+    shown: bool | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def weights(self) -> Iterator[tuple[str, Quantizer, Tensor]]:
+        """Every quantized weight: its name, its quantizer, and the float tensor."""
+        from sparsebit.graph.ops.spec import fetch_tensor
+
+        for tensor in self.plan.weights():
+            quantizer = self.quantizers[tensor.name]
+            if not quantizer.fake_fused:
+                yield tensor.name, quantizer, fetch_tensor(self.gm, tensor.producer)
+
+
+class Algorithm(ABC):
+    """One way to win accuracy back. Subclasses are frozen dataclasses of settings.
+
+    ``stage`` says when it runs: ``before`` the ranges are taken, because it changes weights, or ``after``.
+    """
+
+    NAME: ClassVar[str]
+    stage: ClassVar[Stage] = "after"
+
+    @abstractmethod
+    def apply(self, job: Job) -> None:
+        """Do it."""
+
+
+ALGORITHMS: Registry[type[Algorithm]] = Registry("recovery step")
+
+
+def register_algorithm(cls: Kind) -> Kind:
+    """Class decorator: let ``SCHEDULE.RECOVERY`` name this algorithm, with its fields as options."""
+    ALGORITHMS.register(cls.NAME)(cls)
+    register_step(cls.NAME, tuple(f.name for f in fields(cls)))  # type: ignore[arg-type]
+    return cls
+
+
+def make_algorithms(steps: Sequence[tuple[str, Mapping[str, Any]]], stage: Stage) -> list[Algorithm]:
+    """The algorithms of one stage that a config asks for, in its order."""
+    made = []
+    for name, options in steps:
+        kind: Callable[..., Algorithm] = ALGORITHMS[name]
+        if ALGORITHMS[name].stage != stage:
+            continue
+        try:
+            made.append(kind(**options))
+        except TypeError as error:
+            raise ConfigError(f"SCHEDULE.RECOVERY: {name}: {error}") from None
+    return made

@@ -1,0 +1,286 @@
+"""AdaRound and BRECQ: walk the graph, rebuild each part, keep what is finished."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.errors import ConfigError
+from sparsebit.folder import read_folder, write_folder
+from sparsebit.progress import progress
+from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
+from sparsebit.quantization.algorithms.reconstruction.blocks import Block, Granularity, extract, find_blocks
+from sparsebit.quantization.algorithms.reconstruction.core import (
+    SoftWeights,
+    beta_at,
+    drop,
+    reconstruction_error,
+    undecided,
+)
+from sparsebit.quantization.algorithms.reconstruction.streams import Samples, Streams
+from sparsebit.quantization.granularity import spread
+from sparsebit.quantization.learned_step import learned_fake_quantize
+from sparsebit.quantization.quantizers import AdaRound, Quantizer
+
+KIND, VERSION = "reconstructed block", 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconstruction(Algorithm):
+    """Settings that AdaRound and BRECQ share.
+
+    ``steps`` mini-batches of ``batch`` samples for each part of the model; ``lr`` for the rounding, ``scale_lr`` for
+    the scales of activations (0 leaves them); ``drop`` is how often an activation is left in float (QDrop);
+    ``regularization`` weighs the pull towards whole decisions, which sets in after ``warmup`` of the steps.
+    """
+
+    granularity: ClassVar[Granularity] = "block"
+
+    steps: int = 2000
+    batch: int = 32
+    lr: float = 1e-2
+    scale_lr: float = 4e-5
+    drop: float = 0.5
+    regularization: float = 0.01
+    warmup: float = 0.2
+    seed: int = 0
+    largest: int = 12
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch < 1 or not 0 <= self.warmup < 1 or not 0 <= self.drop <= 1:
+            raise ConfigError(
+                f"{self.NAME}: expected steps and batch of at least 1, warmup from 0 to below 1, drop from 0 to 1",
+                got=str(self),
+            )
+
+    def apply(self, job: Job) -> None:
+        """Rebuild one part after the other, each behind those that are finished."""
+        training, grad = job.gm.training, torch.is_grad_enabled()
+        frozen = [p for p in job.gm.parameters() if p.requires_grad]
+        job.gm.eval()
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        try:
+            with torch.enable_grad(), _all_on(job):
+                self._apply(job)
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+            job.gm.train(training)
+            torch.set_grad_enabled(grad)
+
+    def _apply(self, job: Job) -> None:
+        to_adaround(job)
+        blocks = find_blocks(job.gm, self.granularity, self.largest)
+        device = next((p.device for p in job.gm.parameters()), torch.device("cpu"))
+        inputs = (_moved(call, device) for call in job.inputs)
+        streams = Streams(job.gm, inputs, blocks, self.batch)
+        for index, block in enumerate(progress(blocks, f"{self.NAME}: rebuilding", shown=job.shown)):
+            module = extract(job.gm, block)
+            streams.targets(block, module, job.quantizers.values())
+            weights = [name for name in block.weights if isinstance(job.quantizers[name], AdaRound)]
+            if weights and not self._resume(job, index, block):
+                self._rebuild(job, index, block, module, streams, weights)
+                self._keep(job, index, block)
+            streams.advance(index, block, module)
+
+    def _rebuild(
+        self, job: Job, index: int, block: Block, module: nn.Module, streams: Streams, weights: list[str]
+    ) -> None:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
+        samples = Samples(streams, block, self.batch, generator)
+        tensors = {name: tensor for name, _, tensor in job.weights()}
+        soft = SoftWeights.of([_weight(job.quantizers[name], tensors[name]) for name in weights])
+        inside = [q for q in module.modules() if isinstance(q, Quantizer) and q.side == "A" and q.is_enable]
+        scales = {q: q.scale.detach().clone().requires_grad_() for q in inside if _learns(q)}
+        groups: list[dict[str, Any]] = [{"params": [soft.v], "lr": self.lr}]
+        if self.scale_lr > 0 and scales:
+            groups.append({"params": list(scales.values()), "lr": self.scale_lr})
+        optimizer = torch.optim.Adam(groups, fused=soft.v.device.type in ("cpu", "cuda"))
+        noise = torch.Generator(soft.v.device).manual_seed(self.seed * 1_000_003 + index)
+        current: dict[str, Tensor] = {}
+        with self._substituted(job, inside, scales, weights, current, noise):
+            for step in range(self.steps):
+                done = step / self.steps
+                if len(groups) > 1:
+                    optimizer.param_groups[1]["lr"] = self.scale_lr * 0.5 * (1 + math.cos(math.pi * done))
+                exact, rounded, wanted = samples.draw()
+                taken, h = soft.soft()
+                current.update(zip(weights, taken, strict=True))
+                mixed = [_mixed(r, e, self.drop, noise) for r, e in zip(rounded, exact, strict=True)]
+                loss = reconstruction_error(module(*mixed), wanted)
+                beta = beta_at(done, self.warmup)
+                if beta is not None:
+                    loss = loss + self.regularization * undecided(h, beta)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+        for name, up in zip(weights, soft.up(), strict=True):
+            quantizer = job.quantizers[name]
+            assert isinstance(quantizer, AdaRound)
+            quantizer.up = up
+        for quantizer, scale in scales.items():
+            quantizer.set_grid(scale.detach().abs(), quantizer.zero_point)
+
+    @contextlib.contextmanager
+    def _substituted(
+        self,
+        job: Job,
+        inside: list[Quantizer],
+        scales: dict[Quantizer, Tensor],
+        weights: list[str],
+        current: dict[str, Tensor],
+        noise: torch.Generator,
+    ) -> Iterator[None]:
+        """Let weights be the soft ones, and activations be snapped now and then, on scales that learn."""
+
+        def weight(quantizer: Quantizer, x: Tensor) -> Tensor:
+            return current[quantizer.name].to(x.dtype)
+
+        def activation(quantizer: Quantizer, x: Tensor) -> Tensor:
+            if quantizer in scales and self.scale_lr > 0:
+                x = quantizer.prepare(x)
+                qparams = quantizer.qparams(x)._replace(scale=scales[quantizer].abs())
+                per_scale = x.numel() / scales[quantizer].numel()
+                factor = 1 / math.sqrt(max(per_scale, 1) * max(qparams.qmax, 1))
+                snapped = learned_fake_quantize(x, qparams, quantizer.rows_of(x), factor)
+            else:
+                snapped = quantizer.snap(x)
+            return drop(snapped, x, self.drop, noise)
+
+        quantizers = [*inside, *(job.quantizers[name] for name in weights)]
+        before = [quantizer.substitute for quantizer in quantizers]
+        for quantizer in quantizers:
+            quantizer.substitute = weight if quantizer.side == "W" else activation
+        try:
+            yield
+        finally:
+            for quantizer, substitute in zip(quantizers, before, strict=True):
+                quantizer.substitute = substitute
+
+    # -- finished blocks ----------------------------------------------------------------------------------------
+
+    def _place(self, job: Job, index: int) -> Path | None:
+        return job.folder / f"{self.NAME}-{index:04d}" if job.folder is not None else None
+
+    def _identity(self, job: Job, block: Block) -> str:
+        """What a finished block depends on: settings, graph, weights."""
+        digest = hashlib.sha256(json.dumps([self.NAME, asdict(self), list(block.weights)]).encode())
+        for name, quantizer, tensor in job.weights():
+            if name in block.weights:
+                for part in (tensor, quantizer.scale):
+                    digest.update(part.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def _quantizers(self, job: Job, block: Block) -> dict[str, Quantizer]:
+        found = {name: job.quantizers[name] for name in block.weights}
+        for node in block.nodes:
+            if node.op == "call_module":
+                module = job.gm.get_submodule(str(node.target))
+                if isinstance(module, Quantizer) and module.side == "A":
+                    found[module.name] = module
+        return found
+
+    def _keep(self, job: Job, index: int, block: Block) -> None:
+        place = self._place(job, index)
+        if place is not None:
+            state = {
+                f"{name}/{key}": value.detach().cpu().contiguous()
+                for name, quantizer in self._quantizers(job, block).items()
+                for key, value in quantizer.state_dict().items()
+            }
+            write_folder(place, KIND, VERSION, {"identity": self._identity(job, block)}, {"state": state})
+
+    def _resume(self, job: Job, index: int, block: Block) -> bool:
+        """Take a finished block from the folder, if it is the same block of the same work."""
+        place = self._place(job, index)
+        if place is None or not place.exists():
+            return False
+        content, tensors = read_folder(place, KIND, VERSION)
+        if content["identity"] != self._identity(job, block):
+            return False
+        for name, quantizer in self._quantizers(job, block).items():
+            prefix = f"{name}/"
+            own = {k.removeprefix(prefix): v for k, v in tensors["state"].items() if k.startswith(prefix)}
+            quantizer.load_state_dict(own)
+        return True
+
+
+@register_algorithm
+@dataclass(frozen=True, kw_only=True)
+class Brecq(Reconstruction):
+    """Block by block, with QDrop."""
+
+    NAME = "brecq"
+
+
+@register_algorithm
+@dataclass(frozen=True, kw_only=True)
+class AdaRoundLayers(Reconstruction):
+    """Layer by layer, activations as they are."""
+
+    NAME = "adaround"
+    granularity = "layer"
+
+    scale_lr: float = 0.0
+    drop: float = 0.0
+
+
+def to_adaround(job: Job) -> None:
+    """Let plain quantizers of weights choose their rounding; the grid stays."""
+    for quantizer in job.quantizers.values():
+        if quantizer.side == "W" and quantizer.TYPE == "uniform" and quantizer.spec.dtype == "int":
+            become_adaround(quantizer)
+
+
+def become_adaround(quantizer: Quantizer) -> None:
+    """Turn a quantizer into an ``AdaRound`` in place, so that whoever holds it holds the new one."""
+    from dataclasses import replace
+
+    quantizer.__class__ = AdaRound
+    quantizer.register_buffer("up", torch.empty(0, dtype=torch.bool, device=quantizer.scale.device))
+    quantizer.soft = None  # type: ignore[assignment]
+    quantizer.spec = replace(quantizer.spec, quantizer="adaround")
+
+
+def _learns(quantizer: Quantizer) -> bool:
+    return quantizer.rows.kind != "token" and quantizer.spec.dtype == "int" and quantizer.scale.numel() > 0
+
+
+def _weight(quantizer: Quantizer, tensor: Tensor) -> tuple[Tensor, Tensor, Tensor, int, int]:
+    qparams, x = quantizer.qparams(), tensor.detach().float()
+    scale, zero_point = (spread(v, x.shape, quantizer.rows) for v in (qparams.scale, qparams.zero_point))
+    return x, scale.detach(), zero_point.detach(), qparams.qmin, qparams.qmax
+
+
+def _mixed(rounded: Any, exact: Any, probability: float, noise: torch.Generator) -> Any:
+    if isinstance(rounded, Tensor) and rounded.is_floating_point():
+        return drop(rounded, exact, probability, noise)
+    return rounded
+
+
+@contextlib.contextmanager
+def _all_on(job: Job) -> Iterator[None]:
+    before = {quantizer: quantizer.use_quant for quantizer in job.quantizers.values()}
+    for quantizer in before:
+        quantizer.use_quant = quantizer.calibrated
+    try:
+        yield
+    finally:
+        for quantizer, on in before.items():
+            quantizer.use_quant = on
+
+
+def _moved(call: Any, device: torch.device) -> Any:
+    import torch.utils._pytree as pytree
+
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), call)

@@ -1,0 +1,139 @@
+"""Parts of a graph that can be rebuilt one after the other: blocks between bottlenecks, or single layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import fx
+from torch.fx import GraphModule, Node
+
+from sparsebit.graph.ops import find_op
+from sparsebit.quantization.quantizers import Quantizer
+
+Granularity = Literal["block", "layer"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive nodes, what they read from before, and what is read of them after."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    weights: tuple[str, ...]  # names of the quantized weights that are first met here; there may be none
+
+    @property
+    def name(self) -> str:
+        """From its first weight to its last."""
+        first, last = (self.weights[0], self.weights[-1]) if self.weights else ("", "")
+        return first if first == last else f"{first} .. {last}"
+
+
+def find_blocks(gm: GraphModule, granularity: Granularity = "block", largest: int = 12) -> list[Block]:
+    """Cut a graph with quantizers into blocks, in order.
+
+    A cut is made where one tensor alone carries everything that the layers before have computed: between residual
+    blocks, between transformer layers, behind every layer of a plain chain. Values that no layer had a part in (masks,
+    positions) may cross. An activation stays with the layer before it; the quantizer of a tensor goes with the layers
+    that read it. Where no such place comes in ``largest`` layers, the narrowest place since is taken. For ``layer``
+    every layer is a block.
+    """
+    return _Cutter(gm).cut(granularity, largest)
+
+
+class _Cutter:
+    def __init__(self, gm: GraphModule) -> None:
+        self.gm = gm
+        self.nodes: list[Node] = [node for node in gm.graph.nodes if node.op.startswith("call_")]
+        self.weights = {node: self._weights_of(node) for node in self.nodes}
+        self.computed: set[Node] = set()  # by some layer, directly or not
+        for node in self.nodes:
+            if self.weights[node] or not self.computed.isdisjoint(node.all_input_nodes):
+                self.computed.add(node)
+        order = {node: index for index, node in enumerate(self.nodes)}
+        order[next(iter(reversed(gm.graph.nodes)))] = len(self.nodes)  # the output
+        self.last_use = {n: max((order[u] for u in n.users), default=order[n]) for n in self.nodes}
+
+    def _weights_of(self, node: Node) -> tuple[str, ...]:
+        """Weights that are quantized inside a node, or read by it through a quantizer."""
+        found = []
+        if node.op == "call_module":
+            quantizer = getattr(self.gm.get_submodule(str(node.target)), "weight_quantizer", None)
+            found += [quantizer] if quantizer is not None else []
+        for source in node.all_input_nodes:
+            if source.op == "call_module":
+                module = self.gm.get_submodule(str(source.target))
+                found += [module] if isinstance(module, Quantizer) and module.side == "W" else []
+        return tuple(q.name for q in found if not q.fake_fused)
+
+    def cut(self, granularity: Granularity, largest: int) -> list[Block]:
+        blocks: list[Block] = []
+        taken: set[str] = set()
+        start, narrowest, width_there = 0, -1, 0
+        layers = 0
+        index = 0
+        while index < len(self.nodes):
+            node = self.nodes[index]
+            layers += bool(self.weights[node])
+            if layers:
+                width = self._width(index)
+                here = not self._continues(node, index)
+                if here and (narrowest < start or width <= width_there):
+                    narrowest, width_there = index, width
+                wanted = width <= 1 or granularity == "layer"
+                if here and wanted:
+                    narrowest = index
+                if (here and wanted) or (layers > largest and narrowest >= start):
+                    blocks += self._block(start, narrowest, taken)
+                    start = index = narrowest + 1
+                    layers = 0
+                    continue
+            index += 1
+        return blocks + self._block(start, len(self.nodes) - 1, taken)
+
+    def _width(self, index: int) -> int:
+        """How many computed tensors are still needed after a node."""
+        return sum(1 for n in self.nodes[: index + 1] if n in self.computed and self.last_use[n] > index)
+
+    def _continues(self, node: Node, index: int) -> bool:
+        """Whether what comes next belongs to the same layer: its activation, its dropout, a reshape of its result."""
+        if index + 1 >= len(self.nodes):
+            return False
+        following = self.nodes[index + 1]
+        if node not in following.all_input_nodes:
+            return False
+        spec = find_op(self.gm, following)
+        if spec is None or len(following.all_input_nodes) > 1:
+            return False
+        return spec.elementwise or spec.channels == "moves" or spec.name == "batch_norm"
+
+    def _block(self, start: int, end: int, taken: set[str]) -> list[Block]:
+        nodes = tuple(self.nodes[start : end + 1])
+        inside = set(nodes)
+        weights = [name for node in nodes for name in self.weights[node] if name not in taken]
+        if not nodes:
+            return []
+        taken |= set(weights)
+        inputs = dict.fromkeys(
+            source
+            for node in nodes
+            for source in node.all_input_nodes
+            if source not in inside and source.op != "get_attr"
+        )
+        outputs = [node for node in nodes if any(user not in inside for user in node.users)]
+        return [Block(nodes, tuple(inputs), tuple(outputs), tuple(dict.fromkeys(weights)))]
+
+
+def extract(gm: GraphModule, block: Block) -> fx.GraphModule:
+    """A block as a module of its own that shares everything with the graph it comes from."""
+    graph, twins = fx.Graph(), dict[Node, Node]()
+    for source in block.inputs:
+        twins[source] = graph.placeholder(source.name)
+    needed = {s for node in block.nodes for s in node.all_input_nodes if s.op == "get_attr"}
+    for source in sorted(needed - set(block.nodes), key=lambda n: n.name):
+        twins[source] = graph.get_attr(str(source.target))
+    for node in block.nodes:
+        twins[node] = graph.node_copy(node, twins.__getitem__)
+    graph.output(tuple(twins[node] for node in block.outputs))
+    return fx.GraphModule(gm, graph)

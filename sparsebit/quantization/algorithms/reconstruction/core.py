@@ -1,0 +1,101 @@
+"""The equations of rounding by reconstruction, over tensors alone.
+
+AdaRound (Nagel et al., arXiv 2004.10568, eq. 22-25): every weight lies h(V) of the way between the codes below and
+above it, and a regularizer drives h to 0 or 1 while the result of the layer is held. BRECQ (Li et al., arXiv
+2102.05426) does that for the result of a whole block, QDrop (Wei et al., arXiv 2203.05740) while activations are
+quantized at random.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsebit.quantization.quantizers.adaround import inverse_rectified_sigmoid, rectified_sigmoid
+
+
+@dataclass
+class SoftWeights:
+    """All weights of a block as one vector, so that a step is one run of each operator however many there are.
+
+    ``v`` is what is trained. ``floor``, ``scale``, ``low`` and ``high`` are the code below each weight, the size of a
+    step, and the codes it is clipped to, all counted from the zero point.
+    """
+
+    v: Tensor
+    floor: Tensor
+    scale: Tensor
+    low: Tensor
+    high: Tensor
+    shapes: list[torch.Size]
+
+    @classmethod
+    def of(cls, weights: list[tuple[Tensor, Tensor, Tensor, int, int]]) -> SoftWeights:
+        """From (weight, scale, zero point, qmin, qmax), scale and zero point in a shape that broadcasts."""
+        floors, fractions, scales, lows, highs = [], [], [], [], []
+        for weight, scale, zero_point, qmin, qmax in weights:
+            steps = weight / scale
+            floors.append(steps.floor().flatten())
+            fractions.append((steps - steps.floor()).flatten())
+            scales.append(scale.expand_as(weight).flatten())
+            lows.append((qmin - zero_point).expand_as(weight).flatten())
+            highs.append((qmax - zero_point).expand_as(weight).flatten())
+        v = inverse_rectified_sigmoid(torch.cat(fractions).clamp(1e-4, 1 - 1e-4)).requires_grad_()
+        floor, scale, low, high = (torch.cat(part) for part in (floors, scales, lows, highs))
+        return cls(v, floor, scale, low, high, [weight.shape for weight, *_ in weights])
+
+    def soft(self) -> tuple[list[Tensor], Tensor]:
+        """The weights as they are on the way, and h(V)."""
+        h = rectified_sigmoid(self.v)
+        codes = torch.minimum(torch.maximum(self.floor + h, self.low), self.high)
+        return self._cut(codes * self.scale), h
+
+    def up(self) -> list[Tensor]:
+        """Which weights are rounded up in the end."""
+        return self._cut(self.v.detach() >= 0)
+
+    def _cut(self, flat: Tensor) -> list[Tensor]:
+        parts = flat.split([shape.numel() for shape in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+def undecided(h: Tensor, beta: float) -> Tensor:
+    """The regularizer: sum of 1 - abs(2 h - 1) ** beta, which is 0 where every h is 0 or 1 (eq. 24).
+
+    Example:
+        >>> undecided(torch.tensor([0.0, 0.5, 1.0]), 2.0)
+        tensor(1.)
+    """
+    return (1 - (2 * h - 1).abs().pow(beta)).sum()
+
+
+def beta_at(progress: float, warmup: float, first: float = 20.0, last: float = 2.0) -> float | None:
+    """The exponent after a part of the steps: none during the warm-up, then falling in a straight line.
+
+    Example:
+        >>> beta_at(0.1, 0.2), beta_at(0.2, 0.2), beta_at(1.0, 0.2)
+        (None, 20.0, 2.0)
+    """
+    if progress < warmup:
+        return None
+    return first + (last - first) * (progress - warmup) / (1 - warmup)
+
+
+def reconstruction_error(results: list[Tensor], wanted: list[Tensor]) -> Tensor:
+    """Squared error, summed over channels and averaged over everything else, of all results of a block."""
+    errors = []
+    for result, exact in zip(results, wanted, strict=True):
+        if isinstance(result, Tensor) and result.requires_grad:  # the rest no weight had a part in
+            channels = result.shape[1] if result.dim() > 1 else 1
+            errors.append((result - exact).square().mean() * channels)
+    return torch.stack(errors).sum()
+
+
+def drop(rounded: Tensor, exact: Tensor, probability: float, generator: torch.Generator | None) -> Tensor:
+    """Quantized values, of which each is the float one instead with a probability (QDrop, eq. 8)."""
+    if probability <= 0:
+        return rounded
+    random = torch.rand(rounded.shape, generator=generator, device=rounded.device)
+    return torch.where(random < probability, exact, rounded)

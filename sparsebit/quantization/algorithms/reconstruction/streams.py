@@ -1,0 +1,117 @@
+"""Two streams of calibration data through a graph, block by block: as the float model computes, and quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from sparsebit.graph.run import flatten_call
+from sparsebit.quantization.algorithms.reconstruction.blocks import Block
+from sparsebit.quantization.quantizers import Quantizer
+
+Values = dict[Node, Any]
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Streams:
+    """What flows between blocks, for every chunk of the data, in both streams; nothing that is not needed again."""
+
+    def __init__(self, gm: GraphModule, inputs: Iterable[Call], blocks: Sequence[Block], batch: int) -> None:
+        self.gm = gm
+        placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        chunks = [chunk for args, kwargs in inputs for chunk in split_call(args, kwargs, batch)]
+        self.exact: list[Values] = [
+            dict(zip(placeholders, flatten_call(gm, args, kwargs), strict=True)) for args, kwargs in chunks
+        ]
+        self.rounded: list[Values] = [dict(values) for values in self.exact]
+        self._needed_after: list[set[Node]] = []
+        later: set[Node] = set()
+        for block in reversed(blocks):
+            self._needed_after.append(set(later))
+            later |= set(block.inputs)
+        self._needed_after.reverse()
+
+    def targets(self, block: Block, module: torch.nn.Module, quantizers: Iterable[Quantizer]) -> None:
+        """Run the float stream through a block."""
+        switches = [(q, q.use_quant) for q in quantizers]
+        for quantizer, _ in switches:
+            quantizer.use_quant = False
+        try:
+            self._run(self.exact, block, module)
+        finally:
+            for quantizer, on in switches:
+                quantizer.use_quant = on
+
+    def advance(self, index: int, block: Block, module: torch.nn.Module) -> None:
+        """Run the quantized stream through a block that is finished, and let go of what nobody reads later."""
+        self._run(self.rounded, block, module)
+        for stream in (self.exact, self.rounded):
+            for values in stream:
+                for node in [node for node in values if node not in self._needed_after[index]]:
+                    del values[node]
+
+    def _run(self, stream: list[Values], block: Block, module: torch.nn.Module) -> None:
+        with torch.no_grad():
+            for values in stream:
+                results = module(*(values[node] for node in block.inputs))
+                values.update(zip(block.outputs, results, strict=True))
+
+
+class Samples:
+    """Mini-batches of one block: inputs of both streams and the float results.
+
+    Where every value has its samples along the first axis, mini-batches are drawn from all samples; else they are
+    the chunks the data was cut into.
+    """
+
+    def __init__(self, streams: Streams, block: Block, batch: int, generator: torch.Generator) -> None:
+        self.batch, self.generator, self.block = batch, generator, block
+        self.exact = [[values[node] for node in block.inputs] for values in streams.exact]
+        self.rounded = [[values[node] for node in block.inputs] for values in streams.rounded]
+        self.wanted = [[values[node] for node in block.outputs] for values in streams.exact]
+        self.count = 0
+        if all(_has_samples(row) for row in (*self.exact, *self.wanted)):
+            self.exact, self.rounded, self.wanted = (
+                [[torch.cat(column) for column in zip(*rows, strict=True)]]
+                for rows in (self.exact, self.rounded, self.wanted)
+            )
+            self.count = len(self.wanted[0][0])
+
+    def draw(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """(float inputs, quantized inputs, float results) of one mini-batch."""
+        if self.count:
+            rows = torch.randint(self.count, (min(self.batch, self.count),), generator=self.generator)
+            device = self.wanted[0][0].device
+            rows = rows.to(device)
+            return (
+                [x.index_select(0, rows) for x in self.exact[0]],
+                [x.index_select(0, rows) for x in self.rounded[0]],
+                [y.index_select(0, rows) for y in self.wanted[0]],
+            )
+        chunk = int(torch.randint(len(self.exact), (1,), generator=self.generator))
+        return self.exact[chunk], self.rounded[chunk], self.wanted[chunk]
+
+
+def _has_samples(row: Sequence[Any]) -> bool:
+    """Whether every value is a tensor with as many samples as the others."""
+    tensors = [value for value in row if isinstance(value, Tensor) and value.dim() > 1]
+    return bool(tensors) and len(tensors) == len(row) and len({len(tensor) for tensor in tensors}) == 1
+
+
+def split_call(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> list[Call]:
+    """One call as several with at most ``batch`` samples, cut along the first axis where all inputs share it."""
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    sizes = {len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 0}
+    if len(sizes) != 1 or any(isinstance(leaf, Tensor) and leaf.dim() == 0 for leaf in leaves):
+        return [(args, kwargs)]
+    (size,) = sizes
+    pieces = []
+    for start in range(0, size, batch):
+        cut = [leaf[start : start + batch] if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        pieces.append(pytree.tree_unflatten(cut, structure))
+    return pieces

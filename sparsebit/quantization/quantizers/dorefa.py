@@ -1,0 +1,24 @@
+"""DoReFa: tanh first, then the grid (Zhou et al., arXiv 1606.06160)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
+
+
+@register_quantizer
+class DoReFa(Quantizer):
+    """Quantizes tanh(x) / max(abs(tanh(x))), so the result lies in [-1, 1] whatever the scale of x was.
+
+    The layer behind it sees weights of another size than the float model's: it is for training, where batch norm takes
+    that up, and not for calibration alone.
+    """
+
+    TYPE = "dorefa"
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """tanh, divided by its largest magnitude, which counts as a constant."""
+        squashed = torch.tanh(x)
+        return squashed / squashed.detach().abs().amax().clamp(min=torch.finfo(x.dtype).tiny)

@@ -1,0 +1,112 @@
+"""Learned step size quantization (Esser et al., arXiv 1902.08153)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.config import Side, TensorSpec
+from sparsebit.quantization.granularity import Rows
+from sparsebit.quantization.learned_step import learned_fake_quantize
+from sparsebit.quantization.numerics import GridSpec, QParams, integer_range
+from sparsebit.quantization.observers.base import Observer, Range, extremes
+from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
+
+
+class MeanMagnitude(NamedTuple):
+    """How large the values of each row are on average, and the smallest one."""
+
+    total: Tensor  # [C]
+    values: Tensor  # [C], how many
+    lo: Tensor  # [C]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSize(Observer[MeanMagnitude]):
+    """The first step size of LSQ, as the range that gives it: scale = 2 * mean(abs(x)) / sqrt(qmax)."""
+
+    def init(self, x: Tensor) -> MeanMagnitude:
+        """Nothing seen."""
+        zeros = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        return MeanMagnitude(zeros, zeros.clone(), zeros.clone())
+
+    def update(self, state: MeanMagnitude, x: Tensor) -> MeanMagnitude:
+        """Add the magnitudes of ``x`` [C, N]."""
+        lo, _ = extremes(x)
+        seen = MeanMagnitude(
+            x.detach().abs().sum(1, dtype=torch.float64),
+            torch.full_like(state.values, x.shape[1]),
+            lo.double().clamp(max=0),
+        )
+        return self.merge(state, seen)
+
+    def merge(self, a: MeanMagnitude, b: MeanMagnitude) -> MeanMagnitude:
+        """All values of both."""
+        return MeanMagnitude(a.total + b.total, a.values + b.values, torch.minimum(a.lo, b.lo))
+
+    def finish(self, state: MeanMagnitude, grid: GridSpec) -> Range:
+        """The range whose grid has the step size; two-sided where there is anything below zero."""
+        _, qmax = integer_range(grid.bits, grid.symmetric)
+        two_sided = bool((state.lo < 0).any())
+        if two_sided:
+            _, qmax = integer_range(grid.bits, True)
+        scale = 2 * state.total / state.values.clamp(min=1) / math.sqrt(qmax)
+        hi = (scale * qmax).float()
+        lo = -(scale * (qmax + 1)).float() if two_sided else torch.zeros_like(hi)
+        return Range(lo, hi)
+
+
+@register_quantizer
+class LSQ(Quantizer):
+    """A grid whose scale is a parameter, trained with everything else.
+
+    The gradient of the scale is divided by sqrt(N * qmax), where N is how many values share it, so that it moves as
+    slowly as the values do. The zero point is fixed: 0 for values that are never negative, and in the middle of the
+    codes otherwise, whatever the scheme calls it.
+    """
+
+    TYPE = "lsq"
+
+    def __init__(self, name: str, side: Side, spec: TensorSpec, rows: Rows | None = None) -> None:
+        super().__init__(name, side, spec, rows)
+        self.observer: Observer[Any] = self.first_observer()
+        del self.scale
+        self.scale = nn.Parameter(torch.empty(0))
+
+    def first_observer(self) -> Observer[Any]:
+        """What finds the first step size."""
+        return StepSize()
+
+    def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
+        """Start from the step size that the range stands for."""
+        qmin, qmax = integer_range(self.spec.bits, self.spec.symmetric)
+        if bool((lo < 0).any()):
+            _, top = integer_range(self.spec.bits, True)
+            scale, zero_point = hi / top, torch.full_like(hi, qmax - top)
+        else:
+            _, top = qmin, qmax
+            scale, zero_point = hi / top, torch.zeros_like(hi)
+        floor = self.grid.qparams(torch.zeros_like(hi), torch.zeros_like(hi)).scale
+        self.set_grid(torch.where(scale > 0, scale, floor), zero_point)
+
+    def qparams(self, x: Tensor | None = None) -> QParams:
+        """The grid as it is now; a scale that training pushed below zero counts by its magnitude."""
+        return super().qparams(x)._replace(scale=self.scale.abs())
+
+    def gradient_scale(self, x: Tensor) -> float:
+        """1 / sqrt(N * qmax), N values to a scale."""
+        qmax = integer_range(self.spec.bits, self.spec.symmetric)[1]
+        return 1 / math.sqrt(max(x.numel() / max(self.scale.numel(), 1), 1) * qmax)
+
+    def snap(self, x: Tensor) -> Tensor:
+        """As every quantizer; with gradients to the grid where gradients are wanted."""
+        if not torch.is_grad_enabled():
+            return super().snap(x)
+        prepared = self.prepare(x)
+        return learned_fake_quantize(
+            prepared, self.qparams(prepared), self.rows_of(prepared), self.gradient_scale(prepared)
+        )

@@ -1,0 +1,58 @@
+"""LSQ+: learned scales, and learned zero points for activations (Bhalgat et al., arXiv 2004.09576)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.config import Side, TensorSpec
+from sparsebit.quantization.granularity import Rows
+from sparsebit.quantization.numerics import QParams
+from sparsebit.quantization.observers.base import OBSERVERS, Observer
+from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
+from sparsebit.quantization.quantizers.lsq import LSQ
+
+
+@register_quantizer
+class LSQPlus(LSQ):
+    """Weights start from three standard deviations around their mean; activations from what their observer finds.
+
+    The zero point of an activation is a real number while it learns and counts as the nearest code when it is used.
+    """
+
+    TYPE = "lsq+"
+
+    def __init__(self, name: str, side: Side, spec: TensorSpec, rows: Rows | None = None) -> None:
+        super().__init__(name, side, spec, rows)
+        if side == "A":
+            del self.zero_point
+            self.zero_point = nn.Parameter(torch.empty(0))
+
+    def first_observer(self) -> Observer[Any]:
+        """The one the config names."""
+        return OBSERVERS[self.spec.observer](**self.spec.observer_options)
+
+    def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
+        """The first grid: of the weight's own spread (eq. 8), or of the measured range."""
+        if x is None:
+            Quantizer.set_range(self, lo, hi, x)
+            return
+        dims = (
+            [dim for dim in range(x.dim()) if dim != self.rows.axis] if self.rows.kind == "channel" else None
+        )
+        mean, std = (f(x.double(), dim=dims).flatten() for f in (torch.mean, torch.std))
+        reach = torch.maximum((mean - 3 * std).abs(), (mean + 3 * std).abs()).nan_to_num()
+        qmin, qmax = super().qparams()[2:4]
+        scale = 2 * reach / (qmax - qmin)
+        floor = self.grid.qparams(torch.zeros(1), torch.zeros(1)).scale.to(scale)
+        self.set_grid(torch.where(scale > 0, scale, floor).float(), torch.zeros_like(scale).float())
+
+    def qparams(self, x: Tensor | None = None) -> QParams:
+        """The grid as it is now, its zero point on a code."""
+        qparams = super().qparams(x)
+        zero_point = qparams.zero_point.clamp(qparams.qmin, qparams.qmax)
+        if zero_point.requires_grad:  # rounded, with the gradient of the number itself
+            return qparams._replace(zero_point=zero_point + (zero_point.round() - zero_point).detach())
+        return qparams._replace(zero_point=zero_point.round())
