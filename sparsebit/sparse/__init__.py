@@ -1,0 +1,32 @@
+"""Pruning: what may be removed together, what to remove, and the smaller model that is left."""
+
+from sparsebit.config.sconfig import SConfig, parse_sconfig
+from sparsebit.sparse.channels import ChannelGroups, find_groups
+from sparsebit.sparse.holding import hold, hold_zeros, release
+from sparsebit.sparse.report import SparseReport
+from sparsebit.sparse.shrink import ShrinkPlan, make_plan, shrink_graph, shrink_state_dict
+from sparsebit.sparse.sparse_model import SparseModel
+from sparsebit.sparse.sparsers import SPARSERS, Rows, Sparser, register_sparser
+from sparsebit.sparse.storage import load, save
+
+__all__ = [
+    "SPARSERS",
+    "ChannelGroups",
+    "Rows",
+    "SConfig",
+    "ShrinkPlan",
+    "SparseModel",
+    "SparseReport",
+    "Sparser",
+    "find_groups",
+    "hold",
+    "hold_zeros",
+    "load",
+    "make_plan",
+    "parse_sconfig",
+    "register_sparser",
+    "release",
+    "save",
+    "shrink_graph",
+    "shrink_state_dict",
+]

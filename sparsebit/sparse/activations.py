@@ -1,0 +1,90 @@
+"""What reaches the weights and what comes out of them, summed over batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from sparsebit.graph.ops.spec import fetch_tensor
+from sparsebit.graph.run import Runner
+from sparsebit.sparse.batch import Batch
+from sparsebit.sparse.gradients import Totals, wide
+from sparsebit.sparse.layers import WeightedLayer, activation_behind
+from sparsebit.sparse.sparsers import Need
+from sparsebit.sparse.sparsers.hrank import map_ranks
+
+
+class Activations:
+    """Sums over batches of what is derived from inputs and outputs of layers."""
+
+    def __init__(self, gm: GraphModule, layers: Sequence[WeightedLayer], needs: frozenset[Need]) -> None:
+        self.gm, self.needs = gm, needs
+        self.squares: dict[str, Tensor] = {}  # of inputs, by weight: [input channels]
+        self.ranks: dict[str, Tensor] = {}  # by weight: [output channels]
+        self.readers: dict[Node, list[WeightedLayer]] = {}
+        self.makers: dict[Node, list[WeightedLayer]] = {}
+        self.layers = {layer.tensor: layer for layer in layers}
+        self.samples = 0
+        for layer in layers:
+            if "input_norm" in needs and layer.call.activations:
+                self.readers.setdefault(layer.call.activations[0], []).append(layer)
+            if "feature_rank" in needs:
+                self.makers.setdefault(activation_behind(gm, layer.node), []).append(layer)
+
+    def update(self, batch: Batch) -> None:
+        """Run the graph on one batch and look."""
+
+        def saw(node: Node, value: Any) -> None:
+            if isinstance(value, Tensor) and value.is_floating_point():
+                for layer in self.readers.get(node, ()):
+                    self._add_squares(layer, value)
+                for layer in self.makers.get(node, ()):
+                    self._add_ranks(layer, value)
+
+        with torch.no_grad():
+            Runner(self.gm).run_call(batch.args, batch.kwargs, watch=saw)
+
+    def _add_squares(self, layer: WeightedLayer, value: Tensor) -> None:
+        axis = layer.call.spec.channel_axis if layer.call.spec.channel_axis is not None else -1
+        rows = value.movedim(axis, 0).reshape(value.shape[axis], -1)
+        squares = rows.to(wide(rows)).square().sum(1)
+        self.squares[layer.tensor] = self.squares.get(layer.tensor, 0) + squares
+
+    def _add_ranks(self, layer: WeightedLayer, value: Tensor) -> None:
+        axis = layer.call.spec.channel_axis if layer.call.spec.channel_axis is not None else -1
+        self.ranks[layer.tensor] = self.ranks.get(layer.tensor, 0) + map_ranks(value, axis)
+
+    def finish(self, count: int) -> Totals:
+        """What was asked for, in the shape of each weight (norms) or by its outputs (ranks)."""
+        found: Totals = {}
+        if "input_norm" in self.needs:
+            found["input_norm"] = {
+                name: _over_weight(self.gm, layer, self.squares.get(name))
+                for name, layer in self.layers.items()
+            }
+        if "feature_rank" in self.needs:
+            found["feature_rank"] = {name: ranks / count for name, ranks in self.ranks.items()}
+        return found
+
+
+def _over_weight(gm: GraphModule, layer: WeightedLayer, squares: Tensor | None) -> Tensor:
+    """The norm of the input that each element of the weight multiplies; ones where that is not known."""
+    weight = fetch_tensor(gm, layer.tensor)
+    outputs, inputs = layer.axes
+    shape = [1] * weight.ndim
+    if squares is not None and len(squares) == weight.shape[inputs]:
+        shape[inputs] = -1
+        return squares.sqrt().view(shape).expand(weight.shape)
+    if squares is not None and outputs == 0 and len(squares) % weight.shape[inputs] == 0:
+        groups = len(squares) // weight.shape[inputs]
+        if (
+            weight.shape[0] % groups == 0
+        ):  # a grouped convolution: every group of outputs has inputs of its own
+            shape[0], shape[inputs] = weight.shape[0], weight.shape[inputs]
+            each = squares.sqrt().view(groups, 1, -1).expand(groups, weight.shape[0] // groups, -1)
+            return each.reshape(shape).expand(weight.shape)
+    return torch.ones((), device=weight.device, dtype=wide(weight)).expand(weight.shape)

@@ -1,0 +1,213 @@
+"""How much goes, and from where: per layer, over all layers together, or until a cost is met.
+
+Every group of units is a ladder of widths it may have: rounded, the same in every block, never empty. A choice is one
+rung per ladder; all ways of choosing only pick rungs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsebit.sparse.masks import count_removed
+
+Rungs = dict[str, int]  # of every ladder, by name
+
+
+@dataclass(frozen=True, eq=False)
+class Ladder:
+    """The widths that one group may have, from whole (rung 0) to narrowest.
+
+    Args:
+        name: of the group.
+        order: int64 [units], in the order of leaving.
+        removed: how many have left on each rung; starts with 0.
+        price: float64 [rungs - 1], the mean score of the units that leave on each step; never falls.
+        ratio: the part that was asked to go.
+        fixed: whether the ratio was asked for this group itself, so that a choice over all groups leaves it alone.
+    """
+
+    name: str
+    order: Tensor
+    removed: tuple[int, ...]
+    price: Tensor
+    ratio: float
+    fixed: bool = False
+
+    @property
+    def units(self) -> int:
+        """The whole width."""
+        return len(self.order)
+
+    def kept(self, rung: int) -> Tensor:
+        """Bool [units]: what is there on a rung."""
+        flags = torch.ones(self.units, dtype=torch.bool)
+        flags[self.order[: self.removed[rung]]] = False
+        return flags
+
+    def rung_for(self, ratio: float) -> int:
+        """The rung whose width comes closest to what a ratio asks for; the wider of two."""
+        wish = count_removed(self.units, ratio)
+        return min(range(len(self.removed)), key=lambda rung: (abs(self.removed[rung] - wish), rung))
+
+    def last(self, most: float) -> int:
+        """The narrowest rung that loses no more than the part ``most``."""
+        limit = count_removed(self.units, most)
+        return max(rung for rung, gone in enumerate(self.removed) if gone <= limit)
+
+
+def make_ladder(
+    name: str,
+    scores: Tensor,
+    *,
+    ratio: float,
+    multiple: int = 1,
+    blocks: Tensor | None = None,
+    fixed: bool = False,
+) -> Ladder:
+    """The ladder of one group.
+
+    Args:
+        name: of the group.
+        scores: [units]; the lowest leave first, and the first among equals.
+        ratio: the part that is asked to go.
+        multiple: the number of units that stay is a multiple of this.
+        blocks: int64 [units]; the same number stays in every block.
+        fixed: see ``Ladder``.
+
+    Example:
+        >>> ladder = make_ladder("conv", torch.tensor([4.0, 1.0, 3.0, 2.0, 5.0]), ratio=0.5, multiple=2)
+        >>> ladder.removed, ladder.kept(2).tolist()
+        ((0, 1, 3), [True, False, False, False, True])
+    """
+    scores = scores.detach().to("cpu", torch.float64)
+    order, together = _leaving(scores, blocks)
+    step = math.lcm(multiple, together)
+    widths = [len(scores), *range((len(scores) - 1) // step * step, 0, -step)]
+    removed = tuple(len(scores) - width for width in widths)
+    ordered = scores[order]
+    price = [ordered[start:stop].mean() for start, stop in itertools.pairwise(removed)]
+    prices = torch.stack(price) if price else torch.zeros(0, dtype=torch.float64)
+    return Ladder(name, order, removed, prices, ratio, fixed)
+
+
+def _leaving(scores: Tensor, blocks: Tensor | None) -> tuple[Tensor, int]:
+    """The units in the order of leaving, and how many must leave together: one from every block."""
+    order = torch.sort(scores, stable=True).indices
+    if blocks is None:
+        return order, 1
+    count = int(blocks.max()) + 1
+    place = torch.empty_like(order)  # of a unit inside its block
+    for block in range(count):
+        inside = order[blocks[order] == block]
+        place[inside] = torch.arange(len(inside))
+    return torch.argsort(place * count + blocks), count
+
+
+def choose_by_layer(
+    ladders: Sequence[Ladder], scale: Callable[[float], float] = lambda ratio: ratio
+) -> Rungs:
+    """Every group by its own ratio; ``scale`` turns the final ratio into that of the moment."""
+    return {ladder.name: ladder.rung_for(scale(ladder.ratio)) for ladder in ladders}
+
+
+Step = tuple[int, int]  # index of a ladder, and the rung it goes down to
+
+
+def steps_by_price(ladders: Sequence[Ladder], most: float) -> list[Step]:
+    """Every step of the ladders that are not fixed, what matters least first: a choice over all layers together."""
+    return [
+        step for _, step in sorted((float(ladders[i].price[r - 1]), (i, r)) for i, r in _steps(ladders, most))
+    ]
+
+
+def steps_by_part(ladders: Sequence[Ladder], most: float) -> list[Step]:
+    """Every step of the ladders that are not fixed, the smallest loss first: all layers shrink alike."""
+    return [
+        step
+        for _, step in sorted(
+            (ladders[i].removed[r] / ladders[i].units, (i, r)) for i, r in _steps(ladders, most)
+        )
+    ]
+
+
+def _steps(ladders: Sequence[Ladder], most: float) -> Iterator[Step]:
+    for index, ladder in enumerate(ladders):
+        if not ladder.fixed:
+            yield from ((index, rung) for rung in range(1, ladder.last(most) + 1))
+
+
+def choose_together(ladders: Sequence[Ladder], ratio: float, most: float) -> Rungs:
+    """What matters least in all groups, until the part ``ratio`` of their units is gone, and not more."""
+    rungs = _start(ladders)
+    left = count_removed(sum(ladder.units for ladder in ladders if not ladder.fixed), ratio)
+    stuck: set[int] = set()  # a ladder whose next step is too long may not skip it
+    for index, rung in steps_by_price(ladders, most):
+        gone = ladders[index].removed[rung] - ladders[index].removed[rung - 1]
+        if index in stuck or gone > left:
+            stuck.add(index)
+            continue
+        rungs[ladders[index].name] = rung
+        left -= gone
+    return rungs
+
+
+def choose_for_cost(
+    ladders: Sequence[Ladder],
+    steps: Sequence[Step],
+    cost: Callable[[dict[str, Tensor]], float],
+    target: float,
+    *,
+    tries: int = 64,
+) -> Rungs:
+    """As few of the ``steps``, in their order, as bring the cost down to ``target``; all of them if none do.
+
+    ``cost`` is asked with what is kept in every group, at most ``tries`` times. It should fall as more goes; where it
+    does not quite (latency), the result is still one whose cost was seen to be low enough.
+    """
+
+    def choose(count: int) -> Rungs:
+        return _start(ladders) | {ladders[index].name: rung for index, rung in steps[:count]}
+
+    def meets(count: int) -> bool:
+        rungs = choose(count)
+        return cost({ladder.name: ladder.kept(rungs[ladder.name]) for ladder in ladders}) <= target
+
+    if meets(0):
+        return choose(0)
+    short, enough = 0, len(steps)
+    for _ in range(tries - 1):
+        if enough - short <= 1:
+            break
+        middle = (short + enough) // 2
+        if meets(middle):
+            enough = middle
+        else:
+            short = middle
+    return choose(enough)
+
+
+def _start(ladders: Sequence[Ladder]) -> Rungs:
+    """Fixed groups at their own ratio, the rest whole."""
+    return {ladder.name: ladder.rung_for(ladder.ratio) if ladder.fixed else 0 for ladder in ladders}
+
+
+def normalize(scores: Tensor, how: str) -> Tensor:
+    """Scores of one layer on a scale that layers share; none of it changes their order.
+
+    Example:
+        >>> normalize(torch.tensor([1.0, 3.0]), "mean")
+        tensor([0.5000, 1.5000])
+    """
+    if how == "none":
+        return scores
+    finite = scores[scores.isfinite()]
+    if not len(finite):
+        return scores
+    sizes = {"mean": finite.mean(), "max": finite.max(), "sum": finite.sum()}
+    return scores / sizes[how].clamp(min=torch.finfo(scores.dtype).tiny)

@@ -1,0 +1,184 @@
+"""What can be removed from a model: groups of units, and where each unit lives in the model's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from sparsebit.errors import GraphError
+
+if TYPE_CHECKING:
+    from sparsebit.sparse.channels.trace import Trace
+
+Role = Literal["output", "input", "scale", "state"]
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """Where a group's units live in one tensor.
+
+    Position ``index[i]`` along ``axis`` belongs to unit ``unit[i]``; one unit may own many positions (a head
+    owns its dims, a channel before a flatten owns its pixels).
+
+    Args:
+        tensor: qualified name of the parameter or buffer in the graph ("layer1.0.conv1.weight").
+        role: "output" where the layer makes the units, "input" where it reads them, "scale" for the factors
+            of a norm, "state" for biases, shifts and running statistics.
+        rows: only these rows (start, stop) of axis 0 hold the positions: a grouped convolution reads other
+            channels in every group. None means all.
+    """
+
+    tensor: str
+    axis: int
+    index: Tensor  # int64 [n]
+    unit: Tensor  # int64 [n]
+    role: Role
+    rows: tuple[int, int] | None = None
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """What each position holds, [n, elements]: sum over dim 1 for a norm, scatter by ``unit`` for scores.
+
+        Example:
+            >>> where = Slice("w", 1, torch.tensor([0, 2]), torch.tensor([0, 1]), "input")
+            >>> where.take(torch.tensor([[1, 2, 3], [4, 5, 6]]))
+            tensor([[1, 4],
+                    [3, 6]])
+        """
+        if self.rows is not None:
+            tensor = tensor[self.rows[0] : self.rows[1]]
+        picked = tensor.movedim(self.axis, 0).index_select(0, self.index.to(tensor.device))
+        return picked.reshape(len(picked), -1)
+
+    def clear(self, mask: Tensor, dead: Tensor) -> None:
+        """Set ``mask`` to False at the positions of the dead units (bool [units])."""
+        gone = self.index[dead[self.unit]]
+        part = mask if self.rows is None else mask[self.rows[0] : self.rows[1]]
+        part.movedim(self.axis, 0)[gone] = False
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Units (channels, heads, hidden units) of one kind, each of which can go without the others.
+
+    Everything a unit owns, in every slice, goes with it.
+
+    Args:
+        name: the first layer that makes the units; stable and unique.
+        units: how many can be decided one by one.
+        blocks: int64 [units] or None; where it is set, the same number of units must stay in every block.
+        slices: every place in a parameter or buffer that holds units.
+        producers: the layers that make them, in graph order.
+        nodes: the graph nodes whose results carry them.
+        frozen: why none of them can go (the operator and its place), or None.
+    """
+
+    name: str
+    units: int
+    blocks: Tensor | None
+    slices: tuple[Slice, ...]
+    producers: tuple[str, ...]
+    nodes: tuple[str, ...]
+    frozen: str | None = None
+
+    def check(self, kept: Tensor) -> None:
+        """Raise ``GraphError`` unless ``kept`` (bool [units]) is a choice this group allows."""
+        where = f"channel group {self.name!r}"
+        if kept.dtype != torch.bool or tuple(kept.shape) != (self.units,):
+            raise GraphError(
+                "the units to keep are not one flag a unit",
+                where=where,
+                expected=f"bool [{self.units}]",
+                got=f"{kept.dtype} {list(kept.shape)}",
+            )
+        if bool(kept.all()):
+            return
+        if self.frozen is not None:
+            raise GraphError(
+                "this group cannot shrink", where=where, expected="every unit kept", got=self.frozen
+            )
+        if not bool(kept.any()):
+            raise GraphError(
+                "no unit is kept; a layer cannot be empty", where=where, hint="keep at least one"
+            )
+        if self.blocks is not None:
+            counts = torch.zeros(int(self.blocks.max()) + 1, dtype=torch.int64)
+            counts.index_add_(0, self.blocks, kept.long())
+            if int(counts.min()) != int(counts.max()):
+                raise GraphError(
+                    "every block must keep the same number of units", where=where, got=str(counts.tolist())
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelGroups(Sequence[Group]):
+    """The groups of one graph, in the order their first producers run.
+
+    ``hash`` names the graph they were found in; ``trace`` holds the labels behind them, which shrinking reads.
+    """
+
+    groups: tuple[Group, ...]
+    hash: str
+    trace: Trace = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self.groups)
+
+    def __getitem__(self, index: int) -> Group:  # type: ignore[override]
+        return self.groups[index]
+
+    @property
+    def free(self) -> tuple[Group, ...]:
+        """The groups that can shrink."""
+        return tuple(group for group in self.groups if group.frozen is None)
+
+    def frozen(self) -> tuple[Group, ...]:
+        """The groups that cannot shrink; each says why."""
+        return tuple(group for group in self.groups if group.frozen is not None)
+
+    def by_name(self, name: str) -> Group:
+        """The group of this name."""
+        found = next((group for group in self.groups if group.name == name), None)
+        if found is None:
+            raise GraphError(
+                f"no channel group is named {name!r}",
+                expected=", ".join(group.name for group in self.groups[:20]),
+            )
+        return found
+
+    def all_kept(self) -> dict[str, Tensor]:
+        """Keep everything, for a start: name -> bool [units]."""
+        return {group.name: torch.ones(group.units, dtype=torch.bool) for group in self.groups}
+
+    def __str__(self) -> str:
+        lines = []
+        for group in self.groups:
+            blocks = "" if group.blocks is None else f" in {int(group.blocks.max()) + 1} blocks"
+            others = f" with {', '.join(group.producers[1:])}" if group.producers[1:] else ""
+            state = f"; stays whole: {group.frozen}" if group.frozen else ""
+            lines.append(f"{group.name}: {group.units} units{blocks}{others}{state}")
+        return "\n".join(lines)
+
+
+def mask_tensors(groups: ChannelGroups, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Bool masks of the tensors that lose something, each of its tensor's shape: False where a unit goes.
+
+    The model multiplied by them computes what the shrunk model computes. Groups not named in ``kept`` stay.
+    """
+    masks: dict[str, Tensor] = {}
+    for name, flags in kept.items():
+        group = groups.by_name(name)
+        group.check(flags)
+        if bool(flags.all()):
+            continue
+        for where in group.slices:
+            if where.tensor not in masks:
+                masks[where.tensor] = torch.ones(groups.trace.shapes[where.tensor], dtype=torch.bool)
+            where.clear(masks[where.tensor], ~flags)
+    return masks

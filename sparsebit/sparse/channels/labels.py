@@ -1,0 +1,92 @@
+"""The labels of one tensor: for every element, which prunable units it belongs to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One family of units in a tensor. The label depends only on the position along ``dims``.
+
+    An element is removed when its label is. ``labels`` has one axis for each of ``dims``, which ascend.
+    """
+
+    dims: tuple[int, ...]
+    labels: Tensor
+    seen: int = -1  # the version of the classes at which it was found to be as simple as can be
+
+    def full(self, shape: tuple[int, ...]) -> Tensor:
+        """The label of every element of a tensor of this shape, without copying."""
+        thin = [1] * len(shape)
+        for dim, size in zip(self.dims, self.labels.shape, strict=True):
+            thin[dim] = size
+        return self.labels.reshape(thin).expand(shape)
+
+    def along(self, dims: tuple[int, ...]) -> Tensor:
+        """Labels over ``dims`` in this order; along any other dim the first position stands for all."""
+        labels = self.labels
+        for axis in reversed(range(len(self.dims))):
+            if self.dims[axis] not in dims:
+                labels = labels.select(axis, 0)
+        left = [dim for dim in self.dims if dim in dims]
+        return labels.permute([left.index(dim) for dim in dims])
+
+    def moved(self, where: dict[int, int]) -> Layer:
+        """The same labels with every dim renamed."""
+        named = [where[dim] for dim in self.dims]
+        if len(named) == 1:
+            return Layer((named[0],), self.labels, self.seen) if named[0] != self.dims[0] else self
+        order = sorted(range(len(named)), key=named.__getitem__)
+        return Layer(tuple(sorted(named)), self.labels.permute(order))
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """All labels of one tensor: an element lives as long as its labels in every layer do.
+
+    Args:
+        zero: whether the elements of a removed unit would be zero if its parameters were.
+        wild: a constant fill made in the graph, which can be made in any other size as well.
+    """
+
+    shape: tuple[int, ...]
+    layers: tuple[Layer, ...] = ()
+    zero: bool = True
+    wild: bool = False
+
+    def with_layers(self, *layers: Layer) -> Labels:
+        """The same tensor with other layers."""
+        return replace(self, layers=layers)
+
+
+def layer_of(labels: Tensor) -> Layer:
+    """Find the dims along which full labels vary at all, and keep only those."""
+    dims = list(range(labels.dim()))
+    if not labels.numel():
+        return Layer((), torch.zeros((), dtype=torch.int64))  # of an empty tensor; it is never read
+    for axis in reversed(range(labels.dim())):
+        if labels.shape[axis] == 1 or labels.stride(axis) == 0:
+            labels = labels.select(axis, 0)
+            del dims[axis]
+    for axis in reversed(range(labels.dim())):
+        first = labels.select(axis, 0)
+        if torch.equal(first.unsqueeze(axis).expand_as(labels), labels):
+            labels = first
+            del dims[axis]
+    return Layer(tuple(dims), labels)
+
+
+def reshape_layer(layer: Layer, old: tuple[int, ...], new: tuple[int, ...]) -> Layer:
+    """The layer after a reshape; a dim that survives as it is costs nothing."""
+    if len(layer.dims) == 1:
+        (dim,) = layer.dims
+        before = math.prod(old[:dim])
+        for other, size in enumerate(new):
+            if size == old[dim] and math.prod(new[:other]) == before:
+                return Layer((other,), layer.labels)
+    return layer_of(layer.full(old).reshape(new))

@@ -1,0 +1,135 @@
+"""Bring two operands together: what meets element by element, or is summed over, goes together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.trace import Trace
+
+
+@dataclass(eq=False)
+class Operand:
+    """A tensor whose dims are named by integers that the operands share (the letters of an einsum)."""
+
+    layers: list[Layer]
+    extents: dict[int, int]
+    zero: bool = True
+    wild: object = None  # the node that makes a constant fill
+    letters: tuple[int, ...] = ()
+
+    def wide(self, letter: int) -> bool:
+        """Whether it has more than one position along this letter."""
+        return self.extents.get(letter, 1) > 1
+
+
+def operand(trace: Trace, value: Labels, letters: Sequence[int], node: object = None) -> Operand:
+    """A value with its dims named."""
+    named = dict(enumerate(letters))
+    layers = [layer.moved(named) for layer in trace.simple(value)]
+    extents = {letter: size for letter, size in zip(letters, value.shape, strict=True) if size > 1}
+    return Operand(layers, extents, value.zero, node if value.wild else None, tuple(letters))
+
+
+def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: Sequence[int] = ()) -> Operand:
+    """Tie the labels of two operands along the letters they share; the result carries the layers of both.
+
+    A letter along which one operand is wide but has no labels must stay whole in the other. Where a layer
+    varies along more letters than the one it meets, it keeps those it shares if they are summed over, and
+    otherwise the others: a scale for the dims of a head leaves heads free to go.
+    """
+    for plain, wild in ((left, right), (right, left)):
+        if wild.wild is not None:
+            _adopt(trace, plain, wild)
+    matched: set[int] = set()
+    for i, a in enumerate(left.layers):
+        a = left.layers[i] = trace.simplify(a)
+        shared = [letter for letter in a.dims if right.wide(letter)]
+        if not shared:
+            continue
+        best, common = _partner(trace, a, right.layers, matched)
+        if best is None:
+            left.layers[i] = trace.pin(a, shared, f"{reason} meets a tensor whose size is fixed")
+            continue
+        b = right.layers[best]
+        rest = [letter for letter in (*a.dims, *b.dims) if letter not in common]
+        if rest and not summed and _rest_is_free(a, b, common, left, right):
+            left.layers[i] = trace.pin(a, common, reason)
+            right.layers[best] = trace.pin(b, common, reason)
+            continue
+        a, b = trace.pin(a, rest, reason), trace.pin(b, rest, reason)
+        order = tuple(letter for letter in common if letter in a.dims and letter in b.dims)
+        if order == tuple(common):
+            trace.sets.join(a.along(order), b.along(order))
+        left.layers[i], right.layers[best] = trace.simplify(a), trace.simplify(b)
+        matched.add(best)
+    for j, b in enumerate(right.layers):
+        if j not in matched:
+            b = trace.simplify(b)
+            fixed = [letter for letter in b.dims if left.wide(letter)]
+            right.layers[j] = trace.pin(b, fixed, f"{reason} meets a tensor whose size is fixed")
+    layers = [*left.layers, *(b for j, b in enumerate(right.layers) if j not in matched)]
+    extents = left.extents | right.extents
+    return Operand([layer for layer in layers if layer.dims], extents)
+
+
+def sum_over(
+    trace: Trace, value: Operand, summed: Sequence[int], reason: str, *, zero: bool = True
+) -> list[Layer]:
+    """The layers left after summing over letters; a removed unit must then contribute nothing.
+
+    A layer that also varies along other letters (heads and their dims) gives up one or the other.
+    """
+    left = []
+    for layer in map(trace.simplify, value.layers):
+        gone = [letter for letter in layer.dims if letter in summed]
+        rest = [letter for letter in layer.dims if letter not in summed]
+        if gone and rest:
+            layer = trace.pin(layer, gone if trace.whole_heads else rest, reason)
+            gone = [letter for letter in layer.dims if letter in summed]
+        if not gone:
+            left.append(layer)
+        elif not zero:
+            trace.pin(layer, gone, f"{reason} sums what would not be zero for a removed unit")
+    return [layer for layer in left if layer.dims]
+
+
+def to_labels(value: Sequence[Layer], letters: Sequence[int], shape: tuple[int, ...], zero: bool) -> Labels:
+    """Back to positions: the dims of the result are these letters."""
+    where: Mapping[int, int] = {letter: dim for dim, letter in enumerate(letters)}
+    return Labels(shape, tuple(layer.moved(dict(where)) for layer in value), zero)
+
+
+def _partner(
+    trace: Trace, layer: Layer, others: list[Layer], taken: set[int]
+) -> tuple[int | None, tuple[int, ...]]:
+    best: int | None = None
+    common: tuple[int, ...] = ()
+    for j, other in enumerate(others):
+        if j in taken:
+            continue
+        other = others[j] = trace.simplify(other)
+        both = tuple(letter for letter in layer.dims if letter in other.dims)
+        if len(both) > len(common):
+            best, common = j, both
+    return best, common
+
+
+def _rest_is_free(a: Layer, b: Layer, common: Sequence[int], left: Operand, right: Operand) -> bool:
+    """Whether the letters beyond the common ones can vary: the other operand is not wide there."""
+    mine = [letter for letter in a.dims if letter not in common]
+    theirs = [letter for letter in b.dims if letter not in common]
+    if mine and theirs:
+        return False
+    return all(not right.wide(letter) for letter in mine) and all(not left.wide(letter) for letter in theirs)
+
+
+def _adopt(trace: Trace, plain: Operand, wild: Operand) -> None:
+    wanted = [layer for layer in map(trace.simplify, plain.layers) if all(map(wild.wide, layer.dims))]
+    free = [letter for letter, size in wild.extents.items() if size > 1 and not plain.wide(letter)]
+    wanted += [Layer((letter,), trace.sets.fresh(wild.extents[letter])) for letter in free]
+    where = {letter: dim for dim, letter in enumerate(wild.letters)}
+    wild.layers = list(wanted)
+    trace.adopt(wild.wild, tuple(layer.moved(where) for layer in wanted))
+    wild.wild = None

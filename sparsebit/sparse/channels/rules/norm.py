@@ -1,0 +1,147 @@
+"""Norms: their factors and statistics go with the channels they belong to.
+
+A norm over channels (layer norm, RMS norm, group norm within a group) takes its statistics over the channels
+that are left, as the same norm of the smaller width does.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from sparsebit.graph.ops.spec import OpCall
+from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.match import Operand, match, operand, to_labels
+from sparsebit.sparse.channels.rules.base import (
+    Stop,
+    layer_name,
+    number,
+    positive,
+    rule,
+    shape_out,
+    tensor_name,
+    tie_vector,
+    why,
+)
+from sparsebit.sparse.channels.trace import Trace
+
+FEWEST_WHOLE_GROUPS = 4  # below, removing whole groups would be too coarse, so each keeps as many channels
+
+
+@rule("batch_norm", "instance_norm")
+def norm_per_channel(trace: Trace, call: OpCall) -> Labels:
+    """Statistics of one channel at a time."""
+    value = trace.labels_of(call.arguments["input"])
+    channel = _channel(call, len(value.shape))
+    dims = [dim for dim in range(len(value.shape)) if dim != channel]
+    layers = []
+    for layer in trace.simple(value):
+        if channel in layer.dims or call.spec.name == "instance_norm":
+            layer = trace.pin(layer, dims, why(call))
+        if layer.dims:
+            layers.append(layer)
+    labels = next((layer.labels for layer in layers if layer.dims == (channel,)), None)
+    tie_vector(trace, call, call.arguments.get("weight"), labels, "scale")
+    for name in ("bias", "running_mean", "running_var"):
+        tie_vector(trace, call, call.arguments.get(name), labels, "state")
+    affine = call.arguments.get("weight") is not None
+    return Labels(value.shape, tuple(layers), zero=affine)
+
+
+@rule("layer_norm", "rms_norm")
+def norm_over_channels(trace: Trace, call: OpCall) -> Labels:
+    """Statistics over the last dims."""
+    value = trace.labels_of(call.arguments["input"])
+    rank, normalized = len(value.shape), call.arguments["normalized_shape"]
+    count = len(normalized) if isinstance(normalized, (tuple, list, torch.Size)) else 1
+    inner = range(rank - count, rank)
+    layers = []
+    for layer in trace.simple(value):
+        inside = [dim for dim in layer.dims if dim in inner]
+        if inside and len(inside) < len(layer.dims):  # heads and their dims: the heads stay free
+            layer = trace.pin(layer, inside, why(call))
+        if layer.dims:
+            layers.append(layer)
+    extents = {dim: size for dim, size in enumerate(value.shape) if size > 1}
+    result = Operand(layers, extents)
+    affine = False
+    for name in ("weight", "bias"):
+        argument = call.arguments.get(name)
+        if argument is None:
+            continue
+        affine = affine or name == "weight"
+        held = tensor_name(argument)
+        if held is not None:
+            for axis, size in enumerate(call.shape(name)):
+                if size > 1:
+                    role = "scale" if name == "weight" else "state"
+                    trace.axis(held, axis, role, layer_name(call, held))  # type: ignore[arg-type]
+        factor = operand(trace, trace.labels_of(argument), inner)
+        result = match(trace, result, factor, why(call))
+    return to_labels(
+        [x for x in map(trace.simplify, result.layers) if x.dims], range(rank), value.shape, affine
+    )
+
+
+@rule("group_norm")
+def group_norm(trace: Trace, call: OpCall) -> Labels:
+    """Statistics over the channels of a group: whole groups go, or as many channels of each."""
+    value = trace.labels_of(call.arguments["input"])
+    groups = number(call.arguments["num_groups"])
+    if not isinstance(groups, int):
+        raise Stop(f"{why(call)}: the number of groups is computed")
+    dims = [dim for dim in range(len(value.shape)) if dim != 1]
+    layers = [
+        trace.pin(layer, [d for d in dims if d > 1 or 1 in layer.dims], why(call))
+        for layer in trace.simple(value)
+    ]
+    layers = [layer for layer in layers if layer.dims]
+    labels = next((layer.labels for layer in layers if layer.dims == (1,)), None)
+    if labels is not None and groups >= FEWEST_WHOLE_GROUPS:
+        trace.pin(Layer((0, 1), labels.reshape(groups, -1)), [1], why(call))
+    elif labels is not None and groups > 1:
+        trace.balance(labels, groups, f"{why(call)} has {groups} groups")
+    tie_vector(trace, call, call.arguments.get("weight"), labels, "scale")
+    tie_vector(trace, call, call.arguments.get("bias"), labels, "state")
+    return Labels(value.shape, tuple(layers), zero=call.arguments.get("weight") is not None)
+
+
+@rule("normalize")
+def normalize(trace: Trace, call: OpCall) -> Labels:
+    """Division by a p-norm, to which removed units add nothing if they are zero."""
+    value = trace.labels_of(call.arguments["input"])
+    dim = call.arguments["dim"]
+    if not isinstance(dim, int):
+        raise Stop(why(call))
+    at = positive(dim, len(value.shape))
+    layers = []
+    for layer in trace.simple(value):
+        if at in layer.dims and (len(layer.dims) > 1 or not value.zero):
+            layer = trace.pin(layer, [at], why(call))
+        layers.append(layer)
+    return Labels(value.shape, tuple(layer for layer in layers if layer.dims), value.zero)
+
+
+@rule("weight_norm")
+def weight_norm(trace: Trace, call: OpCall) -> Labels:
+    """A direction and a length a row: only the rows can go."""
+    dim = call.arguments.get("dim")
+    value = trace.labels_of(call.arguments["input"])
+    if not isinstance(dim, int):
+        raise Stop(why(call))
+    at = positive(dim, len(value.shape))
+    others = [axis for axis in range(len(value.shape)) if axis != at]
+    layers = [trace.pin(layer, others, f"{why(call)} is a norm over it") for layer in trace.simple(value)]
+    length = trace.labels_of(call.arguments["g"])
+    both = match(
+        trace,
+        operand(trace, Labels(value.shape, tuple(x for x in layers if x.dims)), range(len(value.shape))),
+        operand(trace, length, range(len(length.shape))),
+        why(call),
+    )
+    return to_labels(both.layers, range(len(value.shape)), shape_out(call), zero=True)
+
+
+def _channel(call: OpCall, rank: int) -> int:
+    name = type(call.module).__name__
+    unbatched = name.startswith("InstanceNorm") and name[-2:-1].isdigit() and rank == int(name[-2]) + 1
+    return 0 if unbatched else 1

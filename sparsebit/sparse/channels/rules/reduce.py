@@ -1,0 +1,151 @@
+"""Reductions and everything else that works along a dim."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from sparsebit.graph.ops import op_name
+from sparsebit.graph.ops.spec import OpCall
+from sparsebit.graph.value import TensorInfo
+from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.match import match, operand, sum_over, to_labels
+from sparsebit.sparse.channels.rules.base import Stop, outputs, positive, rule, shape_out, why
+from sparsebit.sparse.channels.trace import Trace
+
+ADDS_UP = frozenset({"sum", "nansum", "norm", "count_nonzero"})
+STATISTICS = frozenset({"mean", "var", "std", "var_mean", "std_mean"})
+
+
+@rule(
+    *(
+        "sum",
+        "nansum",
+        "mean",
+        "norm",
+        "amax",
+        "amin",
+        "aminmax",
+        "all",
+        "any",
+        "argmax",
+        "argmin",
+        "max",
+        "min",
+    ),
+    *("median", "nanmedian", "nanmean", "mode", "prod", "logsumexp", "std", "var", "std_mean", "var_mean"),
+    *("count_nonzero", "kthvalue", "quantile"),
+)
+def reduction(trace: Trace, call: OpCall) -> object:
+    """Removed units must not change the result: sums of zeros are free, a mean is divided anew, others stop."""
+    value = trace.labels_of(call.arguments["input"])
+    rank, name = len(value.shape), call.spec.name
+    dims = _dims(call.arguments.get("dim"), rank)
+    layers: list[Layer] = []
+    for layer in trace.simple(value):
+        gone = [dim for dim in layer.dims if dim in dims]
+        if not gone:
+            layers.append(layer)
+        elif len(gone) < len(layer.dims):
+            layers.append(trace.pin(layer, gone, why(call)))
+        elif (name in ADDS_UP and value.zero) or (name in STATISTICS and _is_part_of_norm(trace, call)):
+            continue
+        elif name == "mean" and value.zero:
+            trace.averages[call.node.name] = layer
+        else:
+            trace.pin(layer, gone, f"{why(call)} works along it")
+    layers = [layer for layer in layers if layer.dims]
+    left = [dim for dim in range(rank) if dim not in dims]
+
+    def build(info: TensorInfo) -> Labels:
+        where = {dim: dim if len(info.shape) == rank else left.index(dim) for dim in left}
+        return Labels(
+            info.shape,
+            tuple(layer.moved(where) for layer in layers),
+            value.zero and name in ADDS_UP | {"mean"},
+        )
+
+    return outputs(call, build)
+
+
+@rule(
+    *("softmax", "log_softmax", "softmin", "gumbel_softmax", "cumsum", "cumprod", "cummax", "cummin"),
+    *("logcumsumexp", "sort", "argsort", "topk", "fft", "ifft", "roll", "diff", "rfft", "irfft", "unfold"),
+)
+def along_a_dim(trace: Trace, call: OpCall) -> object:
+    """Every result depends on all positions along the dim, which therefore stays whole."""
+    value = trace.labels_of(call.arguments["input"])
+    rank = len(value.shape)
+    given = call.arguments.get("dims" if call.spec.name == "roll" else "dim", call.arguments.get("dimension"))
+    if given is None and call.spec.name in ("softmax", "log_softmax", "softmin"):
+        given = 0 if rank in (0, 1, 3) else 1
+    dims = _dims(given, rank)
+    layers = [trace.pin(layer, dims, f"{why(call)} works along it") for layer in trace.simple(value)]
+    zero = value.zero and call.spec.name in ("cumsum", "roll", "unfold")
+    return outputs(
+        call, lambda info: Labels(info.shape, tuple(layer for layer in layers if layer.dims), zero)
+    )
+
+
+@rule("cosine_similarity")
+def cosine_similarity(trace: Trace, call: OpCall) -> Labels:
+    """Products and squares summed along a dim."""
+    first, second = trace.labels_of(call.arguments["x1"]), trace.labels_of(call.arguments["x2"])
+    rank = max(len(first.shape), len(second.shape))
+    dim = call.arguments["dim"]
+    if not isinstance(dim, int):
+        raise Stop(why(call))
+    at = positive(dim, rank)
+    both = match(
+        trace,
+        operand(trace, first, range(rank - len(first.shape), rank)),
+        operand(trace, second, range(rank - len(second.shape), rank)),
+        why(call),
+        summed=[at],
+    )
+    layers = sum_over(trace, both, [at], why(call), zero=first.zero and second.zero)
+    return to_labels(layers, [d for d in range(rank) if d != at], shape_out(call), zero=False)
+
+
+@rule("glu")
+def glu(trace: Trace, call: OpCall) -> Labels:
+    """The halves gate each other position by position."""
+    value = trace.labels_of(call.arguments["input"])
+    dim = call.arguments["dim"]
+    if not isinstance(dim, int):
+        raise Stop(why(call))
+    at = positive(dim, len(value.shape))
+    layers = []
+    for layer in trace.simple(value):
+        if at in layer.dims:
+            first, second = layer.labels.chunk(2, layer.dims.index(at))
+            trace.sets.join(first, second)
+            layer = trace.simplify(Layer(layer.dims, first))
+        if layer.dims:
+            layers.append(layer)
+    return Labels(shape_out(call), tuple(layers), value.zero)
+
+
+def _dims(given: object, rank: int) -> list[int]:
+    if given is None or (isinstance(given, (tuple, list)) and not given):
+        return list(range(rank))
+    items = given if isinstance(given, (tuple, list, torch.Size)) else [given]
+    dims = [item for item in items if isinstance(item, int)]
+    if len(dims) != len(items):
+        raise Stop("a dim is computed")
+    return [positive(dim, rank) for dim in dims]
+
+
+def _is_part_of_norm(trace: Trace, call: OpCall) -> bool:
+    """Whether this is a statistic of a norm written out: the mean of squares, or what is subtracted from x."""
+    source = call.arguments["input"]
+    if not isinstance(source, Node) or not call.arguments.get("keepdim"):
+        return False
+    if call.spec.name != "mean":
+        return True
+    square = op_name(trace.gm, source)
+    if square == "square" or (square == "pow" and source.args[1] in (2, 2.0)):
+        return True
+    if square == "mul" and source.args[0] is source.args[1]:
+        return True
+    return any(op_name(trace.gm, user) == "sub" and user.args[0] is source for user in call.node.users)

@@ -1,0 +1,164 @@
+"""Recurrent layers: hidden units own their gates, their state and their part of the output."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from sparsebit.graph.ops.spec import OpCall
+from sparsebit.graph.value import TensorInfo
+from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.match import match, operand
+from sparsebit.sparse.channels.rules.base import Stop, outputs, rule, tensor_name, why
+from sparsebit.sparse.channels.trace import Trace, blank, labels_in
+
+GATES = {"lstm": 4, "gru": 3, "rnn": 1, "lstm_cell": 4, "gru_cell": 3, "rnn_cell": 1}
+
+
+@rule("lstm", "gru", "rnn")
+def recurrent(trace: Trace, call: OpCall) -> object:
+    """Stacked, bidirectional, projected; as many units must stay in every layer and direction."""
+    module = call.module
+    if not isinstance(module, nn.RNNBase):
+        raise Stop(f"{why(call)}: the functional form")
+    path, gates = str(call.node.target), GATES[call.spec.name]
+    directions = 2 if module.bidirectional else 1
+    below = _inputs(trace, call, call.arguments["input"])
+    hidden: list[Tensor] = []
+    shown: list[Tensor] = []
+    for layer in range(module.num_layers):
+        made = []
+        for suffix in ("", "_reverse")[:directions]:
+            end = f"_l{layer}{suffix}"
+            recurrent_units, out = _units(trace, module, path, end)
+            hidden.append(recurrent_units)
+            shown.append(out)
+            made.append(out)
+            rows = recurrent_units.repeat(gates)
+            trace.tie_axis(f"{path}.weight_ih{end}", 0, rows, "output", path)
+            trace.tie_axis(f"{path}.weight_hh{end}", 0, rows, "output", path)
+            trace.tie_axis(f"{path}.weight_hh{end}", 1, out, "input", path)
+            if module.bias:
+                for bias in ("bias_ih", "bias_hh"):
+                    trace.tie_axis(f"{path}.{bias}{end}", 0, rows, "state", path)
+            if below is not None:
+                trace.tie_axis(f"{path}.weight_ih{end}", 1, below, "input", path)
+        below = torch.cat(made)
+    for states in (hidden, shown):
+        if len(states) > 1:
+            trace.balance(torch.cat(states), len(states), f"{why(call)} has one width for all its layers")
+    _initial_states(trace, call, torch.stack(shown), torch.stack(hidden))
+    assert below is not None
+    return _results(call, below, torch.stack(shown), torch.stack(hidden))
+
+
+def _units(trace: Trace, module: nn.RNNBase, path: str, end: str) -> tuple[Tensor, Tensor]:
+    """The hidden units of one layer and direction, and those it shows: the same unless it is projected."""
+    key = (trace.canonical(f"{path}.weight_hh{end}"), 0, 0)
+    known = trace.axes.get(key)
+    hidden = known.labels[: module.hidden_size] if known else trace.sets.fresh(module.hidden_size)
+    if not module.proj_size:
+        return hidden, hidden
+    trace.tie_axis(f"{path}.weight_hr{end}", 1, hidden, "input", path)
+    return hidden, trace.axis(f"{path}.weight_hr{end}", 0, "output", path)
+
+
+def _inputs(trace: Trace, call: OpCall, source: object) -> Tensor | None:
+    """The labels along the last dim of the input; everything else in it stays whole."""
+    value = trace.values.get(source.name) if isinstance(source, Node) else None
+    held = next(iter(labels_in(value)), None)
+    if held is None:
+        raise Stop(f"{why(call)}: its input is not a tensor")
+    last, found = len(held.shape) - 1, None
+    for layer in trace.simple(held):
+        layer = trace.pin(layer, [dim for dim in layer.dims if dim != last], f"{why(call)} runs along it")
+        if layer.dims and found is None:
+            found = layer.labels
+        else:
+            trace.pin(layer, layer.dims, why(call))
+    return found
+
+
+def _initial_states(trace: Trace, call: OpCall, shown: Tensor, hidden: Tensor) -> None:
+    given = call.arguments.get("hx")
+    items = given if isinstance(given, (tuple, list)) else [given]
+    for item, labels in zip(items, (shown, hidden), strict=False):
+        if not isinstance(item, Node):
+            continue
+        value = trace.values.get(item.name)
+        for state in labels_in(value):
+            last = len(state.shape) - 1
+            layer = Layer((0, last), labels) if len(labels) > 1 else Layer((last,), labels[0])
+            mine = operand(trace, Labels(state.shape, (layer,)), range(len(state.shape)))
+            theirs = operand(
+                trace, state, range(len(state.shape)), item if isinstance(value, Labels) else None
+            )
+            match(trace, mine, theirs, why(call))
+
+
+def _results(call: OpCall, last: Tensor, shown: Tensor, hidden: Tensor) -> object:
+    """The sequence of outputs (of a packed one, the data), then the final states."""
+    states = iter((shown, hidden))
+
+    def build(info: TensorInfo) -> Labels:
+        dim, units = len(info.shape) - 1, next(states)
+        layer = Layer((0, dim), units) if len(units) > 1 else Layer((dim,), units[0])
+        return Labels(info.shape, (layer,))
+
+    def walk(info: object) -> object:
+        if isinstance(info, TensorInfo):
+            return build(info)
+        return tuple(walk(item) for item in info) if isinstance(info, (tuple, list)) else info
+
+    first, rest = call.node.meta["value"]
+    data = first if isinstance(first, TensorInfo) else first[0]
+    sequence: object = Labels(data.shape, (Layer((len(data.shape) - 1,), last),))
+    if not isinstance(first, TensorInfo):
+        sequence = (sequence, *(blank(item) for item in first[1:]))
+    return sequence, walk(rest)
+
+
+@rule("packed_sequence")
+def packed_sequence(trace: Trace, call: OpCall) -> object:
+    """Data and the sizes of its batches, side by side."""
+    items = [
+        call.arguments.get(name) for name in ("input", "batch_sizes", "sorted_indices", "unsorted_indices")
+    ]
+    return tuple(trace.values.get(item.name) if isinstance(item, Node) else None for item in items)
+
+
+@rule("pack_padded_sequence", "pad_packed_sequence")
+def repack(trace: Trace, call: OpCall) -> object:
+    """Steps and sequences are rearranged by their lengths; features stay features."""
+    labels = _inputs(trace, call, call.arguments["input"])
+
+    def build(info: TensorInfo) -> Labels:
+        last = len(info.shape) - 1
+        features = info.dtype.is_floating_point and labels is not None and info.shape[last] == len(labels)
+        return Labels(info.shape, (Layer((last,), labels),) if features and labels is not None else ())
+
+    return outputs(call, build)
+
+
+@rule("lstm_cell", "gru_cell", "rnn_cell")
+def cell(trace: Trace, call: OpCall) -> object:
+    """One step of a recurrent layer."""
+    gates = GATES[call.spec.name]
+    names = [tensor_name(call.arguments.get(k)) for k in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+    weight_ih, weight_hh = names[:2]
+    if weight_ih is None or weight_hh is None:
+        raise Stop(f"{why(call)}: its weights are computed")
+    path = str(call.node.target) if call.module is not None else weight_hh.rpartition(".")[0] or weight_hh
+    units = call.shape("weight_hh")[1]
+    known = trace.axes.get((trace.canonical(weight_hh), 1, 0))
+    hidden = known.labels if known else trace.sets.fresh(units)
+    trace.tie_axis(weight_hh, 1, hidden, "input", path)
+    for name, role in zip(names, ("output", "output", "state", "state"), strict=True):
+        if name is not None:
+            trace.tie_axis(name, 0, hidden.repeat(gates), role, path)  # type: ignore[arg-type]
+    below = _inputs(trace, call, call.arguments["input"])
+    if below is not None:
+        trace.tie_axis(weight_ih, 1, below, "input", path)
+    _initial_states(trace, call, hidden[None], hidden[None])
+    return outputs(call, lambda info: Labels(info.shape, (Layer((len(info.shape) - 1,), hidden),)))

@@ -1,0 +1,158 @@
+"""Make every tensor stay a box: the constraints between dims, solved to a fix-point."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparsebit.sparse.channels.labels import Layer
+from sparsebit.sparse.channels.trace import Blocks, Trace, distinct_layers, labels_in
+
+
+def solve(trace: Trace) -> None:
+    """Tie labels until whatever is removed leaves every tensor rectangular; then fix the classes."""
+    crossed = [
+        (name, layer)
+        for name, value in trace.values.items()
+        for labels in labels_in(value)
+        for layer in labels.layers
+        if len(layer.dims) > 1
+    ]
+    while True:
+        changed = False
+        for name, layer in crossed:
+            layer = trace.simplify(layer)
+            if len(layer.dims) > 1:
+                widest = max(layer.dims, key=lambda dim: layer.labels.shape[layer.dims.index(dim)])
+                others = [dim for dim in layer.dims if dim != widest]
+                trace.pin(layer, others, f"{name} must stay a box")
+                changed = True
+        if not changed and not _tie_uneven_blocks(trace):
+            break
+    _freeze_whole_tensors(trace)
+    trace.roots = trace.sets.roots()
+    _freeze_lone_axes(trace)
+    _freeze_blocks(trace)
+
+
+def live_blocks(trace: Trace) -> list[tuple[Tensor, Tensor]]:
+    """The balance that is still to be kept: classes [n], each once, and the block [n] each belongs to."""
+    found = []
+    for constraint in trace.blocks:
+        classes = trace.sets.find(constraint.labels)
+        if not _is_even(classes, constraint.block):
+            unique, first = _unique(classes)
+            found.append((unique, constraint.block[first]))
+    return found
+
+
+def _tie_uneven_blocks(trace: Trace) -> bool:
+    """Tie the positions of blocks whose counts could not be kept equal by choosing in each block apart."""
+    real: list[tuple[Blocks, Tensor, Tensor]] = []
+    for constraint in trace.blocks:
+        classes = trace.sets.find(constraint.labels)
+        if _is_even(classes, constraint.block):
+            continue
+        unique, first = _unique(classes)
+        pairs = torch.unique(classes * (int(constraint.block.max()) + 1) + constraint.block)
+        sizes = torch.unique(torch.unique(classes, return_counts=True)[1])
+        if len(pairs) != len(unique) or len(sizes) > 1:  # one class in several blocks, or of uneven size
+            return _tie(trace, constraint)
+        real.append((constraint, unique, constraint.block[first]))
+    for i, (mine, classes, block) in enumerate(real):
+        for other, others, other_block in real[:i]:
+            shared = torch.isin(classes, others)
+            if not bool(shared.any()):
+                continue
+            same = len(classes) == len(others) and bool(shared.all())
+            if not same or not (_nested(block, other_block) or _nested(other_block, block)):
+                return _tie(trace, mine) or _tie(trace, other)
+    return False
+
+
+def _tie(trace: Trace, constraint: Blocks) -> bool:
+    before = trace.sets.find(constraint.labels)
+    table = constraint.labels.reshape(int(constraint.block.max()) + 1, -1)
+    trace.pin(Layer((0, 1), table), [0], constraint.reason)
+    return not torch.equal(before, trace.sets.find(constraint.labels))
+
+
+def _is_even(classes: Tensor, block: Tensor) -> bool:
+    """Whether every block holds the same classes as often, so that the counts are always equal."""
+    table = classes.reshape(int(block.max()) + 1, -1).sort(1).values
+    return bool((table == table[:1]).all())
+
+
+def _nested(fine: Tensor, coarse: Tensor) -> bool:
+    """Whether each fine block lies in one coarse block, and every coarse block holds as many of them."""
+    pairs = torch.unique(fine * (int(coarse.max()) + 1) + coarse)
+    if len(pairs) != len(torch.unique(fine)):
+        return False
+    counts = torch.bincount(pairs % (int(coarse.max()) + 1))
+    return bool((counts == counts[0]).all())
+
+
+def _unique(classes: Tensor) -> tuple[Tensor, Tensor]:
+    """Distinct values in order, and where each occurs first."""
+    unique, inverse = torch.unique(classes, return_inverse=True)
+    first = torch.full((len(unique),), len(classes)).scatter_reduce(
+        0, inverse, torch.arange(len(classes)), "amin"
+    )
+    return unique, first
+
+
+def _freeze_whole_tensors(trace: Trace) -> None:
+    """A class that all of a tensor belongs to cannot go: nothing would be left of it."""
+    for layer, names in distinct_layers(trace.values).values():
+        simple = trace.simplify(layer)
+        if not simple.dims:
+            trace.frozen.append((simple.labels.reshape(-1), f"all of {names[0]} hangs on it"))
+
+
+def _freeze_lone_axes(trace: Trace) -> None:
+    """An axis of a bare parameter that nothing else depends on (kernel sizes, learned tokens) stays whole."""
+    if not any(axis.bare for axis in trace.axes.values()):
+        return
+    seen = torch.zeros(trace.sets.size, dtype=torch.int64)
+    for axis in trace.axes.values():
+        seen[torch.unique(trace.roots[axis.labels])] += 1
+    for axis in trace.axes.values():
+        if axis.bare:
+            classes = trace.roots[axis.labels]
+            lone = classes[seen[classes] == 1]
+            trace.frozen.append((lone, f"axis {axis.axis} of {axis.tensor} is read by no layer"))
+
+
+def _freeze_blocks(trace: Trace) -> None:
+    """One frozen unit freezes its balanced blocks: the others could not keep up."""
+    changed = True
+    while changed:
+        changed = False
+        dead = frozen_classes(trace)
+        for classes, _ in live_blocks(trace):
+            hit = dead[classes]
+            if bool(hit.any()) and not bool(hit.all()):
+                reason = reasons(trace)[int(classes[hit][0])]
+                trace.frozen.append((classes, reason))
+                changed = True
+
+
+def frozen_classes(trace: Trace) -> Tensor:
+    """bool [labels]: True at the class of anything frozen."""
+    flags = torch.zeros(trace.sets.size, dtype=torch.bool)
+    for labels, _ in trace.frozen:
+        flags[trace.roots[labels]] = True
+    return flags
+
+
+def reasons(trace: Trace) -> dict[int, str]:
+    """The first reason of every frozen class; what pinned it is more telling than that it became whole."""
+    notes: dict[int, str] = {}
+    for label, note in trace.notes:
+        notes.setdefault(int(trace.roots[label]), note)
+    found: dict[int, str] = {}
+    for labels, reason in trace.frozen:
+        vague = reason.startswith("all of ")
+        for root in torch.unique(trace.roots[labels]).tolist():
+            found.setdefault(root, notes.get(root, reason) if vague else reason)
+    return found

@@ -1,0 +1,219 @@
+"""Everything known about the labels of a graph while it is walked, and what may be done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+from sparsebit.errors import GraphError
+from sparsebit.graph.ops.spec import OpCall, fetch_tensor, place
+from sparsebit.graph.value import TensorInfo
+from sparsebit.sparse.channels.group import Role
+from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.union import UnionFind
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """The labels along one axis of a parameter or buffer, who made them and what the axis is for."""
+
+    tensor: str
+    axis: int
+    labels: Tensor  # int64 [size]
+    role: Role
+    layer: str  # dotted name of the layer, or of the parameter itself
+    rows: tuple[int, int] | None = None
+    bare: bool = False  # no layer was seen to use it: a parameter that is added, moved or computed with
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The same number of labels must stay in every block: int64 [n] each."""
+
+    labels: Tensor
+    block: Tensor
+    reason: str
+
+
+@dataclass(eq=False)
+class Trace:
+    """Labels of every node and every parameter of ``gm``, and the constraints on them."""
+
+    gm: GraphModule
+    whole_heads: bool = True
+    sets: UnionFind = field(default_factory=UnionFind)
+    values: dict[str, object] = field(default_factory=dict)  # node name -> Labels, or a structure of them
+    calls: dict[str, OpCall] = field(default_factory=dict)  # node name -> how its operator reads it
+    axes: dict[tuple[str, int, int], Axis] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    frozen: list[tuple[Tensor, str]] = field(default_factory=list)
+    notes: list[tuple[int, str]] = field(default_factory=list)
+    blocks: list[Blocks] = field(default_factory=list)
+    averages: dict[str, Layer] = field(default_factory=dict)  # means whose divisor counts units
+    aliases: dict[str, str] = field(default_factory=dict)  # every name of a tensor -> the first
+    roots: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+    def __post_init__(self) -> None:
+        first: dict[int, str] = {}
+        for name, tensor in _named_tensors(self.gm):
+            self.aliases[name] = first.setdefault(id(tensor), name)
+
+    # Parameters and buffers
+
+    def canonical(self, name: str) -> str:
+        """The first name of a tensor that the model holds under several."""
+        return self.aliases.get(name, name)
+
+    def axis(
+        self, name: str, axis: int, role: Role, layer: str | None = None, *, bare: bool = False
+    ) -> Tensor:
+        """The labels along one axis of a tensor; made on the first request, whose role and layer stay."""
+        name = self.canonical(name)
+        found = self.axes.get((name, axis, 0))
+        if found is None:
+            self.shapes[name] = shape = tuple(fetch_tensor(self.gm, name).shape)
+            found = Axis(name, axis, self.sets.fresh(shape[axis]), role, layer or name, bare=bare)
+        elif not bare and (found.bare or role == "output" != found.role):
+            found = Axis(name, axis, found.labels, role, layer or name)
+        self.axes[name, axis, 0] = found
+        return found.labels
+
+    def tie_axis(self, name: str, axis: int, labels: Tensor, role: Role, layer: str | None = None) -> None:
+        """Say that position i of an axis belongs to ``labels[i]``."""
+        canonical = self.canonical(name)
+        if (canonical, axis, 0) in self.axes:
+            self.sets.join(self.axis(name, axis, role, layer), labels)
+            return
+        self.shapes[canonical] = shape = tuple(fetch_tensor(self.gm, canonical).shape)
+        assert shape[axis] == len(labels), (name, axis, shape, labels.shape)
+        self.axes[canonical, axis, 0] = Axis(canonical, axis, labels, role, layer or canonical)
+
+    def tie_rows(self, name: str, axis: int, rows: tuple[int, int], labels: Tensor, layer: str) -> None:
+        """As ``tie_axis`` with role "input", for some rows of axis 0 only."""
+        name = self.canonical(name)
+        self.shapes[name] = tuple(fetch_tensor(self.gm, name).shape)
+        if found := self.axes.get((name, axis, 1 + rows[0])):
+            self.sets.join(found.labels, labels)
+        else:
+            self.axes[name, axis, 1 + rows[0]] = Axis(name, axis, labels, "input", layer, rows)
+
+    def tensor(self, name: str) -> Labels:
+        """A parameter or buffer as a value: every axis that is wider than one has labels of its own."""
+        held = fetch_tensor(self.gm, name)
+        parameter = isinstance(held, nn.Parameter)
+        role: Role = "state" if not parameter else "output" if held.dim() > 1 else "scale"
+        layers = []
+        for axis, size in enumerate(held.shape):
+            if size > 1:
+                labels = self.axis(name, axis, role, bare=True)
+                layers.append(Layer((axis,), labels))
+        return Labels(tuple(held.shape), tuple(layers))
+
+    # Constraints
+
+    def simplify(self, layer: Layer) -> Layer:
+        """The layer by classes, over the dims along which its classes still differ; itself if that is so."""
+        if layer.seen == self.sets.version:
+            return layer
+        simple = self._simplified(layer)
+        object.__setattr__(simple, "seen", self.sets.version)
+        return simple
+
+    def _simplified(self, layer: Layer) -> Layer:
+        labels, dims = self.sets.find(layer.labels), list(layer.dims)
+        if len(dims) == 1 and len(labels) > 1 and labels[0] != labels[-1]:
+            return layer if torch.equal(labels, layer.labels) else Layer(layer.dims, labels)
+        for axis in reversed(range(labels.dim())):
+            first = labels.select(axis, 0)
+            if labels.shape[axis] == 1 or torch.equal(first.unsqueeze(axis).expand_as(labels), labels):
+                labels = first
+                del dims[axis]
+        return Layer(tuple(dims), labels)
+
+    def simple(self, value: Labels) -> list[Layer]:
+        """The layers of a value that still vary."""
+        return [layer for layer in map(self.simplify, value.layers) if layer.dims]
+
+    def pin(self, layer: Layer, dims: Iterable[int], reason: str) -> Layer:
+        """Keep these dims whole: everything along them now goes together. Returns the simpler layer."""
+        wanted = [axis for axis, dim in enumerate(layer.dims) if dim in set(dims)]
+        if not wanted or not layer.labels.numel():
+            return layer
+        labels = layer.labels
+        for axis in wanted:
+            self.sets.join(labels.narrow(axis, 0, 1), labels)
+        simple = self.simplify(layer)
+        if not simple.dims:
+            self.notes.append((int(labels.reshape(-1)[0]), reason))
+        return simple
+
+    def freeze(self, value: object, reason: str) -> None:
+        """Nothing in this value may go."""
+        for labels in labels_in(value):
+            for layer in labels.layers:
+                self.frozen.append((layer.labels.reshape(-1), reason))
+
+    def balance(self, labels: Tensor, blocks: int, reason: str) -> None:
+        """Equal parts of ``labels`` [n] must keep the same number of units."""
+        block = torch.arange(blocks).repeat_interleave(len(labels) // blocks)
+        self.blocks.append(Blocks(labels, block, reason))
+
+    def labels_of(self, node: object) -> Labels:
+        """The labels of a node that holds one tensor."""
+        if isinstance(node, str):
+            return self.tensor(node)
+        assert isinstance(node, Node), node
+        value = self.values.get(node.name)
+        if not isinstance(value, Labels):
+            raise GraphError(
+                "a tensor was expected here", where=place(node), got=repr(node.meta.get("value"))
+            )
+        return value
+
+    def adopt(self, node: object, layers: tuple[Layer, ...]) -> None:
+        """A constant fill takes the labels of what it meets, so that it is made in the size left."""
+        assert isinstance(node, Node)
+        value = self.labels_of(node)
+        self.values[node.name] = Labels(value.shape, layers, zero=value.zero)
+
+
+def labels_in(value: object) -> Iterable[Labels]:
+    """Every ``Labels`` in a value, which may be a tuple of them."""
+    if isinstance(value, Labels):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from labels_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from labels_in(item)
+
+
+def distinct_layers(values: Mapping[str, object]) -> dict[int, tuple[Layer, list[str]]]:
+    """Every array of labels in these values once, with the names of the nodes that carry it."""
+    found: dict[int, tuple[Layer, list[str]]] = {}
+    for name, value in values.items():
+        for labels in labels_in(value):
+            for layer in labels.layers:
+                found.setdefault(id(layer.labels), (layer, []))[1].append(name)
+    return found
+
+
+def blank(info: object) -> object:
+    """The value of a node without any labels, from its recorded shapes."""
+    if isinstance(info, TensorInfo):
+        return Labels(info.shape)
+    if isinstance(info, (tuple, list)):
+        return tuple(blank(item) for item in info)
+    if isinstance(info, dict):
+        return {key: blank(item) for key, item in info.items()}
+    return info
+
+
+def _named_tensors(gm: GraphModule) -> Iterable[tuple[str, Tensor]]:
+    yield from gm.named_parameters(remove_duplicate=False)
+    yield from gm.named_buffers(remove_duplicate=False)

@@ -1,0 +1,104 @@
+"""Walk a graph once and give every tensor its labels."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from sparsebit.errors import GraphError
+from sparsebit.graph.effects import assign
+from sparsebit.graph.ops import bind
+from sparsebit.graph.ops.spec import OpCall, fetch_tensor, place
+from sparsebit.graph.value import tensors_in
+from sparsebit.sparse.channels.labels import Labels
+from sparsebit.sparse.channels.match import match, operand
+from sparsebit.sparse.channels.rules import RULES, Rule, Stop
+from sparsebit.sparse.channels.rules.base import why
+from sparsebit.sparse.channels.rules.elementwise import join_elements
+from sparsebit.sparse.channels.rules.move import RUNS, move
+from sparsebit.sparse.channels.rules.pool import keep_channels
+from sparsebit.sparse.channels.trace import Trace, blank
+
+
+def trace_labels(gm: GraphModule, *, whole_heads: bool = True) -> Trace:
+    """Labels for every node of a captured graph, before the constraints between dims are solved."""
+    trace = Trace(gm, whole_heads=whole_heads)
+    for node in gm.graph.nodes:
+        if node.op == "output":
+            for leaf in node.all_input_nodes:
+                trace.freeze(trace.values[leaf.name], f"{leaf.name} is an output of the model")
+        elif node.op == "get_attr":
+            held = _attribute(gm, node)
+            trace.values[node.name] = trace.tensor(str(node.target)) if held is not None else None
+        elif "value" not in node.meta:
+            raise GraphError(
+                "channel groups follow from shapes, and none is recorded here",
+                where=place(node),
+                hint="capture the model with example inputs: sparsebit.capture(model, inputs)",
+            )
+        elif node.op == "placeholder":
+            trace.values[node.name] = blank(node.meta["value"])
+        else:
+            trace.values[node.name] = _visit(trace, node)
+    return trace
+
+
+def _visit(trace: Trace, node: Node) -> object:
+    if node.target is assign:
+        return _assign(trace, node)
+    if next(tensors_in(node.meta["value"]), None) is None:
+        return node.meta["value"]  # a size, a number, a flag
+    call = bind(trace.gm, node)
+    if call is None:
+        return _give_up(trace, node, f"unknown operator {_target(node)} at {place(node)}")
+    trace.calls[node.name] = call
+    try:
+        chosen = _rule_for(call)
+        if chosen is None:
+            return _give_up(trace, node, f"{why(call)} does not say which channels its result has")
+        return chosen(trace, call)
+    except Stop as stopped:
+        return _give_up(trace, node, str(stopped))
+
+
+def _rule_for(call: OpCall) -> Rule | None:
+    spec = call.spec
+    if spec.name in RULES:
+        return RULES[spec.name]
+    if spec.elementwise or spec.channels == "joins":
+        return join_elements
+    if spec.name in RUNS:
+        return move
+    return keep_channels if spec.channels == "keeps" else None
+
+
+def _give_up(trace: Trace, node: Node, reason: str) -> object:
+    """Whatever reaches this node stays whole, and its results carry no labels."""
+    for source in node.all_input_nodes:
+        trace.freeze(trace.values.get(source.name), reason)
+    if node.op == "call_module":  # a rule may have given up halfway
+        own = [axis for axis in trace.axes.values() if axis.tensor.startswith(f"{node.target}.")]
+        trace.frozen += [(axis.labels, reason) for axis in own]
+    return blank(node.meta["value"])
+
+
+def _assign(trace: Trace, node: Node) -> object:
+    """A buffer takes a new value: from now on they belong together."""
+    target, value = (trace.labels_of(item) for item in node.args[:2])
+    rank = len(target.shape)
+    left = operand(trace, target, range(rank))
+    match(
+        trace, left, operand(trace, value, range(rank - len(value.shape), rank)), f"assign at {place(node)}"
+    )
+    return Labels(target.shape, target.layers, target.zero)
+
+
+def _attribute(gm: GraphModule, node: Node) -> Tensor | None:
+    try:
+        return fetch_tensor(gm, str(node.target))
+    except AssertionError:
+        return None
+
+
+def _target(node: Node) -> str:
+    return str(getattr(node.target, "__name__", node.target))

@@ -1,0 +1,79 @@
+"""What criteria need beside the weights, gathered from data in one pass: gradients, curvature, inputs, ranks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from sparsebit.errors import CaptureError
+from sparsebit.progress import progress
+from sparsebit.sparse.activations import Activations
+from sparsebit.sparse.batch import Batch, DataError, Loss
+from sparsebit.sparse.gradients import Gradients, Totals
+from sparsebit.sparse.layers import WeightedLayer
+from sparsebit.sparse.sparsers import ACTIVATIONS, GRADIENTS, Need
+
+Evidence = Totals  # by need, then by the name of the weight
+
+
+def gather(
+    gm: GraphModule,
+    layers: Sequence[WeightedLayer],
+    extra: Iterable[str],
+    needs: frozenset[Need],
+    data: Iterable[Any],
+    loss: Loss | None = None,
+    *,
+    samples: int = 1,
+    seed: int = 0,
+) -> Evidence:
+    """Everything in ``needs``, averaged over the batches. The model's weights, statistics and mode stay as they are.
+
+    Args:
+        gm: the graph.
+        layers: whose inputs and outputs are looked at.
+        extra: names of further tensors whose gradients are wanted, such as the scales of norms.
+        needs: what to gather.
+        data: batches; see ``Batch``.
+        loss: see ``Batch``; without one, the output must hold a loss of its own.
+        samples: random signs a batch, for the diagonal of the Hessian.
+        seed: of those signs.
+    """
+    names = dict.fromkeys([*(layer.tensor for layer in layers), *extra])
+    gradients = Gradients(gm, list(names), needs & GRADIENTS, samples, seed)
+    activations = Activations(gm, layers, needs & ACTIVATIONS)
+    count = 0
+    device = next((tensor.device for tensor in gm.parameters()), None)
+    with evaluating(gm):
+        for item in progress(data, "gathering what the criterion needs"):
+            batch = Batch(item, device)
+            count += 1
+            if needs & ACTIVATIONS:
+                activations.update(batch)
+            if needs & GRADIENTS:
+                gradients.update(batch, loss)
+    if not count:
+        raise DataError("there are no batches in the data", hint="a generator can be read only once")
+    return {**gradients.finish(count), **activations.finish(count)}
+
+
+@contextlib.contextmanager
+def evaluating(gm: GraphModule) -> Iterator[None]:
+    """Evaluation mode inside the block; afterwards every module is in the mode it was in."""
+    modes = [(module, module.training) for module in gm.modules()]
+    # where a model cannot switch modes, its own is the only one it was recorded in
+    with contextlib.suppress(CaptureError):
+        gm.eval()
+    recurrent = any(isinstance(module, nn.RNNBase) for module in gm.modules())
+    try:
+        # cuDNN has no backward pass for recurrent layers that are evaluating
+        with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled and not recurrent):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -1,0 +1,125 @@
+"""Keep masked weights at zero through training, whoever reads the weight and whichever optimizer moves it.
+
+Nothing is put into the model's forward: the parameter itself is held. Its gradient is masked on the way in, and after
+each step of any ``torch.optim`` optimizer (momentum, decay) the masked places are set back to zero. So a model can be
+captured, quantized or trained with fake-quantized weights as if there were no masks.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from sparsebit.errors import SparsebitError
+
+_MASKS: Any = WeakTensorKeyDictionary()  # tensor -> its mask, for as long as the tensor lives
+_HOOKED: Any = WeakTensorKeyDictionary()  # parameter -> handle of its gradient hook
+_watching = False
+
+
+class MaskError(SparsebitError):
+    """A mask that does not fit what it is to hold."""
+
+
+def hold(tensor: Tensor, mask: Tensor) -> None:
+    """Set ``tensor`` to zero where ``mask`` (bool, same shape) is False, now and after every optimizer step.
+
+    A new mask takes the place of an old one. Copies of a parameter are not held: see ``hold_zeros``.
+
+    Example:
+        >>> weight = nn.Parameter(torch.ones(3))
+        >>> hold(weight, torch.tensor([True, False, True]))
+        >>> optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+        >>> weight.sum().backward(); optimizer.step(); weight.data
+        tensor([0.9000, 0.0000, 0.9000])
+    """
+    if mask.shape != tensor.shape or mask.dtype != torch.bool:
+        raise MaskError(
+            "the mask does not fit the tensor",
+            expected=f"bool {list(tensor.shape)}",
+            got=f"{mask.dtype} {list(mask.shape)}",
+        )
+    _watch_optimizers()
+    _MASKS[tensor] = mask
+    _clear(tensor)
+    if isinstance(tensor, nn.Parameter) and tensor.requires_grad and tensor not in _HOOKED:
+        _HOOKED[tensor] = tensor.register_hook(_mask_gradient(weakref.ref(tensor)))
+
+
+def release(tensor: Tensor) -> None:
+    """Hold it no longer; its zeros stay what they are until something moves them."""
+    _MASKS.pop(tensor, None)
+    handle = _HOOKED.pop(tensor, None)
+    if handle is not None:
+        handle.remove()
+
+
+def mask_of(tensor: Tensor) -> Tensor | None:
+    """The mask that holds a tensor, on the tensor's device; None when it is free."""
+    mask: Tensor | None = _MASKS.get(tensor)
+    if mask is not None and mask.device != tensor.device:
+        mask = _MASKS[tensor] = mask.to(tensor.device)
+    return mask
+
+
+def hold_zeros(module: nn.Module, least: float = 0.05) -> dict[str, Tensor]:
+    """Hold every zero of a module's weights: for a copy of a pruned model, whose parameters are new tensors.
+
+    A parameter with two axes or more of which at least the part ``least`` is exactly zero counts as pruned. Returns the
+    masks by name.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> _ = layer.weight.data[0].zero_()
+        >>> sorted(hold_zeros(layer))
+        ['weight']
+    """
+    held: dict[str, Tensor] = {}
+    for name, parameter in module.named_parameters():
+        mask = parameter.detach() != 0
+        if parameter.ndim > 1 and float((~mask).float().mean()) >= least:
+            hold(parameter, mask)
+            held[name] = mask
+    return held
+
+
+def apply_masks(tensors: Mapping[str, Tensor]) -> None:
+    """Set held tensors back to zero now; for what moved them without an optimizer of ``torch.optim``."""
+    for tensor in tensors.values():
+        _clear(tensor)
+
+
+def _clear(tensor: Tensor) -> None:
+    mask = mask_of(tensor)
+    if mask is not None:
+        with torch.no_grad():
+            tensor.masked_fill_(~mask, 0)  # not a product: that would keep NaN and infinity
+
+
+def _mask_gradient(parameter: Callable[[], Tensor | None]) -> Callable[[Tensor], Tensor | None]:
+    def hook(gradient: Tensor) -> Tensor | None:
+        tensor = parameter()
+        mask = mask_of(tensor) if tensor is not None else None
+        return None if mask is None or gradient.is_sparse else gradient.masked_fill(~mask, 0)
+
+    return hook
+
+
+def _watch_optimizers() -> None:
+    global _watching
+    if not _watching:
+        register_optimizer_step_post_hook(_after_step)
+        _watching = True
+
+
+def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    if len(_MASKS):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                _clear(parameter)

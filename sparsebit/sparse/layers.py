@@ -1,0 +1,114 @@
+"""The layers of a graph that have weights: which node, which tensor, and what its axes mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+from sparsebit.config.match import Layer
+from sparsebit.graph.ops import OpCall, bind
+from sparsebit.graph.ops.spec import fetch_tensor
+
+_MOST_HOPS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedLayer:
+    """One weight that a layer multiplies with its input."""
+
+    name: str  # dotted module name, or the parameter's where no module holds it
+    node: Node
+    call: OpCall
+    tensor: str  # qualified name of the weight
+    axes: tuple[int, int]  # (output, input) axes of the weight
+
+    @property
+    def flat(self) -> str:
+        """The name of its node in the graph."""
+        return self.node.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name a pattern may use for it."""
+        return tuple(dict.fromkeys((self.name, self.flat)))
+
+    @property
+    def pattern_layer(self) -> Layer:
+        """As the config's patterns want it."""
+        return Layer(self.names, self.call.spec.name)
+
+
+def find_layers(gm: GraphModule) -> list[WeightedLayer]:
+    """Every weight that costs multiply-accumulates, in graph order; a shared weight counts at its first use."""
+    found: dict[str, WeightedLayer] = {}
+    seen: set[int] = set()
+    for node in gm.graph.nodes:
+        call = bind(gm, node) if node.op.startswith("call_") else None
+        if call is None or call.spec.macs is None:
+            continue
+        for tensor, axes in _weights(call):
+            weight = fetch_tensor(gm, tensor)
+            if id(weight) not in seen and weight.ndim > 1 and weight.is_floating_point():
+                seen.add(id(weight))
+                found[tensor] = WeightedLayer(_layer_name(call, tensor), node, call, tensor, axes)
+    return list(found.values())
+
+
+def _weights(call: OpCall) -> Iterator[tuple[str, tuple[int, int]]]:
+    if call.weight_name is not None and call.spec.weight_axes is not None:
+        yield call.weight_name, call.spec.weight_axes
+    elif call.spec.family == "rnn" and call.module is not None:
+        for name, parameter in call.module.named_parameters():
+            if parameter.ndim == 2:
+                yield f"{call.node.target}.{name}", (0, 1)
+
+
+def _layer_name(call: OpCall, tensor: str) -> str:
+    return str(call.node.target) if call.module is not None else tensor
+
+
+def makes_outputs(gm: GraphModule) -> set[str]:
+    """Names of the nodes whose values reach the outputs through nothing that has a weight: the classifier."""
+    output = next(node for node in gm.graph.nodes if node.op == "output")
+    waiting, seen, found = list(output.all_input_nodes), set[Node](), set[str]()
+    while waiting:
+        node = waiting.pop()
+        if node in seen or not node.op.startswith("call_"):
+            continue
+        seen.add(node)
+        call = bind(gm, node)
+        if call is not None and call.spec.macs is not None and any(True for _ in _weights(call)):
+            found.add(node.name)
+        else:
+            waiting += node.all_input_nodes
+    return found
+
+
+def activation_behind(gm: GraphModule, node: Node) -> Node:
+    """Where the channels that a node makes have passed its norm and its activation, if nobody reads them before."""
+    for _ in range(_MOST_HOPS):
+        if len(node.users) != 1:
+            break
+        (user,) = node.users
+        call = bind(gm, user) if user.op.startswith("call_") else None
+        if call is None or call.spec.channels != "keeps" or call.spec.family not in ("norm", "activation"):
+            break
+        node = user
+    return node
+
+
+def owner_of(gm: GraphModule, tensor: str) -> tuple[nn.Module, str]:
+    """The module that holds a parameter or buffer, and its name there."""
+    path, _, name = tensor.rpartition(".")
+    return gm.get_submodule(path), name
+
+
+def tensors_of(gm: GraphModule) -> dict[str, Tensor]:
+    """Parameters and buffers by qualified name, shared ones under each of their names."""
+    return {
+        **dict(gm.named_parameters(remove_duplicate=False)),
+        **dict(gm.named_buffers(remove_duplicate=False)),
+    }

@@ -1,0 +1,37 @@
+"""What stays, as buffers: saved with the model's state, moved with it, loaded with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+class MaskStore(nn.Module):
+    """Bool tensors by dotted name. A buffer's name cannot have dots, so the state dict has slashes instead.
+
+    Example:
+        >>> store = MaskStore({"layer1.conv": torch.ones(2, dtype=torch.bool)})
+        >>> list(store.state_dict()), dict(store.items())
+        (['layer1/conv'], {'layer1.conv': tensor([True, True])})
+    """
+
+    def __init__(self, masks: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        for name, mask in masks.items():
+            self.register_buffer(name.replace(".", "/"), mask)
+
+    def items(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and masks."""
+        return ((name.replace("/", "."), mask) for name, mask in self.named_buffers())
+
+    def as_dict(self) -> dict[str, Tensor]:
+        """The masks by name."""
+        return dict(self.items())
+
+    def update(self, masks: Mapping[str, Tensor]) -> None:
+        """Write new masks over the old ones, which must be of the same shapes."""
+        with torch.no_grad():
+            for name, mask in masks.items():
+                self.get_buffer(name.replace(".", "/")).copy_(mask)

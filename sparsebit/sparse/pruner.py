@@ -1,0 +1,81 @@
+"""What structured and weight pruning share: who is asked for how much, by which criterion."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from sparsebit.config.sconfig import SConfig
+from sparsebit.graph.capture import CapturedModule
+from sparsebit.sparse.evidence import Evidence
+from sparsebit.sparse.layer_sparser import LayerSparser
+from sparsebit.sparse.layers import WeightedLayer
+from sparsebit.sparse.schedule import Schedule
+from sparsebit.sparse.sparsers import Need, Sparser, make_sparser
+
+Latency = Callable[[nn.Module], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportRow:
+    """One layer or one group of coupled layers."""
+
+    name: str
+    before: int  # units or weights
+    after: int
+    note: str = ""  # why it stayed whole, if it had to
+
+
+@dataclass(eq=False)
+class Pruner(ABC):
+    """Decides what stays. What it decided is a bool tensor by name, True where something stays."""
+
+    gm: CapturedModule
+    config: SConfig
+    layers: list[WeightedLayer]
+    sparsers: dict[str, LayerSparser]
+    criteria: dict[str, Sparser] = field(default_factory=dict)
+
+    def criterion(self, strategy: str) -> Sparser:
+        """The criterion of a name; options belong to the one that SPARSER.STRATEGY names."""
+        if strategy not in self.criteria:
+            own = strategy == self.config.SPARSER.STRATEGY
+            self.criteria[strategy] = make_sparser(strategy, self.config.SPARSER.OPTIONS if own else {})
+        return self.criteria[strategy]
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What all criteria in use need beside the weights."""
+        used = {self.sparsers[layer.name].spec.strategy for layer in self.layers}
+        return frozenset(need for strategy in used for need in self.criterion(strategy).needs)
+
+    @abstractmethod
+    def everything(self) -> dict[str, Tensor]:
+        """Nothing gone: all True."""
+
+    @abstractmethod
+    def choose(
+        self,
+        kept: Mapping[str, Tensor],
+        evidence: Evidence,
+        schedule: Schedule,
+        progress: float,
+        latency: Latency | None,
+    ) -> dict[str, Tensor]:
+        """What stays at some progress of the schedule. What is gone in ``kept`` stays gone."""
+
+    @abstractmethod
+    def tensor_masks(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A mask for every parameter or buffer that loses something, in its shape."""
+
+    @abstractmethod
+    def rows(self, kept: Mapping[str, Tensor]) -> list[ReportRow]:
+        """What became of every layer."""
+
+    @property
+    def extra_tensors(self) -> Sequence[str]:
+        """Tensors beside the layers' weights that criteria look at."""
+        return ()

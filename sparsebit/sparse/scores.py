@@ -1,0 +1,150 @@
+"""From criteria to scores: of the units of a group, of single weights, and of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsebit.sparse.channels.group import Group, Slice
+from sparsebit.sparse.evidence import Evidence
+from sparsebit.sparse.masks import Blocks
+from sparsebit.sparse.sparsers import Rows, Sparser
+
+
+def score_group(
+    group: Group,
+    sparser: Sparser,
+    tensors: Mapping[str, Tensor],
+    evidence: Evidence,
+    aggregate: str,
+    gates: Collection[str] = (),
+) -> Tensor | None:
+    """One score per unit, [units] in float64 on the CPU; None where the criterion finds nothing to look at.
+
+    Each slice of the criterion's role is scored alone, and ``aggregate`` makes one score of those of coupled layers.
+    "auto" is their mean, or, for a criterion that is ``joint``, one score of everything that a unit owns together.
+    ``gates`` are factors and shifts of batch norms, which stand for all that is before them in a joint score.
+    """
+    slices = _slices_for(group, sparser, tensors, evidence, gates)
+    if not slices:
+        return None
+    if aggregate == "auto" and sparser.joint:
+        return _score_jointly(group, sparser, slices, tensors, evidence)
+    aggregate = "mean" if aggregate == "auto" else aggregate
+    scores = torch.zeros(len(slices), group.units, dtype=torch.float64)
+    there = torch.zeros(len(slices), group.units, dtype=torch.bool)
+    for row, where in enumerate(slices):
+        units, rows = unit_rows(where, sparser, tensors, evidence)
+        scores[row, units] = sparser.score(rows).detach().to("cpu", torch.float64)
+        there[row, units] = True
+    return aggregate_scores(scores, there, aggregate)
+
+
+def aggregate_scores(scores: Tensor, there: Tensor, how: str) -> Tensor:
+    """One score per unit from those of several tensors, [tensors, units]; ``there`` says which hold the unit.
+
+    Example:
+        >>> both = torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([[True, True], [True, False]])
+        >>> [aggregate_scores(*both, how).tolist() for how in ("mean", "max", "sum", "first")]
+        [[2.0, 2.0], [3.0, 2.0], [4.0, 2.0], [1.0, 2.0]]
+    """
+    found = scores.masked_fill(~there, 0)
+    if how == "sum":
+        return found.sum(0)
+    if how == "mean":
+        return found.sum(0) / there.sum(0).clamp(min=1)
+    if how == "max":
+        highest = scores.masked_fill(~there, -torch.inf).amax(0)
+        return torch.where(there.any(0), highest, torch.zeros_like(highest))
+    assert how == "first", how
+    return found.gather(0, there.to(torch.int8).argmax(0, keepdim=True))[0]
+
+
+def _score_jointly(
+    group: Group,
+    sparser: Sparser,
+    slices: list[Slice],
+    tensors: Mapping[str, Tensor],
+    evidence: Evidence,
+) -> Tensor:
+    """Everything that a unit owns in one row, with zeros for what only others own."""
+    parts: dict[str, list[Tensor]] = {}
+    for where in slices:
+        units, rows = unit_rows(where, sparser, tensors, evidence)
+        for name in ("weight", *sorted(sparser.needs)):
+            part: Tensor = getattr(rows, name)
+            full = part.new_zeros(group.units, part.shape[1])
+            full[units.to(part.device)] = part
+            parts.setdefault(name, []).append(full)
+    joined: dict[str, Any] = {name: torch.cat(found, 1) for name, found in parts.items()}
+    return sparser.score(Rows(name=slices[0].tensor, **joined)).detach().to("cpu", torch.float64)
+
+
+def _slices_for(
+    group: Group,
+    sparser: Sparser,
+    tensors: Mapping[str, Tensor],
+    evidence: Evidence,
+    gates: Collection[str] = (),
+) -> list[Slice]:
+    found = [where for where in group.slices if where.role in sparser.roles]
+    if sparser.joint and (gated := [where for where in group.slices if where.tensor in gates]):
+        found = gated
+    elif sparser.roles == ("output",):
+        matrices = [where for where in found if tensors[where.tensor].ndim > 1]
+        found = matrices or found
+    return [where for where in found if all(where.tensor in evidence.get(need, {}) for need in sparser.needs)]
+
+
+def unit_rows(
+    where: Slice, sparser: Sparser, tensors: Mapping[str, Tensor], evidence: Evidence
+) -> tuple[Tensor, Rows]:
+    """The units in a slice (int64 [R]) and what the criterion sees of them, a row per unit.
+
+    A unit may own several positions; they stand side by side in its row, with zeros where others own more.
+    """
+    units, spot = where.unit.unique(return_inverse=True)
+    order = torch.argsort(spot, stable=True)
+    counts = torch.bincount(spot, minlength=len(units))
+    widest = int(counts.max())
+    starts = counts.cumsum(0) - counts
+    place = spot[order] * widest + torch.arange(len(order)) - starts.repeat_interleave(counts)
+
+    def lay_out(tensor: Tensor) -> Tensor:
+        taken = where.take(tensor.detach()).to(_wide(tensor))  # [n, E]
+        laid = taken.new_zeros(len(units) * widest, taken.shape[1])
+        laid[place.to(taken.device)] = taken[order.to(taken.device)]
+        return laid.reshape(len(units), -1)
+
+    fields: dict[str, Any] = {}
+    for need in sparser.needs:
+        found = evidence[need][where.tensor]
+        if need == "feature_rank":  # one number for each position, not for each element
+            ranks = found[where.index.to(found.device)]
+            total = ranks.new_zeros(len(units)).index_add_(0, spot.to(ranks.device), ranks)
+            fields[need] = total / counts.to(ranks.device)
+        else:
+            fields[need] = lay_out(found)
+    return units, Rows(name=where.tensor, weight=lay_out(tensors[where.tensor]), **fields)
+
+
+def score_weights(name: str, weight: Tensor, sparser: Sparser, evidence: Evidence) -> Tensor:
+    """One score for every single weight, in the shape of the tensor."""
+    fields: dict[str, Any] = {need: evidence[need][name].reshape(-1, 1) for need in sparser.needs}
+    plain = weight.detach().to(_wide(weight)).reshape(-1, 1)
+    return sparser.score(Rows(name=name, weight=plain, **fields)).reshape(weight.shape)
+
+
+def score_blocks(name: str, weight: Tensor, blocks: Blocks, sparser: Sparser, evidence: Evidence) -> Tensor:
+    """One score for every block, [blocks]; those cut off at an edge count as if they went on alike."""
+    fields: dict[str, Any] = {need: blocks.to_rows(evidence[need][name]) for need in sparser.needs}
+    rows = Rows(name=name, weight=blocks.to_rows(weight.detach().to(_wide(weight))), **fields)
+    sizes = blocks.sizes().to(rows.weight.device)
+    return sparser.score(rows) * (rows.weight.shape[1] / sizes)
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

@@ -1,0 +1,59 @@
+"""What is left of every tensor once the units to keep are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from sparsebit.errors import GraphError
+from sparsebit.sparse.channels.group import ChannelGroups
+from sparsebit.sparse.channels.labels import Labels, Layer
+
+
+class Alive:
+    """Answers, for a choice of units, which positions of a tensor stay."""
+
+    def __init__(self, groups: ChannelGroups, kept: Mapping[str, Tensor]) -> None:
+        trace = groups.trace
+        self._roots = trace.roots
+        self.flags = torch.ones(trace.sets.size, dtype=torch.bool)  # by class
+        for name, flags in kept.items():
+            group = groups.by_name(name)
+            group.check(flags)
+            for where in group.slices:
+                key = (where.tensor, where.axis, 0 if where.rows is None else 1 + where.rows[0])
+                self.flags[trace.roots[trace.axes[key].labels[where.index]]] = flags[where.unit]
+        self._known: dict[tuple[int, int], Tensor | None] = {}
+        self.nothing_goes = bool(self.flags.all())
+
+    def along(self, value: Labels, dim: int) -> Tensor | None:
+        """bool [size]: the positions along one dim that stay; None if all do."""
+        found: Tensor | None = None
+        for layer in value.layers:
+            flags = self._of(layer, layer.dims.index(dim)) if dim in layer.dims else None
+            if flags is not None:
+                found = flags if found is None else found & flags
+        return found
+
+    def _of(self, layer: Layer, axis: int) -> Tensor | None:
+        """bool along one axis of a layer, or None if all stay; nodes in a row share their layers."""
+        key = (id(layer.labels), axis)
+        if key not in self._known:
+            flags = self.flags[self._roots[layer.labels]]
+            others = [other for other in range(len(layer.dims)) if other != axis]
+            flags = flags.amax(others) if others else flags
+            self._known[key] = None if bool(flags.all()) else flags
+        return self._known[key]
+
+    def shape(self, value: Labels) -> tuple[int, ...]:
+        """The shape that is left."""
+        shape = list(value.shape)
+        for dim in sorted({dim for layer in value.layers for dim in layer.dims}):
+            flags = self.along(value, dim)
+            if flags is not None:
+                shape[dim] = int(flags.sum())
+        if 0 in shape and 0 not in value.shape:
+            raise GraphError("nothing would be left of a tensor", expected=str(value.shape), got=str(shape))
+        return tuple(shape)

@@ -1,0 +1,369 @@
+"""Constants that know a size, found and recomputed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from sparsebit.errors import GraphError
+from sparsebit.graph.ops.spec import OpCall, place
+from sparsebit.sparse.channels.labels import Labels
+from sparsebit.sparse.channels.rules.base import number
+from sparsebit.sparse.channels.trace import Trace, labels_in
+from sparsebit.sparse.shrink.alive import Alive
+from sparsebit.sparse.shrink.attributes import module_attributes
+from sparsebit.sparse.shrink.plan import Edit
+
+Found = tuple[list[Edit], dict[str, dict[str, Any]], dict[str, Any]]
+
+
+def find_edits(
+    gm: GraphModule, trace: Trace, alive: Alive, index: Mapping[str, Mapping[int, Tensor]]
+) -> Found:
+    """Edits of nodes, attributes of modules, and the new sizes of results."""
+    if alive.nothing_goes:
+        return [], {}, {}
+    finder = Finder(gm, trace, alive)
+    modules: dict[str, dict[str, Any]] = {}
+    for node in gm.graph.nodes:
+        finder.visit(node)
+        if node.op == "call_module":
+            call = trace.calls.get(node.name)
+            wanted = module_attributes(call, trace, alive, index) if call is not None else {}
+            known = modules.setdefault(str(node.target), wanted)
+            if known != wanted:
+                raise GraphError(
+                    "one module is used in two places that need different sizes",
+                    where=place(node),
+                    expected=str(known),
+                    got=str(wanted),
+                )
+    return finder.edits, {path: values for path, values in modules.items() if values}, finder.sizes
+
+
+class Finder:
+    """Walks the graph once: what every node's result becomes, and which of its constants must change."""
+
+    def __init__(self, gm: GraphModule, trace: Trace, alive: Alive) -> None:
+        self.gm, self.trace, self.alive = gm, trace, alive
+        self.edits: list[Edit] = []
+        self.sizes: dict[str, Any] = {}
+        self.numbers: dict[str, Any] = {}  # sizes and what is computed from them, where they change
+        self.shapes: dict[str, tuple[int, ...]] = {}  # of single tensors, where they change
+        self.dynamic: set[str] = set()  # numbers that follow the size of the input (batch, length, pixels)
+
+    def visit(self, node: Node) -> None:
+        """Look at one node."""
+        value = self.trace.values.get(node.name)
+        found = list(labels_in(value))
+        if found:
+            shapes = [self.alive.shape(labels) for labels in found]
+            if any(shape != labels.shape for shape, labels in zip(shapes, found, strict=True)):
+                self.sizes[node.name] = [list(shape) for shape in shapes]
+                if isinstance(value, Labels):
+                    self.shapes[node.name] = shapes[0]
+        if not node.op.startswith("call_"):
+            return
+        if not found:
+            self._number(node)
+            return
+        call = self.trace.calls.get(node.name)
+        sized = call is not None and node.op != "call_module" and self._constants(node, call)
+        if not sized:
+            self._keep_numbers(node)
+
+    def _number(self, node: Node) -> None:
+        """A size, or what Python computes from sizes: its value in the shrunk model."""
+        if self._follows_input(node):
+            self.dynamic.add(node.name)
+        if not any(n.name in self.numbers or n.name in self.sizes for n in node.all_input_nodes):
+            return
+        old = node.meta.get("value")
+        sources = [n for n in node.all_input_nodes if n.name in self.sizes]
+        if sources:
+            stand_in = {
+                n.name: torch.empty(self._shape(n), device="meta") for n in sources if n.name in self.shapes
+            }
+        else:
+            stand_in = {}
+        give = {**self.numbers, **stand_in}
+        try:
+            args = map_arg(node.args, lambda n: give[n.name] if n.name in give else n.meta["value"])
+            kwargs = map_arg(node.kwargs, lambda n: give[n.name] if n.name in give else n.meta["value"])
+            new = node.target(*args, **kwargs)  # type: ignore[operator]
+        except Exception:  # not a computation on sizes: it stays what it was
+            return
+        new = tuple(new) if isinstance(new, torch.Size) else new
+        if new != old and isinstance(new, (int, float, tuple, list)):
+            self.numbers[node.name] = new
+            self.sizes[node.name] = new
+
+    def _follows_input(self, node: Node) -> bool:
+        if any(source.name in self.dynamic for source in node.all_input_nodes):
+            return True
+        source = node.args[0] if node.args else None
+        value = self.trace.values.get(source.name) if isinstance(source, Node) else None
+        if not isinstance(value, Labels) or source.op == "get_attr":  # type: ignore[union-attr]
+            return False
+        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+        if not isinstance(dim, int):
+            return True
+        at = dim % max(len(value.shape), 1)
+        known = [layer for layer in value.layers if layer.dims == (at,)]
+        return not any(len(torch.unique(layer.labels)) == len(layer.labels) for layer in known)
+
+    def _shape(self, node: Node) -> tuple[int, ...]:
+        if node.name in self.shapes:
+            return self.shapes[node.name]
+        value = self.trace.values.get(node.name)
+        assert isinstance(value, Labels)
+        return value.shape
+
+    def _set(self, node: Node, path: tuple[str | int, ...], old: Any, new: Any) -> None:
+        """Record an edit unless the argument already comes out right."""
+        current = self.numbers.get(old.name, old.meta.get("value")) if isinstance(old, Node) else old
+        if current != new:
+            was = old.meta.get("value") if isinstance(old, Node) else old
+            self.edits.append(Edit(node.name, path, was, self._spell(old, current, new)))
+
+    def _spell(self, source: Any, current: Any, new: Any) -> Any:
+        """A plain number, or a factor on what the graph computes where that follows the size of the input."""
+        if not isinstance(source, Node) or source.name not in self.dynamic or not current:
+            return new
+        if isinstance(new, int) and isinstance(current, int):
+            divisor = math.gcd(new, current)
+            return {"times": new // divisor, "over": current // divisor}
+        return {"times": new / current}
+
+    def _path(self, call: OpCall, name: str) -> tuple[str | int, ...]:
+        """Where an argument stands in its node."""
+        for key in call.node.kwargs:
+            if key == name or call.spec.aliases.get(key) == name or {"axis": "dim"}.get(key) == name:
+                return ("kwargs", key)
+        position = call.spec.parameters.index(name)
+        return ("args", position) if position < len(call.node.args) else ("kwargs", name)
+
+    def _keep_numbers(self, node: Node) -> None:
+        """A size that is used as a number (a scale, a divisor) must stay what it was in the original."""
+
+        def walk(value: Any, path: tuple[str | int, ...]) -> None:
+            if isinstance(value, Node) and value.name in self.numbers:
+                current, old = self.numbers[value.name], value.meta["value"]
+                self.edits.append(Edit(node.name, path, current, self._spell(value, current, old)))
+            elif isinstance(value, (tuple, list)):
+                for position, item in enumerate(value):
+                    walk(item, (*path, position))
+            elif isinstance(value, dict):
+                for key, item in value.items():
+                    walk(item, (*path, key))
+
+        if node.op == "call_function" and any(n.name in self.numbers for n in node.all_input_nodes):
+            walk(node.args, ("args",))
+            walk(node.kwargs, ("kwargs",))
+
+    def _constants(self, node: Node, call: OpCall) -> bool:
+        """Recompute the sizes among a node's arguments; False if it has none."""
+        name = call.spec.name
+        if node.name in self.trace.averages:
+            layer = self.trace.averages[node.name]
+            flags = self.alive.flags[self.trace.roots[layer.labels]]
+            if not bool(flags.all()):
+                self.edits.append(Edit(node.name, ("scale",), 1.0, float(flags.double().mean())))
+        handler = getattr(self, f"_do_{_KINDS.get(name, '')}", None)
+        if handler is None:
+            return False
+        handler(node, call)
+        return True
+
+    def _input(self, call: OpCall) -> Labels:
+        source = call.arguments["input"]
+        assert isinstance(source, Node)
+        value = self.trace.values[source.name]
+        assert isinstance(value, Labels), source
+        return value
+
+    def _do_shape(self, node: Node, call: OpCall) -> None:
+        """reshape, view, expand, unflatten and constant fills: the shape that is left."""
+        name = {"reshape": "shape", "unflatten": "sizes"}.get(call.spec.name, "size")
+        given = call.arguments.get(name)
+        shape = self.alive.shape(self.trace.labels_of(node))
+        path = self._path(call, name)
+        if not isinstance(given, (tuple, list)):
+            if isinstance(given, Node) and given.name in self.numbers and len(shape) == 1:
+                self._set(node, path, given, shape[0])
+            elif (
+                isinstance(given, Node) and tuple(self.numbers.get(given.name, given.meta["value"])) != shape
+            ):
+                self.edits.append(Edit(node.name, path, list(given.meta["value"]), list(shape)))
+            elif isinstance(given, int) and given != -1 and (given,) != shape:
+                self._set(node, path, given, shape[0])
+            return
+        if call.spec.name == "unflatten":
+            source = self._input(call)
+            at = int(call.arguments["dim"]) % len(source.shape)  # type: ignore[call-overload]
+            shape = shape[at : at + len(given)]
+        for position, (old, new) in enumerate(zip(given, shape[len(shape) - len(given) :], strict=True)):
+            if not (isinstance(old, int) and old == -1):
+                self._set(node, (*path, position), old, new)
+
+    def _do_split(self, node: Node, call: OpCall) -> None:
+        """split, chunk and tensor_split: parts as wide as what is left of each."""
+        source, dim = self._input(call), call.arguments.get("dim", 0)
+        assert isinstance(dim, int)
+        at = dim % len(source.shape)
+        if self.alive.along(source, at) is None:
+            return
+        parts = list(labels_in(self.trace.values[node.name]))
+        sizes = [self.alive.shape(part)[at] for part in parts]
+        total = sum(sizes)
+        if call.spec.name == "split":
+            path, given = self._path(call, "split_size"), call.arguments["split_size"]
+            if isinstance(given, (tuple, list)):
+                for position, (old, new) in enumerate(zip(given, sizes, strict=True)):
+                    self._set(node, (*path, position), old, new)
+            elif all(size == sizes[0] for size in sizes[:-1]) and sizes[-1] <= sizes[0]:
+                self._set(node, path, given, sizes[0])
+            else:
+                self.edits.append(Edit(node.name, path, None, sizes))
+            return
+        chunks = call.arguments.get("chunks")
+        if isinstance(chunks, int):
+            step = math.ceil(total / chunks)
+            if sizes == [min(step, total - start) for start in range(0, total, step)]:
+                return
+        self.edits.append(Edit(node.name, ("target",), call.spec.name, "split"))
+        self.edits.append(Edit(node.name, ("args",), None, ["input", sizes, at]))
+
+    def _do_slice(self, node: Node, call: OpCall) -> None:
+        """narrow, slice, select: positions counted among those that are left."""
+        source, dim = self._input(call), call.arguments.get("dim", 0)
+        assert isinstance(dim, int)
+        at = dim % len(source.shape)
+        flags = self.alive.along(source, at)
+        if flags is None:
+            return
+        if call.spec.name == "select":
+            old = call.arguments["index"]
+            position = self._old(old) % len(flags)
+            self._set(node, self._path(call, "index"), old, int(flags[:position].sum()))
+        elif call.spec.name == "narrow":
+            start, length = call.arguments["start"], call.arguments["length"]
+            first = self._old(start) % len(flags)
+            left = int(flags[first : first + self._old(length)].sum())
+            self._set(node, self._path(call, "start"), start, int(flags[:first].sum()))
+            self._set(node, self._path(call, "length"), length, left)
+        else:
+            self._bounds(node, self._path(call, "start"), call.arguments.get("start"), flags)
+            self._bounds(node, self._path(call, "end"), call.arguments.get("end"), flags)
+
+    def _do_getitem(self, node: Node, call: OpCall) -> None:
+        source, index = call.arguments["input"], call.arguments["index"]
+        value = self.trace.values.get(source.name) if isinstance(source, Node) else None
+        if not isinstance(value, Labels):
+            return
+        items = list(index) if isinstance(index, tuple) else [index]
+        path = self._path(call, "index")
+        spent = sum(item is not None and item is not Ellipsis for item in items)
+        dim = 0
+        for position, item in enumerate(items):
+            if item is Ellipsis:
+                dim += len(value.shape) - spent
+                continue
+            if item is None:
+                continue
+            flags = self.alive.along(value, dim)
+            here = (*path, position) if isinstance(index, tuple) else path
+            if flags is not None and isinstance(item, slice) and item.step in (None, 1):
+                self._bounds(node, (*here, "start"), item.start, flags)
+                self._bounds(node, (*here, "stop"), item.stop, flags)
+            elif flags is not None and not isinstance(item, slice) and isinstance(self._old(item), int):
+                at = self._old(item) % len(flags)
+                self._set(node, here, item, int(flags[:at].sum()))
+            dim += 1
+
+    def _bounds(self, node: Node, path: tuple[str | int, ...], bound: Any, flags: Tensor) -> None:
+        if bound is None:
+            return
+        old = self._old(bound)
+        position = max(old + len(flags), 0) if old < 0 else min(old, len(flags))
+        new = int(flags[:position].sum())
+        if isinstance(bound, Node) or position < len(flags) or old < 0:
+            self._set(node, path, bound, new)
+
+    def _old(self, value: Any) -> Any:
+        return value.meta.get("value") if isinstance(value, Node) else value
+
+    def _do_pad(self, node: Node, call: OpCall) -> None:
+        result, amounts = self.trace.labels_of(node), call.arguments["pad"]
+        if not isinstance(amounts, (tuple, list)):
+            return
+        path, rank = self._path(call, "pad"), len(result.shape)
+        for pair in range(len(amounts) // 2):
+            flags = self.alive.along(result, rank - 1 - pair)
+            left, right = self._old(amounts[2 * pair]), self._old(amounts[2 * pair + 1])
+            if flags is not None and (left or right):
+                self._set(node, (*path, 2 * pair), amounts[2 * pair], int(flags[:left].sum()))
+                rest = int(flags[len(flags) - right :].sum()) if right else 0
+                self._set(node, (*path, 2 * pair + 1), amounts[2 * pair + 1], rest)
+
+    def _do_squeeze(self, node: Node, call: OpCall) -> None:
+        """Without a dim it would also drop a dim that became one wide."""
+        source = self._input(call)
+        shape = self.alive.shape(source)
+        if call.arguments.get("dim") is None and any(
+            a != b and a == 1 for a, b in zip(shape, source.shape, strict=True)
+        ):
+            ones = [dim for dim, size in enumerate(source.shape) if size == 1]
+            self.edits.append(Edit(node.name, self._path(call, "dim"), None, ones))
+
+    def _do_attention(self, node: Node, call: OpCall) -> None:
+        """The default scale comes from the width of a head, which the original had."""
+        query = call.arguments["query"]
+        width = self.trace.labels_of(query).shape[-1]
+        if call.arguments.get("scale") is None and self._shape(query)[-1] != width:  # type: ignore[arg-type]
+            self.edits.append(Edit(node.name, ("kwargs", "scale"), None, 1 / math.sqrt(width)))
+
+    def _do_norm(self, node: Node, call: OpCall) -> None:
+        given = call.arguments["normalized_shape"]
+        shape = self.alive.shape(self.trace.labels_of(node))
+        path = self._path(call, "normalized_shape")
+        items = given if isinstance(given, (tuple, list)) else [given]
+        for position, (old, new) in enumerate(zip(items, shape[len(shape) - len(items) :], strict=True)):
+            self._set(node, (*path, position) if isinstance(given, (tuple, list)) else path, old, new)
+
+    def _do_groups(self, node: Node, call: OpCall) -> None:
+        attribute = "num_groups" if call.spec.name == "group_norm" else "groups"
+        wanted = count_groups(call, self.trace, self.alive)
+        self._set(node, self._path(call, attribute), call.arguments[attribute], wanted)
+
+
+def count_groups(call: OpCall, trace: Trace, alive: Alive) -> int:
+    """How many groups of a grouped convolution or norm are left."""
+    groups = number(call.arguments["num_groups" if call.spec.name == "group_norm" else "groups"])
+    assert isinstance(groups, int)
+    value = trace.labels_of(call.arguments["input"])
+    channel = 1 if call.spec.name == "group_norm" else len(value.shape) - 1 - int(call.spec.name[-2])
+    flags = alive.along(value, channel)
+    if flags is None or groups == 1:
+        return groups
+    return int(flags.reshape(groups, -1).any(1).sum())
+
+
+_KINDS = (
+    dict.fromkeys(
+        ("reshape", "expand", "unflatten", "zeros", "ones", "full", "new_zeros", "new_ones", "new_full"),
+        "shape",
+    )
+    | dict.fromkeys(("split", "chunk", "tensor_split"), "split")
+    | dict.fromkeys(("narrow", "slice", "select"), "slice")
+    | {"getitem": "getitem", "pad": "pad", "squeeze": "squeeze", "scaled_dot_product_attention": "attention"}
+    | dict.fromkeys(("layer_norm", "rms_norm"), "norm")
+    | dict.fromkeys(("conv1d", "conv2d", "conv3d", "group_norm"), "groups")
+    | dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), "groups")
+)

@@ -1,0 +1,143 @@
+"""Shrink a captured graph: an ordinary, smaller one with dense weights."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from sparsebit.graph.capture import CapturedModule
+from sparsebit.graph.value import TensorInfo
+from sparsebit.sparse.shrink.plan import Edit, ShrinkPlan
+
+_PARTS = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set", "training")
+
+
+def shrink_graph(gm: CapturedModule, plan: ShrinkPlan) -> CapturedModule:
+    """A smaller copy of ``gm``. Only what is kept is copied; tied tensors stay tied."""
+    plan.check(gm)
+    memo = cut_tensors(gm, plan)
+    state = {
+        key: copy.deepcopy(held, memo) for key, held in vars(gm).items() if key not in ("_graph", "_code")
+    }
+    graph = copy.deepcopy(gm.graph, memo)
+    nodes = {node.name: node for node in graph.nodes}
+    for name, sizes in plan.sizes.items():
+        _resize(nodes[name], sizes)
+    for edit in plan.edits:
+        _apply(nodes[edit.node], edit)
+    graph.lint()
+    root = nn.Module()
+    root.__dict__.update({key: state[key] for key in _PARTS})
+    set_attributes(root, plan)
+    small = CapturedModule(root, graph, type(gm).__name__)
+    small.__dict__.update({key: held for key, held in state.items() if key not in _PARTS})
+    return small
+
+
+def cut_tensors(model: nn.Module, plan: ShrinkPlan) -> dict[int, Any]:
+    """A memo for ``copy.deepcopy`` in which every tensor that shrinks is already copied, in its new size."""
+    memo: dict[int, Any] = {}
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    with torch.no_grad():
+        for name, tensor in tensors:
+            if id(tensor) not in memo and plan.changes(name):
+                data = plan.cut(name, tensor.detach()).contiguous()
+                if isinstance(tensor, nn.Parameter):
+                    data = nn.Parameter(data, requires_grad=tensor.requires_grad)
+                memo[id(tensor)] = data
+                memo.setdefault(id(memo), []).append(tensor)  # deepcopy keeps what its memo speaks of alive
+    return memo
+
+
+def set_attributes(model: nn.Module, plan: ShrinkPlan) -> None:
+    """Tell every layer its new sizes."""
+    for path, values in plan.modules.items():
+        module = model.get_submodule(path)
+        for name, value in values.items():
+            setattr(module, name, tuple(value) if isinstance(value, list) else value)
+
+
+def _apply(node: Node, edit: Edit) -> None:
+    kind = edit.path[0]
+    if kind == "target":
+        node.target = getattr(torch, str(edit.new))
+    elif kind == "scale":
+        with node.graph.inserting_after(node):
+            scaled = node.graph.call_function(operator.mul, (node, edit.new))
+        scaled.meta = dict(node.meta)
+        node.replace_all_uses_with(scaled, delete_user_cb=lambda user: user is not scaled)
+    elif edit.path == ("args",):
+        node.args = (node.all_input_nodes[0], *edit.new[1:])
+        node.kwargs = {}
+    elif kind == "args":
+        node.args = _replaced(node.args, edit.path[1:], edit.new, node)
+    else:
+        node.kwargs = _replaced(dict(node.kwargs), edit.path[1:], edit.new, node)
+
+
+def _scaled(source: Node, factor: Mapping[str, Any], user: Node) -> Node:
+    """A number of the graph times a constant, computed just before its user."""
+    with user.graph.inserting_before(user):
+        result = user.graph.call_function(operator.mul, (source, factor["times"]))
+        result.meta = {key: held for key, held in user.meta.items() if key != "value"}
+        result.meta["value"] = source.meta["value"] * factor["times"]
+        if factor.get("over", 1) == 1:
+            return result
+        divided = user.graph.call_function(operator.floordiv, (result, factor["over"]))
+        divided.meta = {**result.meta, "value": result.meta["value"] // factor["over"]}
+        return divided
+
+
+def _replaced(value: Any, path: tuple[str | int, ...], new: Any, user: Node) -> Any:
+    """``value`` with the item at ``path`` exchanged; containers keep their type."""
+    if not path:
+        if isinstance(new, Mapping):
+            return _scaled(value, new, user)
+        return tuple(new) if isinstance(new, list) else new
+    head, rest = path[0], path[1:]
+    if isinstance(value, slice):
+        parts = {name: getattr(value, name) for name in ("start", "stop", "step")}
+        parts[str(head)] = _replaced(parts[str(head)], rest, new, user)
+        return slice(parts["start"], parts["stop"], parts["step"])
+    if isinstance(value, Mapping):
+        return {**value, head: _replaced(value.get(head), rest, new, user)}
+    items = list(value)
+    items[int(head)] = _replaced(items[int(head)], rest, new, user)
+    return tuple(items) if isinstance(value, tuple) else items
+
+
+def _resize(node: Node, sizes: Any) -> None:
+    old = node.meta.get("value")
+    if not _holds_tensors(old):
+        node.meta["value"] = tuple(sizes) if isinstance(sizes, list) else sizes
+        return
+    shapes = iter(sizes)
+
+    def walk(value: object) -> object:
+        if isinstance(value, TensorInfo):
+            return TensorInfo(tuple(next(shapes)), value.dtype)
+        if isinstance(value, tuple | list):
+            return type(value)(walk(item) for item in value)
+        if isinstance(value, dict):
+            return {key: walk(item) for key, item in value.items()}
+        return value
+
+    node.meta["value"] = walk(old)
+
+
+def _holds_tensors(value: object) -> bool:
+    if isinstance(value, TensorInfo):
+        return True
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return any(map(_holds_tensors, items))
+
+
+def shrink_state_dict(state: Mapping[str, Tensor], plan: ShrinkPlan) -> dict[str, Tensor]:
+    """The state dict of the shrunk model from that of the original; tensors that stay whole are not copied."""
+    return {name: plan.cut(name, tensor) if plan.changes(name) else tensor for name, tensor in state.items()}

@@ -1,0 +1,115 @@
+"""What a pruning criterion is, what it sees, and how one is made known."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeVar
+
+from torch import Tensor
+
+from sparsebit.config.sconfig_names import TYPES, SparserRule, SparsityType, register_sparser_name
+from sparsebit.errors import RegistryError
+from sparsebit.registry import Registry
+from sparsebit.sparse.channels.group import Role
+
+Need = Literal[
+    "gradient", "gradient_square", "hessian_weight", "hessian_diagonal", "input_norm", "feature_rank"
+]
+GRADIENTS: frozenset[Need] = frozenset({"gradient", "gradient_square", "hessian_weight", "hessian_diagonal"})
+ACTIVATIONS: frozenset[Need] = frozenset({"input_norm", "feature_rank"})
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rows:
+    """What a criterion sees of one tensor: a row for everything that stays or goes as one.
+
+    A row is a channel with all its weights, a block, or a single weight ([R, 1]); the criterion need not know which.
+    Only what its ``needs`` names is there besides the weight.
+    """
+
+    name: str
+    weight: Tensor  # [R, E]
+    gradient: Tensor | None = None  # [R, E]: of the loss, averaged over the batches
+    gradient_square: Tensor | None = None  # [R, E]: squared in every batch, then averaged
+    hessian_weight: Tensor | None = None  # [R, E]: the Hessian of the loss times all weights
+    hessian_diagonal: Tensor | None = None  # [R, E]: an estimate of the Hessian's diagonal
+    input_norm: Tensor | None = (
+        None  # [R, E]: L2 norm, over the data, of the input that each weight multiplies
+    )
+    feature_rank: Tensor | None = None  # [R]: average rank of the map that the row makes
+
+    def need(self, name: Need) -> Tensor:
+        """One of the optional fields, which the criterion named in ``needs``."""
+        value: Tensor | None = getattr(self, name)
+        assert value is not None, f"the criterion asks for {name} without naming it in needs"
+        return value
+
+
+class Sparser(ABC):
+    """Scores rows: the lowest go first. Subclasses are frozen dataclasses of settings.
+
+    Class attributes say what it is and what it needs:
+        needs: what beside the weights; gradients and activations take data.
+        roles: which slices of a channel group it looks at.
+        comparable: whether scores of different layers are on one scale, so that a global choice may compare them.
+        joint: whether one score of everything that a unit owns means more than the mean of one per layer.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    roles: ClassVar[tuple[Role, ...]] = ("output",)
+    comparable: ClassVar[bool] = False
+    joint: ClassVar[bool] = False
+
+    @abstractmethod
+    def score(self, rows: Rows) -> Tensor:
+        """How much each row matters: [R]."""
+
+    def penalty(self, tensors: Sequence[Tensor]) -> Tensor | None:
+        """A training term over the tensors it looks at, which makes what can go small; None without one."""
+        return None
+
+
+Kind = TypeVar("Kind", bound="type[Sparser]")
+SPARSERS: Registry[type[Sparser]] = Registry("pruning criterion")
+
+
+def register_sparser(
+    name: str, *, types: Sequence[SparsityType] = TYPES, because: str = "", replace: bool = False
+) -> Callable[[Kind], Kind]:
+    """Class decorator that makes a criterion available under ``name`` as SPARSER.STRATEGY in configs.
+
+    Its dataclass fields are what SPARSER.OPTIONS may set. ``types`` are the kinds of sparsity it can score;
+    ``because`` is told to whoever asks for another.
+    """
+
+    def add(kind: Kind) -> Kind:
+        options = _option_names(kind)
+        SPARSERS.register(name, replace=replace)(kind)
+        register_sparser_name(name, SparserRule(types=tuple(types), options=options, because=because))
+        return kind
+
+    return add
+
+
+def _option_names(kind: type[object]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
+
+
+def make_sparser(name: str, options: Mapping[str, object] | None = None) -> Sparser:
+    """The criterion of that name with its settings.
+
+    Example:
+        >>> make_sparser("l1norm").needs
+        frozenset()
+    """
+    kind = SPARSERS[name]
+    try:
+        return kind(**(options or {}))
+    except (TypeError, ValueError) as error:
+        raise RegistryError(
+            f"the criterion {name!r} cannot be made with these options: {error}",
+            got=repr(dict(options or {})),
+        ) from None

@@ -1,0 +1,102 @@
+"""Save and load: a folder of JSON and safetensors. Nothing in it can run code.
+
+A pruning in progress (``SparseModel``) is its weights, masks, step and config. A shrunk model is its weights, and which
+units were kept of which graph: loading takes a model of the original class, shrinks it the same way, and fills it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.errors import GraphError
+from sparsebit.folder import ArtifactError, read_folder, write_folder
+from sparsebit.sparse.channels import graph_hash
+from sparsebit.sparse.origin import Origin, example_from
+from sparsebit.sparse.sparse_model import SparseModel
+
+KIND, VERSION = "pruned model", 1
+
+
+def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
+    """Write a ``SparseModel``, or what its ``shrink()`` returned, to a folder.
+
+    A shrunk model may be trained further before it is saved.
+    """
+    origin = model.origin() if isinstance(model, SparseModel) else model.__dict__.get("shrunk_from")
+    if not isinstance(origin, Origin):
+        raise ArtifactError(
+            "only a SparseModel, or what its shrink() returned, can be saved here",
+            got=type(model).__name__,
+            hint="save the state dict of an ordinary model with safetensors",
+        )
+    state, aliases = _without_aliases(model.state_dict())
+    content = {
+        "form": "session" if isinstance(model, SparseModel) else origin.form,
+        "config": origin.config,
+        "graph": origin.graph,
+        "inputs": origin.inputs,
+        "aliases": aliases,
+    }
+    kept = {name: flags.clone() for name, flags in origin.kept.items()}
+    write_folder(folder, KIND, VERSION, content, {"state": state, "kept": kept})
+
+
+def load(
+    folder: str | os.PathLike[str],
+    model: nn.Module,
+    example_inputs: Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """What was saved, onto a model of the original class with weights of any kind, which is copied.
+
+    Args:
+        folder: what ``save`` wrote.
+        model: the original model, unpruned.
+        example_inputs: to record the model with; without any, zeros of the sizes that were used when it was saved.
+        example_kwargs: likewise.
+    """
+    content, tensors = read_folder(folder, KIND, VERSION)
+    if example_inputs is None and example_kwargs is None:
+        example_inputs, example_kwargs = example_from(content["inputs"])
+    smodel = SparseModel(model, content["config"], example_inputs, example_kwargs, match=False)
+    if graph_hash(smodel.model) != content["graph"]:
+        raise _other_model(model, folder)
+    state = tensors["state"] | {name: tensors["state"][first] for name, first in content["aliases"].items()}
+    try:
+        found = smodel if content["form"] == "session" else smodel.shrink_to(tensors["kept"], content["form"])
+        found.load_state_dict(state, strict=True)
+    except (GraphError, RuntimeError):
+        raise _other_model(model, folder) from None
+    return found
+
+
+def _other_model(model: nn.Module, folder: str | os.PathLike[str]) -> ArtifactError:
+    return ArtifactError(
+        f"{os.fspath(folder)!r} was saved from another model, or from one recorded with other inputs",
+        expected="a model whose graph is the same, operator by operator",
+        got=f"a {type(model).__name__} that is not",
+        hint="build it with the arguments it had, unpruned, and give the same kind of example inputs",
+    )
+
+
+def _without_aliases(tensors: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor once, and the other names of those that have several (tied weights)."""
+    plain: dict[str, Tensor] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    aliases: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise ArtifactError(f"{name} is not a tensor and cannot be saved", got=type(tensor).__name__)
+        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tensor.numel() else (name,)
+        if key in first:
+            aliases[name] = first[key]
+        else:
+            first[key] = name
+            # a view may share its memory with another tensor, which safetensors refuses
+            plain[name] = tensor.detach().to("cpu").clone(memory_format=torch.contiguous_format)
+    return plain, aliases

@@ -1,0 +1,117 @@
+"""Zeros inside weights: single ones, N of every M, and blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor
+
+from sparsebit.graph.ops.spec import fetch_tensor
+from sparsebit.sparse.budget import normalize
+from sparsebit.sparse.evidence import Evidence
+from sparsebit.sparse.layers import WeightedLayer, makes_outputs
+from sparsebit.sparse.masks import Blocks, count_removed, keep_highest, keep_highest_together, keep_n_of_m
+from sparsebit.sparse.pruner import Latency, Pruner, ReportRow
+from sparsebit.sparse.schedule import Schedule
+from sparsebit.sparse.scores import score_blocks, score_weights
+
+
+class WeightPruner(Pruner):
+    """Keeps a mask of every weight, by the weight's name."""
+
+    def everything(self) -> dict[str, Tensor]:
+        """All weights stay."""
+        weights = {layer.tensor: fetch_tensor(self.gm, layer.tensor) for layer in self.layers}
+        return {name: torch.ones_like(weight, dtype=torch.bool) for name, weight in weights.items()}
+
+    def why_whole(self, layer: WeightedLayer) -> str | None:
+        """Why a layer is left alone, or None."""
+        handle = self.sparsers[layer.name]
+        pattern = next(
+            (one for one in self.config.IGNORE if any(fnmatchcase(name, one) for name in layer.names)), None
+        )
+        if pattern is not None:
+            return f"kept by the pattern {pattern!r}"
+        if handle.asked:
+            return None if handle.ratio else "a ratio of 0 was asked for it"
+        if layer.flat in makes_outputs(self.gm) and not self.config.SPARSER.CLASSIFIER:
+            return "it makes the outputs; set SPARSER.CLASSIFIER to prune it too"
+        return None
+
+    def choose(
+        self,
+        kept: Mapping[str, Tensor],
+        evidence: Evidence,
+        schedule: Schedule,
+        progress: float,
+        latency: Latency | None,
+    ) -> dict[str, Tensor]:
+        """New masks. What is zero already is the first to go, so masks only grow."""
+        masks, waiting = self.everything(), dict[str, Tensor]()
+        kind = self.config.SPARSER.TYPE
+        for layer in self.layers:
+            if self.why_whole(layer) is not None:
+                masks[layer.tensor] = kept[layer.tensor].clone()
+                continue
+            handle = self.sparsers[layer.name]
+            ratio = schedule.scale(progress, handle.ratio)
+            scores = self._scores(layer, kept[layer.tensor], evidence)
+            if kind == "nm":
+                n, m = handle.spec.nm
+                masks[layer.tensor] = keep_n_of_m(scores, n, m, layer.axes[1])
+            elif self.config.SPARSER.SCOPE == "global" and not handle.asked:
+                waiting[layer.tensor] = self._comparable(layer, scores)
+            else:
+                chosen = keep_highest(scores, count_removed(scores.numel(), ratio))
+                masks[layer.tensor] = self._spread(layer, chosen)
+        total = sum(scores.numel() for scores in waiting.values())
+        ratio = schedule.scale(progress, self.config.SPARSER.RATIO or 0.0)
+        together = keep_highest_together(waiting, count_removed(total, ratio))
+        for layer in self.layers:
+            if layer.tensor in together:
+                masks[layer.tensor] = self._spread(layer, together[layer.tensor])
+        return masks
+
+    def tensor_masks(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The masks themselves."""
+        return {name: mask for name, mask in kept.items() if not bool(mask.all())}
+
+    def rows(self, kept: Mapping[str, Tensor]) -> list[ReportRow]:
+        """Weights before and after."""
+        return [
+            ReportRow(
+                name=layer.name if layer.tensor.endswith(".weight") else layer.tensor,
+                before=kept[layer.tensor].numel(),
+                after=int(kept[layer.tensor].sum()),
+                note=self.why_whole(layer) or "",
+            )
+            for layer in self.layers
+        ]
+
+    def _blocks(self, layer: WeightedLayer) -> Blocks:
+        shape = tuple(fetch_tensor(self.gm, layer.tensor).shape)
+        return Blocks(shape, layer.axes, self.sparsers[layer.name].spec.block)
+
+    def _scores(self, layer: WeightedLayer, kept: Tensor, evidence: Evidence) -> Tensor:
+        """Of every weight, or of every block; lowest of all where nothing is left to lose."""
+        weight = fetch_tensor(self.gm, layer.tensor)
+        sparser = self.criterion(self.sparsers[layer.name].spec.strategy)
+        if self.config.SPARSER.TYPE != "block":
+            scores = score_weights(layer.tensor, weight, sparser, evidence)
+            return scores.masked_fill(~kept.to(scores.device), -math.inf)
+        blocks = self._blocks(layer)
+        scores = score_blocks(layer.tensor, weight, blocks, sparser, evidence)
+        gone = blocks.to_rows(kept.float()).sum(1) == 0
+        return scores.masked_fill(gone.to(scores.device), -math.inf)
+
+    def _comparable(self, layer: WeightedLayer, scores: Tensor) -> Tensor:
+        how = self.config.SPARSER.NORMALIZE
+        if how == "auto":  # single magnitudes of different layers are compared as they are, as is usual
+            how = "none" if self.config.SPARSER.TYPE != "block" else "mean"
+        return normalize(scores, how)
+
+    def _spread(self, layer: WeightedLayer, chosen: Tensor) -> Tensor:
+        return self._blocks(layer).to_mask(chosen) if self.config.SPARSER.TYPE == "block" else chosen

@@ -1,0 +1,205 @@
+"""Criteria: each against its equation written as loops, and all of them against what every criterion must do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sparsebit.config.sconfig_names import SPARSER_RULES
+from sparsebit.errors import RegistryError
+from sparsebit.sparse.sparsers import (
+    ACTIVATIONS,
+    GRADIENTS,
+    SPARSERS,
+    Rows,
+    Sparser,
+    make_sparser,
+    register_sparser,
+)
+from sparsebit.sparse.sparsers.hrank import map_ranks
+
+PER_ROW = ("gradient", "gradient_square", "hessian_weight", "hessian_diagonal", "input_norm")
+
+
+def make_rows(count: int = 6, width: int = 5, seed: int = 0) -> Rows:
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    fields = {name: draw(count, width) for name in PER_ROW}
+    fields["gradient_square"] = fields["gradient_square"].square()
+    fields["input_norm"] = fields["input_norm"].abs()
+    return Rows(name="w", weight=draw(count, width), feature_rank=draw(count).abs(), **fields)
+
+
+def by_loops(count: Callable[[list[float], int, Rows], float]) -> Callable[[Rows], list[float]]:
+    return lambda rows: [count(row, index, rows) for index, row in enumerate(rows.weight.tolist())]
+
+
+def pairs(rows: Rows, index: int, name: str) -> Iterator[tuple[float, float]]:
+    return zip(rows.weight[index].tolist(), getattr(rows, name)[index].tolist(), strict=True)
+
+
+def lamp(rows: Rows) -> list[float]:
+    squares = [sum(w * w for w in row) for row in rows.weight.tolist()]
+    return [one / sum(other for other in squares if other >= one) for one in squares]
+
+
+REFERENCES: dict[str, Callable[[Rows], list[float]]] = {
+    "l0norm": by_loops(lambda row, i, r: sum(abs(w) > 1e-3 for w in row)),
+    "l1norm": by_loops(lambda row, i, r: sum(map(abs, row))),
+    "l2norm": by_loops(lambda row, i, r: math.sqrt(sum(w * w for w in row))),
+    "slimming": by_loops(lambda row, i, r: sum(map(abs, row))),
+    "fisher": by_loops(lambda row, i, r: sum(w * w * g2 for w, g2 in pairs(r, i, "gradient_square")) / 2),
+    "taylor": by_loops(lambda row, i, r: sum(w * g for w, g in pairs(r, i, "gradient")) ** 2),
+    "taylor2": by_loops(
+        lambda row, i, r: (
+            (
+                sum(w * g for w, g in pairs(r, i, "gradient"))
+                - 0.5 * sum(w * h for w, h in pairs(r, i, "hessian_weight"))
+            )
+            ** 2
+        )
+    ),
+    "gradient_weight": by_loops(lambda row, i, r: sum(abs(w * g) for w, g in pairs(r, i, "gradient"))),
+    "hessian": by_loops(
+        lambda row, i, r: sum(abs(h) * w * w for w, h in pairs(r, i, "hessian_diagonal")) / 2
+    ),
+    "activation_norm": by_loops(lambda row, i, r: sum(abs(w) * n for w, n in pairs(r, i, "input_norm"))),
+    "fpgm": by_loops(lambda row, i, r: sum(math.dist(row, other) for other in r.weight.tolist())),
+    "lamp": lamp,
+    "hrank": lambda rows: rows.need("feature_rank").tolist(),
+}
+
+
+@pytest.mark.parametrize("name", sorted(REFERENCES))
+@given(count=st.integers(1, 8), width=st.integers(1, 6), seed=st.integers(0, 99))
+@settings(max_examples=15)
+def test_scores_are_those_of_the_equation(name: str, count: int, width: int, seed: int) -> None:
+    rows = make_rows(count, width, seed)
+    expected = torch.tensor(REFERENCES[name](rows), dtype=torch.float64)
+    torch.testing.assert_close(make_sparser(name).score(rows), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_every_criterion_has_a_reference() -> None:
+    assert set(REFERENCES) | {"random"} == set(SPARSERS)
+
+
+@pytest.mark.parametrize("name", sorted(SPARSERS))
+def test_a_criterion_is_what_it_says(name: str) -> None:
+    sparser = make_sparser(name)
+    assert sparser.needs <= GRADIENTS | ACTIVATIONS
+    assert type(sparser).__doc__
+    scores = sparser.score(make_rows())
+    assert scores.shape == (6,)
+    assert scores.isfinite().all()
+    assert (scores >= 0).all()
+    assert torch.equal(scores, sparser.score(make_rows()))  # nothing is drawn anew
+    rule = SPARSER_RULES[name]
+    assert rule.options == tuple(type(sparser).__dataclass_fields__)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", sorted(SPARSERS))
+def test_rows_are_scored_wherever_they_stand(name: str) -> None:
+    rows, order = make_rows(), torch.tensor([3, 0, 5, 1, 4, 2])
+    if name == "random":
+        return
+    moved = Rows(
+        name="w",
+        weight=rows.weight[order],
+        **{field: getattr(rows, field)[order] for field in (*PER_ROW, "feature_rank")},
+    )
+    sparser = make_sparser(name)
+    torch.testing.assert_close(sparser.score(moved), sparser.score(rows)[order])
+
+
+def test_the_criteria_really_differ() -> None:
+    rows = make_rows(32, 16)
+    orders = {name: tuple(make_sparser(name).score(rows).argsort().tolist()) for name in SPARSERS}
+    same = {
+        "l2norm": "lamp",
+        "l1norm": "slimming",
+    }  # the same inside one tensor: they differ in what they look at
+    for one in orders:
+        for other in orders:
+            if one != other and same.get(one) != other and same.get(other) != one:
+                assert orders[one] != orders[other], (one, other)
+
+
+def test_chance_follows_seed_and_name() -> None:
+    rows = make_rows()
+    other = Rows(name="v", weight=rows.weight)
+    assert not torch.equal(make_sparser("random").score(rows), make_sparser("random").score(other))
+    assert not torch.equal(
+        make_sparser("random").score(rows), make_sparser("random", {"seed": 1}).score(rows)
+    )
+
+
+def test_equal_filters_have_no_distance() -> None:
+    twins = Rows(name="w", weight=torch.ones(4, 3))
+    assert torch.equal(make_sparser("fpgm").score(twins), torch.zeros(4))
+
+
+def test_lamp_of_nothing_is_nothing() -> None:
+    assert torch.equal(make_sparser("lamp").score(Rows(name="w", weight=torch.zeros(3, 2))), torch.zeros(3))
+
+
+def test_the_penalty_of_slimming_makes_scales_small() -> None:
+    scales = [torch.tensor([1.0, -2.0], requires_grad=True), torch.tensor([3.0], requires_grad=True)]
+    penalty = make_sparser("slimming", {"strength": 0.1}).penalty(scales)
+    assert penalty is not None
+    penalty.backward()  # type: ignore[no-untyped-call]
+    assert penalty.item() == pytest.approx(0.6)
+    assert scales[0].grad is not None
+    torch.testing.assert_close(scales[0].grad, torch.tensor([0.1, -0.1]))
+    assert make_sparser("slimming").penalty([]) is None
+    assert make_sparser("l1norm").penalty(scales) is None
+
+
+def test_ranks_of_maps() -> None:
+    value = torch.zeros(2, 3, 4, 4)
+    value[:, 1] = torch.eye(4)
+    value[:, 2] = 1
+    assert map_ranks(value, 1).tolist() == [0, 8, 2]
+    assert map_ranks(torch.tensor([[0.0, 1.0], [0.0, 2.0]]), -1).tolist() == [0, 2]
+    assert map_ranks(torch.tensor([[[0.0, 1.0], [0.0, 0.0]]]), -1).tolist() == [0, 1]
+
+
+def test_a_criterion_of_ones_own() -> None:
+    @register_sparser("test_first", types=("structured",), because="it looks at the first weight")
+    @dataclass(frozen=True)
+    class First(Sparser):
+        """The first weight."""
+
+        factor: float = 1.0
+
+        def score(self, rows: Rows) -> Tensor:
+            return self.factor * rows.weight[:, 0].abs()
+
+    try:
+        assert SPARSER_RULES["test_first"].options == ("factor",)
+        assert torch.equal(
+            make_sparser("test_first", {"factor": 2.0}).score(make_rows()), 2 * make_rows().weight[:, 0].abs()
+        )
+        with pytest.raises(RegistryError, match="already taken"):
+            register_sparser("test_first")(First)
+        with pytest.raises(RegistryError, match="cannot be made with these options"):
+            make_sparser("test_first", {"facter": 2.0})
+    finally:
+        SPARSERS.remove("test_first")
+        SPARSER_RULES.remove("test_first")
+
+
+def test_wrong_options_are_told() -> None:
+    with pytest.raises(RegistryError, match="samples: expected at least 1"):
+        make_sparser("hessian", {"samples": 0})
+    with pytest.raises(RegistryError, match="did you mean 'taylor'"):
+        make_sparser("tailor")

@@ -1,0 +1,355 @@
+"""SparseModel: the recipe, every criterion and kind of sparsity, schedules, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sparsebit.config.sconfig_names import SPARSER_RULES
+from sparsebit.errors import ConfigError, SparsebitError
+from sparsebit.graph.capture import capture
+from sparsebit.graph.ops import bind
+from sparsebit.sparse import SPARSERS, SparseModel
+from sparsebit.sparse.batch import DataError
+from tests.sparse.nets import images, labels, perceptron, residual
+
+BATCHES = [(images(), labels()), (images(2), labels(2))]
+
+
+def make(net: nn.Module | None = None, **settings: Any) -> SparseModel:
+    sparser = {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}
+    top = {key: settings.pop(key) for key in ("IGNORE", "SCHEDULE") if key in settings}
+    return SparseModel(
+        net or residual(), {"SPARSER": {**sparser, **settings}, **top}, example_inputs=images()
+    )
+
+
+def widths(smodel: SparseModel) -> dict[str, int]:
+    return {row.name: row.after for row in smodel.report().rows}
+
+
+def assert_same(one: Tensor, other: Tensor) -> None:
+    assert float((one - other).detach().abs().max() / other.detach().abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("name", sorted(SPARSERS))
+def test_the_recipe_with_every_criterion(name: str) -> None:
+    smodel = make(STRATEGY=name)
+    assert_same(smodel(images()), residual()(images()))  # nothing is gone yet
+    smodel.calc_params(BATCHES, functional.cross_entropy)
+    small = smodel.shrink()
+    assert_same(small(images()), smodel(images()))
+    assert widths(smodel) == {
+        "stem": 8,
+        "conv1": 16,
+        "fc": 5,
+    }  # 12 of 24 is rounded to the next multiple of 8
+    assert small.conv1.weight.shape == (16, 8, 3, 3)
+    assert not hasattr(small.conv1, "sparser")
+
+
+@pytest.mark.parametrize("target", ["params", "macs"])
+@pytest.mark.parametrize("scope", ["layer", "global"])
+def test_the_cost_that_is_reported_is_that_of_the_small_model(target: str, scope: str) -> None:
+    smodel = make(TARGET=target, SCOPE=scope, ROUND_TO=1, RATIO=0.4)
+    smodel.calc_params()
+    report, small = smodel.report(), smodel.shrink()
+    assert report.params_after == sum(parameter.numel() for parameter in small.parameters())
+    again = capture(small, images())
+    calls = [bind(again, node) for node in again.graph.nodes if node.op.startswith("call_")]
+    assert report.macs_after == sum(call.macs for call in calls if call is not None)
+    assert report.macs_before
+    left = (
+        report.params_after / report.params_before
+        if target == "params"
+        else report.macs_after / report.macs_before
+    )
+    assert 0.5 < left <= 0.6
+    assert_same(small(images()), smodel(images()))
+
+
+def test_a_target_of_latency_asks_the_function() -> None:
+    asked = []
+
+    def latency(model: nn.Module) -> float:
+        asked.append(sum(parameter.numel() for parameter in model.parameters()))
+        return float(asked[-1])
+
+    smodel = make(TARGET="latency", ROUND_TO=1)
+    with pytest.raises(SparsebitError, match="nothing measures it"):
+        smodel.calc_params()
+    smodel.calc_params(latency=latency)
+    assert 2 < len(asked) <= 10
+    assert smodel.report().params_after <= asked[0] / 2
+
+
+def test_exact_counts_without_rounding() -> None:
+    smodel = make(ROUND_TO=1, RATIO=0.25)
+    smodel.calc_params()
+    assert widths(smodel) == {"stem": 12, "conv1": 18, "fc": 5}
+
+
+def test_all_layers_together() -> None:
+    smodel = make(ROUND_TO=1, SCOPE="global", RATIO=0.5)
+    smodel.calc_params()
+    assert sum(widths(smodel).values()) == 20 + 5
+    assert min(widths(smodel).values()) > 0
+
+
+def test_each_layer_by_hand_and_by_rule() -> None:
+    smodel = make(ROUND_TO=1, SPECIFIC={"conv1": {"RATIO": 0.75}})
+    smodel.model.stem.sparser.set_ratio(0.25)  # type: ignore[union-attr,operator]
+    smodel.calc_params()
+    assert widths(smodel) == {"stem": 12, "conv1": 6, "fc": 5}
+    with pytest.raises(SparsebitError, match=r"got: *1\.5"):
+        smodel.model.stem.sparser.set_ratio(1.5)  # type: ignore[union-attr,operator]
+
+
+def test_flat_names_reach_nested_layers() -> None:
+    net = nn.Sequential(nn.Sequential(nn.Linear(4, 16), nn.ReLU()), nn.Linear(16, 2))
+    smodel = SparseModel(
+        net, {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}, torch.zeros(1, 4)
+    )
+    keys = list(smodel.model.state_dict())
+    smodel.model._0_0.sparser.set_ratio(0.0)  # type: ignore[union-attr,operator]
+    smodel.calc_params()
+    assert widths(smodel)["0.0"] == 16
+    assert keys == list(net.state_dict()) == list(smodel.model.state_dict())
+
+
+def test_ignored_layers_keep_their_outputs() -> None:
+    smodel = make(IGNORE=["conv1"])
+    smodel.calc_params()
+    assert widths(smodel)["conv1"] == 24
+    assert "pattern 'conv1'" in str(smodel.report())
+    with pytest.raises(ConfigError, match="IGNORE"):
+        make(IGNORE=["conv9"])
+
+
+def test_nothing_before_an_addition() -> None:
+    smodel = make()
+    smodel.disable_sparse_before_add()
+    smodel.calc_params()
+    assert widths(smodel) == {"stem": 16, "conv1": 16, "fc": 5}
+
+
+def test_groups_say_what_belongs_together_and_what_cannot_go() -> None:
+    text = str(make().groups())
+    assert "stem: 16 units with conv2" in text
+    assert "fc: 5 units; stays whole" in text
+
+
+def test_the_model_given_is_left_alone() -> None:
+    net = residual()
+    before = copy.deepcopy(net.state_dict())
+    smodel = make(net)
+    smodel.calc_params()
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_training_keeps_removed_channels_away() -> None:
+    smodel = make(STRATEGY="l2norm").train()
+    optimizer = torch.optim.SGD(smodel.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-2)
+    for step in range(4):
+        if step == 1:
+            smodel.calc_params()
+        optimizer.zero_grad()
+        functional.cross_entropy(smodel(images()), labels()).backward()
+        optimizer.step()
+    smodel.eval()
+    assert_same(smodel.shrink()(images()), smodel(images()))
+    small = smodel.shrink()
+    functional.cross_entropy(small(images()), labels()).backward()  # an ordinary model: it can be trained on
+
+
+# -- zeros ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in sorted(SPARSERS) if "unstructured" in SPARSER_RULES[name].types]
+)
+def test_exact_zeros_with_every_criterion(name: str) -> None:
+    smodel = make(TYPE="unstructured", STRATEGY=name, RATIO=0.3)
+    smodel.calc_params(BATCHES, functional.cross_entropy)
+    for layer in ("stem", "conv1", "conv2"):
+        weight = smodel.model.get_parameter(f"{layer}.weight")
+        assert int((weight == 0).sum()) == int(weight.numel() * 0.3)
+    assert not bool((smodel.model.fc.weight == 0).any())  # type: ignore[union-attr]
+    assert "it makes the outputs" in str(smodel.report())
+
+
+def test_the_classifier_on_request() -> None:
+    for settings in ({"CLASSIFIER": True}, {"SPECIFIC": {"fc": {"RATIO": 0.5}}}):
+        smodel = make(TYPE="unstructured", **settings)
+        smodel.calc_params()
+        assert int((smodel.model.fc.weight == 0).sum()) == 40  # type: ignore[union-attr]
+
+
+def test_zeros_over_all_layers_together() -> None:
+    smodel = make(TYPE="unstructured", SCOPE="global", RATIO=0.5)
+    smodel.calc_params()
+    weights = [smodel.model.get_parameter(f"{name}.weight") for name in ("stem", "conv1", "conv2")]
+    total = sum(weight.numel() for weight in weights)
+    assert sum(int((weight == 0).sum()) for weight in weights) == total // 2
+    kept = torch.cat([weight[weight != 0].abs() for weight in weights])
+    dense = torch.cat(
+        [residual().get_parameter(f"{n}.weight").flatten().abs() for n in ("stem", "conv1", "conv2")]
+    )
+    assert torch.equal(kept.sort().values, dense.sort().values[total // 2 :])
+
+
+def test_two_of_four_holds_through_training() -> None:
+    smodel = make(TYPE="nm", RATIO=None)
+    smodel.calc_params()
+    optimizer = torch.optim.Adam(smodel.parameters(), lr=1e-2)
+    for _ in range(2):
+        optimizer.zero_grad()
+        functional.cross_entropy(smodel(images()), labels()).backward()
+        optimizer.step()
+    weight = smodel.model.conv2.weight  # type: ignore[union-attr]
+    runs = (weight != 0).view(16, 6, 4, 3, 3).sum(2)  # type: ignore[operator,union-attr]
+    assert bool((runs == 2).all())
+    assert_same(smodel.shrink()(images()), smodel(images()))
+
+
+def test_blocks_of_zeros() -> None:
+    smodel = make(TYPE="block", BLOCK="4x6", RATIO=0.5)
+    smodel.calc_params()
+    weight = smodel.model.conv1.weight  # type: ignore[union-attr]
+    blocks = weight.reshape(6, 4, 24, 6).transpose(1, 2).reshape(-1, 24)  # type: ignore[operator,union-attr]
+    assert int((blocks == 0).all(1).sum()) == 72
+    assert int((blocks == 0).sum()) == 72 * 24
+
+
+def test_without_example_inputs_zeros_can_still_be_made() -> None:
+    smodel = SparseModel(residual(), {"SPARSER": {"TYPE": "unstructed", "STRATEGY": "l1norm", "RATIO": 0.5}})
+    smodel.calc_params()
+    assert smodel.report().macs_before is None
+    assert 0.4 < smodel.report().sparsity < 0.5
+
+
+# -- schedules -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["structured", "unstructured", "block"])
+def test_a_schedule_from_a_plain_training_loop(kind: str) -> None:
+    smodel = make(TYPE=kind, ROUND_TO=1, SCHEDULE={"TYPE": "cubic", "START": 1, "EVERY": 2, "TIMES": 2})
+    optimizer = torch.optim.SGD(smodel.parameters(), lr=1e-2, momentum=0.9)
+    left, gone = [], torch.zeros_like(smodel.model.conv1.weight, dtype=torch.bool)  # type: ignore[union-attr,arg-type]
+    for _ in range(7):
+        optimizer.zero_grad()
+        functional.cross_entropy(smodel(images()), labels()).backward()
+        optimizer.step()
+        smodel.step()
+        left.append(widths(smodel)["conv1"])
+        zeros = smodel.model.conv1.weight == 0  # type: ignore[union-attr]
+        assert bool((zeros | ~gone).all())  # what is gone stays gone
+        gone = zeros
+    size = left[0]
+    step = 24 if kind == "block" else 1
+    assert left[:3] == [size, size, size]
+    assert abs(left[3] - size * (1 - 0.4375)) <= step
+    assert left[5:] == [size // 2, size // 2]
+
+
+def test_a_run_goes_on_where_it_stopped() -> None:
+    settings: dict[str, Any] = {"ROUND_TO": 1, "SCHEDULE": {"TYPE": "iterative", "EVERY": 2, "TIMES": 3}}
+    whole, first, second = make(**settings), make(**settings), make(**settings)
+    for _ in range(5):
+        whole.step()
+    for _ in range(3):
+        first.step()
+    second.load_state_dict(first.state_dict())
+    assert widths(second) == widths(first)
+    for _ in range(2):
+        second.step()
+    assert widths(second) == widths(whole)
+    assert all(torch.equal(value, second.state_dict()[name]) for name, value in whole.state_dict().items())
+
+
+def test_gradients_of_the_training_step_are_enough() -> None:
+    smodel = make(STRATEGY="taylor")
+    with pytest.raises(DataError, match="between backward"):
+        smodel.step()
+    smodel = make(STRATEGY="taylor")
+    functional.cross_entropy(smodel(images()), labels()).backward()
+    assert smodel.step()
+    assert widths(smodel)["stem"] == 8
+    assert not smodel.step()
+
+
+def test_the_training_term_of_slimming() -> None:
+    smodel = make(STRATEGY="slimming", OPTIONS={"strength": 0.5})
+    net = residual()
+    expected = 0.5 * sum(float(bn.weight.detach().abs().sum()) for bn in (net.bn0, net.bn1, net.bn2))
+    assert float(smodel.penalty().detach()) == pytest.approx(expected)
+    smodel.penalty().backward()  # type: ignore[no-untyped-call]
+    assert float(make().penalty()) == 0
+
+
+def test_a_group_without_a_norm_is_left_whole_by_slimming() -> None:
+    config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "slimming", "RATIO": 0.5}}
+    smodel = SparseModel(perceptron(), config, torch.zeros(1, 6, dtype=torch.float64))
+    smodel.calc_params()
+    assert widths(smodel)["0"] == 16
+    assert "Slimming finds nothing to score here" in str(smodel.report())
+
+
+# -- data ----------------------------------------------------------------------------------------------------------
+
+
+def test_inputs_seen_since_prepare_calibration() -> None:
+    smodel, other = make(STRATEGY="activation_norm", ROUND_TO=1), make(STRATEGY="activation_norm", ROUND_TO=1)
+    smodel.prepare_calibration()
+    smodel(images())
+    smodel(x=images(2))
+    smodel.calc_params()
+    other.calc_params([images(), images(2)])
+    assert torch.equal(smodel.model.conv1.weight, other.model.conv1.weight)  # type: ignore[union-attr,arg-type]
+
+
+@pytest.mark.parametrize(("name", "told"), [("hrank", "pass batches"), ("fisher", "and loss=...")])
+def test_missing_data_is_told(name: str, told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        make(STRATEGY=name).calc_params()
+
+
+def test_structure_cannot_be_removed_from_what_has_no_shapes() -> None:
+    config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
+    with pytest.raises(SparsebitError, match="example_inputs"):
+        SparseModel(residual(), config)
+
+
+def test_only_channels_have_groups() -> None:
+    with pytest.raises(SparsebitError, match="only whole channels have groups"):
+        make(TYPE="unstructured").groups()
+
+
+def test_copies_hold_their_own_zeros() -> None:
+    smodel = make(TYPE="unstructured")
+    smodel.calc_params()
+    twin = copy.deepcopy(smodel)
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
+    functional.cross_entropy(twin(images()), labels()).backward()
+    optimizer.step()
+    assert int((twin.model.conv1.weight == 0).sum()) == 1728  # type: ignore[union-attr]
+    twin.model.conv1.sparser.set_ratio(0.9)  # type: ignore[union-attr,operator]
+    assert smodel.sparsers["conv1"].ratio == 0.5
+
+
+def test_to_auto_is_a_device() -> None:
+    assert make().to("auto").device.type in ("cpu", "cuda")
+    assert make().to(torch.float32).model.conv1.weight.dtype == torch.float32  # type: ignore[union-attr]
+
+
+def test_several_criteria_in_one_model() -> None:
+    smodel = make(SPECIFIC={"conv1": {"STRATEGY": "activation_norm"}})
+    with pytest.raises(DataError):
+        smodel.calc_params()
+    smodel.calc_params([images()])
+    assert widths(smodel)["conv1"] == 16
