@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.ops import bind
+from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes import fold_batch_norm, remove_dead_nodes, run_passes
 from sparsebit.quantization.granularity import to_rows
 from sparsebit.quantization.qmodules import show_inputs
@@ -115,3 +118,18 @@ def _weight(module: nn.Module) -> Tensor:
     weight = module.weight
     assert isinstance(weight, Tensor)
     return weight
+
+
+def statistics_of(gm: GraphModule) -> dict[str, tuple[Tensor, Tensor]]:
+    """Mean and standard deviation of what each layer gives behind its batch norm, by the layer's node.
+
+    They are the batch norm's own shift and gain, and are gone once it is folded.
+    """
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    for node in gm.graph.nodes:
+        call = bind(gm, node) if node.op.startswith("call_") else None
+        if call is None or call.spec.name != "batch_norm" or not (call.weight_name and call.bias_name):
+            continue
+        mean, std = (fetch_tensor(gm, name).detach().clone() for name in (call.bias_name, call.weight_name))
+        found[call.activations[0].name] = (mean, std.abs())
+    return found

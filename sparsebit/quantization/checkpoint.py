@@ -31,6 +31,12 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str]) -> None:
     quantizers = qmodel.quantizers
     plan = qmodel.plan.with_specs({name: quantizer.spec for name, quantizer in quantizers.items()})
     state, aliases = _unshared(qmodel.model.state_dict())
+    # Numbers that the model keeps outside of its state dict, and might make differently the next time.
+    constants = {
+        name: buffer.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, buffer in qmodel.model.named_buffers(remove_duplicate=False)
+        if name not in state and name not in aliases
+    }
     example, structure = _flat_example(qmodel._examples)
     content = {
         "config": qmodel.cfg.to_dict(),
@@ -43,7 +49,7 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str]) -> None:
         "qat": qmodel.enable_qat,
         "tuned": qmodel.tuned,
     }
-    write_folder(folder, KIND, VERSION, content, {"state": state, "example": example})
+    write_folder(folder, KIND, VERSION, content, {"state": state, "constants": constants, "example": example})
 
 
 def load_checkpoint(
@@ -72,6 +78,11 @@ def load_checkpoint(
         **{name: tensors["state"][kept] for name, kept in content["aliases"].items()},
     }
     _load_state(qmodel, state, folder)
+    for name, constant in tensors["constants"].items():
+        owner, _, last = name.rpartition(".")
+        buffers = qmodel.model.get_submodule(owner)._buffers
+        old = buffers[last]
+        buffers[last] = constant if old is None else constant.to(old.device)
     for name, quantizer in qmodel.quantizers.items():
         quantizer.use_quant = name in content["use_quant"]
         quantizer.fake_fused = name in content["fake_fused"]

@@ -26,11 +26,19 @@ def own_leaves(gm: GraphModule) -> int:
 
 def _copy(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
     if id(module) not in copies:
-        own = copies[id(module)] = copy.copy(module)
-        own.__dict__.update({k: copy.copy(v) for k, v in vars(module).items() if isinstance(v, _TABLES)})
+        own = copies[id(module)] = copy_leaf(module)
         for name, child in module._modules.items():
             own._modules[name] = None if child is None else _copy(child, copies)
     return copies[id(module)]
+
+
+def copy_leaf(module: nn.Module) -> nn.Module:
+    """A module of its own that shares parameters, buffers, children and everything else with the original."""
+    own: nn.Module = object.__new__(
+        type(module)
+    )  # copy.copy asks modules that refuse, such as parametrized ones
+    own.__dict__.update({k: copy.copy(v) if isinstance(v, _TABLES) else v for k, v in vars(module).items()})
+    return own
 
 
 @contextlib.contextmanager

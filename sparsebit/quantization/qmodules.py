@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.errors import RegistryError, SparsebitError
-from sparsebit.graph.passes.edit import copy_module
+from sparsebit.quantization.leaves import copy_leaf
 from sparsebit.quantization.quantizers import Quantizer
 
 Kind = TypeVar("Kind", bound="type[nn.Module]")
@@ -152,7 +152,7 @@ def quantized_leaf(module: nn.Module, op: str | None, weight_quantizer: Quantize
         return module
     if weight_quantizer is not None and op not in WITH_WEIGHT:
         raise SparsebitError(f"no way is known to run {type(module).__name__} with another weight")
-    leaf = copy_module(module)
+    leaf = copy_leaf(module)
     leaf.__class__ = _leaf_class(type(module), op if weight_quantizer is not None else None)  # type: ignore[arg-type]
     if weight_quantizer is not None:
         leaf.weight_quantizer = weight_quantizer

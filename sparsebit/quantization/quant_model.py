@@ -24,7 +24,7 @@ from sparsebit.progress import length, progress
 from sparsebit.quantization.algorithms import AdaRoundLayers, Algorithm, Job, Stage, make_algorithms
 from sparsebit.quantization.algorithms.reconstruction import Reconstruction
 from sparsebit.quantization.batches import as_call, as_fed, to_device
-from sparsebit.quantization.bn_tuning import fold_tuned, tune_batch_norm
+from sparsebit.quantization.bn_tuning import fold_tuned, statistics_of, tune_batch_norm
 from sparsebit.quantization.calibrate import Calibration
 from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
 from sparsebit.quantization.compare import Checker, operator_errors
@@ -88,6 +88,7 @@ class QuantModel(nn.Module):
     ) -> None:
         super().__init__()
         self._frozen_norms, self._distillation = False, None
+        self._batch_norms: dict[str, tuple[Tensor, Tensor]] = {}
         self.cfg = parse_qconfig(config)
         self.device = torch.device(self.cfg.DEVICE)
         positional = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
@@ -106,6 +107,7 @@ class QuantModel(nn.Module):
         known = Layers(gm, target).layers()
         if self.cfg.SCHEDULE.FUSE_BN and not self.cfg.SCHEDULE.BN_TUNING:
             with evaluating(gm):
+                self._batch_norms = statistics_of(gm)
                 run_passes(gm, (fold_batch_norm, remove_dead_nodes))
         owned = replace_registered(gm, self.cfg)
         build_own_quantizers(gm, self.cfg, Layers(gm, target), owned)
@@ -235,7 +237,7 @@ class QuantModel(nn.Module):
 
     def _job(self, calibration: Calibration, folder: str | os.PathLike[str] | None) -> Job:
         place = Path(folder) if folder is not None else None
-        return Job(self.model, self.plan, self.quantizers, calibration.inputs, place)
+        return Job(self.model, self.plan, self.quantizers, calibration.inputs, place, self._batch_norms)
 
     def _recovery(self, stage: Stage) -> list[Algorithm]:
         """The algorithms of one stage: those of the config, and AdaRound where a weight's quantizer is one."""

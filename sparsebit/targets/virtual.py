@@ -57,7 +57,7 @@ VIRTUAL = Target(
         },
         **{
             op: OpRule(because="computes on its input", source=_SOURCE)
-            for op in (*_OTHERS, *sorted(_ACTIVATIONS))
+            for op in (*_OTHERS, *sorted(_ACTIVATIONS - {"batch_norm"}))
         },
         **{
             op: OpRule(when="if_asked", because="A.QADD.ENABLE_QUANT asks for it", source=_SOURCE)

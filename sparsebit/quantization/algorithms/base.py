@@ -27,7 +27,8 @@ class Job:
     """A graph with quantizers, and the calibration inputs, which may be read as often as needed.
 
     ``inputs`` gives (args, kwargs) of one call after another, from memory or disk. ``folder`` is where finished parts
-    of the work are kept, so that a run that was killed goes on from there; None keeps nothing.
+    of the work are kept, so that a run that was killed goes on from there; None keeps nothing. ``batch_norms`` are mean
+    and standard deviation of the results of layers that had one before it was folded, by node.
     """
 
     gm: QuantGraph
@@ -35,6 +36,7 @@ class Job:
     quantizers: Mapping[str, Quantizer]
     inputs: Stored
     folder: Path | None = None
+    batch_norms: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     shown: bool | None = None
     notes: list[str] = field(default_factory=list)
 

@@ -28,6 +28,16 @@ def merge_across_processes(
     return reduce(observer.merge, states)
 
 
+def everywhere(fact: bool) -> bool:
+    """Whether something holds in every process; each of them learns it, so that all can stop together."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return fact
+    backend = torch.distributed.get_backend()
+    holds = torch.tensor([int(fact)], device="cuda" if backend == "nccl" else "cpu")
+    torch.distributed.all_reduce(holds, op=torch.distributed.ReduceOp.MIN)
+    return bool(holds.item())
+
+
 def _gather(tensor: Tensor, group: torch.distributed.ProcessGroup | None) -> list[Tensor]:
     tensor = tensor.contiguous()
     gathered = [torch.empty_like(tensor) for _ in range(torch.distributed.get_world_size(group))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
@@ -16,6 +17,13 @@ from sparsebit.targets.moving import only_moves
 
 # Their second operand, where it is a parameter, makes them a linear layer.
 _PRODUCTS = frozenset({"matmul", "addmm", "baddbmm", "grouped_mm"})
+# Whatever they are given; asked only where no run has told.
+_GIVE_INTEGERS = frozenset(
+    {
+        *("argmax", "argmin", "argsort", "bincount", "bucketize", "count_nonzero", "nonzero", "one_hot"),
+        *("all", "any", "searchsorted", "randint", "randint_like", "randperm", "multinomial"),
+    }
+)
 
 
 class Layers:
@@ -27,6 +35,9 @@ class Layers:
         self.calls: dict[Node, OpCall] = {
             node: call for node in self.nodes if node.op.startswith("call_") and (call := bind(gm, node))
         }
+        self._floats: dict[Node, bool] = {}
+        for node in self.nodes:  # in order, so that no answer has to look far back
+            self._floats[node] = self._holds_floats(node)
         weighted = [node for node, call in self.calls.items() if self.is_weighted(call)]
         self.first_and_last = {weighted[0], weighted[-1]} if weighted else set()
         self.masked = self._masked()
@@ -87,6 +98,9 @@ class Layers:
 
     def holds_floats(self, node: Node) -> bool:
         """Whether a node's value is one tensor of floating point; taken to be so where nothing was recorded."""
+        return self._floats[node]
+
+    def _holds_floats(self, node: Node) -> bool:
         value = node.meta.get("value")
         if isinstance(value, TensorInfo):
             return value.dtype.is_floating_point
@@ -97,8 +111,12 @@ class Layers:
         call = self.calls.get(node)
         if call is None:
             return True
-        if call.spec.family in ("size", "compare", "create"):
+        if call.spec.family in ("size", "compare", "create") or call.spec.name in _GIVE_INTEGERS:
             return False
+        if call.spec.family == "cast":
+            kinds = [value for value in call.arguments.values() if isinstance(value, torch.dtype)]
+            if kinds:
+                return kinds[0].is_floating_point
         inputs = call.activations
         if call.spec.name == "getitem" and inputs:  # of a tuple, or of sizes
             return all(self.holds_floats(source) for source in inputs) or self.moves(inputs[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from torch import nn
 from torch.fx import Node
 
 from sparsebit.config import QConfig, TensorSpec
@@ -34,7 +35,9 @@ def plan_weights(
         elif spec.enabled:
             assert call.weight_name is not None
             tensor = fetch_tensor(layers.gm, call.weight_name)
-            key = (id(tensor), *channel_axis(call))
+            # A parametrized weight is computed whenever it is looked at, so only its name is the same.
+            same = id(tensor) if isinstance(tensor, nn.Parameter) else call.weight_name
+            key = (same, *channel_axis(call))
             readers.setdefault(key, []).append(_Reader(node, call, spec, rule.because))
     planned: list[PlannedTensor] = []
     for sharing in readers.values():

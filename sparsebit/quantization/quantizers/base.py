@@ -23,7 +23,7 @@ from sparsebit.quantization.granularity import (
 )
 from sparsebit.quantization.numerics import GridSpec, QParams, fake_quantize, integer_range
 from sparsebit.quantization.observers import OBSERVERS, CalibrationError, Observer, observe
-from sparsebit.quantization.observers.distributed import merge_across_processes
+from sparsebit.quantization.observers.distributed import everywhere, merge_across_processes
 from sparsebit.registry import Registry
 
 Kind = TypeVar("Kind", bound="type[Quantizer]")
@@ -211,7 +211,7 @@ class Quantizer(nn.Module):
         """Turn what was seen, here and in every other process, into a grid."""
         if self.rows.kind == "token":
             return
-        if self._state is None:
+        if not everywhere(self._state is not None):
             raise SparsebitError(
                 f"{self.name!r} saw no data",
                 expected="at least one batch between prepare_calibration() and calc_qparams()",

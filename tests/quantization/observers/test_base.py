@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from sparsebit.config import load_qconfig
+from sparsebit.config.names import OBSERVER_RULES, STATIC_A, NameRule
 from sparsebit.errors import ConfigError, RegistryError, SparsebitError
 from sparsebit.quantization.numerics import GridSpec
 from sparsebit.quantization.observers import (
@@ -24,6 +27,7 @@ from sparsebit.quantization.observers import (
     register_observer,
 )
 from sparsebit.quantization.observers.base import extremes
+from tests.config.strategies import activations, plain_config
 
 
 def test_the_names_of_configurations_are_there() -> None:
@@ -31,6 +35,7 @@ def test_the_names_of_configurations_are_there() -> None:
     assert OBSERVERS["MINMAX"] is MinMax
 
 
+@pytest.mark.usefixtures("clean")
 def test_observers_of_others_register_and_are_used() -> None:
     @register_observer("median")
     @dataclass(frozen=True)
@@ -49,13 +54,90 @@ def test_observers_of_others_register_and_are_used() -> None:
         def finish(self, state: Range, grid: GridSpec) -> Range:
             return state
 
-    try:
-        found = observe(OBSERVERS["median"](), torch.tensor([[1.0, 2.0, 9.0]]), GridSpec())
-        assert found.hi.tolist() == [2.0]
-        with pytest.raises(RegistryError, match="observer 'median' is already taken"):
-            register_observer("median")(Median)
-    finally:
-        OBSERVERS.remove("median")
+    found = observe(OBSERVERS["median"](), torch.tensor([[1.0, 2.0, 9.0]]), GridSpec())
+    assert found.hi.tolist() == [2.0]
+    with pytest.raises(RegistryError, match="observer 'median' is already taken"):
+        register_observer("median")(Median)
+    register_observer("median", replace=True)(Median)
+
+
+@pytest.fixture
+def clean() -> Iterator[None]:
+    """Take out again what a test registers."""
+    kinds, rules = dict(OBSERVERS), dict(OBSERVER_RULES)
+    yield
+    for registry, before in ((OBSERVERS, kinds), (OBSERVER_RULES, rules)):
+        for name in set(registry) - set(before):
+            registry.remove(name)
+        for name, item in before.items():
+            registry.register(name, replace=True)(item)
+
+
+@pytest.mark.usefixtures("clean")
+def test_the_name_may_be_an_attribute_of_the_class() -> None:
+    @register_observer
+    @dataclass(frozen=True, kw_only=True)
+    class Wider(MinMax):
+        TYPE = "Some-What wider"
+        factor: float = 1.5
+
+    assert OBSERVERS["somE_whaT_wider"] is Wider
+    side = activations(OBSERVER={"TYPE": "some-what WIDER", "OPTIONS": {"factor": 2}})
+    spec = load_qconfig(plain_config(A=side)).spec_for("A", names=["conv"], op="conv2d")
+    assert OBSERVERS[spec.observer](**spec.observer_options) == Wider(factor=2)
+    with pytest.raises(ConfigError, match=r"(?s)OPTIONS\.facotr: .*did you mean 'factor'"):
+        load_qconfig(plain_config(A=activations(OBSERVER={**side["OBSERVER"], "OPTIONS": {"facotr": 2}})))
+    with pytest.raises(ConfigError, match="gathered beforehand"):
+        load_qconfig(plain_config(A=side | {"QSCHEME": "per-token-symmetric"}))
+
+
+@pytest.mark.usefixtures("clean")
+def test_where_it_can_be_used_is_known_from_what_it_is() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Slower(MovingAverage):
+        ema_ratio: float = 0.99
+
+    register_observer("slower")(Slower)
+    assert OBSERVER_RULES["slower"].schemes == {"A": STATIC_A}
+    register_observer("slower", replace=True, rule=NameRule(schemes={"A": ("per-tensor-affine",)}))(Slower)
+    assert OBSERVER_RULES["slower"].schemes == {"A": ("per-tensor-affine",)}
+    register_observer("slower", replace=True)(Slower)  # says nothing new, except for its options
+    assert OBSERVER_RULES["slower"].schemes == {"A": ("per-tensor-affine",)}
+    assert OBSERVER_RULES["slower"].options == ("ema_ratio",)
+
+    class Plain(MinMax):
+        def __init__(self, factor: float = 2) -> None:
+            self.factor = factor
+
+    register_observer("plain")(Plain)
+    assert OBSERVER_RULES["plain"].options is None  # nobody can tell, so none is refused
+
+
+@pytest.mark.parametrize("name", sorted(OBSERVERS))
+def test_a_configuration_may_give_every_field(name: str) -> None:
+    """The table of the configuration, which imports no torch, says the same as the classes."""
+    assert OBSERVER_RULES[name].options == tuple(field.name for field in fields(OBSERVERS[name]))
+
+
+def test_what_cannot_be_registered() -> None:
+    with pytest.raises(RegistryError, match=r"(?s)Nameless has no name .*an attribute TYPE"):
+
+        @register_observer
+        class Nameless(MinMax):
+            pass
+
+    with pytest.raises(RegistryError, match="Old is not an observer: it has no init, update, merge, finish"):
+
+        @register_observer  # type: ignore[type-var]
+        class Old:
+            TYPE = "old"
+
+            def calc_minmax(self) -> None: ...
+
+    with pytest.raises(RegistryError, match="observer 'kl_histogram' is already taken"):
+        register_observer("KL")(MinMax)
+    assert "old" not in OBSERVERS
+    assert "old" not in OBSERVER_RULES
 
 
 def test_a_whole_tensor_is_observed_by_the_way_made_for_it() -> None:
@@ -70,6 +152,9 @@ def test_a_whole_tensor_is_observed_by_the_way_made_for_it() -> None:
         (lambda: MovingAverage(ema_ratio=1.0), "0 <= ema_ratio < 1"),
         (lambda: Percentile(alpha=-0.1), "0 <= alpha < 1"),
         (lambda: Percentile(bins=1000), "a power of two from 64 to 8192"),
+        (lambda: Percentile(bins=1024.0), "a power of two"),  # type: ignore[arg-type]
+        (lambda: MSE(steps="many"), "not numbers"),  # type: ignore[arg-type]
+        (lambda: KLHistogram(candidates=1.5), "a whole number"),  # type: ignore[arg-type]
         (lambda: MSE(steps=0), "steps >= 1"),
         (lambda: MSE(steps=200), "shrink to nothing"),
         (lambda: KLHistogram(candidates=0), "at least 1"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sparsebit.quantization.observers import Percentile
+from sparsebit.quantization.observers.histogram import SMALLEST_EXPONENT
 from tests.quantization.observers.data import NAMES, draw, measure
 
 
@@ -21,7 +22,7 @@ def reference(x: Tensor, alpha: float) -> tuple[float, float]:
 
 
 def check(x: Tensor, alpha: float) -> None:
-    bin_width = 2 * float(x.abs().max()) / 2048
+    bin_width = max(2 * float(x.abs().max()), 2.0**SMALLEST_EXPONENT) / 2048
     lo, hi = measure(Percentile(alpha=alpha), x)
     expected_lo, expected_hi = reference(x, alpha)
     assert float(lo) == pytest.approx(expected_lo, abs=bin_width)
@@ -37,8 +38,13 @@ def test_it_is_the_kth_value_to_a_bin(kind: str, alpha: float) -> None:
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=60), st.floats(0, 0.9))
 def test_on_few_values_too(values: list[float], alpha: float) -> None:
-    x = torch.tensor(values)
-    check(torch.where(x.abs() < 1e-30, 0, x), alpha)
+    check(torch.tensor(values), alpha)
+
+
+def test_numbers_too_small_for_bins_of_their_own_share_one() -> None:
+    x = torch.tensor([1e-40, 1e-35, 1e-32])
+    check(x, 0.5)
+    assert float(measure(Percentile(alpha=0.5), x).hi) <= 2.0**SMALLEST_EXPONENT / 2048
 
 
 def test_nothing_is_clipped_when_the_share_is_less_than_a_value() -> None:

@@ -45,7 +45,9 @@ def find_blocks(gm: GraphModule, granularity: Granularity = "block", largest: in
 class _Cutter:
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
-        self.nodes: list[Node] = [node for node in gm.graph.nodes if node.op.startswith("call_")]
+        self.nodes: list[Node] = [
+            node for node in gm.graph.nodes if node.op.startswith("call_") and not _holds_weight(gm, node)
+        ]
         self.weights = {node: self._weights_of(node) for node in self.nodes}
         self.computed: set[Node] = set()  # by some layer, directly or not
         for node in self.nodes:
@@ -119,7 +121,7 @@ class _Cutter:
             source
             for node in nodes
             for source in node.all_input_nodes
-            if source not in inside and source.op != "get_attr"
+            if source not in inside and source.op != "get_attr" and not _holds_weight(self.gm, source)
         )
         outputs = [node for node in nodes if any(user not in inside for user in node.users)]
         return [Block(nodes, tuple(inputs), tuple(outputs), tuple(dict.fromkeys(weights)))]
@@ -130,10 +132,22 @@ def extract(gm: GraphModule, block: Block) -> fx.GraphModule:
     graph, twins = fx.Graph(), dict[Node, Node]()
     for source in block.inputs:
         twins[source] = graph.placeholder(source.name)
-    needed = {s for node in block.nodes for s in node.all_input_nodes if s.op == "get_attr"}
-    for source in sorted(needed - set(block.nodes), key=lambda n: n.name):
+    direct = [source for node in block.nodes for source in node.all_input_nodes]
+    weights = [source for source in direct if _holds_weight(gm, source)]
+    held = [source for source in direct if source.op == "get_attr"]
+    for source in dict.fromkeys([*held, *(weight.all_input_nodes[0] for weight in weights)]):
         twins[source] = graph.get_attr(str(source.target))
+    for source in dict.fromkeys(weights):
+        twins[source] = graph.node_copy(source, twins.__getitem__)
     for node in block.nodes:
         twins[node] = graph.node_copy(node, twins.__getitem__)
     graph.output(tuple(twins[node] for node in block.outputs))
     return fx.GraphModule(gm, graph)
+
+
+def _holds_weight(gm: GraphModule, node: Node) -> bool:
+    """Whether a node is the quantizer of a weight that a function uses: it goes wherever the weight is read."""
+    if node.op != "call_module":
+        return False
+    module = gm.get_submodule(str(node.target))
+    return isinstance(module, Quantizer) and module.side == "W"

@@ -1,0 +1,5 @@
+"""Bias correction."""
+
+from sparsebit.quantization.algorithms.bias_correction.apply import BiasCorrection
+
+__all__ = ["BiasCorrection"]

@@ -1,0 +1,144 @@
+"""Give each layer back the mean that rounding took from its result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from sparsebit.errors import ConfigError
+from sparsebit.graph.ops import bind
+from sparsebit.progress import progress
+from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
+from sparsebit.quantization.algorithms.bias_correction.core import clipped_normal_mean, shift_of
+from sparsebit.quantization.algorithms.layers import (
+    Layer,
+    channel_axis,
+    find_layers,
+    is_quantizer,
+    per_channel,
+)
+from sparsebit.quantization.algorithms.reconstruction.blocks import extract, find_blocks
+from sparsebit.quantization.algorithms.reconstruction.streams import Streams
+
+Method = Literal["empirical", "analytic"]
+CHUNK = 64
+
+
+@register_algorithm
+@dataclass(frozen=True, kw_only=True)
+class BiasCorrection(Algorithm):
+    """Adds to each bias what the mean of the layer's result has moved by.
+
+    ``empirical`` measures both means on the calibration data, layer after layer, behind what is already corrected.
+    ``analytic`` needs no data: the inputs' means follow from the batch norm (folded since) and the activation in front.
+    """
+
+    NAME = "bias_correction"
+
+    method: Method = "empirical"
+
+    def __post_init__(self) -> None:
+        if self.method not in ("empirical", "analytic"):
+            raise ConfigError("bias_correction: method", expected="empirical or analytic", got=self.method)
+
+    def apply(self, job: Job) -> None:
+        """Correct every layer."""
+        layers = {layer.node: layer for layer in find_layers(job.gm) if not layer.transposed}
+        if self.method == "analytic":
+            _analytic(job, layers)
+        else:
+            _empirical(job, layers)
+
+
+def _correct(layer: Layer, shift: Tensor) -> None:
+    bias = layer.bias
+    layer.set(bias=shift if bias is None else bias.double() + shift)
+
+
+def _empirical(job: Job, layers: dict[Node, Layer]) -> None:
+    blocks = find_blocks(job.gm, "layer")
+    inputs = [(args, kwargs) for args, kwargs in job.inputs]
+    switches = {quantizer: quantizer.use_quant for quantizer in job.quantizers.values()}
+    for quantizer in switches:
+        quantizer.use_quant = quantizer.calibrated
+    try:
+        streams = Streams(job.gm, inputs, blocks, CHUNK)
+        for index, block in enumerate(progress(blocks, "correcting biases", shown=job.shown)):
+            module = extract(job.gm, block)
+            streams.targets(block, module, switches)
+            for node in block.nodes:
+                if node in layers:
+                    _correct(layers[node], _measured_shift(job, block, node, layers[node], streams, switches))
+                    module = extract(job.gm, block)
+            streams.advance(index, block, module)
+    finally:
+        for quantizer, on in switches.items():
+            quantizer.use_quant = on
+
+
+def _measured_shift(
+    job: Job, block: Any, node: Node, layer: Layer, streams: Streams, switches: dict[Any, bool]
+) -> Tensor:
+    """Mean of the float result minus mean of the quantized one, for each channel."""
+    from dataclasses import replace
+
+    cut = block.nodes[: block.nodes.index(node) + 1]
+    part = extract(job.gm, replace(block, nodes=cut, outputs=(node,)))
+    means = []
+    for stream, on in ((streams.exact, False), (streams.rounded, True)):
+        for quantizer in switches:
+            quantizer.use_quant = on and quantizer.calibrated
+        total, count = torch.zeros(()), 0
+        with torch.no_grad():
+            for values in stream:
+                (result,) = part(*(values[source] for source in block.inputs))
+                axis = channel_axis(layer, result.dim())
+                sums = per_channel(result, axis, lambda rows: rows.double().sum(1))
+                total = total.to(sums.device) + sums
+                count += result.numel() // len(sums)
+        means.append(total / max(count, 1))
+    for quantizer in switches:
+        quantizer.use_quant = quantizer.calibrated
+    return means[0] - means[1]
+
+
+def _analytic(job: Job, layers: dict[Node, Layer]) -> None:
+    corrected = 0
+    statistics = job.batch_norms
+    for layer in layers.values():
+        mean = _expected_input(job, layer, statistics)
+        if mean is None or mean.numel() != layer.weight.shape[1] * layer.groups:
+            continue
+        error = layer.quantizer.snap(layer.weight).double() - layer.weight.double()
+        _correct(layer, -shift_of(error, mean.to(error), layer.groups))
+        corrected += 1
+    job.notes.append(f"corrected {corrected} of {len(layers)} biases from batch norm")
+
+
+def _expected_input(job: Job, layer: Layer, statistics: Mapping[str, tuple[Tensor, Tensor]]) -> Tensor | None:
+    """The mean of what a layer reads, from the batch norm that was folded into the layer before it."""
+    low, high = -math.inf, math.inf
+    source = layer.call.activations[0]
+    for _ in range(8):
+        call = bind(job.gm, source) if source.op.startswith("call_") else None
+        if source.name in statistics:
+            mean, std = statistics[source.name]
+            return (
+                clipped_normal_mean(mean.double(), std.double().abs(), low, high)
+                if low == 0
+                else mean.double()
+            )
+        if is_quantizer(job.gm, source):
+            (source,) = source.all_input_nodes
+        elif call is not None and call.spec.name in ("relu", "relu6"):
+            low, high = 0.0, 6.0 if call.spec.name == "relu6" else math.inf
+            source = call.activations[0]
+        else:
+            return None
+    return None

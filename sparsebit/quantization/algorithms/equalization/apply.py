@@ -1,0 +1,176 @@
+"""Equalize the ranges of channels between pairs of layers, without changing what the model computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+from sparsebit.graph.ops import OpCall, bind
+from sparsebit.quantization.algorithms.base import Algorithm, Job, Stage, register_algorithm
+from sparsebit.quantization.algorithms.equalization.core import equalizing_scales
+from sparsebit.quantization.algorithms.layers import Layer, find_layers, is_quantizer, only_reader
+
+# f(s * x) = s * f(x) for every positive s, channel by channel.
+_HOMOGENEOUS = frozenset(
+    {"relu", "leaky_relu", "prelu", "identity", "dropout", "contiguous", "clone", "detach"}
+)
+_POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool")
+_CLIPS = ("relu6", "hardtanh", "clamp")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two layers, and the clipping activations between them, whose limits must follow the scales."""
+
+    first: Layer
+    second: Layer
+    clips: tuple[Node, ...]
+
+
+@register_algorithm
+@dataclass(frozen=True, kw_only=True)
+class Equalization(Algorithm):
+    """Moves range from channels that have much of it to those that have little, through ReLU, PReLU and ReLU6.
+
+    A ReLU6 becomes a ReLU with a limit for each channel, so the float model computes what it did. Runs ``rounds``
+    times over all pairs, since a layer in the middle belongs to two.
+    """
+
+    NAME = "equalization"
+    stage: Stage = "before"  # type: ignore[misc]
+
+    rounds: int = 10
+
+    def apply(self, job: Job) -> None:
+        """Equalize every pair."""
+        pairs = find_pairs(job.gm)
+        total: dict[Node, Tensor] = {}
+        for _ in range(self.rounds):
+            for pair in pairs:
+                scales = _equalize(pair)
+                for clip in pair.clips:
+                    total[clip] = total.get(clip, torch.ones_like(scales)) * scales
+        for clip, scales in total.items():
+            _limit_channels(job.gm, clip, scales)
+        if total:
+            job.gm.graph.lint()
+            job.gm.recompile()
+        job.notes.append(f"equalized {len(pairs)} pairs of layers")
+
+
+def find_pairs(gm: GraphModule) -> list[Pair]:
+    """Layers whose result reaches exactly one other layer, channel by channel, through what scales along."""
+    layers = {layer.node: layer for layer in find_layers(gm)}
+    pairs = []
+    for layer in layers.values():
+        if layer.transposed or (layer.groups > 1 and not layer.depthwise):
+            continue
+        node, clips = layer.node, list[Node]()
+        while (reader := only_reader(gm, node)) is not None and reader not in layers:
+            kind = _passes(gm, reader)
+            if kind is None:
+                break
+            clips += [reader] if kind == "clip" else []
+            node = reader
+        second = layers.get(reader) if reader is not None else None
+        if second is None or second.transposed or _channels_in(second) != len(layer.weight):
+            continue
+        if second.groups > 1 and not second.depthwise:
+            continue
+        if (layer.call.spec.family == "linear") == (second.call.spec.family == "linear"):
+            pairs.append(Pair(layer, second, tuple(clips)))
+    return pairs
+
+
+def _passes(gm: GraphModule, node: Node) -> str | None:
+    if is_quantizer(gm, node):
+        return "scales"
+    call = bind(gm, node)
+    if call is None:
+        return None
+    name = call.spec.name
+    if name in _HOMOGENEOUS or name.startswith(_POOLS):
+        return "scales"
+    if name in _CLIPS and _bounds(call) is not None:
+        return "clip"
+    if (
+        name == "pad"
+        and call.arguments.get("mode", "constant") == "constant"
+        and not call.arguments.get("value")
+    ):
+        return "scales"
+    return None
+
+
+def _bounds(call: OpCall) -> float | None:
+    """The upper bound of a clip that starts at zero."""
+    if call.spec.name == "relu6":
+        return 6.0
+    low, high = (
+        call.arguments.get(name) for name in (("min", "max") if call.spec.name == "clamp" else _HARDTANH)
+    )
+    return float(high) if low == 0 and isinstance(high, (int, float)) else None
+
+
+_HARDTANH = ("min_val", "max_val")
+
+
+def _channels_in(layer: Layer) -> int:
+    return len(layer.weight) if layer.depthwise else layer.weight.shape[1] * layer.groups
+
+
+def _equalize(pair: Pair) -> Tensor:
+    """Rescale both layers; returns what the first was divided by."""
+    first, second = pair.first.weight.double(), pair.second.weight.double()
+    into = first.flatten(1).abs().amax(1)
+    out = (
+        second.flatten(1).abs().amax(1)
+        if pair.second.depthwise
+        else second.movedim(1, 0).flatten(1).abs().amax(1)
+    )
+    scales = equalizing_scales(into, out)
+    bias = pair.first.bias
+    pair.first.set(
+        weight=first / _along(scales, first.dim(), 0), bias=None if bias is None else bias.double() / scales
+    )
+    pair.second.set(weight=second * _along(scales, second.dim(), 0 if pair.second.depthwise else 1))
+    return scales
+
+
+def _along(values: Tensor, ndim: int, axis: int) -> Tensor:
+    return values.reshape([-1 if dim == axis else 1 for dim in range(ndim)])
+
+
+def _limit_channels(gm: GraphModule, clip: Node, scales: Tensor) -> None:
+    """Clip each channel where it now belongs."""
+    call = bind(gm, clip)
+    assert call is not None
+    bound = _bounds(call)
+    assert bound is not None
+    home = f"{clip.name}_limits"
+    ndim = len(clip.meta["value"].shape) if "value" in clip.meta else 4
+    limits = _along((bound / scales).float(), ndim, 1)
+    gm.add_module(home, ChannelClip(limits.to(next(gm.parameters()))))
+    source = call.activations[0]
+    with gm.graph.inserting_before(clip):
+        new = gm.graph.create_node("call_module", home, (source,), {}, name=home)
+    new.meta = dict(clip.meta)
+    clip.replace_all_uses_with(new)
+    gm.graph.erase_node(clip)
+
+
+class ChannelClip(nn.Module):
+    """ReLU with a limit for each channel."""
+
+    limits: Tensor
+
+    def __init__(self, limits: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("limits", limits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """min(max(x, 0), limit)."""
+        return torch.minimum(torch.relu(x), self.limits)

@@ -1,0 +1,155 @@
+"""The layers of a quantized graph as recovery steps see them: weight, bias, what comes before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+from sparsebit.graph.ops import OpCall, bind, find_op
+from sparsebit.graph.ops.spec import fetch_tensor
+from sparsebit.quantization.quantizers import Quantizer
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution or linear layer with a quantized weight: a module of the graph, or a function with parameters."""
+
+    gm: GraphModule
+    node: Node
+    call: OpCall
+    weight_path: str
+    quantizer: Quantizer
+
+    @property
+    def weight(self) -> Tensor:
+        """The float weight."""
+        return fetch_tensor(self.gm, self.weight_path).detach()
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias, if there is one."""
+        return fetch_tensor(self.gm, self.call.bias_name).detach() if self.call.bias_name else None
+
+    @property
+    def groups(self) -> int:
+        """1, or those of a convolution."""
+        groups = self.call.arguments.get("groups", 1)
+        assert isinstance(groups, int)
+        return groups
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether every channel is convolved for itself."""
+        return self.groups > 1 and self.groups == self.weight.shape[0] and self.weight.shape[1] == 1
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the weight is [in, out / groups, ...]."""
+        return self.call.spec.weight_axes != (0, 1)
+
+    def set(self, *, weight: Tensor | None = None, bias: Tensor | None = None) -> Layer:
+        """Give it another weight or bias. The user's model, which shared the old ones, keeps those."""
+        if weight is not None:
+            _put(self.gm, self.weight_path, weight.to(self.weight.dtype))
+        if bias is None:
+            return self
+        if self.call.bias_name is not None:
+            _put(self.gm, self.call.bias_name, bias.to(self.weight.dtype))
+            return self
+        path = f"{self.weight_path.rpartition('weight')[0]}bias"
+        if self.node.op == "call_module":
+            _put(self.gm, path, bias.to(self.weight.dtype))
+        else:
+            _pass_bias(self.gm, self.node, f"{self.weight_path}_bias", bias.to(self.weight.dtype))
+        call = bind(self.gm, self.node)
+        assert call is not None
+        return replace(self, call=call)
+
+
+def _put(gm: GraphModule, path: str, value: Tensor) -> None:
+    """Another parameter at a path; the graph's modules are its own, only parameters are shared."""
+    owner, _, name = path.rpartition(".")
+    module = gm.get_submodule(owner)
+    module._parameters[name] = nn.Parameter(value)
+    module.__dict__.pop(name, None)
+
+
+def _pass_bias(gm: GraphModule, node: Node, path: str, bias: Tensor) -> None:
+    """Let a function that was called without a bias take one."""
+    owner, _, name = path.rpartition(".")
+    gm.get_submodule(owner).register_parameter(name, nn.Parameter(bias))
+    first = next(n for n in gm.graph.nodes if n.op != "placeholder")
+    with gm.graph.inserting_before(first):
+        held = gm.graph.get_attr(path)
+    if len(node.args) > 2:
+        node.update_arg(2, held)
+    else:
+        node.update_kwarg("bias", held)
+    gm.recompile()
+
+
+def find_layers(gm: GraphModule) -> Iterator[Layer]:
+    """Every such layer, in order; one that is called twice, or whose weight is tied, is left out."""
+    owners: dict[int, int] = {}
+    for module in gm.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    readers: dict[str, list[tuple[Node, Quantizer]]] = {}
+    for node in gm.graph.nodes:
+        for path, quantizer in _weight_of(gm, node):
+            readers.setdefault(path, []).append((node, quantizer))
+    for path, uses in readers.items():
+        (node, quantizer), call = uses[0], bind(gm, uses[0][0])
+        if len(uses) != 1 or call is None or quantizer.fake_fused:
+            continue
+        if call.spec.family not in ("conv", "linear") or owners.get(id(fetch_tensor(gm, path))) != 1:
+            continue
+        yield Layer(gm, node, call, path, quantizer)
+
+
+def _weight_of(gm: GraphModule, node: Node) -> Iterator[tuple[str, Quantizer]]:
+    if node.op == "call_module":
+        quantizer = getattr(gm.get_submodule(str(node.target)), "weight_quantizer", None)
+        if isinstance(quantizer, Quantizer):
+            yield f"{node.target}.weight", quantizer
+    elif node.op == "call_function":
+        for source in node.all_input_nodes:
+            module = gm.get_submodule(str(source.target)) if source.op == "call_module" else None
+            if isinstance(module, Quantizer) and module.side == "W":
+                yield str(source.all_input_nodes[0].target), module
+
+
+def is_quantizer(gm: GraphModule, node: Node) -> bool:
+    """Whether a node is a quantizer of an activation."""
+    return node.op == "call_module" and isinstance(gm.get_submodule(str(node.target)), Quantizer)
+
+
+def only_reader(gm: GraphModule, node: Node) -> Node | None:
+    """The one node that reads the numbers of this one; who only asks for its size does not count."""
+    readers = [user for user in node.users if (spec := find_op(gm, user)) is None or spec.family != "size"]
+    return readers[0] if len(readers) == 1 else None
+
+
+def channel_axis(layer: Layer, ndim: int) -> int:
+    """Where the channels of a layer's result are: the last axis of a linear layer, else the second."""
+    return ndim - 1 if layer.call.spec.family == "linear" else ndim - (layer.weight.dim() - 1)
+
+
+def per_channel(x: Tensor, axis: int, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+    """``reduce`` over everything but one axis, as [C]; it gets [C, N]."""
+    return reduce(x.detach().movedim(axis, 0).flatten(1))
+
+
+def watch(gm: GraphModule, inputs: object, wanted: dict[str, Callable[[Tensor], None]]) -> None:
+    """Run the calibration inputs through the graph, quantizers as they are, and show it the tensors by node name."""
+    from sparsebit.graph.run import Runner
+
+    runner = Runner(gm)
+    with torch.no_grad():
+        for args, kwargs in inputs:  # type: ignore[attr-defined]
+            runner.run_call(args, kwargs, watch=wanted)

@@ -1,0 +1,125 @@
+"""Move the difficulty of outlier channels from activations into weights, through the norm before them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+from sparsebit.errors import ConfigError
+from sparsebit.graph.ops import find_op
+from sparsebit.graph.ops.spec import fetch_tensor
+from sparsebit.graph.passes.edit import copy_module, set_module, set_tensor
+from sparsebit.quantization.algorithms.base import Algorithm, Job, Stage, register_algorithm
+from sparsebit.quantization.algorithms.layers import Layer, find_layers, is_quantizer, per_channel, watch
+from sparsebit.quantization.algorithms.smoothquant.core import smoothing_scales
+
+_NORMS = ("layer_norm", "rms_norm")
+_PASS = ("dropout", "identity", "contiguous")
+
+
+@register_algorithm
+@dataclass(frozen=True, kw_only=True)
+class SmoothQuant(Algorithm):
+    """Divides each channel of a norm's result by a scale and multiplies it into the linear layers that read it.
+
+    ``alpha`` says how much of the difficulty moves; 0.5 shares it evenly. A norm whose result is also read by something
+    else (the residual stream of a post-norm transformer) is left alone.
+    """
+
+    NAME = "smoothquant"
+    stage: Stage = "before"  # type: ignore[misc]
+
+    alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise ConfigError("smoothquant: alpha", expected="from 0 to 1", got=str(self.alpha))
+
+    def apply(self, job: Job) -> None:
+        """Smooth every norm that only linear layers read."""
+        found = find_norms(job.gm)
+        largest: dict[str, Tensor] = {}
+
+        def see(name: str, x: Tensor) -> None:
+            seen = per_channel(x, x.dim() - 1, lambda rows: rows.abs().amax(1)).double()
+            largest[name] = torch.maximum(largest[name], seen) if name in largest else seen
+
+        watch(
+            job.gm,
+            job.inputs,
+            {node.name: (lambda x, name=node.name: see(name, x)) for node in found},  # type: ignore[misc]
+        )
+        for node, layers in found.items():
+            _smooth(job.gm, node, layers, largest[node.name], self.alpha)
+        job.notes.append(f"smoothed {len(found)} norms")
+
+
+def find_norms(gm: GraphModule) -> dict[Node, list[Layer]]:
+    """Norms with a weight of their own, and the linear layers that are all that reads them.
+
+    A norm that is written out counts by its last step, the product with its weight.
+    """
+    layers = {layer.node: layer for layer in find_layers(gm) if layer.call.spec.name == "linear"}
+    calls: dict[str, int] = {}
+    for node in gm.graph.nodes:
+        if node.op == "call_module":
+            calls[str(node.target)] = calls.get(str(node.target), 0) + 1
+    found: dict[Node, list[Layer]] = {}
+    for node in gm.graph.nodes:
+        weight = _norm_weight(gm, node, calls)
+        if weight is None or weight.dim() != 1:
+            continue
+        readers = _readers(gm, node)
+        if readers and all(reader in layers for reader in readers):
+            found[node] = [layers[reader] for reader in readers]
+    return found
+
+
+def _norm_weight(gm: GraphModule, node: Node, calls: dict[str, int]) -> Tensor | None:
+    spec = find_op(gm, node)
+    if spec is None:
+        return None
+    if node.op == "call_module" and spec.name in _NORMS and calls[str(node.target)] == 1:
+        return gm.get_submodule(str(node.target))._parameters.get("weight")
+    held = _product_with(node) if spec.name == "mul" and node.op == "call_function" else None
+    return fetch_tensor(gm, str(held.target)) if held is not None else None
+
+
+def _product_with(node: Node) -> Node | None:
+    """The parameter that a product is taken with, if nothing else reads it."""
+    held = [source for source in node.all_input_nodes if source.op == "get_attr"]
+    return held[0] if len(held) == 1 and len(held[0].users) == 1 and len(node.all_input_nodes) == 2 else None
+
+
+def _readers(gm: GraphModule, node: Node) -> list[Node]:
+    readers = []
+    for user in node.users:
+        spec = find_op(gm, user)
+        if is_quantizer(gm, user) or (spec is not None and spec.name in _PASS):
+            readers += _readers(gm, user)
+        elif spec is None or spec.family != "size":
+            readers.append(user)
+    return readers
+
+
+def _smooth(gm: GraphModule, node: Node, layers: list[Layer], activation: Tensor, alpha: float) -> None:
+    weight = torch.stack([layer.weight.double().abs().amax(0) for layer in layers]).amax(0)
+    scales = smoothing_scales(activation.to(weight.device), weight, alpha)
+    for layer in layers:
+        layer.set(weight=layer.weight.double() * scales)
+    held = _product_with(node) if node.op == "call_function" else None
+    if held is not None:
+        old = fetch_tensor(gm, str(held.target))
+        set_tensor(gm, str(held.target), (old.detach().double() / scales).to(old.dtype), old)
+        return
+    path = str(node.target)
+    norm = copy_module(gm.get_submodule(path))
+    for name in ("weight", "bias"):
+        parameter = norm._parameters.get(name)
+        if parameter is not None:
+            divided = (parameter.detach().double() / scales).to(parameter.dtype)
+            setattr(norm, name, nn.Parameter(divided))
+    set_module(gm, path, norm)

@@ -1,0 +1,57 @@
+"""What of a batch is the model's input."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from typing import Any
+
+import pytest
+import torch
+
+from sparsebit.errors import SparsebitError
+from sparsebit.quantization.batches import as_call, as_fed, to_device
+
+X, Y = torch.zeros(1), torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("batch", "args", "kwargs", "expected"),
+    [
+        (X, (X,), {}, ((X,), {})),
+        ((X, Y), (X,), {}, ((X,), {})),
+        ([X, Y], (X, X), {}, ((X, Y), {})),
+        ((X, Y), (), {}, ((X,), {})),
+        ({"a": X, "labels": Y}, (), {"a": X}, ((), {"a": X})),
+        (UserDict({"a": X, "b": Y}), (), {}, ((), {"a": X, "b": Y})),
+        ({"a": X}, ({"a": X},), {}, (({"a": X},), {})),
+        ({"a": X, "b": Y}, (X,), {"b": Y}, ((), {"a": X, "b": Y})),
+    ],
+)
+def test_inputs_are_told_by_the_example(batch: Any, args: Any, kwargs: Any, expected: Any) -> None:
+    assert as_call(batch, args, kwargs) == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "args", "kwargs", "words"),
+    [
+        ((X,), (X, X), {}, "1 items, the model takes 2"),
+        ({"b": X}, (), {"a": X}, "no 'a'"),
+        ((X, Y), (X,), {"b": Y}, "has to name them"),
+        ("text", (X,), {}, "cannot tell"),
+        (None, (X,), {}, "cannot tell"),
+    ],
+)
+def test_what_is_unclear_is_an_error_that_names_feed(batch: Any, args: Any, kwargs: Any, words: str) -> None:
+    with pytest.raises(SparsebitError, match=rf"{words}(.|\n)*feed="):
+        as_call(batch, args, kwargs)
+
+
+def test_what_feed_returns_is_taken_as_it_is() -> None:
+    assert as_fed(X) == ((X,), {}) and as_fed([X, Y]) == ((X, Y), {}) and as_fed({"a": X}) == ((), {"a": X})
+    with pytest.raises(SparsebitError, match="NoneType"):
+        as_fed(None)
+
+
+def test_to_device_reaches_every_tensor() -> None:
+    moved = to_device({"a": [X, (X, 3)], "b": None}, torch.device("meta"))
+    assert moved["a"][0].is_meta and moved["a"][1][0].is_meta and moved["a"][1][1] == 3

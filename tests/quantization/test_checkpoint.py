@@ -1,0 +1,215 @@
+"""Save and load: the same bits in another process, and nothing that cannot be trusted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.folder import ArtifactError
+from sparsebit.quantization import QUANTIZERS, QuantModel, parse_qconfig
+from tests.quantization.nets import CONFIGS, config, images, quantized, residual
+from tests.zoo import ZOO, outputs_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def tensors(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("target", sorted(CONFIGS))
+def test_a_round_trip_is_exact(target: str, tmp_path: Path) -> None:
+    qmodel = quantized(residual(), CONFIGS[target])
+    qmodel.save(tmp_path / "saved")
+    assert tensors(tmp_path / "saved") == {
+        "sparsebit.json",
+        *("state.safetensors", "constants.safetensors", "example.safetensors"),
+    }
+    other = residual(seed=1)
+    before = {name: value.clone() for name, value in other.state_dict().items()}
+    loaded = QuantModel.load(tmp_path / "saved", other)
+    assert torch.equal(loaded(images()), qmodel(images()))
+    assert loaded.plan == qmodel.plan and loaded.cfg == qmodel.cfg and str(loaded) == str(qmodel)
+    assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
+    loaded.set_quant()
+    qmodel.set_quant()
+    assert torch.equal(loaded(images()), qmodel(images()))
+
+
+# Weights under one name and two, recurrent ones, running statistics, keywords, functions torch does not name.
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("nasty_tied_embedding", "nasty_called_twice", "lstm_classifier", "nasty_nested_input"),
+        *("hf_llama_eager", "nasty_autograd_function", "nasty_scripted_function", "nasty_root_parameters"),
+        *("nasty_plain_tensor_attribute", "nasty_unregistered_modules", "nasty_non_persistent_buffer"),
+    ],
+)
+def test_unusual_models(name: str, tmp_path: Path) -> None:
+    entry = ZOO[name]
+    args, kwargs = entry.inputs(2)
+    qmodel = QuantModel(entry.make(), config(SCHEDULE={}), args, kwargs)
+    qmodel.prepare_calibration()
+    qmodel(*args, **kwargs)
+    qmodel.calc_qparams()
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    qmodel.save(tmp_path / "saved")
+    torch.manual_seed(1)
+    loaded = QuantModel.load(tmp_path / "saved", entry.make())
+    args, kwargs = entry.inputs(3)
+    with torch.no_grad():
+        pairs = zip(outputs_of(loaded(*args, **kwargs)), outputs_of(qmodel(*args, **kwargs)), strict=True)
+        assert all(torch.equal(got, expected) for got, expected in pairs)
+    assert len(list(loaded.parameters())) == len(list(qmodel.parameters())), "a tie was lost"
+
+
+@pytest.mark.parametrize("kind", sorted(QUANTIZERS))
+def test_every_quantizer_comes_back(kind: str, tmp_path: Path) -> None:
+    settings = config(SCHEDULE={"FUSE_BN": True})
+    for side in ("W", "A"):
+        changed = {**settings, side: {**settings[side], "QUANTIZER": {"TYPE": kind, "BIT": 8}}}
+        try:
+            settings = parse_qconfig(changed).to_dict()
+        except SparsebitError:
+            continue
+    if kind == "adaround":
+        settings = parse_qconfig(settings).to_dict()
+        pytest.skip("its reconstruction has tests of its own")
+    qmodel = quantized(residual(), settings)
+    qmodel.save(tmp_path / "saved")
+    loaded = QuantModel.load(tmp_path / "saved", residual(seed=1))
+    assert torch.equal(loaded(images()), qmodel(images()))
+
+
+def test_switches_bits_and_fusions_come_back(tmp_path: Path) -> None:
+    qmodel = quantized(on=False)
+    qmodel.model.fc.weight_quantizer.set_bit(4)
+    qmodel.model.conv2.input_quantizer.set_fake_fused()
+    qmodel.calibrate([images()], progress=False)
+    qmodel.set_quant(w_quant=True)
+    qmodel.save(tmp_path / "saved")
+    loaded = QuantModel.load(tmp_path / "saved", residual(seed=1))
+    assert loaded.model.fc.weight_quantizer.bit == 4 and loaded.model.conv2.input_quantizer.fake_fused
+    assert {n: q.is_enable for n, q in loaded.quantizers.items()} == {
+        n: q.is_enable for n, q in qmodel.quantizers.items()
+    }
+    assert torch.equal(loaded(images()), qmodel(images()))
+
+
+def test_an_uncalibrated_model_and_a_traced_one(tmp_path: Path) -> None:
+    QuantModel(residual(), config()).save(tmp_path / "traced")
+    loaded = QuantModel.load(tmp_path / "traced", residual(seed=1))
+    loaded.calibrate([images()], progress=False)
+    torch.testing.assert_close(loaded(images()), residual()(images()), rtol=1e-4, atol=1e-5)
+
+
+PROGRAM = """
+import sys, torch
+from sparsebit.quantization import QuantModel
+from tests.quantization.nets import images, residual
+from tests.zoo import ZOO
+torch.set_num_threads(1)
+loaded = QuantModel.load(sys.argv[1] + "/net", residual(seed=1))
+odd = QuantModel.load(sys.argv[1] + "/odd", ZOO["nasty_autograd_function"].make())
+x = ZOO["nasty_autograd_function"].inputs(2)[0]
+torch.save([loaded(images()), odd(*x)], sys.argv[1] + "/output.pt")
+"""
+
+
+def test_another_process_gets_the_same_bits(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    qmodel = quantized()
+    qmodel.save(tmp_path / "net")
+    entry = ZOO["nasty_autograd_function"]
+    odd = QuantModel(entry.make(), config(), *entry.inputs(2))
+    odd.save(tmp_path / "odd")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    net, other = torch.load(tmp_path / "output.pt", weights_only=True)
+    assert torch.equal(net, qmodel(images())) and torch.equal(other, odd(*entry.inputs(2)[0]))
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    quantized().save(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    path = folder / "sparsebit.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes), encoding="utf-8")
+
+
+def test_another_model_is_refused(saved: Path) -> None:
+    class Wider(type(residual())):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 6)
+
+    for other in (Wider().eval(), nn.Sequential(nn.Conv2d(3, 4, 3)).eval(), nn.Flatten()):
+        with pytest.raises(ArtifactError, match=r"saved from another model(.|\n)*when it was saved"):
+            QuantModel.load(saved, other)
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "example.safetensors", "sparsebit.json"])
+@pytest.mark.parametrize("cut", [0, 40, -1])
+def test_a_truncated_file_is_refused(saved: Path, name: str, cut: int) -> None:
+    data = (saved / name).read_bytes()
+    (saved / name).write_bytes(data[:cut])
+    with pytest.raises(ArtifactError, match=rf"{name}(.|\n)*(again|whole)"):
+        QuantModel.load(saved, residual())
+
+
+def test_a_changed_file_is_refused(saved: Path) -> None:
+    data = bytearray((saved / "state.safetensors").read_bytes())
+    data[-3] ^= 1
+    (saved / "state.safetensors").write_bytes(data)
+    with pytest.raises(ArtifactError, match="truncated or was changed"):
+        QuantModel.load(saved, residual())
+
+
+def test_a_newer_format_is_refused(saved: Path) -> None:
+    edit(saved, version=99, content={"unheard": "of"})
+    with pytest.raises(ArtifactError, match=r"newer sparsebit(.|\n)*upgrade"):
+        QuantModel.load(saved, residual())
+
+
+def test_an_edited_config_is_refused(saved: Path) -> None:
+    content = json.loads((saved / "sparsebit.json").read_text())["content"]
+    content["config"]["W"]["QUANTIZER"]["BIT"] = 4
+    edit(saved, content=content)
+    with pytest.raises(ArtifactError, match="changed after it was saved"):
+        QuantModel.load(saved, residual())
+
+
+def test_what_cannot_be_saved_says_so(tmp_path: Path) -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, how: Any = None) -> Tensor:
+            y: Tensor = self.fc(x)
+            return y
+
+    x = torch.randn(2, 4)
+    qmodel = quantized(Odd().eval(), None, x)
+    qmodel._examples = ((x, object()), {})
+    qmodel.save(tmp_path / "saved")
+    with pytest.raises(ArtifactError, match=r"example inputs(.|\n)*example_inputs="):
+        QuantModel.load(tmp_path / "saved", Odd().eval())
+    loaded = QuantModel.load(tmp_path / "saved", Odd().eval(), example_inputs=(x,))
+    assert torch.equal(loaded(x), qmodel(x))

@@ -1,0 +1,464 @@
+"""The recipe, step by step, in and out of order, on good data and bad."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from sparsebit.errors import ConfigError, SparsebitError
+from sparsebit.quantization import QUANTIZERS, QuantModel, parse_qconfig
+from sparsebit.quantization.observers import CalibrationError
+from tests.quantization.nets import CONFIGS, Residual, config, images, quantized, residual
+
+
+def loader(batches: int = 3, batch: int = 4) -> list[tuple[Tensor, Tensor]]:
+    return [(images(batch, seed), torch.zeros(batch)) for seed in range(batches)]
+
+
+@pytest.mark.parametrize("target", sorted(CONFIGS))
+def test_the_recipe(target: str) -> None:
+    qcfg = parse_qconfig(CONFIGS[target])
+    net = residual()
+    qmodel = QuantModel(net, qcfg, example_inputs=(images(),)).to(qcfg.DEVICE)
+    qmodel.prepare_calibration()
+    for x, _ in loader():
+        qmodel(x)
+    qmodel.calc_qparams()
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    expected, got = net(images()), qmodel(images())
+    assert not torch.equal(got, expected)
+    assert (got - expected).norm() < 0.05 * expected.norm()
+    qmodel.set_quant()
+    torch.testing.assert_close(qmodel(images()), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_one_call_does_the_same_as_the_steps() -> None:
+    by_hand, at_once = (QuantModel(residual(), config(), images()) for _ in range(2))
+    by_hand.prepare_calibration()
+    for x, _ in loader()[:2]:
+        by_hand(x)
+    by_hand.calc_qparams()
+    at_once.calibrate(loader(), batches=2, progress=False)
+    assert grids(by_hand) == grids(at_once)
+
+
+def grids(qmodel: QuantModel) -> dict[str, tuple[list[float], list[float]]]:
+    return {name: (q.scale.tolist(), q.zero_point.tolist()) for name, q in qmodel.quantizers.items()}
+
+
+def test_the_config_may_be_a_path_a_preset_or_a_dict(tmp_path: Path) -> None:
+    path = tmp_path / "qconfig.yaml"
+    path.write_text(parse_qconfig(config()).to_yaml(), encoding="utf-8")
+    plans = [QuantModel(residual(), source, images()).plan for source in (path, str(path), config())]
+    assert plans[0] == plans[1] == plans[2]
+    assert QuantModel(residual(), "int8_tensorrt", images()).plan.target == "tensorrt"
+
+
+def test_keyword_arguments_and_without_example_inputs() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+            y: Tensor = self.fc(x) * scale
+            return y
+
+    x, net = torch.randn(2, 4), Net().eval()
+    named = QuantModel(net, config(), example_kwargs={"x": x, "scale": x})
+    mixed = QuantModel(net, config(), (x,), {"scale": x})
+    traced = QuantModel(net, config())
+    for qmodel in (named, mixed, traced):
+        qmodel.calibrate([{"x": x, "scale": x}], progress=False) if qmodel is named else None
+        torch.testing.assert_close(qmodel(x=x, scale=x), net(x, x))
+    mixed.calibrate([(x, x)], feed=lambda batch: {"x": batch[0], "scale": batch[1]}, progress=False)
+    traced.calibrate([{"x": x, "scale": x}], progress=False)
+    assert grids(named) == grids(mixed) == grids(traced)
+
+
+# -- what it must leave alone ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", sorted(CONFIGS))
+def test_the_users_model_stays_as_it_was(target: str, tmp_path: Path) -> None:
+    net = residual().train()
+    net.bn1.eval()  # frozen
+    fired: list[str] = []
+    net.conv1.register_forward_hook(lambda *_: fired.append("conv1"))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    modes = {name: module.training for name, module in net.named_modules()}
+    kinds = {name: type(module) for name, module in net.named_modules()}
+    tensors = {name: id(value) for name, value in (*net.named_parameters(), *net.named_buffers())}
+    qmodel = QuantModel(net, CONFIGS[target], images())
+    qmodel.calibrate(loader(), progress=False)
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    qmodel.get_quantization_error(images())
+    qmodel.save(tmp_path / "saved")
+    QuantModel.load(tmp_path / "saved", net)
+    assert {name: module.training for name, module in net.named_modules()} == modes
+    assert {name: type(module) for name, module in net.named_modules()} == kinds
+    assert {name: id(value) for name, value in (*net.named_parameters(), *net.named_buffers())} == tensors
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    fired.clear()
+    net(images())
+    assert fired == ["conv1"]
+
+
+def test_it_keeps_the_mode_of_every_module() -> None:
+    net = residual().train()
+    net.bn1.eval()
+    qmodel = QuantModel(net, config(SCHEDULE={}), images())
+    assert qmodel.training and qmodel.model.training
+    assert not qmodel.model.bn1.training and qmodel.model.bn2.training and qmodel.model.drop.training
+
+
+def test_deepcopy_gives_an_independent_model_with_the_same_numbers() -> None:
+    qmodel = quantized()
+    twin = copy.deepcopy(qmodel)
+    assert torch.equal(twin(images()), qmodel(images()))
+    assert twin.model.conv2.input_quantizer is twin.quantizers["relu"]
+    assert twin.model.add.input_quantizer is None
+    twin.model.conv2.input_quantizer.set_bit(4)
+    assert qmodel.quantizers["relu"].bit == 8
+    with torch.no_grad():
+        twin.model.fc.weight.zero_()
+    assert qmodel.model.fc.weight.any()
+
+
+# -- state ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_state_dict_loads_into_a_fresh_model() -> None:
+    qmodel = quantized()
+    fresh = QuantModel(residual(seed=1), config(), images())
+    fresh.load_state_dict(qmodel.state_dict())
+    fresh.set_quant(w_quant=True, a_quant=True)
+    assert torch.equal(fresh(images()), qmodel(images()))
+
+
+@pytest.mark.parametrize("name", sorted(QUANTIZERS))
+def test_training_moves_the_weights_with_every_quantizer(name: str) -> None:
+    changes = {}
+    for side in ("W", "A"):
+        try:
+            parse_qconfig(config(**{f"{side}__QUANTIZER__TYPE": name}))
+            changes[f"{side}__QUANTIZER__TYPE"] = name
+        except ConfigError:
+            continue  # not for this side
+    assert changes
+    if name == "adaround":
+        pytest.skip("it is found by reconstruction, not by training")
+    qmodel = QuantModel(residual(), config(**changes), images())
+    qmodel.prepare_calibration()
+    qmodel(images())
+    qmodel.init_QAT()
+    assert qmodel.enable_qat
+    qmodel.train()
+    optimizer = torch.optim.SGD(qmodel.parameters(), lr=0.05)
+    losses = []
+    for _ in range(5):
+        loss = F.mse_loss(qmodel(images()), torch.ones(4, 5))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    gradients = [p.grad for p in qmodel.parameters()]
+    assert all(g is not None and bool(g.isfinite().all()) for g in gradients)
+    assert losses[-1] < losses[0]
+
+
+# -- looking at it --------------------------------------------------------------------------------------------------
+
+
+def test_print_shows_every_quantizer_on_one_line() -> None:
+    qmodel = quantized()
+    first, *lines = str(qmodel).splitlines()
+    assert "virtual" in first and len(lines) == len(qmodel.quantizers) == len(qmodel.plan.tensors)
+    for line, (name, quantizer) in zip(lines, qmodel.quantizers.items(), strict=True):
+        assert f" {name}: " in line and quantizer.spec.scheme in line and "scale" in line
+    assert "(off)" not in str(qmodel) and "(not calibrated)" not in str(qmodel)
+    qmodel.set_quant(w_quant=True)
+    assert str(qmodel).count("(off)") == len(qmodel.plan.activations())
+    assert str(QuantModel(residual(), config(), images())).count("(not calibrated)") == len(lines)
+
+
+def test_dump_mermaid_draws_the_quantizers() -> None:
+    qmodel, text = quantized(), io.StringIO()
+    qmodel.dump_mermaid(text)
+    drawn = text.getvalue()
+    assert drawn.startswith(("flowchart", "graph"))
+    assert all(f"{name}_quantizer" in drawn for name in ("x", "relu"))
+
+
+# -- bad input ------------------------------------------------------------------------------------------------------
+
+
+def test_steps_out_of_order_say_what_comes_first() -> None:
+    qmodel = QuantModel(residual(), config(), images())
+    with pytest.raises(SparsebitError, match=r"before prepare_calibration\(\)"):
+        qmodel.calc_qparams()
+    with pytest.raises(SparsebitError, match=r"no scale yet(.|\n)*calc_qparams"):
+        qmodel.set_quant(w_quant=True, a_quant=True)
+    with pytest.raises(SparsebitError, match="no scale yet"):
+        qmodel.init_QAT()
+    with pytest.raises(SparsebitError, match="calibrate first"):
+        qmodel.get_quantization_error(images())
+    with pytest.raises(SparsebitError, match="no scale yet"):
+        qmodel.model.conv1.input_quantizer.enable_quant()
+    torch.testing.assert_close(qmodel(images()), residual()(images()), rtol=1e-4, atol=1e-5)
+
+
+def test_no_calibration_data_is_told_and_the_round_stays_open() -> None:
+    qmodel = QuantModel(residual(), config(), images())
+    qmodel.prepare_calibration()
+    with pytest.raises(SparsebitError, match="no calibration data"):
+        qmodel.calc_qparams()
+    qmodel(images())
+    qmodel.calc_qparams()
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    with pytest.raises(SparsebitError, match="no calibration data"):
+        qmodel.calibrate([], progress=False)
+    with pytest.raises(SparsebitError, match="at least one batch"):
+        qmodel.calibrate([images()], batches=0, progress=False)
+    qmodel(images())  # no round is left open
+
+
+def test_weights_alone_need_no_data() -> None:
+    qmodel = QuantModel(residual(), config(A__QUANTIZER__BIT=0), images())
+    assert not qmodel.plan.activations() and qmodel.plan.weights()
+    qmodel.prepare_calibration()
+    qmodel.calc_qparams()
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    assert 0 < (qmodel(images()) - residual()(images())).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_bad_numbers_in_the_data_are_named_with_tensor_and_batch(value: float) -> None:
+    qmodel = QuantModel(residual(), config(), images())
+    qmodel.prepare_calibration()
+    qmodel(images())
+    bad = images(seed=1)
+    bad[1, 2, 3, 4] = value
+    with pytest.raises(CalibrationError, match=r"'x' cannot be calibrated(.|\n)*batch 2"):
+        qmodel(bad)
+    qmodel(images(seed=2))  # that batch can be left out
+    qmodel.calc_qparams(asym=True, w_quant=True, a_quant=True, progress=False)
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    assert qmodel(images()).isfinite().all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_bad_numbers_in_a_weight_are_named_with_the_layer(value: float) -> None:
+    net = residual()
+    with torch.no_grad():
+        net.fc.weight[3, 2] = value
+    qmodel = QuantModel(net, config(A__QUANTIZER__BIT=0), images())
+    qmodel.prepare_calibration()
+    with pytest.raises(CalibrationError, match=r"'fc.weight' cannot be quantized: row 3"):
+        qmodel.calc_qparams()
+    qmodel(images())  # the round is over
+
+
+def test_numbers_that_overflow_inside_are_named_where_it_happens() -> None:
+    net = residual()
+    with torch.no_grad():
+        net.conv2.weight.fill_(1e38)
+    with pytest.raises(CalibrationError, match=r"'relu_1' cannot be calibrated(.|\n)*batch 1"):
+        QuantModel(net, config(), images()).calibrate([images()], progress=False)
+
+
+def test_all_zero_channels_and_all_zero_data_stay_exact() -> None:
+    net = residual()
+    with torch.no_grad():
+        net.conv1.weight[2] = 0
+        net.fc.weight[0] = 0
+    qmodel = quantized(net, config(), torch.zeros(2, 3, 8, 8))
+    assert all(bool((q.scale > 0).all()) for q in qmodel.quantizers.values())
+    got = qmodel(torch.zeros(2, 3, 8, 8))
+    assert got.isfinite().all() and torch.equal(got[:, 0], net.fc.bias[:1].expand(2))
+
+
+def test_a_tensor_that_no_data_reaches_is_named() -> None:
+    class Routed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
+            return torch.cat([self.left(torch.exp(x[chosen])), self.right(torch.exp(x[~chosen]))])
+
+    x = torch.randn(4, 4)
+    some, every = torch.tensor([True, False, True, False]), torch.ones(4, dtype=torch.bool)
+    qmodel = QuantModel(Routed().eval(), config("onnxruntime"), (x, some))
+    with pytest.raises(SparsebitError, match=r"no data reached 'exp_1'(.|\n)*QUANTIZER.DISABLE"):
+        qmodel.calibrate([(x, every)], progress=False)
+    qmodel.calibrate([(x, every), (x, some)], progress=False)
+    rule = config("onnxruntime", A__SPECIFIC={"right": ["QUANTIZER.DISABLE", True]})
+    QuantModel(Routed().eval(), rule, (x, some)).calibrate([(x, every)], progress=False)
+
+
+def test_batches_of_one_and_a_ragged_last_batch_give_what_one_batch_gives() -> None:
+    x = images(7)
+    whole, single, ragged = (
+        QuantModel(residual(), config(A__OBSERVER__TYPE="minmax"), images()) for _ in range(3)
+    )
+    whole.calibrate([x], progress=False)
+    single.calibrate(x.split(1), progress=False)
+    ragged.calibrate(DataLoader(TensorDataset(x, torch.zeros(7)), batch_size=3), progress=False)
+    for name, quantizer in whole.quantizers.items():
+        for other in (single, ragged):  # convolutions round differently in batches of another size
+            torch.testing.assert_close(other.quantizers[name].scale, quantizer.scale, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_models_in_other_precisions(dtype: torch.dtype) -> None:
+    net, x = residual().to(dtype), images().to(dtype)
+    qmodel = quantized(net, None, x)
+    assert qmodel(x).dtype == dtype
+    error = (qmodel(x).double() - net(x).double()).norm() / net(x).double().norm()
+    assert error < 0.05
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert all(q.scale.dtype == wide for q in qmodel.quantizers.values())
+    again = quantized(residual(), None, images()).to(dtype)  # made in float32, then cast
+    assert all(q.scale.dtype == torch.float32 for q in again.quantizers.values())
+    assert again(x).dtype == dtype
+
+
+def test_calibration_happens_in_evaluation_mode() -> None:
+    evaluated, trained = residual(), residual().train()
+    one, other = quantized(evaluated), quantized(trained)
+    assert grids(one) == grids(other) and not other.training
+    other.prepare_calibration()
+    other.train()
+    with pytest.raises(SparsebitError, match=r"evaluation mode(.|\n)*eval\(\)"):
+        other(images())
+    other.eval()
+    other(images())
+    other.calc_qparams()
+    assert grids(one) == grids(other)
+
+
+def test_a_second_round_forgets_the_first() -> None:
+    qmodel = quantized(None, None, images() * 100)
+    qmodel.calibrate([images()], progress=False)
+    assert not any(q.is_enable for q in qmodel.quantizers.values())
+    assert grids(qmodel) == grids(quantized())
+
+
+def test_loaders_of_unknown_length_are_asked_for_no_batch_too_many() -> None:
+    class Stream(IterableDataset[Tensor]):
+        def __iter__(self) -> Iterator[Tensor]:
+            yield from images(6)
+
+    qmodel, drawn = QuantModel(residual(), config(), images()), []
+
+    def batches() -> Iterator[Tensor]:
+        for seed in range(5):
+            drawn.append(seed)
+            yield images(seed=seed)
+
+    qmodel.calibrate(batches(), batches=2, progress=False)
+    assert drawn == [0, 1]
+    qmodel.calibrate(DataLoader(Stream(), batch_size=2))
+    assert qmodel.quantizers["x"].calibrated
+
+
+def test_w_quant_without_asym_is_refused_before_any_work() -> None:
+    qmodel, drawn = QuantModel(residual(), config(), images()), []
+
+    def batches() -> Iterator[Tensor]:
+        drawn.append(1)
+        yield images()
+
+    with pytest.raises(SparsebitError, match="asym=True"):
+        qmodel.calibrate(batches(), w_quant=True)
+    assert not drawn
+
+
+# -- the acceptance cases of the first Sparsebit --------------------------------------------------------------------
+
+
+def check_off(net: nn.Module, settings: Any, *args: Tensor) -> QuantModel:
+    qmodel = QuantModel(net.eval(), settings, args)
+    torch.testing.assert_close(qmodel(*args), net(*args), rtol=1e-4, atol=1e-4)
+    return qmodel
+
+
+def test_acceptance_an_addition_reads_quantizers() -> None:
+    class Added(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1, self.conv2 = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.add(self.conv1(x), self.conv2(x))
+
+    qmodel = check_off(Added(), config("tensorrt", A__QADD__ENABLE_QUANT=True), images())
+    assert len(qmodel.model.add.input_quantizers) == 2
+
+
+def test_acceptance_attention_and_a_vision_transformer() -> None:
+    from tests.zoo.nets.vit import Attention
+
+    qmodel = check_off(Attention(192, 3, fused=False), config(), torch.randn(1, 197, 192))
+    assert all(qmodel.model.get_submodule("qkv").input_quantizers)
+    assert len(qmodel.model.matmul.input_quantizers) == 2
+
+
+def test_acceptance_embeddings_with_token_and_type_ids() -> None:
+    class Embeddings(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.types = nn.Embedding(3052, 64), nn.Embedding(2, 64)
+            self.positions, self.norm = nn.Embedding(32, 64), nn.LayerNorm(64)
+            self.register_buffer("ids", torch.arange(32)[None])
+
+        def forward(self, tokens: Tensor, types: Tensor) -> Tensor:
+            places = self.positions(self.ids[:, : tokens.size(1)])
+            y: Tensor = self.norm(self.words(tokens) + self.types(types) + places)
+            return y
+
+    tokens, types = torch.randint(3052, (2, 32)), torch.randint(2, (2, 32))
+    qmodel = check_off(Embeddings(), config(), tokens, types)
+    assert {w.name for w in qmodel.plan.weights()} == {"words.weight", "types.weight", "positions.weight"}
+    assert [a.consumers for a in qmodel.plan.activations()] == [("norm",)]
+
+
+def test_the_seeds_access_by_flat_name() -> None:
+    from tests.zoo.nets.cifar_resnet import cifar_resnet20
+
+    qmodel = QuantModel(cifar_resnet20(width=4).eval(), config(W__QUANTIZER__BIT=4), images())
+    qmodel.model.layer1_0_conv1.input_quantizer.set_bit(8)
+    qmodel.model.conv1.weight_quantizer.set_bit(8)
+    assert qmodel.model.layer1_0_conv1.weight_quantizer.bit == 4
+    assert qmodel.model.conv1.weight_quantizer.bit == 8
+    qmodel.calibrate([images()], progress=False)
+    assert qmodel.quantizers["conv1.weight"].qparams()[2:4] == (-128, 127)
+    with pytest.raises(ConfigError, match="bits from 2 to 16"):
+        qmodel.model.conv1.weight_quantizer.set_bit(1)
+
+
+def test_a_plan_of_another_graph_is_refused() -> None:
+    plan = QuantModel(residual(), config(), images()).plan
+    with pytest.raises(SparsebitError, match="the plan names"):
+        QuantModel(nn.Sequential(nn.Conv2d(3, 4, 1)).eval(), config(), images(), plan=plan)
+
+
+def test_unknown_patterns_are_errors_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match="the nearest name is 'conv1'"):
+        QuantModel(Residual(), config(W__SPECIFIC={"cnv1": ["QUANTIZER.BIT", 4]}), images())
+    with pytest.raises(SparsebitError, match=r"'nope\*' matches no module"):
+        QuantModel(Residual(), config(SKIP_TRACE_MODULES=["nope*"]), images())
+
+
+def test_a_pattern_may_name_a_batch_norm_that_was_folded() -> None:
+    QuantModel(residual(), config(A__SPECIFIC={"bn1": ["QUANTIZER.DISABLE", True]}), images())
