@@ -47,13 +47,13 @@ class Calibration:
         for quantizer in self.quantizers.values():
             quantizer.observing = False
 
-    def measure_again(self) -> None:
+    def measure_again(self, shown: bool | None = None) -> None:
         """Forget what was measured, and measure the recorded inputs once more: the weights have changed."""
         for _, quantizer in self._active("A"):
             quantizer.reset()
             quantizer.observing = True
         with torch.no_grad():
-            for args, kwargs in progress(self.inputs, "calibrating again", total=len(self.inputs)):
+            for args, kwargs in progress(self.inputs, "calibrating again", total=len(self.inputs), shown=shown):
                 self.gm(*args, **kwargs)
 
     def finish(self, weights: Mapping[str, Tensor]) -> None:

@@ -21,7 +21,9 @@ from sparsebit.quantization.granularity import Rows, align
 from sparsebit.quantization.numerics import QParams
 
 
-def learned_fake_quantize(x: Tensor, qparams: QParams, rows: Rows, gradient_scale: float) -> Tensor:
+def learned_fake_quantize(
+    x: Tensor, qparams: QParams, rows: Rows, gradient_scale: float | Tensor
+) -> Tensor:
     """``fake_quantize`` whose gradients to scale and zero point [C] are multiplied by ``gradient_scale``.
 
     Example:
@@ -43,7 +45,13 @@ class _LearnedStep(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, qmin: int, qmax: int, gradient_scale: float
+        ctx: Any,
+        x: Tensor,
+        scale: Tensor,
+        zero_point: Tensor,
+        qmin: int,
+        qmax: int,
+        gradient_scale: float | Tensor,
     ) -> Tensor:
         v = torch.div(x, scale)
         steps = v.round()

@@ -113,3 +113,10 @@ def follow(quantizers: Iterable[Quantizer], on: bool) -> None:
     """Let quantizers without learned grids keep adjusting them to what they see in training, or stop."""
     for quantizer in quantizers:
         quantizer.following = on and not any(True for _ in quantizer.parameters())
+
+
+def leave_unused(quantizers: Iterable[Quantizer]) -> None:
+    """Take no gradient for the grid of a quantizer that is switched off for good: it would never come."""
+    for quantizer in quantizers:
+        if quantizer.fake_fused:
+            quantizer.requires_grad_(False)

@@ -37,6 +37,7 @@ from sparsebit.quantization.qat import (
     Distillation,
     batch_norms,
     follow,
+    leave_unused,
     parameter_groups,
 )
 from sparsebit.quantization.qmodules import switch
@@ -99,6 +100,7 @@ class QuantModel(nn.Module):
         self._calibration: Calibration | None = None
         self.enable_qat = self.tuned = False
         self.training = model.training
+        self._recovery("before"), self._recovery("after")  # a wrong option is better found before the work
 
     def _quantize(self, gm: CapturedModule, plan: QuantPlan | None) -> QuantPlan:
         target = TARGETS[self.cfg.BACKEND]
@@ -174,7 +176,7 @@ class QuantModel(nn.Module):
             w_quant: with ``asym``, quantize the weights of those layers.
             a_quant: with ``asym``, quantize their activations.
             folder: where long recovery steps keep what is finished; a run that was killed goes on from there.
-            progress: show a bar or not, with ``asym``; by default on a terminal.
+            progress: show bars or not; by default on a terminal.
         """
         calibration = self._calibration
         if calibration is None:
@@ -185,17 +187,20 @@ class QuantModel(nn.Module):
         _require_asym(asym, w_quant, a_quant)
         calibration.require_data()
         self._calibration = None  # the round is over, also if its data or the weights turn out to be no good
-        job = self._job(calibration, folder)
+        job = self._job(calibration, folder, progress)
         before, after = (self._recovery(stage) for stage in ("before", "after"))
-        for algorithm in before:
-            algorithm.apply(job)
-        if before:
-            calibration.measure_again()
-        weights = {name: self._weight(name) for name, q in self.quantizers.items() if q.side == "W"}
-        if asym:
-            calibration.finish_in_order(weights, w_quant=w_quant, a_quant=a_quant, shown=progress)
-        else:
-            calibration.finish(weights)
+        try:
+            for algorithm in before:
+                algorithm.apply(job)
+            if before:
+                calibration.measure_again(progress)
+            weights = {name: self._weight(name) for name, q in self.quantizers.items() if q.side == "W"}
+            if asym:
+                calibration.finish_in_order(weights, w_quant=w_quant, a_quant=a_quant, shown=progress)
+            else:
+                calibration.finish(weights)
+        finally:
+            calibration.close()
         for algorithm in after:
             algorithm.apply(job)
 
@@ -235,16 +240,18 @@ class QuantModel(nn.Module):
                 self._calibration.close()
                 self._calibration = None
 
-    def _job(self, calibration: Calibration, folder: str | os.PathLike[str] | None) -> Job:
+    def _job(
+        self, calibration: Calibration, folder: str | os.PathLike[str] | None, shown: bool | None
+    ) -> Job:
         place = Path(folder) if folder is not None else None
-        return Job(self.model, self.plan, self.quantizers, calibration.inputs, place, self._batch_norms)
+        return Job(self.model, self.plan, self.quantizers, calibration.inputs, place, self._batch_norms, shown)
 
     def _recovery(self, stage: Stage) -> list[Algorithm]:
         """The algorithms of one stage: those of the config, and AdaRound where a weight's quantizer is one."""
         found = make_algorithms(self.cfg.SCHEDULE.RECOVERY, stage)
         rounding = any(isinstance(quantizer, AdaRound) for quantizer in self.quantizers.values())
         if stage == "after" and rounding and not any(isinstance(a, Reconstruction) for a in found):
-            found.append(AdaRoundLayers())
+            found.insert(0, AdaRoundLayers())  # the others then see what was decided
         return found
 
     def set_quant(self, w_quant: bool = False, a_quant: bool = False) -> None:
@@ -287,14 +294,17 @@ class QuantModel(nn.Module):
             )
         if self._calibration is not None:
             self.calc_qparams()
+        self._distillation = None
         if distill:
             self.set_quant(w_quant=False, a_quant=False)
             self._distillation = Distillation(copy.deepcopy(self.model), distill, temperature)
         self.set_quant(w_quant=True, a_quant=True)
         if batch_norm == "fold":
             fold_tuned(self)
+            self.tuned = True
         self._frozen_norms = batch_norm == "freeze"
         follow(self.quantizers.values(), observers == "update")
+        leave_unused(self.quantizers.values())
         self.enable_qat = True
         self.train(self.training)
 

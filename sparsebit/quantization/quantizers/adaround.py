@@ -30,10 +30,7 @@ def inverse_rectified_sigmoid(h: Tensor) -> Tensor:
 
 @register_quantizer
 class AdaRound(Quantizer):
-    """Rounds each weight down, or up where ``up`` says so; until that was decided, to the nearest.
-
-    ``soft`` holds V while it is being decided: then weights lie between the two codes, h(V) of the way up.
-    """
+    """Rounds each weight down, or up where ``up`` says so; until that was decided, to the nearest."""
 
     TYPE = "adaround"
     up: Tensor
@@ -41,43 +38,25 @@ class AdaRound(Quantizer):
     def __init__(self, name: str, side: Side, spec: TensorSpec, rows: Rows | None = None) -> None:
         super().__init__(name, side, spec, rows)
         self.register_buffer("up", torch.empty(0, dtype=torch.bool))
-        self.soft: Tensor | None = None
 
     def reset(self) -> None:
         """Forget the grid and every decision."""
         super().reset()
-        self.up, self.soft = self.up.new_empty(0), None
+        self.up = self.up.new_empty(0)
 
     def steps_of(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """``x / scale`` and the scale, both in the shape of ``x``."""
-        scale = spread(self.scale.to(x.dtype), x.shape, self.rows)
-        return x / scale, scale
-
-    def begin(self, x: Tensor) -> Tensor:
-        """V that leaves every weight where it is; it is to be trained."""
-        steps, _ = self.steps_of(x.detach())
-        fraction = (steps - steps.floor()).clamp(1e-4, 1 - 1e-4)
-        self.soft = inverse_rectified_sigmoid(fraction).requires_grad_()
-        return self.soft
-
-    def decide(self) -> None:
-        """Round as V says from now on."""
-        assert self.soft is not None
-        self.up, self.soft = (self.soft.detach() >= 0), None
+        """``x / scale`` and the scale, in a shape that broadcasts; half precision is computed in float32."""
+        wide = x.double() if x.dtype == torch.float64 else x.float()
+        scale = spread(self.scale.to(wide.dtype), x.shape, self.rows)
+        return wide / scale, scale
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Weights moved onto the code they are rounded to."""
-        if self.soft is None and self.up.numel() == 0:
+        """Weights moved onto the code they are rounded to; their gradients are those of where they were."""
+        if self.up.numel() == 0:
             return x
-        steps, scale = self.steps_of(x)
-        return (steps.floor() + self.up.to(x.dtype)) * scale
-
-    def snap(self, x: Tensor) -> Tensor:
-        """On the grid; on the way to it while V is being trained."""
-        if self.soft is None:
-            return super().snap(x)
-        steps, scale = self.steps_of(x)
-        qparams = self.qparams()
-        zero_point = spread(qparams.zero_point.to(x.dtype), x.shape, self.rows)
-        codes = steps.detach().floor() + rectified_sigmoid(self.soft) + zero_point
-        return (codes.clamp(qparams.qmin, qparams.qmax) - zero_point) * scale
+        with torch.no_grad():
+            steps, scale = self.steps_of(x)
+            moved = steps.floor_().add_(self.up).mul_(scale)
+        if torch.is_grad_enabled() and x.requires_grad:
+            return x + (moved - x.detach()).to(x.dtype)
+        return moved.to(x.dtype)

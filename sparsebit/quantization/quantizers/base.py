@@ -81,6 +81,7 @@ class Quantizer(nn.Module):
     TYPE: ClassVar[str] = ""
     scale: Tensor
     zero_point: Tensor
+    followed: Tensor
 
     def __init__(self, name: str, side: Side, spec: TensorSpec, rows: Rows | None = None) -> None:
         super().__init__()
@@ -171,6 +172,7 @@ class Quantizer(nn.Module):
     def reset(self) -> None:
         """Forget the grid and everything seen."""
         self._state, self._batches, self.use_quant = None, 0, False
+        self._buffers.pop("followed", None)
         self.set_grid(torch.empty(0), torch.empty(0))
 
     def observe(self, x: Tensor) -> None:
@@ -223,13 +225,27 @@ class Quantizer(nn.Module):
         self._state = None
 
     def follow(self, x: Tensor) -> None:
-        """Adjust the grid to one more batch of training, or to a weight as it is now."""
+        """Adjust the grid to a weight as it is now, or to one more batch of training, which counts for a tenth.
+
+        The range is part of the state dict, so that training goes on from a checkpoint as if it had not stopped, and
+        it is that of the batches of all processes, so that all of them keep the same grid.
+        """
+        if self.rows.kind == "token" or x.numel() == 0:
+            return
         if self.side == "W":
             self.observe_whole(x)
-        else:
-            self.observe(x)
-            if self._state is not None:
-                self.set_range(*self.observer.finish(self._state, self.grid), None)
+            return
+        before = self._state
+        self._state = None
+        self.observe(x)
+        state, self._state = merge_across_processes(self.observer, self._state), before
+        lo, hi = (end.to(self.scale) for end in self.observer.finish(state, self.grid))
+        if "followed" not in self._buffers:
+            qmin, qmax = self.qparams()[2:4]
+            ends = [(code - self.zero_point) * self.scale for code in (qmin, qmax)]
+            self.register_buffer("followed", torch.stack(ends).detach())  # [2, C]
+        self.followed.lerp_(torch.stack([lo, hi]), 0.1)
+        self.set_range(self.followed[0], self.followed[1], None)
 
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
         """The grid for a measured range; ``x`` is the whole tensor where there is one (a weight)."""
@@ -306,7 +322,9 @@ class Quantizer(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Take scales of any number, so that a calibrated state loads into a fresh model."""
+        """Take scales of any number, so that a calibrated state loads into a fresh model, also one in training."""
+        if f"{prefix}followed" in state_dict and "followed" not in self._buffers:
+            self.register_buffer("followed", torch.empty(0, device=self.scale.device))
         own = {**self._buffers, **self._parameters}
         for name, tensor in own.items():
             value = state_dict.get(f"{prefix}{name}")

@@ -97,10 +97,13 @@ class LSQ(Quantizer):
         """The grid as it is now; a scale that training pushed below zero counts by its magnitude."""
         return super().qparams(x)._replace(scale=self.scale.abs())
 
-    def gradient_scale(self, x: Tensor) -> float:
-        """1 / sqrt(N * qmax), N values to a scale."""
+    def gradient_scale(self, x: Tensor) -> float | Tensor:
+        """1 / sqrt(N * qmax), N values to a scale, qmax counted from the zero point."""
         qmax = integer_range(self.spec.bits, self.spec.symmetric)[1]
-        return 1 / math.sqrt(max(x.numel() / max(self.scale.numel(), 1), 1) * qmax)
+        shared = max(x.numel() / max(self.scale.numel(), 1), 1)
+        if self.spec.symmetric:
+            return 1 / math.sqrt(shared * qmax)
+        return torch.rsqrt(shared * (qmax - self.zero_point[:1]))
 
     def snap(self, x: Tensor) -> Tensor:
         """As every quantizer; with gradients to the grid where gradients are wanted."""

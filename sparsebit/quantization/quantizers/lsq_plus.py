@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.quantization.granularity import Rows
-from sparsebit.quantization.numerics import QParams
+from sparsebit.quantization.granularity import Rows, to_rows
+from sparsebit.quantization.numerics import QParams, integer_range
 from sparsebit.quantization.observers.base import OBSERVERS, Observer
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
 from sparsebit.quantization.quantizers.lsq import LSQ
@@ -39,15 +40,18 @@ class LSQPlus(LSQ):
         if x is None:
             Quantizer.set_range(self, lo, hi, x)
             return
-        dims = (
-            [dim for dim in range(x.dim()) if dim != self.rows.axis] if self.rows.kind == "channel" else None
-        )
-        mean, std = (f(x.double(), dim=dims).flatten() for f in (torch.mean, torch.std))
-        reach = torch.maximum((mean - 3 * std).abs(), (mean + 3 * std).abs()).nan_to_num()
+        values = to_rows(x.detach().double(), self.rows)
+        mean, std = values.mean(1), values.std(1, correction=int(values.shape[1] > 1))
+        reach = torch.maximum((mean - 3 * std).abs(), (mean + 3 * std).abs())
         qmin, qmax = super().qparams()[2:4]
         scale = 2 * reach / (qmax - qmin)
         floor = self.grid.qparams(torch.zeros(1), torch.zeros(1)).scale.to(scale)
         self.set_grid(torch.where(scale > 0, scale, floor).float(), torch.zeros_like(scale).float())
+
+    def gradient_scale(self, x: Tensor) -> float:
+        """1 / sqrt(N * qmax), N values to a scale, wherever the zero point is just now."""
+        qmax = integer_range(self.spec.bits, self.spec.symmetric)[1]
+        return 1 / math.sqrt(max(x.numel() / max(self.scale.numel(), 1), 1) * qmax)
 
     def qparams(self, x: Tensor | None = None) -> QParams:
         """The grid as it is now, its zero point on a code."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 
@@ -33,17 +36,56 @@ class PACT(Quantizer):
         return (-alpha if self.spec.symmetric else torch.zeros_like(alpha)), alpha
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Clip. The gradient of alpha is that of every value it clips (eq. 3)."""
-        alpha = self.alpha.to(x.dtype)
-        clipped = torch.where(x < alpha, x, alpha)
-        lower = -alpha if self.spec.symmetric else torch.zeros_like(alpha)
-        return torch.where(clipped > lower, clipped, lower)
+        """Clip."""
+        lower, upper = (bound.to(x.dtype) for bound in self._range())
+        return torch.maximum(torch.minimum(x, upper), lower)
 
     def qparams(self, x: Tensor | None = None) -> QParams:
         """The grid over the clipped range as it is now."""
         lo, hi = self._range()
         return self.grid.qparams(lo, hi)
 
+    def snap(self, x: Tensor) -> Tensor:
+        """As every quantizer; with a gradient to alpha where gradients are wanted."""
+        if not torch.is_grad_enabled():
+            return super().snap(x)
+        qparams, wide = self.qparams(), torch.float64 if x.dtype == torch.float64 else torch.float32
+        lowest = -qparams.qmax if self.spec.symmetric else 0
+        apply = cast("Callable[..., Tensor]", _Clipped.apply)
+        snapped = apply(x.to(wide), self.alpha.to(wide), qparams.scale.to(wide), lowest, qparams.qmax)
+        return snapped.to(x.dtype)
+
     def regularization(self) -> Tensor:
         """alpha squared, to be added to the loss with a small factor (1e-4 in the old examples)."""
         return self.alpha.square().sum()
+
+
+class _Clipped(torch.autograd.Function):
+    """Clip and snap at once: the ends of the clip are points of the grid.
+
+    The gradient of alpha is that of every value it clips (eq. 3), the other way where -alpha does. The input is kept
+    for that, which costs nothing behind an activation function, as that keeps it too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, alpha: Tensor, scale: Tensor, lowest: int, highest: int) -> Tensor:
+        ctx.save_for_backward(x, alpha)
+        ctx.two_sided = lowest < 0
+        return torch.div(x, scale).round_().clamp_(min=lowest).clamp_(max=highest).mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, alpha = ctx.saved_tensors
+        grad = grads[0]
+        lower = -alpha if ctx.two_sided else torch.zeros_like(alpha)
+        # As 1.0 and 0.0: a comparison that writes bool is slow.
+        over, under = torch.empty_like(x), torch.empty_like(x)
+        torch.ge(x, alpha, out=over)
+        torch.le(x, lower, out=under)
+        to_x = to_alpha = None
+        if ctx.needs_input_grad[1]:
+            clipped = over - under if ctx.two_sided else over
+            to_alpha = torch.dot(clipped.reshape(-1), grad.reshape(-1)).reshape(alpha.shape)
+        if ctx.needs_input_grad[0]:
+            to_x = torch.addcmul(grad, over.add_(under), grad, value=-1)
+        return to_x, to_alpha, None, None, None

@@ -248,7 +248,6 @@ def become_adaround(quantizer: Quantizer) -> None:
 
     quantizer.__class__ = AdaRound
     quantizer.register_buffer("up", torch.empty(0, dtype=torch.bool, device=quantizer.scale.device))
-    quantizer.soft = None  # type: ignore[assignment]
     quantizer.spec = replace(quantizer.spec, quantizer="adaround")
 
 

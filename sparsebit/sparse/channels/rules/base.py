@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor
 from torch.fx import Node
 
@@ -166,11 +165,6 @@ def number(value: object) -> object:
 def positive(dim: int, rank: int) -> int:
     """A dim counted from the front."""
     return dim + rank if dim < 0 else dim
-
-
-def ids(count: int) -> Tensor:
-    """0, 1, ... as int64."""
-    return torch.arange(count)
 
 
 def _argument_of(call: OpCall, value: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from sparsebit.graph.ops.spec import OpCall
@@ -149,8 +148,3 @@ def _transposed_groups(
             trace.tie_axis(weight, 0, labels, "input", name)
             trace.balance(labels, groups, f"{why(call)} has {groups} groups")
     return trace.axis(weight, 1, "output", name).repeat(groups) if per > 1 else None
-
-
-def group_sizes(alive: Tensor, groups: int) -> Tensor:
-    """How many channels [groups] are left in each group."""
-    return torch.as_tensor(alive).reshape(groups, -1).sum(1)

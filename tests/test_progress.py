@@ -1,0 +1,60 @@
+"""A bar for people, nothing for anyone else, and always the same items."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from torch.utils.data import DataLoader, IterableDataset
+
+from sparsebit import progress as module
+from sparsebit.progress import length, progress
+
+
+@pytest.mark.parametrize("shown", [True, False, None])
+def test_the_items_come_through_in_order(shown: bool | None) -> None:
+    assert list(progress(range(5), "counting", shown=shown)) == [0, 1, 2, 3, 4]
+    assert list(progress(iter("ab"), "counting", total=2, shown=shown)) == ["a", "b"]
+    assert list(progress([], "counting", shown=shown)) == []
+
+
+def test_a_bar_appears_once_it_has_taken_a_moment(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    list(progress(range(3), "counting", shown=True))
+    assert capfd.readouterr() == ("", ""), "it was too quick to show"
+    monkeypatch.setattr(module, "PATIENCE", -1.0)
+    list(progress(range(3), "counting", shown=True))
+    printed = capfd.readouterr()
+    assert printed.out == "" and "counting" in printed.err
+    list(progress(range(3), "counting", shown=False))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_terminal_no_bar(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(module, "PATIENCE", -1.0)
+    assert not sys.stderr.isatty()
+    list(progress(range(3), "counting"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_error_inside_the_loop_stops_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", -1.0)
+    for _ in range(2):  # a bar left running would refuse a second one
+        with pytest.raises(KeyError):
+            for _ in progress(range(3), "counting", shown=True):
+                raise KeyError
+
+
+def test_a_stream_has_no_length() -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            yield from range(3)
+
+    assert length(DataLoader(Stream())) is None and length([1]) == 1 and length(iter([])) is None
+    assert len(list(progress(DataLoader(Stream()), "counting", shown=True))) == 3
