@@ -16,7 +16,7 @@ PACKAGE = "sparsebit"
 
 # From the ground up. A part may import its own layer and those before it.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "registry", "progress", "folder"),
+    ("errors", "registry", "progress", "folder", "above"),
     ("config",),
     ("graph",),
     ("targets", "kernels"),

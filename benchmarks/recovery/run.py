@@ -58,6 +58,7 @@ def config(setting: str, recipe: list[Any], options: argparse.Namespace) -> dict
             "QSCHEME": "per-tensor-affine",
             "QUANTIZER": {"BIT": activation},
             "OBSERVER": {"TYPE": "mse"},
+            "SPECIFIC": [{f"op:{op}": {"QUANTIZER.DISABLE": True}} for op in options.float_ops],
         },
     }
 
@@ -86,6 +87,7 @@ def measure(task: Task, setting: str, name: str, options: argparse.Namespace) ->
         "steps": options.steps if name.endswith(("adaround", "brecq")) else 0,
         "first_last": options.first_last,
         "weights": options.weights,
+        "float_ops": options.float_ops,
         "metric": round(result.metric, 4),
         "seconds": round(seconds, 1),
     }
@@ -107,6 +109,7 @@ def main() -> None:
         "--first-last", type=int, default=8, help="bits of the first and last layer; 0: as the rest"
     )
     parser.add_argument("--weights", default="per-channel-symmetric")
+    parser.add_argument("--float-ops", nargs="*", default=[], help="operators whose inputs stay in float")
     parser.add_argument("--limit", type=int, default=None, help="test samples, for a quick look")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)

@@ -15,9 +15,9 @@ from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops import bind
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes import fold_batch_norm, remove_dead_nodes, run_passes
-from sparsebit.quantization.granularity import to_rows
+from sparsebit.quantization.granularity import spread, to_rows
 from sparsebit.quantization.qmodules import show_inputs
-from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.quantizers import AdaRound, Quantizer
 
 if TYPE_CHECKING:
     from sparsebit.quantization.quant_model import QuantModel
@@ -106,7 +106,19 @@ def _carry_grid(quantizer: Quantizer, before: Tensor, after: Tensor) -> None:
     if not quantizer.is_symmetric:
         zero_point = torch.where(factor < 0, qmin + qmax - zero_point, zero_point)
     magnitude = torch.where(factor == 0, 1.0, factor.abs())  # a gamma of zero leaves a channel of zeros
+    codes = _chosen_codes(quantizer, before)
     quantizer.set_grid(quantizer.scale * magnitude, zero_point)
+    if codes is not None and isinstance(quantizer, AdaRound):
+        signs = spread(torch.where(factor < 0, -1.0, 1.0), before.shape, quantizer.rows)
+        below = quantizer.steps_of(after)[0].floor()
+        quantizer.up = (codes * signs - below) > 0.5
+
+
+def _chosen_codes(quantizer: Quantizer, weight: Tensor) -> Tensor | None:
+    """The codes that were decided on, counted from the zero point, where rounding is not to the nearest."""
+    if not isinstance(quantizer, AdaRound) or quantizer.up.numel() == 0:
+        return None
+    return quantizer.steps_of(weight)[0].floor() + quantizer.up
 
 
 def _quantizer(module: nn.Module) -> Quantizer | None:
@@ -130,6 +142,9 @@ def statistics_of(gm: GraphModule) -> dict[str, tuple[Tensor, Tensor]]:
         call = bind(gm, node) if node.op.startswith("call_") else None
         if call is None or call.spec.name != "batch_norm" or not (call.weight_name and call.bias_name):
             continue
+        layer = bind(gm, call.activations[0])
+        if layer is None or layer.spec.family not in ("conv", "linear") or len(layer.node.users) > 1:
+            continue  # it is not folded into what it reads
         mean, std = (fetch_tensor(gm, name).detach().clone() for name in (call.bias_name, call.weight_name))
         found[call.activations[0].name] = (mean, std.abs())
     return found

@@ -53,7 +53,9 @@ class Calibration:
             quantizer.reset()
             quantizer.observing = True
         with torch.no_grad():
-            for args, kwargs in progress(self.inputs, "calibrating again", total=len(self.inputs), shown=shown):
+            for args, kwargs in progress(
+                self.inputs, "calibrating again", total=len(self.inputs), shown=shown
+            ):
                 self.gm(*args, **kwargs)
 
     def finish(self, weights: Mapping[str, Tensor]) -> None:

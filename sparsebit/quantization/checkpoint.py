@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 from sparsebit.errors import GraphError
 from sparsebit.folder import ArtifactError, read_folder, write_folder
 from sparsebit.graph.ops import op_name
+from sparsebit.quantization.algorithms.edits import restore_edits
 from sparsebit.quantization.bn_tuning import fold_tuned
 from sparsebit.quantization.leaves import evaluating
 from sparsebit.quantization.plan import QuantPlan
@@ -69,6 +70,7 @@ def load_checkpoint(
         if content["tuned"]:
             with evaluating(qmodel.model):
                 fold_tuned(qmodel)
+        restore_edits(qmodel.model, tensors["state"])
     except GraphError:  # the plan does not even name the right nodes
         raise _other_model(model, folder) from None
     if graph_digest(qmodel.model) != content["graph"]:

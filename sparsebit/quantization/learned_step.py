@@ -21,9 +21,7 @@ from sparsebit.quantization.granularity import Rows, align
 from sparsebit.quantization.numerics import QParams
 
 
-def learned_fake_quantize(
-    x: Tensor, qparams: QParams, rows: Rows, gradient_scale: float | Tensor
-) -> Tensor:
+def learned_fake_quantize(x: Tensor, qparams: QParams, rows: Rows, gradient_scale: float | Tensor) -> Tensor:
     """``fake_quantize`` whose gradients to scale and zero point [C] are multiplied by ``gradient_scale``.
 
     Example:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparsebit.above import call_above
 from sparsebit.config import QConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
@@ -244,7 +245,9 @@ class QuantModel(nn.Module):
         self, calibration: Calibration, folder: str | os.PathLike[str] | None, shown: bool | None
     ) -> Job:
         place = Path(folder) if folder is not None else None
-        return Job(self.model, self.plan, self.quantizers, calibration.inputs, place, self._batch_norms, shown)
+        return Job(
+            self.model, self.plan, self.quantizers, calibration.inputs, place, self._batch_norms, shown
+        )
 
     def _recovery(self, stage: Stage) -> list[Algorithm]:
         """The algorithms of one stage: those of the config, and AdaRound where a weight's quantizer is one."""
@@ -361,6 +364,37 @@ class QuantModel(nn.Module):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write config, plan, weights and scales to a folder: JSON and safetensors, all of it or nothing."""
         save_checkpoint(self, folder)
+
+    def export_onnx(
+        self,
+        dummy_data: Any,
+        name: str | os.PathLike[str],
+        input_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | None = None,
+        dynamic_axes: Mapping[str, Any] | None = None,
+        opset_version: int | None = None,
+        verbose: bool = False,
+        extra_info: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Write an ONNX file with integer weights, run it, and compare it with this model tensor by tensor.
+
+        The arguments, ``check=False`` among the ``options``, and the report that comes back are those of
+        ``sparsebit.export.export_onnx``. Quantizers are exported as they are switched: call ``set_quant`` first.
+        """
+        return call_above(
+            "sparsebit.export.export_onnx",
+            self,
+            dummy_data,
+            name,
+            input_names,
+            output_names,
+            dynamic_axes,
+            opset_version,
+            verbose,
+            extra_info,
+            **options,
+        )
 
     @classmethod
     def load(

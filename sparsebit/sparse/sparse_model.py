@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sparsebit.above import call_above
 from sparsebit.config.sconfig import SConfig, parse_sconfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
@@ -243,6 +244,37 @@ class SparseModel(nn.Module):
         flags = self._kept() if kept is None else {name: flag.clone() for name, flag in kept.items()}
         example = describe_example(*self._examples)
         return Origin(self.cfg.to_dict(), graph_hash(self.model), flags, example, form)
+
+    def export_onnx(
+        self,
+        dummy_data: Any,
+        name: str | os.PathLike[str],
+        input_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | None = None,
+        dynamic_axes: Mapping[str, Any] | None = None,
+        opset_version: int | None = None,
+        verbose: bool = False,
+        extra_info: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Write the model as ONNX: shrunk where channels are removed, with zeros in its weights where those are masked.
+
+        The arguments and the report that comes back are those of ``sparsebit.export.export_onnx``.
+        """
+        model = self.shrink() if self.cfg.SPARSER.TYPE == "structured" else self.model
+        return call_above(
+            "sparsebit.export.export_onnx",
+            model,
+            dummy_data,
+            name,
+            input_names,
+            output_names,
+            dynamic_axes,
+            opset_version,
+            verbose,
+            extra_info,
+            **options,
+        )
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write weights, masks, step and config to a folder; ``SparseModel.load`` brings them back.

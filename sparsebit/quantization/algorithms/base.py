@@ -28,7 +28,8 @@ class Job:
 
     ``inputs`` gives (args, kwargs) of one call after another, from memory or disk. ``folder`` is where finished parts
     of the work are kept, so that a run that was killed goes on from there; None keeps nothing. ``batch_norms`` are mean
-    and standard deviation of the results of layers that had one before it was folded, by node.
+    and standard deviation of the results of layers that had one before it was folded, by node; a step that rescales
+    those results rescales these too. ``shown`` is whether to show progress; ``notes`` is for what was done.
     """
 
     gm: QuantGraph
@@ -36,7 +37,7 @@ class Job:
     quantizers: Mapping[str, Quantizer]
     inputs: Stored
     folder: Path | None = None
-    batch_norms: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    batch_norms: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     shown: bool | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -81,8 +82,25 @@ def make_algorithms(steps: Sequence[tuple[str, Mapping[str, Any]]], stage: Stage
         kind: Callable[..., Algorithm] = ALGORITHMS[name]
         if ALGORITHMS[name].stage != stage:
             continue
-        try:
-            made.append(kind(**options))
-        except TypeError as error:
-            raise ConfigError(f"SCHEDULE.RECOVERY: {name}: {error}") from None
+        _check_numbers(name, options)
+        made.append(kind(**options))
     return made
+
+
+def _check_numbers(name: str, options: Mapping[str, Any]) -> None:
+    """Options that are declared as numbers must be numbers; the rest is for the algorithm to judge."""
+    declared = {f.name: f.type for f in fields(ALGORITHMS[name])}  # type: ignore[arg-type]
+    wanted: dict[Any, tuple[type, ...]] = {
+        "int": (int,),
+        "float": (int, float),
+        int: (int,),
+        float: (int, float),
+    }
+    for key, value in options.items():
+        kinds = wanted.get(declared.get(key))
+        if kinds and (isinstance(value, bool) or not isinstance(value, kinds)):
+            raise ConfigError(
+                f"SCHEDULE.RECOVERY: {name}: {key}",
+                expected="a whole number" if kinds == (int,) else "a number",
+                got=repr(value),
+            )

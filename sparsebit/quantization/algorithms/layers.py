@@ -51,30 +51,37 @@ class Layer:
         """Whether the weight is [in, out / groups, ...]."""
         return self.call.spec.weight_axes != (0, 1)
 
+    @property
+    def new_bias(self) -> str:
+        """The name a bias gets where there was none."""
+        if self.node.op == "call_module":
+            return f"{self.weight_path.removesuffix('weight')}bias"
+        return f"{self.weight_path}_bias"
+
     def set(self, *, weight: Tensor | None = None, bias: Tensor | None = None) -> Layer:
         """Give it another weight or bias. The user's model, which shared the old ones, keeps those."""
         if weight is not None:
-            _put(self.gm, self.weight_path, weight.to(self.weight.dtype))
+            put_parameter(self.gm, self.weight_path, weight.to(self.weight.dtype))
         if bias is None:
             return self
         if self.call.bias_name is not None:
-            _put(self.gm, self.call.bias_name, bias.to(self.weight.dtype))
+            put_parameter(self.gm, self.call.bias_name, bias.to(self.weight.dtype))
             return self
-        path = f"{self.weight_path.rpartition('weight')[0]}bias"
         if self.node.op == "call_module":
-            _put(self.gm, path, bias.to(self.weight.dtype))
+            put_parameter(self.gm, self.new_bias, bias.to(self.weight.dtype))
         else:
-            _pass_bias(self.gm, self.node, f"{self.weight_path}_bias", bias.to(self.weight.dtype))
+            _pass_bias(self.gm, self.node, self.new_bias, bias.to(self.weight.dtype))
         call = bind(self.gm, self.node)
         assert call is not None
         return replace(self, call=call)
 
 
-def _put(gm: GraphModule, path: str, value: Tensor) -> None:
+def put_parameter(gm: GraphModule, path: str, value: Tensor) -> None:
     """Another parameter at a path; the graph's modules are its own, only parameters are shared."""
     owner, _, name = path.rpartition(".")
     module = gm.get_submodule(owner)
-    module._parameters[name] = nn.Parameter(value)
+    old = module._parameters.get(name)
+    module._parameters[name] = nn.Parameter(value, requires_grad=old is None or old.requires_grad)
     module.__dict__.pop(name, None)
 
 

@@ -16,6 +16,7 @@ from sparsebit.graph.ops import bind
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.bias_correction.core import clipped_normal_mean, shift_of
+from sparsebit.quantization.algorithms.equalization.apply import channel_limits
 from sparsebit.quantization.algorithms.layers import (
     Layer,
     channel_axis,
@@ -123,7 +124,7 @@ def _analytic(job: Job, layers: dict[Node, Layer]) -> None:
 
 def _expected_input(job: Job, layer: Layer, statistics: Mapping[str, tuple[Tensor, Tensor]]) -> Tensor | None:
     """The mean of what a layer reads, from the batch norm that was folded into the layer before it."""
-    low, high = -math.inf, math.inf
+    low, high = -math.inf, torch.tensor(math.inf)
     source = layer.call.activations[0]
     for _ in range(8):
         call = bind(job.gm, source) if source.op.startswith("call_") else None
@@ -137,8 +138,11 @@ def _expected_input(job: Job, layer: Layer, statistics: Mapping[str, tuple[Tenso
         if is_quantizer(job.gm, source):
             (source,) = source.all_input_nodes
         elif call is not None and call.spec.name in ("relu", "relu6"):
-            low, high = 0.0, 6.0 if call.spec.name == "relu6" else math.inf
+            low, high = 0.0, torch.minimum(high, torch.tensor(6.0 if call.spec.name == "relu6" else math.inf))
             source = call.activations[0]
+        elif (limits := channel_limits(job.gm, source)) is not None:
+            low, high = 0.0, torch.minimum(high, limits.flatten())
+            (source,) = source.all_input_nodes
         else:
             return None
     return None

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 
-def clipped_normal_mean(mean: Tensor, std: Tensor, low: float = 0.0, high: float = math.inf) -> Tensor:
+def clipped_normal_mean(
+    mean: Tensor, std: Tensor, low: float = 0.0, high: float | Tensor = math.inf
+) -> Tensor:
     """The mean of a normal variable that is clipped to [low, high] (eq. 38 of its appendix).
 
     Example:
@@ -16,10 +18,11 @@ def clipped_normal_mean(mean: Tensor, std: Tensor, low: float = 0.0, high: float
         tensor([0.3989, 5.0000])
     """
     std = std.clamp(min=1e-12)
+    high = torch.as_tensor(high).to(mean)
     a, b = (low - mean) / std, (high - mean) / std
-    below, above = normal_cdf(a), 1 - normal_cdf(b)
+    below, above = normal_cdf(a), normal_cdf(-b)
     inside = mean * (1 - below - above) + std * (normal_pdf(a) - normal_pdf(b))
-    upper = above * high if math.isfinite(high) else torch.zeros_like(above)
+    upper = torch.where(high.isfinite(), above * high, torch.zeros_like(above))
     return inside + below * low + upper
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ class Equalization(Algorithm):
     """
 
     NAME = "equalization"
-    stage: Stage = "before"  # type: ignore[misc]
+    stage: ClassVar[Stage] = "before"
 
     rounds: int = 10
 
@@ -51,13 +52,20 @@ class Equalization(Algorithm):
         for _ in range(self.rounds):
             for pair in pairs:
                 scales = _equalize(pair)
-                for clip in pair.clips:
-                    total[clip] = total.get(clip, torch.ones_like(scales)) * scales
-        for clip, scales in total.items():
-            _limit_channels(job.gm, clip, scales)
-        if total:
-            job.gm.graph.lint()
-            job.gm.recompile()
+                first = pair.first.node
+                total[first] = total[first] * scales if first in total else scales
+        for pair in pairs:
+            scales = total.get(pair.first.node)
+            if scales is None:
+                continue
+            if pair.first.node.name in job.batch_norms:
+                mean, std = job.batch_norms[pair.first.node.name]
+                job.batch_norms[pair.first.node.name] = (mean / scales.to(mean), std / scales.to(std))
+            for clip in pair.clips:
+                bound = _upper_bound(job.gm, clip)
+                limit_channels(job.gm, clip, _per_channel_of(pair.first, bound / scales))
+        job.gm.graph.lint()
+        job.gm.recompile()
         job.notes.append(f"equalized {len(pairs)} pairs of layers")
 
 
@@ -144,22 +152,43 @@ def _along(values: Tensor, ndim: int, axis: int) -> Tensor:
     return values.reshape([-1 if dim == axis else 1 for dim in range(ndim)])
 
 
-def _limit_channels(gm: GraphModule, clip: Node, scales: Tensor) -> None:
-    """Clip each channel where it now belongs."""
+def _upper_bound(gm: GraphModule, clip: Node) -> float:
+    call = bind(gm, clip)
+    bound = _bounds(call) if call is not None else None
+    assert bound is not None
+    return bound
+
+
+def _per_channel_of(layer: Layer, values: Tensor) -> Tensor:
+    """One value for each channel, in a shape that broadcasts against the layer's result."""
+    weight = layer.weight
+    trailing = 0 if layer.call.spec.family == "linear" else weight.dim() - 2
+    return values.reshape(-1, *[1] * trailing).to(weight.dtype)
+
+
+def home_of_limits(clip: Node) -> str:
+    """Where the limits of a clip are kept."""
+    return f"{clip.name}_limits"
+
+
+def limit_channels(gm: GraphModule, clip: Node, limits: Tensor) -> None:
+    """Clip each channel at a limit of its own."""
     call = bind(gm, clip)
     assert call is not None
-    bound = _bounds(call)
-    assert bound is not None
-    home = f"{clip.name}_limits"
-    ndim = len(clip.meta["value"].shape) if "value" in clip.meta else 4
-    limits = _along((bound / scales).float(), ndim, 1)
-    gm.add_module(home, ChannelClip(limits.to(next(gm.parameters()))))
+    home = home_of_limits(clip)
+    gm.add_module(home, ChannelClip(limits))
     source = call.activations[0]
     with gm.graph.inserting_before(clip):
         new = gm.graph.create_node("call_module", home, (source,), {}, name=home)
     new.meta = dict(clip.meta)
     clip.replace_all_uses_with(new)
     gm.graph.erase_node(clip)
+
+
+def channel_limits(gm: GraphModule, node: Node) -> Tensor | None:
+    """The limits that ``limit_channels`` gave to a node, if it did."""
+    module = gm.get_submodule(str(node.target)) if node.op == "call_module" else None
+    return module.limits if isinstance(module, ChannelClip) else None
 
 
 class ChannelClip(nn.Module):

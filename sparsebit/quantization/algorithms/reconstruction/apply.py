@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.errors import ConfigError
-from sparsebit.folder import read_folder, write_folder
+from sparsebit.folder import ArtifactError, read_folder, write_folder
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, Granularity, extract, find_blocks
@@ -81,6 +83,7 @@ class Reconstruction(Algorithm):
     def _apply(self, job: Job) -> None:
         to_adaround(job)
         blocks = find_blocks(job.gm, self.granularity, self.largest)
+        identity = self._identity(job) if job.folder is not None else ""
         device = next((p.device for p in job.gm.parameters()), torch.device("cpu"))
         inputs = (_moved(call, device) for call in job.inputs)
         streams = Streams(job.gm, inputs, blocks, self.batch)
@@ -88,9 +91,9 @@ class Reconstruction(Algorithm):
             module = extract(job.gm, block)
             streams.targets(block, module, job.quantizers.values())
             weights = [name for name in block.weights if isinstance(job.quantizers[name], AdaRound)]
-            if weights and not self._resume(job, index, block):
+            if weights and not self._resume(job, index, block, identity):
                 self._rebuild(job, index, block, module, streams, weights)
-                self._keep(job, index, block)
+                self._keep(job, index, block, identity)
             streams.advance(index, block, module)
 
     def _rebuild(
@@ -98,6 +101,8 @@ class Reconstruction(Algorithm):
     ) -> None:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
         samples = Samples(streams, block, self.batch, generator)
+        if not any(isinstance(y, Tensor) and y.is_floating_point() for y in samples.wanted[0]):
+            return  # it ends in integers, such as the class: there is nothing to come close to
         tensors = {name: tensor for name, _, tensor in job.weights()}
         soft = SoftWeights.of([_weight(job.quantizers[name], tensors[name]) for name in weights])
         inside = [q for q in module.modules() if isinstance(q, Quantizer) and q.side == "A" and q.is_enable]
@@ -172,13 +177,17 @@ class Reconstruction(Algorithm):
     def _place(self, job: Job, index: int) -> Path | None:
         return job.folder / f"{self.NAME}-{index:04d}" if job.folder is not None else None
 
-    def _identity(self, job: Job, block: Block) -> str:
-        """What a finished block depends on: settings, graph, weights."""
-        digest = hashlib.sha256(json.dumps([self.NAME, asdict(self), list(block.weights)]).encode())
-        for name, quantizer, tensor in job.weights():
-            if name in block.weights:
-                for part in (tensor, quantizer.scale):
-                    digest.update(part.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    def _identity(self, job: Job) -> str:
+        """A digest of what the result depends on: settings, graph, weights, grids and calibration data."""
+        specs = {name: str(quantizer.spec) for name, quantizer in job.quantizers.items()}
+        said = [self.NAME, asdict(self), str(job.gm.graph), specs]
+        digest = hashlib.sha256(json.dumps(said, default=str).encode())
+        for leaf in itertools.chain(job.gm.state_dict().values(), *map(pytree.tree_leaves, job.inputs)):
+            if isinstance(leaf, Tensor):
+                digest.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
+                digest.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+            else:
+                digest.update(repr(leaf).encode())
         return digest.hexdigest()
 
     def _quantizers(self, job: Job, block: Block) -> dict[str, Quantizer]:
@@ -190,7 +199,7 @@ class Reconstruction(Algorithm):
                     found[module.name] = module
         return found
 
-    def _keep(self, job: Job, index: int, block: Block) -> None:
+    def _keep(self, job: Job, index: int, block: Block, identity: str) -> None:
         place = self._place(job, index)
         if place is not None:
             state = {
@@ -198,15 +207,18 @@ class Reconstruction(Algorithm):
                 for name, quantizer in self._quantizers(job, block).items()
                 for key, value in quantizer.state_dict().items()
             }
-            write_folder(place, KIND, VERSION, {"identity": self._identity(job, block)}, {"state": state})
+            write_folder(place, KIND, VERSION, {"identity": identity}, {"state": state})
 
-    def _resume(self, job: Job, index: int, block: Block) -> bool:
+    def _resume(self, job: Job, index: int, block: Block, identity: str) -> bool:
         """Take a finished block from the folder, if it is the same block of the same work."""
         place = self._place(job, index)
         if place is None or not place.exists():
             return False
-        content, tensors = read_folder(place, KIND, VERSION)
-        if content["identity"] != self._identity(job, block):
+        try:
+            content, tensors = read_folder(place, KIND, VERSION)
+        except ArtifactError:  # damaged, or not ours; writing says so if it is in the way
+            return False
+        if content["identity"] != identity:
             return False
         for name, quantizer in self._quantizers(job, block).items():
             prefix = f"{name}/"
@@ -244,8 +256,6 @@ def to_adaround(job: Job) -> None:
 
 def become_adaround(quantizer: Quantizer) -> None:
     """Turn a quantizer into an ``AdaRound`` in place, so that whoever holds it holds the new one."""
-    from dataclasses import replace
-
     quantizer.__class__ = AdaRound
     quantizer.register_buffer("up", torch.empty(0, dtype=torch.bool, device=quantizer.scale.device))
     quantizer.spec = replace(quantizer.spec, quantizer="adaround")
@@ -280,6 +290,4 @@ def _all_on(job: Job) -> Iterator[None]:
 
 
 def _moved(call: Any, device: torch.device) -> Any:
-    import torch.utils._pytree as pytree
-
     return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), call)

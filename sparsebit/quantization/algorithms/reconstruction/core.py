@@ -90,6 +90,7 @@ def reconstruction_error(results: list[Tensor], wanted: list[Tensor]) -> Tensor:
         if isinstance(result, Tensor) and result.requires_grad:  # the rest no weight had a part in
             channels = result.shape[1] if result.dim() > 1 else 1
             errors.append((result - exact).square().mean() * channels)
+    assert errors, "no weight has a part in any of the results"
     return torch.stack(errors).sum()
 
 

@@ -75,7 +75,7 @@ class Samples:
         self.rounded = [[values[node] for node in block.inputs] for values in streams.rounded]
         self.wanted = [[values[node] for node in block.outputs] for values in streams.exact]
         self.count = 0
-        if all(_has_samples(row) for row in (*self.exact, *self.wanted)):
+        if all(_has_samples(row) for row in (*self.exact, *self.wanted)) and _alike(self.exact, self.wanted):
             self.exact, self.rounded, self.wanted = (
                 [[torch.cat(column) for column in zip(*rows, strict=True)]]
                 for rows in (self.exact, self.rounded, self.wanted)
@@ -101,6 +101,13 @@ def _has_samples(row: Sequence[Any]) -> bool:
     """Whether every value is a tensor with as many samples as the others."""
     tensors = [value for value in row if isinstance(value, Tensor) and value.dim() > 1]
     return bool(tensors) and len(tensors) == len(row) and len({len(tensor) for tensor in tensors}) == 1
+
+
+def _alike(*streams: Sequence[Sequence[Tensor]]) -> bool:
+    """Whether the samples of all chunks have one shape; sentences of different lengths do not."""
+    return all(
+        len({x.shape[1:] for x in column}) == 1 for rows in streams for column in zip(*rows, strict=True)
+    )
 
 
 def split_call(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> list[Call]:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from sparsebit.errors import ConfigError
 from sparsebit.graph.ops import find_op
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.graph.passes.edit import copy_module, set_module, set_tensor
+from sparsebit.graph.passes.edit import set_tensor
 from sparsebit.quantization.algorithms.base import Algorithm, Job, Stage, register_algorithm
-from sparsebit.quantization.algorithms.layers import Layer, find_layers, is_quantizer, per_channel, watch
+from sparsebit.quantization.algorithms.layers import (
+    Layer,
+    find_layers,
+    is_quantizer,
+    per_channel,
+    put_parameter,
+    watch,
+)
 from sparsebit.quantization.algorithms.smoothquant.core import smoothing_scales
 
 _NORMS = ("layer_norm", "rms_norm")
@@ -30,7 +38,7 @@ class SmoothQuant(Algorithm):
     """
 
     NAME = "smoothquant"
-    stage: Stage = "before"  # type: ignore[misc]
+    stage: ClassVar[Stage] = "before"
 
     alpha: float = 0.5
 
@@ -73,7 +81,9 @@ def find_norms(gm: GraphModule) -> dict[Node, list[Layer]]:
         if weight is None or weight.dim() != 1:
             continue
         readers = _readers(gm, node)
-        if readers and all(reader in layers for reader in readers):
+        if not readers or any(reader not in layers for reader in readers):
+            continue
+        if all(layers[reader].weight.shape[1] == len(weight) for reader in readers):
             found[node] = [layers[reader] for reader in readers]
     return found
 
@@ -116,10 +126,8 @@ def _smooth(gm: GraphModule, node: Node, layers: list[Layer], activation: Tensor
         set_tensor(gm, str(held.target), (old.detach().double() / scales).to(old.dtype), old)
         return
     path = str(node.target)
-    norm = copy_module(gm.get_submodule(path))
     for name in ("weight", "bias"):
-        parameter = norm._parameters.get(name)
+        parameter = gm.get_submodule(path)._parameters.get(name)
         if parameter is not None:
             divided = (parameter.detach().double() / scales).to(parameter.dtype)
-            setattr(norm, name, nn.Parameter(divided))
-    set_module(gm, path, norm)
+            put_parameter(gm, f"{path}.{name}", divided)

@@ -1,0 +1,28 @@
+"""What recovery steps add to a graph, made again from the names in a saved state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+from torch.fx import GraphModule
+
+from sparsebit.quantization.algorithms.equalization.apply import home_of_limits, limit_channels
+from sparsebit.quantization.algorithms.layers import find_layers
+
+
+def restore_edits(gm: GraphModule, state: Mapping[str, Tensor]) -> int:
+    """Give layers the biases, and clips the limits, that the state has numbers for; returns how many."""
+    made = 0
+    for layer in list(find_layers(gm)):
+        if layer.call.bias_name is None and layer.new_bias in state:
+            layer.set(bias=state[layer.new_bias].to(layer.weight.device))
+            made += 1
+    for node in list(gm.graph.nodes):
+        limits = state.get(f"{home_of_limits(node)}.limits")
+        if limits is not None and node.op.startswith("call_"):
+            limit_channels(gm, node, limits.to(next(gm.parameters()).device))
+            made += 1
+    if made:
+        gm.recompile()
+    return made
