@@ -17,10 +17,8 @@ SAMPLE = (
     "cifar_resnet20",
     "mobilenet_v3",
     "unet",
-    "shufflenet_v2",
     "lstm_classifier",
     "hf_distilbert",
-    "hf_vit",
     "nasty_tied_weights",
 )
 

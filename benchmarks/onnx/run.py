@@ -1,0 +1,197 @@
+"""Is the exported int8 model faster than float, and than what ONNX Runtime's own quantizer makes of the same model?
+
+Every variant of one model runs in the same process, interleaved; medians. Weights are random, which changes no
+kernel's time. Run from the repository root: ``python -m benchmarks.onnx.run``
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.environment import describe
+from benchmarks.onnx.models import MODELS
+from benchmarks.onnx.peer import quantize_with_peer
+from sparsebit import capture
+from sparsebit.export import check, export_graph
+from sparsebit.quantization import QuantModel
+
+SEED = 0
+SYMMETRIC = {
+    "BACKEND": "onnxruntime",
+    "SCHEDULE": {"FUSE_BN": True},
+    "W": {
+        "QSCHEME": "per-channel-symmetric",
+        "QUANTIZER": {"TYPE": "uniform", "BIT": 8},
+        "OBSERVER": {"TYPE": "MINMAX"},
+    },
+    "A": {
+        "QSCHEME": "per-tensor-symmetric",
+        "QUANTIZER": {"TYPE": "uniform", "BIT": 8},
+        "OBSERVER": {"TYPE": "MINMAX"},
+    },
+}
+
+
+def onnxruntime_session(path: Path, threads: int) -> Callable[[Mapping[str, Any]], object]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    return lambda feed: session.run(None, feed)
+
+
+def openvino_session(path: Path, threads: int) -> Callable[[Mapping[str, Any]], object]:
+    import openvino
+
+    settings = {
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
+    core = openvino.Core()
+    request = core.compile_model(core.read_model(str(path)), "CPU", settings).create_infer_request()
+    return lambda feed: request.infer(feed)
+
+
+def make_files(name: str, folder: Path) -> tuple[dict[str, Path], dict[str, Any], dict[str, Any]]:
+    """Every variant of a model as a file, the inputs to run it on, and what the check of ours said."""
+    build, example = MODELS[name]
+    torch.manual_seed(SEED)
+    model = build().eval()
+    args, kwargs = example()
+    files: dict[str, Path] = {}
+    graph = capture(model, args, kwargs)
+    exported = export_graph(graph, args, kwargs, folder / "float.onnx", dynamic_axes=None)
+    files["float"] = exported.path
+    values = [*args, *kwargs.values()]
+    feed = {name: value.numpy() for name, value in zip(exported.input_names, values, strict=True)}
+    facts: dict[str, Any] = {"float_mb": round(exported.bytes / 1e6, 1)}
+    for label, config in (("int8", "int8_onnxruntime"), ("int8 symmetric", SYMMETRIC)):
+        qmodel = QuantModel(model, config, example_inputs=args, example_kwargs=kwargs)
+        qmodel.calibrate([args or kwargs], progress=False)
+        qmodel.set_quant(w_quant=True, a_quant=True)
+        done = export_graph(qmodel.model, args, kwargs, folder / f"{label}.onnx", dynamic_axes=None)
+        files[label] = done.path
+        if label == "int8":
+            report = check(qmodel.model, done, [(args, kwargs)])
+            facts |= {
+                "int8_mb": round(done.bytes / 1e6, 1),
+                "export_s": round(done.seconds, 2),
+                "agrees": report.ok,
+                "codes_off": report.share_off,
+                "most_off": max((t.most for t in report.tensors if t.blame != "kernel"), default=0),
+                "integer_ops": f"{len(report.ops) - len(report.fallbacks)} of {len(report.ops)}",
+                "fallbacks": [f"{op.name}: {op.why}" for op in report.fallbacks],
+            }
+        del qmodel
+    files |= {
+        f"peer: {setting}": path
+        for setting, path in quantize_with_peer(files["float"], folder, [feed]).items()
+    }
+    return files, feed, facts
+
+
+def interleaved(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median milliseconds of each, taking turns."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        run(), run()
+    for index in range(rounds):
+        order = list(runs.items())
+        for name, run in order if index % 2 == 0 else reversed(order):
+            started = time.perf_counter()
+            run()
+            times[name].append(1e3 * (time.perf_counter() - started))
+    return {name: round(statistics.median(values), 3) for name, values in times.items()}
+
+
+def measure(name: str, rounds: int, threads: list[int], with_openvino: bool) -> list[dict[str, Any]]:
+    rows = []
+    with tempfile.TemporaryDirectory() as place:
+        files, feed, facts = make_files(name, Path(place))
+        for count in threads:
+            runs: dict[str, Callable[[], object]] = {}
+            for label, path in files.items():
+                session = onnxruntime_session(path, count)
+                runs[label] = lambda session=session: session(feed)  # type: ignore[misc]
+            medians = interleaved(runs, rounds)
+            del runs
+            gc.collect()
+            peers = {label: value for label, value in medians.items() if label.startswith("peer")}
+            best = min(peers, key=lambda label: peers[label]) if peers else None
+            row = {
+                "model": name,
+                "threads": count,
+                "ms": medians,
+                "speedup": round(medians["float"] / medians["int8"], 2),
+                "speedup_symmetric": round(medians["float"] / medians["int8 symmetric"], 2),
+                "best_peer": best,
+                "speedup_best_peer": round(medians["float"] / peers[best], 2) if best else None,
+                **facts,
+            }
+            if with_openvino:
+                runs = {}
+                for label in ("float", "int8"):
+                    session = openvino_session(files[label], count)
+                    runs[label] = lambda session=session: session(feed)  # type: ignore[misc]
+                medians = interleaved(runs, rounds)
+                row |= {
+                    "openvino_ms": medians,
+                    "openvino_speedup": round(medians["float"] / medians["int8"], 2),
+                }
+            rows.append(row)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--no-openvino", action="store_true")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "latency.json")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    console, rows = Console(), []
+    for name in options.models:
+        rows += measure(name, options.rounds, options.threads, not options.no_openvino)
+        for row in rows[-len(options.threads) :]:
+            console.print({key: row[key] for key in row if key not in ("fallbacks",)})
+    result = {
+        "environment": describe(SEED, ("torch", "onnx", "onnxruntime", "openvino")),
+        "rounds": options.rounds,
+        "rows": rows,
+    }
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    table = Table("model", "threads", "float ms", "int8 ms", "×", "symmetric ×", "best peer ×", "OpenVINO ×")
+    for row in rows:
+        table.add_row(
+            row["model"], str(row["threads"]), str(row["ms"]["float"]), str(row["ms"]["int8"]), str(row["speedup"]),
+            str(row["speedup_symmetric"]), str(row["speedup_best_peer"]), str(row.get("openvino_speedup", "")),
+        )  # fmt: skip
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

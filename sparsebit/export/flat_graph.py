@@ -1,0 +1,111 @@
+"""A captured graph as exporters like it: tensors in, tensors out, no structure, no checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.node import map_arg
+
+from sparsebit.export.errors import ExportError
+from sparsebit.graph.effects import is_effect
+from sparsebit.graph.functional import check_branch
+
+SEPARATOR = "/"  # of flat module names: dots would make torch look for nested modules
+
+
+class FlatGraph(nn.Module):
+    """The nodes of a captured graph over positional tensors; shares every module and parameter with it.
+
+    ``forward`` returns the list of the outputs that are tensors. ``input_names`` are those of the placeholders.
+    """
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        super().__init__()
+        self.body = _copy(gm)
+        self.input_names = [node.name for node in self.body.graph.nodes if node.op == "placeholder"]
+        self.training = gm.training
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The tensors among the outputs, in order."""
+        return tuple(value for value in self.body(*inputs) if isinstance(value, Tensor))
+
+
+def original_name(name: str) -> str:
+    """The dotted name of a parameter or module in the user's model, from its name in a ``FlatGraph``."""
+    return name.removeprefix("body.").replace(f"{SEPARATOR}.", ".").rstrip(SEPARATOR).replace(SEPARATOR, ".")
+
+
+def _copy(gm: fx.GraphModule) -> fx.GraphModule:
+    root = nn.Module()
+    graph = fx.Graph()
+    twins: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if node.op == "output":
+            leaves = [value for value in _leaves(node.args[0]) if isinstance(value, fx.Node)]
+            if not leaves:
+                raise ExportError("the model returns no tensor", hint="export a part of it that computes one")
+            graph.output(tuple(twins[value] for value in leaves))
+            continue
+        if node.op == "call_function" and _is_check(node.target):
+            continue
+        twin = graph.node_copy(node, twins.__getitem__)
+        if node.op in ("call_module", "get_attr"):
+            twin.target = _adopt(root, gm, node)
+        twins[node] = twin
+    body = fx.GraphModule(root, graph, "FlatGraph")
+    _drop_dead(body)
+    body.recompile()
+    return body
+
+
+def _adopt(root: nn.Module, gm: fx.GraphModule, node: fx.Node) -> str:
+    """Hang what a node refers to directly under ``root`` and return its name there."""
+    target = str(node.target)
+    owner, _, name = target.rpartition(".")
+    flat = target.replace(".", SEPARATOR)
+    if hasattr(fx.GraphModule, flat):  # a buffer called ``code``, say
+        flat += SEPARATOR
+    if node.op == "call_module":
+        root._modules[flat] = gm.get_submodule(target)
+        return flat
+    value = getattr(gm.get_submodule(owner), name)
+    if isinstance(value, nn.Parameter):
+        root._parameters[flat] = value
+    else:
+        root._buffers[flat] = value
+    return flat
+
+
+def _leaves(value: Any) -> list[Any]:
+    found: list[Any] = []
+    map_arg(value, found.append)
+    return found
+
+
+def _is_check(target: Any) -> bool:
+    name = getattr(target, "__name__", "")
+    return target is check_branch or name.startswith("_assert")
+
+
+def _drop_dead(body: fx.GraphModule) -> None:
+    """Erase what only the checks read."""
+    for node in reversed(list(body.graph.nodes)):
+        if not node.users and node.op not in ("placeholder", "output") and not is_effect(body, node):
+            body.graph.erase_node(node)
+
+
+def example_leaves(flat: FlatGraph, values: Sequence[Any], device: torch.device | None) -> list[Tensor]:
+    """The tensors of an example call, copied to the model's device."""
+    wrong = [
+        name for name, value in zip(flat.input_names, values, strict=True) if not isinstance(value, Tensor)
+    ]
+    if wrong:
+        raise ExportError(
+            "only tensors can be inputs of an ONNX model",
+            got=", ".join(wrong),
+            hint="capture the model with these values fixed",
+        )
+    return [value.detach().to(device=device or value.device, copy=True) for value in values]

@@ -1,0 +1,157 @@
+"""The operator that stands where a quantizer was while a graph is translated, and what it stands for.
+
+A marker only carries the name of a tensor. Everything about that tensor is in its ``Marked``, so no
+exporter in between can change a scale, fold a weight or lose a name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.export.errors import ExportError
+from sparsebit.quantization.granularity import Rows, spread
+from sparsebit.quantization.numerics import SCALE_OF_ZEROS, QParams, quantize
+from sparsebit.quantization.quantizers import Quantizer
+
+DOMAIN = "sparsebit"
+OP_TYPE = "Mark"
+
+_library = torch.library.Library(DOMAIN, "FRAGMENT")
+_library.define("mark(Tensor x, str key) -> Tensor")
+_library.impl("mark", lambda x, key: x.clone(), "CompositeExplicitAutograd")
+torch.library.register_fake(f"{DOMAIN}::mark", lambda x, key: torch.empty_like(x), lib=_library)
+
+
+def mark(x: Tensor, key: str) -> Tensor:
+    """``x``, with a node named ``key`` in any graph traced through here."""
+    marked: Tensor = torch.ops.sparsebit.mark(x, key)
+    return marked
+
+
+@dataclass
+class Marked:
+    """One quantized tensor as it will stand in the file."""
+
+    name: str
+    side: str  # "W" or "A"
+    bits: int
+    qparams: QParams  # scale and zero point in float32 on the CPU
+    rows: Rows
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32  # of the numbers
+    scheme: str = ""
+    codes: Tensor | None = None  # of a weight, in its own shape
+
+    @property
+    def per_tensor(self) -> bool:
+        """Whether one scale serves the whole tensor."""
+        return self.qparams.scale.numel() == 1
+
+
+@dataclass
+class Markers:
+    """Every tensor that was marked, by name."""
+
+    tensors: dict[str, Marked] = field(default_factory=dict)
+    dynamic: list[str] = field(default_factory=list)  # one scale per token, computed as the tokens come
+
+    def note(self, quantizer: Quantizer, x: Tensor) -> Tensor:
+        """Write down what a quantizer does to a tensor, and pass on what it gives."""
+        if quantizer.name not in self.tensors:
+            self.tensors[quantizer.name] = _describe(quantizer, x)
+        return quantizer.snap(x)
+
+
+def quantizers_of(model: nn.Module) -> list[Quantizer]:
+    """Every quantizer in a model that is switched on."""
+    found = [module for module in model.modules() if isinstance(module, Quantizer) and module.is_enable]
+    names: dict[str, Quantizer] = {}
+    for quantizer in found:
+        if names.setdefault(quantizer.name, quantizer) is not quantizer:
+            raise ExportError("two quantizers have one name", got=repr(quantizer.name))
+        if not quantizer.calibrated:
+            raise ExportError(
+                f"{quantizer.name!r} has no scale yet", hint="calibrate the model before exporting it"
+            )
+    return found
+
+
+def code_tensor(quantizer: Quantizer, x: Tensor) -> Tensor:
+    """The codes a quantizer gives a tensor, whatever shares a scale in it."""
+    prepared = quantizer.prepare(x)
+    qparams, rows = quantizer.qparams(prepared), quantizer.rows_of(prepared)
+    if qparams.scale.numel() > 1 and rows.kind in ("channel", "group"):
+        scale, zero_point = (spread(v, prepared.shape, rows) for v in (qparams.scale, qparams.zero_point))
+        if scale.dim() < 2:  # one dimension means one per row to numerics, and a vector is its own rows
+            scale, zero_point = scale[None], zero_point[None]
+        qparams = qparams._replace(scale=scale, zero_point=zero_point)
+    return quantize(prepared, qparams).reshape(prepared.shape)
+
+
+def _describe(quantizer: Quantizer, x: Tensor) -> Marked:
+    prepared = quantizer.prepare(x)
+    qparams, rows = quantizer.qparams(prepared), quantizer.rows_of(prepared)
+    scale, zero_point = (v.detach().float().cpu().reshape(-1) for v in (qparams.scale, qparams.zero_point))
+    if not bool((torch.isfinite(scale) & (scale > 0)).all()):
+        raise ExportError(
+            f"a scale of {quantizer.name!r} is not a positive number",
+            got=f"{float(scale.min())} .. {float(scale.max())}",
+            hint="calibrate again, or look at what training did to it",
+        )
+    zero_point = zero_point.round().clamp(qparams.qmin, qparams.qmax)
+    return Marked(
+        name=quantizer.name,
+        side=quantizer.side,
+        bits=quantizer.bit,
+        qparams=qparams._replace(scale=scale, zero_point=zero_point),
+        rows=rows,
+        shape=tuple(prepared.shape),
+        dtype=prepared.dtype,
+        scheme=str(quantizer.spec),
+        codes=code_tensor(quantizer, x).detach().cpu() if quantizer.side == "W" else None,
+    )
+
+
+def mark_tensor(quantizer: Quantizer, x: Tensor) -> Tensor:
+    """What a quantizer leaves in a traced graph: its preparation and a marker, or explicit steps per token."""
+    if quantizer.rows.kind == "token":
+        return _snap_tokens(quantizer, quantizer.prepare(x))
+    if quantizer.side == "W":
+        return mark(x, quantizer.name)  # its codes are known, preparation included
+    return mark(quantizer.prepare(x), quantizer.name)
+
+
+def _snap_tokens(quantizer: Quantizer, x: Tensor) -> Tensor:
+    """One scale per token, from operators every runtime has; the numbers are those of ``numerics``."""
+    qmin, qmax = quantizer.grid.qparams(torch.zeros(1), torch.ones(1))[2:4]
+    wide = x.float()
+    lo, hi = wide.amin(-1, keepdim=True).clamp(max=0), wide.amax(-1, keepdim=True).clamp(min=0)
+    symmetric = quantizer.spec.symmetric or quantizer.spec.dtype != "int"
+    scale = torch.maximum(-lo, hi) / qmax if symmetric else hi / qmax - lo / qmax
+    scale = torch.where(scale > 0, scale.clamp(min=torch.finfo(torch.float32).tiny), SCALE_OF_ZEROS)
+    zero_point = torch.zeros_like(scale) if symmetric else (-lo / scale).round().clamp(qmin, qmax)
+    steps = wide / scale
+    if quantizer.spec.dtype == "int":
+        steps = steps.round() + zero_point
+        return ((steps.clamp(qmin, qmax) - zero_point) * scale).to(x.dtype)
+    narrow = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[quantizer.spec.dtype]
+    return (steps.clamp(qmin, qmax).to(narrow).to(torch.float32) * scale).to(x.dtype)
+
+
+@contextlib.contextmanager
+def substituted(quantizers: list[Quantizer], substitute: Any) -> Iterator[None]:
+    """Inside the block the quantizers call ``substitute``; afterwards they are as they were."""
+    before = [quantizer.substitute for quantizer in quantizers]
+    for quantizer in quantizers:
+        quantizer.substitute = substitute
+    try:
+        yield
+    finally:
+        for quantizer, old in zip(quantizers, before, strict=True):
+            quantizer.substitute = old

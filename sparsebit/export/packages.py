@@ -1,0 +1,27 @@
+"""The optional packages this part needs, imported when it needs them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from sparsebit.errors import SparsebitError
+
+_EXTRA = {"openvino": "openvino"}
+
+
+def require(name: str) -> Any:
+    """Import an optional package, or say how to install it.
+
+    Example:
+        >>> require("onnx").__name__
+        'onnx'
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        root = name.partition(".")[0]
+        raise SparsebitError(
+            f"exporting needs the package {root!r}, which cannot be imported: {error}",
+            hint=f"pip install sparsebit[{_EXTRA.get(root, 'onnx')}]",
+        ) from error
