@@ -11,6 +11,8 @@ from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword arguments
+
 
 def as_call(
     batch: Any, example_args: tuple[Any, ...], example_kwargs: Mapping[str, Any]
@@ -89,3 +91,21 @@ def as_fed(made: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def to_device(value: Any, device: torch.device) -> Any:
     """The same value with every tensor on one device."""
     return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
+
+
+def crop_like(call: Call, dummy: Any) -> Call | None:
+    """As many samples of a recorded call as ``dummy`` has; None where the two are not of one kind."""
+    ours, structure = pytree.tree_flatten(call)
+    theirs = [leaf for leaf in pytree.tree_leaves(dummy) if isinstance(leaf, Tensor)]
+    tensors = [leaf for leaf in ours if isinstance(leaf, Tensor)]
+    if len(tensors) != len(theirs) or not tensors:
+        return None
+    for mine, other in zip(tensors, theirs, strict=True):
+        if mine.dtype != other.dtype or mine.dim() != other.dim() or mine.dim() == 0:
+            return None
+        if mine.shape[1:] != other.shape[1:] or len(mine) < len(other):
+            return None
+    counts = iter(len(other) for other in theirs)
+    cut = [leaf[: next(counts)] if isinstance(leaf, Tensor) else leaf for leaf in ours]
+    args, kwargs = pytree.tree_unflatten(cut, structure)
+    return args, kwargs

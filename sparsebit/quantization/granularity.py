@@ -183,7 +183,7 @@ def align(x: Tensor, rows: Rows, *values: Tensor) -> tuple[Tensor, tuple[Tensor,
         )
         rows = replace(rows, group_size=1)
     view, axes = _row_view(x, rows)
-    count = math.prod(view.shape[axis] for axis in axes)
+    count = math.prod([view.shape[axis] for axis in axes])  # a list, because torch.compile takes no generator
     wrong = next((value for value in values if value.numel() != count), None)
     if wrong is not None:
         raise SparsebitError(

@@ -24,7 +24,7 @@ from sparsebit.graph.show import mermaid
 from sparsebit.progress import length, progress
 from sparsebit.quantization.algorithms import AdaRoundLayers, Algorithm, Job, Stage, make_algorithms
 from sparsebit.quantization.algorithms.reconstruction import Reconstruction
-from sparsebit.quantization.batches import as_call, as_fed, to_device
+from sparsebit.quantization.batches import Call, as_call, as_fed, crop_like, to_device
 from sparsebit.quantization.bn_tuning import fold_tuned, statistics_of, tune_batch_norm
 from sparsebit.quantization.calibrate import Calibration
 from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
@@ -91,6 +91,8 @@ class QuantModel(nn.Module):
         super().__init__()
         self._frozen_norms, self._distillation = False, None
         self._batch_norms: dict[str, tuple[Tensor, Tensor]] = {}
+        self._sample: Call | None = None  # of the calibration data, for checking what is exported
+        self._shifts: dict[str, Tensor] = {}
         self.cfg = parse_qconfig(config)
         self.device = torch.device(self.cfg.DEVICE)
         positional = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
@@ -160,6 +162,11 @@ class QuantModel(nn.Module):
         """Begin a round of calibration: evaluation mode, quantizers off and measuring."""
         self.eval()
         self.set_quant(w_quant=False, a_quant=False)
+        if not self.enable_qat:  # training has made the biases its own
+            for name, shift in self._shifts.items():
+                bias = fetch_tensor(self.model, name)
+                bias.data = (bias.data.double() - shift.to(bias.device)).to(bias.dtype)
+        self._shifts.clear()
         self._calibration = Calibration(self.model, self.quantizers)
 
     def calc_qparams(
@@ -204,6 +211,7 @@ class QuantModel(nn.Module):
             calibration.close()
         for algorithm in after:
             algorithm.apply(job)
+        self._sample = calibration.inputs[0] if len(calibration.inputs) else None
 
     def calibrate(
         self,
@@ -246,7 +254,14 @@ class QuantModel(nn.Module):
     ) -> Job:
         place = Path(folder) if folder is not None else None
         return Job(
-            self.model, self.plan, self.quantizers, calibration.inputs, place, self._batch_norms, shown
+            gm=self.model,
+            plan=self.plan,
+            quantizers=self.quantizers,
+            inputs=calibration.inputs,
+            folder=place,
+            batch_norms=self._batch_norms,
+            shown=shown,
+            shifts=self._shifts,
         )
 
     def _recovery(self, stage: Stage) -> list[Algorithm]:
@@ -380,8 +395,12 @@ class QuantModel(nn.Module):
         """Write an ONNX file with integer weights, run it, and compare it with this model tensor by tensor.
 
         The arguments, ``check=False`` among the ``options``, and the report that comes back are those of
-        ``sparsebit.export.export_onnx``. Quantizers are exported as they are switched: call ``set_quant`` first.
+        ``sparsebit.export.export_onnx``. What is compared are the first calibration samples, if they are at hand.
+        Quantizers are exported as they are switched: call ``set_quant`` first.
         """
+        recorded = crop_like(self._sample, dummy_data) if self._sample is not None else None
+        if recorded is not None:
+            options.setdefault("calls", [recorded])
         return call_above(
             "sparsebit.export.export_onnx",
             self,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sparsebit.errors import SparsebitError
-from sparsebit.quantization.batches import as_call, as_fed, to_device
+from sparsebit.quantization.batches import as_call, as_fed, crop_like, to_device
 
 X, Y = torch.zeros(1), torch.ones(1)
 
@@ -55,3 +55,17 @@ def test_what_feed_returns_is_taken_as_it_is() -> None:
 def test_to_device_reaches_every_tensor() -> None:
     moved = to_device({"a": [X, (X, 3)], "b": None}, torch.device("meta"))
     assert moved["a"][0].is_meta and moved["a"][1][0].is_meta and moved["a"][1][1] == 3
+
+
+def test_recorded_samples_are_cut_to_the_size_of_an_example() -> None:
+    call = ((torch.arange(12.0).view(4, 3),), {"flag": True})
+    cut = crop_like(call, torch.zeros(2, 3))
+    assert cut is not None
+    assert torch.equal(cut[0][0], call[0][0][:2]) and cut[1] == {"flag": True}
+
+
+@pytest.mark.parametrize(
+    "dummy", [torch.zeros(2, 4), torch.zeros(5, 3), torch.zeros(2, 3).long(), torch.tensor(1.0), ()]
+)
+def test_samples_of_another_kind_are_not_offered(dummy: object) -> None:
+    assert crop_like(((torch.zeros(4, 3),), {}), dummy) is None

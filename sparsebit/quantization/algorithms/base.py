@@ -29,7 +29,8 @@ class Job:
     ``inputs`` gives (args, kwargs) of one call after another, from memory or disk. ``folder`` is where finished parts
     of the work are kept, so that a run that was killed goes on from there; None keeps nothing. ``batch_norms`` are mean
     and standard deviation of the results of layers that had one before it was folded, by node; a step that rescales
-    those results rescales these too. ``shown`` is whether to show progress; ``notes`` is for what was done.
+    those results rescales these too. ``shown`` is whether to show progress. ``shifts``, by name, is what was
+    added to biases, which is taken back when the model is calibrated again. ``notes`` is for what was done.
     """
 
     gm: QuantGraph
@@ -39,6 +40,7 @@ class Job:
     folder: Path | None = None
     batch_norms: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     shown: bool | None = None
+    shifts: dict[str, Tensor] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def weights(self) -> Iterator[tuple[str, Quantizer, Tensor]]:

@@ -224,6 +224,7 @@ class Quantizer(nn.Module):
         self.set_range(lo, hi, None)
         self._state = None
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def follow(self, x: Tensor) -> None:
         """Adjust the grid to a weight as it is now, or to one more batch of training, which counts for a tenth.
 

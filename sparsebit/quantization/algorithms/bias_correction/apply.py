@@ -57,9 +57,11 @@ class BiasCorrection(Algorithm):
             _empirical(job, layers)
 
 
-def _correct(layer: Layer, shift: Tensor) -> None:
+def _correct(job: Job, layer: Layer, shift: Tensor) -> None:
     bias = layer.bias
-    layer.set(bias=shift if bias is None else bias.double() + shift)
+    name = layer.set(bias=shift if bias is None else bias.double() + shift).call.bias_name
+    assert name is not None
+    job.shifts[name] = job.shifts[name] + shift if name in job.shifts else shift
 
 
 def _empirical(job: Job, layers: dict[Node, Layer]) -> None:
@@ -75,7 +77,9 @@ def _empirical(job: Job, layers: dict[Node, Layer]) -> None:
             streams.targets(block, module, switches)
             for node in block.nodes:
                 if node in layers:
-                    _correct(layers[node], _measured_shift(job, block, node, layers[node], streams, switches))
+                    _correct(
+                        job, layers[node], _measured_shift(job, block, node, layers[node], streams, switches)
+                    )
                     module = extract(job.gm, block)
             streams.advance(index, block, module)
     finally:
@@ -117,7 +121,7 @@ def _analytic(job: Job, layers: dict[Node, Layer]) -> None:
         if mean is None or mean.numel() != layer.weight.shape[1] * layer.groups:
             continue
         error = layer.quantizer.snap(layer.weight).double() - layer.weight.double()
-        _correct(layer, -shift_of(error, mean.to(error), layer.groups))
+        _correct(job, layer, -shift_of(error, mean.to(error), layer.groups))
         corrected += 1
     job.notes.append(f"corrected {corrected} of {len(layers)} biases from batch norm")
 

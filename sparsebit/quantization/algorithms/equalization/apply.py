@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
+from sparsebit.errors import ConfigError
 from sparsebit.graph.ops import OpCall, bind
 from sparsebit.quantization.algorithms.base import Algorithm, Job, Stage, register_algorithm
 from sparsebit.quantization.algorithms.equalization.core import equalizing_scales
@@ -45,6 +46,10 @@ class Equalization(Algorithm):
 
     rounds: int = 10
 
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ConfigError("equalization: rounds", expected="at least 1", got=str(self.rounds))
+
     def apply(self, job: Job) -> None:
         """Equalize every pair."""
         pairs = find_pairs(job.gm)
@@ -55,9 +60,7 @@ class Equalization(Algorithm):
                 first = pair.first.node
                 total[first] = total[first] * scales if first in total else scales
         for pair in pairs:
-            scales = total.get(pair.first.node)
-            if scales is None:
-                continue
+            scales = total[pair.first.node]
             if pair.first.node.name in job.batch_norms:
                 mean, std = job.batch_norms[pair.first.node.name]
                 job.batch_norms[pair.first.node.name] = (mean / scales.to(mean), std / scales.to(std))
