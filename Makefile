@@ -27,9 +27,9 @@ endef
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile
 
-demo: ## show the graph of a small model: table, drawing, operator coverage, cost
+demo: ## prune, quantize, export and run a small network on real images; writes outputs/demo/report.html
 	$(call install,demo)
-	@$(venv) -m sparsebit.demo
+	@$(venv) -m sparsebit demo
 
 test: lint ## run everything CI runs: ruff, mypy, tests and doctests
 	$(venv) -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)

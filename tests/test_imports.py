@@ -22,7 +22,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("targets", "kernels"),
     ("quantization", "sparse"),
     ("llm", "export", "analysis"),
+    ("recipes",),
     ("report",),
+    ("integrations",),
     ("cli",),
     ("__init__", "__main__", "demo"),  # the roof: what a user starts from
 )

@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = "torch==2.13.0"  # named before anything else, so that no other package brings a newer one
-PROFILES = {"demo": ".", "test": ".[all,dev]"}  # later ones contain earlier ones
+PROFILES = {"demo": ".[demo]", "test": ".[all,dev]"}  # later ones contain earlier ones
 
 
 class InstallError(Exception):

@@ -76,6 +76,7 @@ class QuantModel(nn.Module):
         4
     """
 
+    accepts_loss_kwargs = False  # transformers' Trainer would add arguments of its own to those of the model
     model: QuantGraph
     _distillation: Distillation | None
 

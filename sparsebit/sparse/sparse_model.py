@@ -58,6 +58,8 @@ class SparseModel(nn.Module):
     model: CapturedModule
     schedule_step: Tensor
 
+    accepts_loss_kwargs = False  # transformers' Trainer would add arguments of its own to those of the model
+
     def __init__(
         self,
         model: nn.Module,

@@ -40,7 +40,7 @@ def test_first_run_creates_and_second_does_nothing(root: Path, commands: list[st
         "-m venv .venv",
         "-m pip install -c constraints.txt pip setuptools",
         "-m pip install -c constraints.txt torch==2.13.0",
-        "-m pip install -c constraints.txt torch==2.13.0 --no-build-isolation -e .",
+        "-m pip install -c constraints.txt torch==2.13.0 --no-build-isolation -e .[demo]",
     ]
     commands.clear()
     assert not install.ensure(root, "demo")

@@ -1,0 +1,105 @@
+"""``sparsebit bench``: time models and files side by side."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from sparsebit.analysis.cost import short_bytes
+from sparsebit.cli.command import Command, Outcome, UsageError
+from sparsebit.cli.data import add_data, add_input, example_from, first, from_shapes, open_data, positive
+from sparsebit.cli.model import add_weights, open_model
+from sparsebit.cli.reference import blamed_on
+from sparsebit.report.latency import compare_latency
+from sparsebit.report.runtime import OnnxFile
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be said after ``sparsebit bench``."""
+    parser.add_argument(
+        "what", metavar="MODEL|FILE", nargs="+", help="models, and ONNX files; the first is the baseline"
+    )
+    add_weights(parser)
+    add_input(parser)
+    parser.add_argument("--batch", type=positive, default=1, metavar="N", help="samples of a call (1)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="to spend on each (1)")
+    parser.add_argument("--threads", type=positive, metavar="N", help="to compute with; by default all cores")
+    add_data(parser, required=False, what="to take the input from")
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Time each in turn."""
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    calls: dict[str, Callable[[], object]] = {}
+    sizes: dict[str, int] = {}
+    inputs = _inputs(arguments)
+    for what in arguments.what:
+        calls[what], sizes[what] = _call(what, arguments, inputs)
+    for what, call in calls.items():
+        with blamed_on(f"{what}, called with this input,"):
+            call()
+    times = compare_latency(calls, seconds=arguments.seconds)
+    base = times[arguments.what[0]].median
+    table = Table(title=f"one call with {arguments.batch if inputs is None else 'the given'} samples, ms")
+    for index, head in enumerate(("what", "median", "10 %", "90 %", "faster", "size")):
+        table.add_column(head, justify="right" if index else "left", overflow="fold")
+    rows = []
+    for name, time in times.items():
+        cells = (f"{1e3 * value:.3f}" for value in (time.median, time.low, time.high))
+        table.add_row(name, *cells, f"{base / time.median:.2f}×", short_bytes(sizes[name]))
+        rows.append({"what": name, **vars(time), "speedup": base / time.median, "bytes": sizes[name]})
+    return Outcome(shown=(table,), data={"rows": rows, "unit": "seconds"})
+
+
+def _inputs(arguments: argparse.Namespace) -> Any:
+    if arguments.input:
+        return from_shapes(arguments.input)
+    if not arguments.data:
+        return None
+    batch = first(open_data(arguments))
+    args, kwargs = example_from(batch)
+    repeat = -(-arguments.batch // 2)
+    made = tuple(torch.cat([x] * repeat)[: arguments.batch] for x in args)
+    return made, {name: torch.cat([x] * repeat)[: arguments.batch] for name, x in kwargs.items()}
+
+
+def _call(what: str, arguments: argparse.Namespace, inputs: Any) -> tuple[Callable[[], object], int]:
+    if what.endswith(".onnx"):
+        file = OnnxFile(what, threads=arguments.threads)
+        if inputs is None:
+            feed = file.example(arguments.batch)
+        else:
+            feed = {**file.feed(*inputs[0]), **{name: x.numpy() for name, x in inputs[1].items()}}
+        return lambda: file.run(feed), file.bytes
+    if inputs is None:
+        raise UsageError(f"{what} needs an input", hint="add --input 1x3x224x224, or --data DATA")
+    model = open_model(arguments, what)
+    args, kwargs = inputs
+
+    def call() -> object:
+        with torch.inference_mode():
+            return model(*args, **kwargs)
+
+    return call, sum(p.numel() * p.element_size() for p in model.parameters())
+
+
+COMMAND = Command(
+    name="bench",
+    help="time models and ONNX files side by side",
+    description="""
+Call each model (in torch) or ONNX file (in ONNX Runtime) in turn, so that whatever else the machine
+does meets all alike, and show median, spread, and how much faster each is than the first. A
+quantized model is timed as its file: in torch the integers are only simulated.
+""",
+    examples=(
+        "sparsebit bench digits-float.onnx digits.onnx --batch 16 --seconds 0.2",
+        "sparsebit bench sparsebit.demo:net digits.onnx --input 16x1x8x8 --seconds 0.2",
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

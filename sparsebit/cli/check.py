@@ -1,0 +1,107 @@
+"""``sparsebit check``: does a file still compute what its model computes?"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from torch.fx import GraphModule
+
+from sparsebit.cli.command import Command, Outcome, UsageError
+from sparsebit.cli.data import Again, add_data, add_input, example_from, example_inputs, open_data
+from sparsebit.cli.model import add_model, open_compressed
+from sparsebit.export import Exported, check, export_graph
+from sparsebit.graph.capture import capture
+from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
+from sparsebit.quantization import QuantModel
+from sparsebit.report.runtime import OnnxFile
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be said after ``sparsebit check``."""
+    parser.add_argument("file", metavar="FILE", type=Path, help="the ONNX file")
+    add_model(parser, quantized=True)
+    add_input(parser)
+    parser.add_argument(
+        "--runtime", choices=("onnxruntime", "openvino"), default="onnxruntime", help="what to run it in"
+    )
+    add_data(parser, required=False, what="to compare on")
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Run the file and the model on the same inputs. Exit code 1 where they differ."""
+    file = OnnxFile(arguments.file)
+    model = open_compressed(arguments)
+    data = open_data(arguments) if arguments.data else None
+    args, kwargs = example_inputs(arguments, data)
+    if isinstance(model, QuantModel):
+        graph: GraphModule = model.model
+    elif isinstance(model, GraphModule):
+        graph = model
+    else:
+        graph = capture(model, args, kwargs)
+        run_passes(graph, SIMPLIFY + FOLD)
+    exported = _as_exported(
+        file, graph, args, kwargs, str(getattr(getattr(model, "plan", None), "target", "onnxruntime"))
+    )
+    report = check(
+        graph, exported, _calls(data) if data is not None else [(args, kwargs)], runtime=arguments.runtime
+    )
+    return Outcome(
+        shown=(report,),
+        data={**vars(report), "ok": report.ok, "share_off": report.share_off},
+        exit_code=0 if report.ok else 1,
+    )
+
+
+def _calls(data: Again) -> list[Any]:
+    return [example_from(batch) for batch in data]
+
+
+def _as_exported(file: OnnxFile, graph: GraphModule, args: Any, kwargs: Any, target: str) -> Exported:
+    """What writing the model again says of its tensors, with the given file in the place of the new one."""
+    opset = _opset(file.path)
+    with tempfile.TemporaryDirectory() as folder:
+        again = export_graph(graph, args, kwargs, Path(folder) / "model.onnx", opset=opset, target=target)
+    outputs = tuple(value.name for value in file.session.get_outputs())
+    if len(file.names) != len(again.input_names) or len(outputs) != len(again.output_names):
+        raise UsageError(
+            f"{file.path} was written from another model",
+            expected=f"{len(again.input_names)} inputs and {len(again.output_names)} outputs",
+            got=f"{len(file.names)} and {len(outputs)}",
+        )
+    return dataclasses.replace(
+        again,
+        path=file.path,
+        files=(file.path,),
+        bytes=file.bytes,
+        input_names=tuple(file.names),
+        output_names=outputs,
+    )
+
+
+def _opset(path: Path) -> int | None:
+    import onnx
+
+    model = onnx.load(str(path), load_external_data=False)
+    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+
+
+COMMAND = Command(
+    name="check",
+    help="run an ONNX file and compare it with its model",
+    description="""
+Run an exported file on the same inputs as the model it came from, and compare codes and outputs
+tensor by tensor. Also shows which operators run on integers in the runtime, and why others do not.
+Exit code 1 where the file differs.
+""",
+    examples=(
+        "sparsebit check digits.onnx sparsebit.demo:net --quantized digits-int8 "
+        "--data sparsebit.demo:held_out_data --batches 2",
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,18 @@
+"""The commands, in the order a model meets them."""
+
+from __future__ import annotations
+
+from sparsebit.cli import bench, capture, check, compress, export, profile, prune, quantize, schema
+from sparsebit.cli.command import Command
+
+COMMANDS: tuple[Command, ...] = (
+    capture.COMMAND,
+    compress.COMMAND,
+    prune.COMMAND,
+    quantize.COMMAND,
+    profile.COMMAND,
+    export.COMMAND,
+    check.COMMAND,
+    bench.COMMAND,
+    schema.COMMAND,
+)

@@ -1,0 +1,148 @@
+"""``sparsebit compress``: find the recipe that meets given goals."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sparsebit.cli.command import Command, Outcome, UsageError
+from sparsebit.cli.data import add_data, add_input, example_inputs, open_data, positive
+from sparsebit.cli.model import add_model, open_model
+from sparsebit.cli.reference import resolve
+from sparsebit.cli.shared import accuracy_of, add_output, add_test, open_metric
+from sparsebit.config import parse_sconfig
+from sparsebit.recipes import Trial, compress
+from sparsebit.report import report_search, save_report
+from sparsebit.targets import TARGETS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be said after ``sparsebit compress``."""
+    add_model(parser)
+    goals = parser.add_argument_group("goals")
+    goals.add_argument("--max-drop", type=float, default=0.01, help="what the metric may lose (0.01)")
+    goals.add_argument("--speedup", type=float, help="how many times as fast a call must be, such as 2")
+    goals.add_argument(
+        "--size", type=float, help="a part of the float model's parameters such as 0.25, or bytes"
+    )
+    goals.add_argument(
+        "--target", choices=sorted(TARGETS), default="onnxruntime", help="runtime (onnxruntime)"
+    )
+    add_output(parser, "folder for the recipe, the models and every trial")
+    add_input(parser)
+    parser.add_argument(
+        "--time-budget", type=positive, default=600, metavar="SECONDS", help="for all trials (600)"
+    )
+    parser.add_argument(
+        "--finetune", metavar="NAME", help="file.py:function that trains a pruned model in place"
+    )
+    parser.add_argument(
+        "--prune", metavar="FILE", help="YAML of a pruning config to vary; by default channels"
+    )
+    parser.add_argument(
+        "--exhaustive", action="store_true", help="go on after the goals are met, for a fuller trade-off"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="recipes and metrics depend on nothing else (0)")
+    parser.add_argument("--report", metavar="FILE", type=Path, help="also write an HTML report")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the search that is in the output folder"
+    )
+    add_data(parser, what="to calibrate with, and to measure accuracy with where there is no --test")
+    add_test(parser)
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Search, save, show. Exit code 1 where no recipe meets the goals."""
+    _refuse_other_search(arguments.output, arguments.resume)
+    metric, prune = open_metric(arguments), parse_sconfig(arguments.prune) if arguments.prune else None
+    finetune = resolve(arguments.finetune, "function") if arguments.finetune else None
+    model, data = open_model(arguments), open_data(arguments)
+    test = open_data(arguments, arguments.test) if arguments.test else data
+    args, kwargs = example_inputs(arguments, data)
+    found = compress(
+        model,
+        data,
+        target=arguments.target,
+        max_drop=arguments.max_drop,
+        speedup=arguments.speedup,
+        size=arguments.size,
+        metric=lambda candidate: accuracy_of(candidate, test, metric, "measuring"),
+        example_inputs=args or None,
+        example_kwargs=kwargs or None,
+        finetune=finetune,
+        prune=prune,
+        time_budget=arguments.time_budget,
+        exhaustive=arguments.exhaustive,
+        folder=arguments.output,
+        seed=arguments.seed,
+        on_trial=_teller(arguments.time_budget),
+    )
+    if arguments.report:
+        save_report(arguments.report, report_search(found, data, name=arguments.model))
+    written = [str(path) for path in (arguments.output, arguments.report) if path]
+    return Outcome(
+        shown=(found, f"written: {', '.join(written)}", _next(arguments)),
+        data={
+            **found.to_dict(),
+            "output": arguments.output,
+            "report": arguments.report,
+            "recipe": found.yaml,
+        },
+        exit_code=0 if found.met else 1,
+    )
+
+
+def _next(arguments: argparse.Namespace) -> str:
+    pruned = f" --pruned {arguments.output}/pruned" if (arguments.output / "pruned").is_dir() else ""
+    words = f"sparsebit export {arguments.model}{pruned} --quantized {arguments.output}/quantized"
+    return f"next:    {words} --data … --output model.onnx"
+
+
+def _refuse_other_search(folder: Path, resume: bool) -> None:
+    begun = (folder / "search").is_dir()
+    if begun and not resume:
+        raise UsageError(
+            f"{folder} holds a search", hint="add --resume to go on with it, or choose another folder"
+        )
+    if folder.is_dir() and not begun and any(folder.iterdir()):
+        raise UsageError(f"{folder} exists and holds something else", hint="choose an empty or a new folder")
+
+
+def _teller(budget: float) -> Callable[[Trial], None]:
+    """One line for each trial, on a terminal, with what is left of the time."""
+    started, stream = time.monotonic(), sys.stderr
+
+    def tell(trial: Trial) -> None:
+        if stream.isatty():
+            left = max(0.0, budget - (time.monotonic() - started))
+            stream.write(f"{_said(trial)}; at most {left:.0f} s left\n")
+
+    return tell
+
+
+def _said(trial: Trial) -> str:
+    measured: Any = trial.measured
+    return f"{trial.name}: {f'metric {measured.metric:.4g}' if measured else trial.failed}"
+
+
+COMMAND = Command(
+    name="compress",
+    help="find the recipe that meets given goals: pruning, bits, ranges, recovery",
+    description="""
+Say what may be lost and what must be gained; recipes are tried, cheapest first, until one meets the
+goals or the time is over. Writes the best model, the recipe as YAML that makes it again, and every
+trial. Promises nothing: where the goals cannot be met it says by how much and what limits it, and the
+exit code is 1. An interrupted search goes on with --resume.
+""",
+    examples=(
+        "sparsebit compress sparsebit.demo:net --data sparsebit.demo:training_data --batches 6 "
+        "--test sparsebit.demo:held_out_data --max-drop 0.02 --size 0.3 --time-budget 60 "
+        "--report compressed.html --output digits-found",
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,245 @@
+"""The DATA argument: batches from the user's code, a folder of images, or an .npz file; and example inputs."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsebit.cli.command import UsageError
+from sparsebit.cli.image_folder import ImageFolder
+from sparsebit.cli.reference import blamed_on, call, is_reference, resolve
+from sparsebit.progress import length
+from sparsebit.report.accuracy import LABELS
+
+EXAMPLE = 2  # samples that a model is recorded with
+_SHAPE = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
+
+Example = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def add_data(parser: argparse.ArgumentParser, *, required: bool = True, what: str = "to work with") -> None:
+    """--data and how to read it."""
+    group = parser.add_argument_group("data")
+    group.add_argument(
+        "--data", metavar="DATA", required=required, help=f"batches {what}: file.py:loader, images/, or x.npz"
+    )
+    add_reading(group)
+
+
+def add_reading(group: Any) -> None:
+    """How images and arrays become batches."""
+    group.add_argument(
+        "--batch-size", type=positive, default=32, metavar="N", help="for images and .npz (32)"
+    )
+    group.add_argument("--batches", type=positive, metavar="N", help="use only the first N batches")
+    group.add_argument("--image-size", type=positive, default=224, metavar="N", help="side of an image (224)")
+    group.add_argument(
+        "--mean",
+        type=float,
+        nargs="+",
+        default=[0.485, 0.456, 0.406],
+        help="subtracted from an image's channels",
+    )
+    group.add_argument("--std", type=float, nargs="+", default=[0.229, 0.224, 0.225], help="divides them")
+
+
+def add_input(parser: argparse.ArgumentParser) -> None:
+    """--input: sizes to record a model with, where there is no data."""
+    parser.add_argument(
+        "--input",
+        metavar="SHAPE",
+        action="append",
+        default=[],
+        help="an example input: 1x3x224x224, 1x128:int64, or by name mask=1x128:bool; repeat for several",
+    )
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
+    return number
+
+
+@dataclass(frozen=True)
+class Again:
+    """Batches that can be gone through any number of times, as far as the user's code allows."""
+
+    start: Callable[[], Iterable[Any]]
+    limit: int | None = None
+    name: str = "the data"
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(itertools.islice(self.start(), self.limit))
+        while True:
+            with blamed_on(f"the data {self.name!r}"):
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+            yield batch
+
+    def __len__(self) -> int:
+        known = length(self.start())
+        if known is None and self.limit is None:
+            raise TypeError("nobody knows how many batches there are")
+        return min(count for count in (known, self.limit) if count is not None)
+
+
+def open_data(arguments: argparse.Namespace, source: str | None = None) -> Again:
+    """The batches the arguments mean; there is at least one."""
+    text: str = source or arguments.data
+    data = Again(_start(text, arguments), arguments.batches, text)
+    first(data, text)
+    return data
+
+
+def first(data: Iterable[Any], text: str = "the data") -> Any:
+    """The first batch."""
+    for batch in data:
+        if isinstance(batch, Tensor | tuple | list | Mapping):
+            return batch
+        raise UsageError(
+            f"{text!r} gives something that is no batch",
+            expected="a tensor, a tuple of tensors (inputs, labels), or a dict of them",
+            got=f"a {type(batch).__name__}",
+        )
+    raise UsageError(f"{text!r} holds no batches")
+
+
+def _start(text: str, arguments: argparse.Namespace) -> Callable[[], Iterable[Any]]:
+    path = Path(text)
+    if path.is_dir():
+        size, mean, std = arguments.image_size, arguments.mean, arguments.std
+        folder = ImageFolder(path, arguments.batch_size, size, tuple(mean), tuple(std))
+        return lambda: folder
+    if path.suffix == ".npz":
+        batches = read_npz(path, arguments.batch_size)
+        return lambda: batches
+    if not is_reference(text):
+        raise UsageError(
+            f"cannot tell what data {text!r} is" if not path.exists() else f"{text} is no data I can read",
+            expected="file.py:loader or package.module:loader, a folder of images, or an .npz file",
+        )
+    found = resolve(text, "data")
+    if not callable(found) or isinstance(found, Iterable):
+        return lambda: _iterable(found, text)
+    return lambda: _iterable(call(found, text, "data"), text)
+
+
+def _iterable(found: Any, text: str) -> Iterable[Any]:
+    if isinstance(found, Tensor):
+        return [found]
+    if not isinstance(found, Iterable):
+        raise UsageError(
+            f"{text!r} is no data",
+            expected="something to go through batch by batch",
+            got=type(found).__name__,
+        )
+    return found
+
+
+def read_npz(path: Path, batch_size: int) -> list[Any]:
+    """Batches of the arrays in a file: ``(x, y)`` for one array and labels, a dict by name for several.
+
+    Arrays named labels, label, targets, target or y are labels. Double precision becomes single; nothing else changes.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path}", hint=f"looked in {Path.cwd()}") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} cannot be read: {error}", expected="plain arrays, saved by numpy.savez"
+        ) from None
+    tensors = {name: _tensor(name, array, path) for name, array in arrays.items()}
+    sizes = {name: len(tensor) if tensor.dim() else 0 for name, tensor in tensors.items()}
+    if len(set(sizes.values())) != 1 or 0 in sizes.values():
+        got = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "no arrays"
+        raise UsageError(f"{path}: the arrays need one first axis, that of the samples", got=got)
+    label = next((name for name in LABELS if name in tensors), None)
+    inputs = [name for name in tensors if name != label]
+    if len(inputs) > 1:
+        parts = {name: tensor.split(batch_size) for name, tensor in tensors.items()}
+        return [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]
+    if not inputs:
+        raise UsageError(f"{path} holds labels only", got=str(label))
+    pieces = tensors[inputs[0]].split(batch_size)
+    return list(zip(pieces, tensors[label].split(batch_size), strict=True)) if label else list(pieces)
+
+
+def _tensor(name: str, array: Any, path: Path) -> Tensor:
+    try:
+        tensor = torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array)
+    except TypeError:
+        raise UsageError(f"{path}: {name} holds {array.dtype}, which torch does not know") from None
+    return tensor.long() if name in LABELS and not tensor.is_floating_point() else tensor
+
+
+def example_from(batch: Any) -> Example:
+    """Arguments for recording a model, from a batch: its inputs without the labels, and only a few samples."""
+    if isinstance(batch, Mapping):
+        named = {name: value for name, value in batch.items() if name not in LABELS}
+        return (), {name: _few(value) for name, value in named.items()}
+    values = (batch,) if isinstance(batch, Tensor) else tuple(batch[:-1] if len(batch) > 1 else batch)
+    return tuple(_few(value) for value in values), {}
+
+
+def _few(value: Any) -> Any:
+    return value[:EXAMPLE].clone() if isinstance(value, Tensor) and value.dim() else value
+
+
+def example_inputs(arguments: argparse.Namespace, data: Iterable[Any] | None = None) -> Example:
+    """What to record the model with: --input where given, else the first batch of the data."""
+    if arguments.input:
+        return from_shapes(arguments.input)
+    if data is not None:
+        return example_from(first(data))
+    raise UsageError(
+        "a model is recorded with an example input", hint="add --input 1x3x224x224, or --data DATA"
+    )
+
+
+def from_shapes(texts: Sequence[str]) -> Example:
+    """Random inputs of the sizes that were typed.
+
+    Example:
+        >>> args, kwargs = from_shapes(["2x3", "mask=2x5:bool"])
+        >>> args[0].shape, kwargs["mask"].dtype
+        (torch.Size([2, 3]), torch.bool)
+    """
+    args: list[Tensor] = []
+    kwargs: dict[str, Tensor] = {}
+    chance = torch.Generator().manual_seed(0)
+    for text in texts:
+        match = _SHAPE.fullmatch(text)
+        dtype = getattr(torch, match["dtype"] or "float32", None) if match else None
+        if match is None or not isinstance(dtype, torch.dtype):
+            raise UsageError(
+                f"cannot read the input {text!r}",
+                expected="sizes such as 1x3x224x224, 1x128:int64 or mask=1x128:bool",
+            )
+        shape = tuple(int(size) for size in match["shape"].split("x"))
+        value = (
+            torch.randn(shape, generator=chance).to(dtype) if dtype.is_floating_point else _ones(shape, dtype)
+        )
+        if match["name"]:
+            kwargs[match["name"]] = value
+        else:
+            args.append(value)
+    return tuple(args), kwargs
+
+
+def _ones(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.ones(shape, dtype=dtype)  # a token or a mask that every model knows

@@ -1,0 +1,38 @@
+"""``sparsebit demo``: the whole way on real images. The demo itself sits above this package and is handed in."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sparsebit.cli.command import Command, Outcome
+
+
+def make_command(demo: Callable[..., Any]) -> Command:
+    """The command around ``demo(folder, train=...)``, whose result has ``shown()`` and ``to_dict()``."""
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        place = Path("outputs", "demo")
+        parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, default=place, help=f"({place})")
+        parser.add_argument(
+            "--train", action="store_true", help="train from nothing; by default the weights are loaded"
+        )
+
+    def run(arguments: argparse.Namespace) -> Outcome:
+        result = demo(arguments.output, train=arguments.train)
+        return Outcome(shown=tuple(result.shown()), data=result.to_dict())
+
+    return Command(
+        name="demo",
+        help="prune, quantize, export and run a small network on real images",
+        description="""
+Take a small network that reads handwritten digits, prune it, quantize it to int8, export it, run
+the file in ONNX Runtime, and show accuracy, size, latency and agreement in one table. Also writes
+report.html. Needs the extra: sparsebit[demo].
+""",
+        examples=("sparsebit demo --output digits-demo",),
+        add_arguments=add_arguments,
+        run=run,
+    )

@@ -1,0 +1,83 @@
+"""``sparsebit export``: write a model as an ONNX file that was run and compared."""
+
+from __future__ import annotations
+
+import argparse
+
+from torch.fx import GraphModule
+
+from sparsebit.cli.command import Command, Outcome
+from sparsebit.cli.data import add_data, add_input, example_inputs, open_data
+from sparsebit.cli.model import add_model, open_compressed
+from sparsebit.cli.shared import add_output
+from sparsebit.export import export_onnx
+from sparsebit.graph.capture import capture
+from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
+from sparsebit.quantization import QuantModel
+from sparsebit.targets import TARGETS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be said after ``sparsebit export``."""
+    add_model(parser, quantized=True)
+    add_output(parser, "file to write, such as model.onnx")
+    add_input(parser)
+    parser.add_argument(
+        "--opset", type=int, metavar="N", help="ONNX opset; by default the lowest that has the types"
+    )
+    parser.add_argument(
+        "--target", choices=sorted(TARGETS), help="runtime to write for; by default as quantized"
+    )
+    parser.add_argument("--fixed-sizes", action="store_true", help="fix every size, the batch too")
+    parser.add_argument("--no-check", action="store_true", help="do not run the file and compare")
+    add_data(parser, required=False, what="to compare on, and for the example input")
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Write, run, compare."""
+    model = open_compressed(arguments)
+    data = open_data(arguments) if arguments.data else None
+    args, kwargs = example_inputs(arguments, data)
+    if not isinstance(model, QuantModel | GraphModule):
+        model = capture(model, args, kwargs)
+        run_passes(model, SIMPLIFY + FOLD)
+    done = export_onnx(
+        model,
+        (args, kwargs),
+        arguments.output,
+        opset_version=arguments.opset,
+        check=not arguments.no_check,
+        target=arguments.target,
+        fixed_sizes=arguments.fixed_sizes,
+    )
+    report = done.report
+    return Outcome(
+        shown=(str(done.exported), *([report] if report else []), *map(str, done.findings)),
+        data={
+            "output": done.path,
+            "bytes": done.exported.bytes,
+            "opset": done.exported.opset,
+            "target": done.exported.target,
+            "inputs": done.exported.input_names,
+            "outputs": done.exported.output_names,
+            "check": report and {**vars(report), "share_off": report.share_off},
+            "findings": done.findings,
+        },
+    )
+
+
+COMMAND = Command(
+    name="export",
+    help="write a model as ONNX, run the file and compare it",
+    description="""
+Write a quantized, pruned or plain model as an ONNX file with integer weights, run the file in ONNX
+Runtime, and compare it with the model tensor by tensor. Where the file would compute something else
+there is an error and no file.
+""",
+    examples=(
+        "sparsebit export sparsebit.demo:net --quantized digits-int8 --input 2x1x8x8 --output digits.onnx",
+        "sparsebit export sparsebit.demo:net --input 2x1x8x8 --output digits-float.onnx",
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

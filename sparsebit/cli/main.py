@@ -1,0 +1,179 @@
+"""From a list of words to an exit code: parsing, and what happens when something goes wrong.
+
+Exit codes: 0 done; 1 done, and the result is bad news (a file that differs from its model), or a bug of ours;
+2 the user's mistake; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import Any, NoReturn, TextIO
+
+from rich.console import Console
+
+from sparsebit.cli.command import Command, UsageError
+from sparsebit.cli.plain import plain
+from sparsebit.errors import SparsebitError
+
+USER_MISTAKE, TROUBLE, INTERRUPTED = 2, 1, 130
+SCREEN = 24  # lines of a message at most
+
+_ABOUT = """\
+Make a trained PyTorch model small and fast, and prove it.
+
+A MODEL is code that builds one: net.py:factory or package.module:factory, a function, class or module object.
+DATA is net.py:loader (batches, or a function that returns them), a folder of images, or an .npz file.
+A CONFIG is the name of a preset or a YAML file; --set changes any key of it: --set W.QUANTIZER.BIT=4.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Mistakes in the words are raised like all others, so that --json can report them too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"{self.prog} --help shows the arguments and an example")
+
+
+def build_parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
+    """The parser for all commands."""
+    style = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(prog="sparsebit", description=_ABOUT, formatter_class=style)
+    parser.add_argument("--version", action="version", version=f"sparsebit {_version()}")
+    words = parser.add_subparsers(metavar="COMMAND", required=True, title="commands", parser_class=_Parser)
+    for command in commands:
+        examples = "\n".join(f"  {line}" for line in command.examples)
+        epilog = f"{'example' if len(command.examples) == 1 else 'examples'}:\n{examples}"
+        word = words.add_parser(
+            command.name,
+            help=command.help,
+            description=command.description.strip(),
+            epilog=epilog,
+            formatter_class=style,
+        )
+        command.add_arguments(word)
+        common = word.add_argument_group("for every command")
+        common.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        word.set_defaults(command=command)
+    return parser
+
+
+def run(words: Sequence[str] | None, commands: Sequence[Command]) -> int:
+    """Run one command line; returns the exit code. Never raises, except for ``--help``."""
+    words = list(sys.argv[1:] if words is None else words)
+    as_json, debug = "--json" in words, "--debug" in words
+    arguments = argparse.Namespace()
+    try:
+        with _stopped_by_signal(), _warnings_in_a_line(sys.stderr):
+            arguments = build_parser(commands).parse_args(words)
+            command: Command = arguments.command
+            outcome = command.run(arguments)
+            if as_json:
+                _write_json({"command": command.name, "ok": outcome.exit_code == 0, **plain(outcome.data)})
+            else:
+                console = Console(soft_wrap=not sys.stdout.isatty())
+                for part in outcome.shown:
+                    console.print(part, markup=False, highlight=False)
+            sys.stdout.flush()
+            return outcome.exit_code
+    except KeyboardInterrupt:
+        more = "; the same with --resume goes on from here" if hasattr(arguments, "resume") else ""
+        return _fail(f"interrupted; nothing was left half-written{more}", INTERRUPTED, as_json, debug)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SparsebitError as error:
+        return _fail(error, USER_MISTAKE, as_json, debug)
+    except Exception as error:
+        return _fail(error, TROUBLE, as_json, debug)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("sparsebit")
+    except metadata.PackageNotFoundError:
+        return "(run from its source, not installed)"
+
+
+def _fail(error: Exception | str, code: int, as_json: bool, debug: bool) -> int:
+    if debug and isinstance(error, Exception):
+        traceback.print_exception(error)
+    if as_json:
+        _write_json({"ok": False, "exit_code": code, "error": _error_data(error)})
+    else:
+        sys.stderr.write(f"sparsebit: {_one_screen(_error_text(error, debug))}\n")
+    return code
+
+
+def _error_text(error: Exception | str, debug: bool) -> str:
+    if isinstance(error, str | SparsebitError):
+        return str(error)
+    more = "" if debug else "\n  next: run it again with --debug to see where, and please report it"
+    return f"unexpected {type(error).__name__}: {error}{more}"
+
+
+def _error_data(error: Exception | str) -> dict[str, Any]:
+    parts = ("where", "expected", "got", "hint")
+    found = {name: value for name in parts if (value := getattr(error, name, None))}
+    return {"type": type(error).__name__, "message": str(getattr(error, "message", error)), **found}
+
+
+def _one_screen(text: str) -> str:
+    """The head and the tail of a long message: the end says what to do next.
+
+    Example:
+        >>> len(_one_screen("a line\\n" * 99).splitlines()) == SCREEN
+        True
+    """
+    lines = text.splitlines()
+    if len(lines) <= SCREEN:
+        return text
+    left = SCREEN - 4
+    return "\n".join(
+        [*lines[:left], f"  … {len(lines) - left - 3} more lines; --debug shows all", *lines[-3:]]
+    )
+
+
+def _write_json(data: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@contextlib.contextmanager
+def _stopped_by_signal() -> Iterator[None]:
+    """A polite kill cleans up like Ctrl-C does. Only the main thread may ask for signals."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _warnings_in_a_line(stream: TextIO) -> Iterator[None]:
+    """Warnings and log messages for a person: what, without the line of our source."""
+
+    def show(message: Warning | str, *_: object) -> None:
+        stream.write(f"warning: {message}\n")
+
+    logging.basicConfig(stream=stream, level=logging.WARNING, format="%(levelname)s: %(message)s")
+    with warnings.catch_warnings():
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield

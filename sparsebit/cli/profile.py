@@ -1,0 +1,52 @@
+"""``sparsebit profile``: where a quantized model errs."""
+
+from __future__ import annotations
+
+import argparse
+
+from sparsebit.analysis import profile
+from sparsebit.cli.command import Command, Outcome, UsageError
+from sparsebit.cli.data import add_data, open_data
+from sparsebit.cli.model import add_model, open_compressed
+from sparsebit.quantization import QuantModel
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be said after ``sparsebit profile``."""
+    add_model(parser, quantized=True)
+    parser.add_argument(
+        "--sort", choices=("graph", "sqnr"), default="graph", help="order of the layers (graph)"
+    )
+    add_data(parser, what="to measure with; a batch or two is enough")
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Measure and show."""
+    if not arguments.quantized:
+        raise UsageError("only a quantized model has errors to profile", hint="add --quantized FOLDER")
+    model = open_compressed(arguments)
+    assert isinstance(model, QuantModel)
+    errors = profile(model, open_data(arguments))
+    shown = errors.table(sort=arguments.sort)
+    advice = [f"  {item}" for item in errors.keep_float()]
+    words = ["better left in float:", *advice] if advice else ["no layer stands out"]
+    return Outcome(
+        shown=(shown, f"the model's outputs: {errors.output.sqnr_db:.1f} dB", *words), data=errors.to_dict()
+    )
+
+
+COMMAND = Command(
+    name="profile",
+    help="show where a quantized model errs, layer by layer",
+    description="""
+Run the float and the quantized model side by side. For each layer: how far its result is from float
+when only this layer is quantized (its own doing), and when all before it are too (what has gathered
+by then), as SQNR, cosine and mean squared error; the range of its input, and how much of it is
+clipped. Then the layers that are better left in float, and why.
+""",
+    examples=(
+        "sparsebit profile sparsebit.demo:net --quantized digits-int8 --data sparsebit.demo:held_out_data --batches 2",
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

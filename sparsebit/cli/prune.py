@@ -1,0 +1,92 @@
+"""``sparsebit prune``: take channels or single weights out of a model."""
+
+from __future__ import annotations
+
+import argparse
+
+from torch.nn import functional
+
+from sparsebit.cli.command import Command, Outcome, UsageError
+from sparsebit.cli.data import add_data, add_input, example_inputs, open_data
+from sparsebit.cli.model import add_model, open_model
+from sparsebit.cli.reference import blamed_on, resolve
+from sparsebit.cli.result import accuracy_rows, before_and_after
+from sparsebit.cli.shared import accuracy_of, add_config, add_output, add_test, open_metric, refuse_existing
+from sparsebit.sparse import SparseModel, parse_sconfig, save
+
+DEFAULT = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be said after ``sparsebit prune``."""
+    add_model(parser)
+    add_config(parser, what="a YAML file; without one, half of the channels go by the size of their weights")
+    add_output(parser, "folder to write the pruned model to")
+    add_input(parser)
+    parser.add_argument(
+        "--loss",
+        metavar="NAME",
+        help="file.py:function of (output, labels), for criteria that need gradients; cross entropy by default",
+    )
+    add_data(parser, required=False, what="for criteria that need some, and for the example input")
+    add_test(parser)
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Choose, take away, measure and save."""
+    config = parse_sconfig(arguments.config or DEFAULT, arguments.overrides)
+    refuse_existing(arguments.output)
+    metric = open_metric(arguments)
+    loss = resolve(arguments.loss, "loss") if arguments.loss else functional.cross_entropy
+    if not callable(loss):
+        raise UsageError(f"{arguments.loss!r} is no function", got=f"a {type(loss).__name__}")
+    model = open_model(arguments)
+    data = open_data(arguments) if arguments.data else None
+    test = open_data(arguments, arguments.test) if arguments.test else None
+    before = accuracy_of(model, test, metric, "measuring dense") if test is not None else None
+    smodel = SparseModel(model, config, *example_inputs(arguments, data if data is not None else test)).to(
+        config.DEVICE
+    )
+    with blamed_on("the model or its loss, called with the data"):
+        smodel.calc_params(data, loss)
+    small = smodel.shrink()
+    after = accuracy_of(small, test, metric, "measuring pruned") if test is not None else None
+    save(small, arguments.output)
+    report = smodel.report()
+    accuracy = before_and_after(before, after)
+    return Outcome(
+        shown=(
+            report.table(),
+            *accuracy_rows(accuracy),
+            f"written: {arguments.output}",
+            "next:    train it a little to win accuracy back, then sparsebit quantize … "
+            f"--pruned {arguments.output}; docs/how-to/prune.md shows how",
+        ),
+        data={
+            "output": arguments.output,
+            "kind": report.kind,
+            "layers": report.rows,
+            "params": (report.params_before, report.params_after),
+            "macs": (report.macs_before, report.macs_after),
+            "accuracy": accuracy,
+        },
+    )
+
+
+COMMAND = Command(
+    name="prune",
+    help="take channels or single weights out of a model",
+    description="""
+Find what can only go together (residuals, norms, heads), score it, and remove the part the config
+asks for. What is left is an ordinary, smaller model, saved as a folder that --pruned of every other
+command reads. Pruning costs accuracy until the model is trained again.
+""",
+    examples=(
+        "sparsebit prune sparsebit.demo:net --input 2x1x8x8 --set SPARSER.RATIO=0.25 --output digits-small",
+        "sparsebit prune sparsebit.demo:net --data sparsebit.demo:training_data --batches 4 "
+        "--set SPARSER.STRATEGY=taylor --set SPARSER.RATIO=0.3 --test sparsebit.demo:held_out_data "
+        "--output digits-taylor",
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

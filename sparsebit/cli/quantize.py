@@ -1,0 +1,98 @@
+"""``sparsebit quantize``: put a model on integer grids and calibrate them."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from sparsebit.analysis.profile import FUSED
+from sparsebit.cli.command import Command, Outcome
+from sparsebit.cli.data import add_data, add_input, example_inputs, open_data
+from sparsebit.cli.model import add_model, open_model
+from sparsebit.cli.reference import blamed_on
+from sparsebit.cli.result import accuracy_rows, before_and_after
+from sparsebit.cli.shared import accuracy_of, add_config, add_output, add_test, open_metric, refuse_existing
+from sparsebit.config import preset_names
+from sparsebit.quantization import QuantModel, parse_qconfig
+from sparsebit.report import collect, save_report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be said after ``sparsebit quantize``."""
+    add_model(parser)
+    presets = ", ".join(preset_names())
+    add_config(parser, what=f"a YAML file or a preset: {presets}", default="int8_onnxruntime")
+    add_output(parser, "folder to write the quantized model to")
+    add_input(parser)
+    parser.add_argument("--report", metavar="FILE", type=Path, help="also write an HTML report")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on where an interrupted run of long recovery steps stopped"
+    )
+    add_data(parser, what="to calibrate with; a few hundred samples are enough")
+    add_test(parser)
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Quantize, calibrate, measure and save."""
+    config = parse_qconfig(arguments.config, arguments.overrides)
+    refuse_existing(arguments.output)
+    metric = open_metric(arguments)
+    model, data = open_model(arguments), open_data(arguments)
+    test = open_data(arguments, arguments.test) if arguments.test else None
+    before = accuracy_of(model, test, metric, "measuring float") if test is not None else None
+    qmodel = QuantModel(model, config, *example_inputs(arguments, data)).to(config.DEVICE)
+    steps = arguments.output.with_name(f".{arguments.output.name}.steps")
+    if not arguments.resume:
+        shutil.rmtree(steps, ignore_errors=True)
+    with blamed_on("the model, called with the data"):
+        qmodel.calibrate(data, folder=steps)
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    after = accuracy_of(qmodel, test, metric, "measuring quantized") if test is not None else None
+    qmodel.save(arguments.output)
+    shutil.rmtree(steps, ignore_errors=True)
+    accuracy = before_and_after(before, after)
+    if arguments.report:
+        save_report(arguments.report, collect(qmodel, data, name=arguments.model, accuracy=accuracy))
+    plan = qmodel.plan
+    left = [edge for edge in plan.edges if edge.tensor is None and not edge.reason.startswith(FUSED)]
+    written = [str(path) for path in (arguments.output, arguments.report) if path]
+    return Outcome(
+        shown=(
+            f"quantized for {plan.target}: {len(plan.weights())} weights, {len(plan.activations())} activations;"
+            f" {len(left)} inputs of operators stay in float",
+            *(f"  float: {edge.consumer} <- {edge.source}: {edge.reason}" for edge in left[:8]),
+            *accuracy_rows(accuracy),
+            f"written: {', '.join(written)}",
+            f"next:    sparsebit export {arguments.model} --quantized {arguments.output} --data … --output model.onnx",
+        ),
+        data={
+            "output": arguments.output,
+            "report": arguments.report,
+            "target": plan.target,
+            "weights": [{"name": t.name, "codes": t.spec.codes, "reason": t.reason} for t in plan.weights()],
+            "activations": [
+                {"name": t.name, "codes": t.spec.codes, "reason": t.reason} for t in plan.activations()
+            ],
+            "float": [{"operator": e.consumer, "input": e.source, "reason": e.reason} for e in left],
+            "accuracy": accuracy,
+        },
+    )
+
+
+COMMAND = Command(
+    name="quantize",
+    help="put a model on integer grids and calibrate them",
+    description="""
+Decide which tensors of a model are quantized for a runtime, measure their ranges on some data, and
+save the result: a folder of JSON and safetensors that `export`, `check` and `profile` read. With
+--test the accuracy is measured before and after. The model's code and weights stay as they are.
+""",
+    examples=(
+        "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",
+        "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --config w4a8 --set FIRST_LAST=8 "
+        "--test sparsebit.demo:held_out_data --report w4a8.html --output digits-w4a8",
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

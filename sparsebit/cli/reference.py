@@ -1,0 +1,140 @@
+"""Objects of the user's own code by name: ``file.py:name`` and ``package.module:name``."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sparsebit.cli.command import UsageError
+from sparsebit.errors import SparsebitError
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text has the form of one.
+
+    Example:
+        >>> is_reference("net.py:make"), is_reference("images/"), is_reference("data.npz")
+        (True, False, False)
+    """
+    module, colon, name = text.rpartition(":")
+    return bool(colon and module) and all(part.isidentifier() for part in name.split("."))
+
+
+def resolve(reference: str, kind: str) -> Any:
+    """The object that ``file.py:name`` or ``package.module:name`` means.
+
+    Args:
+        reference: the text that was typed.
+        kind: what it is for, for the message: "model", "data".
+    """
+    if not is_reference(reference):
+        raise UsageError(
+            f"cannot tell which {kind} {reference!r} means",
+            expected=f"{kind} as file.py:name or package.module:name",
+            hint=_advice(reference),
+        )
+    place, _, name = reference.rpartition(":")
+    found: Any = _load_file(place) if place.endswith(".py") else _load_module(place)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise _missing(found, part, place, kind)
+        found = getattr(found, part)
+    return found
+
+
+def call(function: Callable[[], Any], reference: str, kind: str) -> Any:
+    """Call what a reference means; a failure names the line of the user's code."""
+    with blamed_on(f"the {kind} {reference!r}"):
+        return function()
+
+
+@contextlib.contextmanager
+def blamed_on(what: str) -> Iterator[None]:
+    """What fails inside the block is told as a mistake in the user's code or data, with the line it failed at."""
+    try:
+        yield
+    except SparsebitError:
+        raise
+    except Exception as error:
+        missing = isinstance(error, TypeError) and "required positional argument" in str(error)
+        raise UsageError(
+            f"{what} failed: {type(error).__name__}: {error}",
+            where=_last_line(error),
+            hint="name a function that needs no arguments, such as one that fills them in"
+            if missing
+            else "--debug shows the whole traceback",
+        ) from error
+
+
+def _advice(text: str) -> str:
+    if text.endswith((".pt", ".pth", ".ckpt", ".safetensors", ".bin")):
+        return "a file of weights holds no code: name the code that builds the model, and add --weights FILE"
+    if text.endswith(".py"):
+        return f"say which object in the file: {text}:name"
+    return "for example net.py:make_model, or torchvision.models:resnet18"
+
+
+def _load_file(place: str) -> ModuleType:
+    path = Path(place).resolve()
+    if not path.is_file():
+        raise UsageError(f"no such file: {place}", hint=f"looked in {Path.cwd()}")
+    # Imported under a name of its own: a user's `torch.py` must not become everybody's torch.
+    name = f"sparsebit_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    loader = spec.loader
+    sys.modules[name] = module
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # as Python does for a script: its neighbours can be imported
+    try:
+        call(lambda: loader.exec_module(module), place, "file")
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _load_module(place: str) -> ModuleType:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (place + ".").startswith(error.name + "."):
+            raise UsageError(f"{place!r} imports {error.name!r}, which is not installed") from error
+        hint = "a file is named with its ending: net.py:make_model"
+        raise UsageError(f"no module named {error.name!r}", hint=hint) from error
+    except SparsebitError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"the module {place!r} failed: {type(error).__name__}: {error}", where=_last_line(error)
+        ) from error
+
+
+def _missing(owner: Any, name: str, place: str, kind: str) -> UsageError:
+    names = [known for known in dir(owner) if not known.startswith("_")]
+    near = get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names[:12])}"
+    return UsageError(f"{place} has no {kind} named {name!r}", hint=hint)
+
+
+def _last_line(error: BaseException) -> str | None:
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
+    ]
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None

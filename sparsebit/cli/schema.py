@@ -1,0 +1,56 @@
+"""``sparsebit schema``: what may stand in a config file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from sparsebit.cli.command import Command, Outcome
+from sparsebit.cli.shared import add_output
+from sparsebit.config import preset_names, preset_text
+from sparsebit.config.schema import schema_text
+from sparsebit.config.sconfig_schema import sconfig_schema_text
+from sparsebit.report.write import write_text
+
+SCHEMAS = {"quantization": schema_text, "pruning": sconfig_schema_text}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be said after ``sparsebit schema``."""
+    parser.add_argument(
+        "what",
+        choices=(*SCHEMAS, *preset_names()),
+        nargs="?",
+        default="quantization",
+        metavar="WHAT",
+        help=f"{', '.join(SCHEMAS)} for a schema; {', '.join(preset_names())} for the YAML of a preset",
+    )
+    add_output(parser, "file to write instead of printing", required=False)
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Print it, or write it."""
+    is_schema = arguments.what in SCHEMAS
+    text = SCHEMAS[arguments.what]() if is_schema else preset_text(arguments.what)
+    key = "schema" if is_schema else "yaml"
+    data = {"what": arguments.what, key: json.loads(text) if is_schema else text, "output": arguments.output}
+    if arguments.output:
+        write_text(arguments.output, text)
+        return Outcome(shown=(f"written: {arguments.output}",), data=data)
+    return Outcome(shown=(text.rstrip("\n"),), data=data)
+
+
+COMMAND = Command(
+    name="schema",
+    help="print the schema of config files, or the YAML of a preset",
+    description="""
+Print the JSON schema of a config file, which editors use for completion and checking, or a preset
+as YAML to start a file of your own from.
+""",
+    examples=(
+        "sparsebit schema pruning --output sconfig.schema.json",
+        "sparsebit schema w4a8 --output mine.yaml",
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,28 @@
+"""What was done to a model, as one HTML page for a person; and the measurements on it."""
+
+from sparsebit.report.accuracy import measure, top1
+from sparsebit.report.collect import collect
+from sparsebit.report.content import Histogram, LayerEntry, Measure, ParetoPoint, Report
+from sparsebit.report.latency import Latency, compare_latency
+from sparsebit.report.of_search import report_search
+from sparsebit.report.page import render, save_report
+from sparsebit.report.runtime import OnnxFile
+from sparsebit.report.write import write_text
+
+__all__ = [
+    "Histogram",
+    "Latency",
+    "LayerEntry",
+    "Measure",
+    "OnnxFile",
+    "ParetoPoint",
+    "Report",
+    "collect",
+    "compare_latency",
+    "measure",
+    "render",
+    "report_search",
+    "save_report",
+    "top1",
+    "write_text",
+]

@@ -1,0 +1,111 @@
+"""How often a model is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.progress import length, progress
+
+Metric = Callable[[Any, Any], Any]
+LABELS = ("labels", "label", "targets", "target", "y")
+
+
+def top1(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The part of the samples whose largest output is that of their label; outputs [N, C, ...], labels [N, ...].
+
+    Example:
+        >>> top1(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
+        tensor(0.5000)
+    """
+    return (outputs.argmax(1) == labels).float().mean()
+
+
+def measure(
+    model: nn.Module | Callable[..., Any],
+    batches: Iterable[Any],
+    metric: Metric = top1,
+    *,
+    what: str = "measuring",
+    shown: bool | None = None,
+) -> float:
+    """The mean of a metric over labelled batches, each counted by its samples.
+
+    Args:
+        model: called with the inputs of a batch; also a function, such as one that runs a file in a runtime.
+        batches: ``(inputs, labels)``, or a dict with the labels under ``labels``, ``targets`` or ``y``.
+        metric: called as ``metric(outputs, labels)``; of several outputs it gets the ``logits`` or the first.
+        what: the words before the progress bar.
+        shown: whether to show it; by default on a terminal.
+    """
+    training = model.training if isinstance(model, nn.Module) else False
+    if isinstance(model, nn.Module):
+        model.eval()
+    device = _device(model)
+    total, count = 0.0, 0
+    try:
+        with torch.no_grad():
+            for batch in progress(batches, what, total=length(batches), shown=shown):
+                args, kwargs, labels = split(batch)
+                args = tuple(x.to(device) if isinstance(x, Tensor) else x for x in args)
+                kwargs = {k: x.to(device) if isinstance(x, Tensor) else x for k, x in kwargs.items()}
+                outputs = first_tensor(model(*args, **kwargs))
+                size = len(labels) if isinstance(labels, Sequence | Tensor) else 1
+                total += (
+                    float(
+                        metric(outputs, labels.to(outputs.device) if isinstance(labels, Tensor) else labels)
+                    )
+                    * size
+                )
+                count += size
+    finally:
+        if isinstance(model, nn.Module):
+            model.train(training)
+    if not count:
+        raise SparsebitError("nothing to measure: the data gave no batch")
+    return total / count
+
+
+def split(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """Positional inputs, keyword inputs and labels of a batch."""
+    if isinstance(batch, Mapping):
+        name = next((name for name in LABELS if name in batch), None)
+        if name is not None:
+            return (), {key: value for key, value in batch.items() if key != name}, batch[name]
+    elif isinstance(batch, tuple | list) and len(batch) >= 2:
+        return tuple(batch[:-1]), {}, batch[-1]
+    raise SparsebitError(
+        "a batch has no labels to measure with",
+        expected="(inputs, labels), or a dict with 'labels' in it",
+        got=type(batch).__name__,
+    )
+
+
+def has_labels(batch: Any) -> bool:
+    """Whether ``split`` finds some that ``top1`` can use."""
+    try:
+        labels = split(batch)[2]
+    except SparsebitError:
+        return False
+    return isinstance(labels, Tensor) and not labels.is_floating_point() and labels.dtype != torch.bool
+
+
+def first_tensor(outputs: Any) -> Any:
+    """The logits of a structured output, or its first tensor."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    named = outputs if isinstance(outputs, Mapping) else vars(outputs) if hasattr(outputs, "__dict__") else {}
+    if isinstance(named.get("logits"), Tensor):
+        return named["logits"]
+    values = named.values() if named else outputs if isinstance(outputs, tuple | list) else ()
+    found = next((value for value in values if isinstance(value, Tensor)), None)
+    return outputs if found is None else found
+
+
+def _device(model: object) -> torch.device:
+    tensors = (*model.parameters(), *model.buffers()) if isinstance(model, nn.Module) else ()
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))

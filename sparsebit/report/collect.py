@@ -1,0 +1,163 @@
+"""From a quantized model, some data and what was measured to the content of a report."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import yaml
+
+from sparsebit.analysis import ErrorProfile, LayerError, profile
+from sparsebit.export import CheckReport
+from sparsebit.quantization import QuantModel
+from sparsebit.report.content import LayerEntry, Measure, ParetoPoint, Report
+from sparsebit.report.histograms import histograms
+from sparsebit.report.nodes import graph_nodes
+from sparsebit.report.sentence import summarize
+from sparsebit.report.size import float_bytes, quantized_bytes
+from sparsebit.sparse import SConfig, SparseReport
+
+Pair = tuple[float, float]
+
+
+def collect(
+    qmodel: QuantModel,
+    data: Iterable[Any],
+    *,
+    name: str | None = None,
+    accuracy: Pair | None = None,
+    size: Pair | None = None,
+    size_note: str = "of the files",
+    latency: Pair | None = None,
+    latency_note: str = "",
+    pruning: SparseReport | None = None,
+    pruning_config: SConfig | None = None,
+    check: CheckReport | None = None,
+    pareto: Sequence[ParetoPoint] = (),
+    pareto_axes: tuple[str, str] = ("size", "accuracy"),
+    errors: ErrorProfile | None = None,
+    notes: Sequence[str] = (),
+    configs: Sequence[tuple[str, str]] | None = None,
+    batches: int = 2,
+    progress: bool | None = None,
+) -> Report:
+    """Measure what is not given, and put it all together.
+
+    Args:
+        qmodel: calibrated.
+        data: batches to profile the errors and the ranges on.
+        name: of the model, for the title.
+        accuracy: before and after, from 0 to 1 or in a unit of its own.
+        size, size_note: bytes before and after, and of what; by default of the weights at their widths.
+        latency: seconds of one call before and after.
+        latency_note: how that was measured.
+        pruning, pruning_config: what pruning took away before, and its config.
+        check: what running the exported file showed.
+        pareto, pareto_axes: other ways that were tried, and what their numbers are.
+        errors: a profile that was made already.
+        notes: more sentences for under the numbers.
+        configs: titles and texts of what makes it again; by default the model's own configs.
+        batches: how many batches to profile on.
+        progress: whether to show it; by default on a terminal.
+    """
+    errors = errors or profile(qmodel, data, batches, progress=progress)
+    pictures = histograms(qmodel, data, batches)
+    before = float_bytes(qmodel) if pruning is None else 4 * pruning.params_before
+    measures = [_accuracy(accuracy)] if accuracy else []
+    measures.append(
+        _size(size, size_note) if size else _size((before, quantized_bytes(qmodel)), "of the weights")
+    )
+    if latency:
+        measures.append(
+            Measure(name="latency", before=latency[0], after=latency[1], unit="seconds", note=latency_note)
+        )
+    title = name or type(qmodel).__name__
+    layers = tuple(_entry(layer, pictures) for layer in errors.layers)
+    return Report(
+        title=title,
+        sentence=summarize(title, qmodel.plan, measures, pruning),
+        measures=tuple(measures),
+        nodes=graph_nodes(qmodel, errors),
+        layers=layers,
+        output_sqnr=errors.output.sqnr_db,
+        pareto=tuple(pareto),
+        pareto_axes=pareto_axes,
+        in_float=tuple(errors.left_float.items()) + _fallbacks(check),
+        advice=tuple((item.layer, item.because) for item in errors.keep_float()),
+        notes=(*notes, *_notes(qmodel, pruning, check, errors)),
+        configs=_configs(qmodel, pruning_config) if configs is None else tuple(configs),
+        made_with=made_with(),
+    )
+
+
+def made_with() -> tuple[tuple[str, str], ...]:
+    """The versions and the machine, for whoever wants to make it again."""
+    machine = f"{platform.machine()}, {torch.get_num_threads()} threads"
+    return (("torch", str(torch.__version__)), ("Python", platform.python_version()), ("machine", machine))
+
+
+def _accuracy(pair: Pair) -> Measure:
+    share = max(map(abs, pair)) <= 1
+    return Measure(
+        name="accuracy" if share else "metric",
+        before=pair[0],
+        after=pair[1],
+        unit="share" if share else "number",
+        better="higher",
+    )
+
+
+def _size(pair: Pair, note: str) -> Measure:
+    return Measure(name="size", before=pair[0], after=pair[1], unit="bytes", note=note)
+
+
+def _entry(layer: LayerError, pictures: dict[str, Any]) -> LayerEntry:
+    first = layer.inputs[0] if layer.inputs else None
+    tensors = [*([layer.weight] if layer.weight else []), *layer.inputs]
+    return LayerEntry(
+        name=layer.name,
+        node=layer.node,
+        op=layer.op,
+        weight_bits=layer.weight.bits if layer.weight else None,
+        input_bits=first.bits if first else None,
+        sqnr_alone=layer.alone.sqnr_db,
+        sqnr=layer.together.sqnr_db,
+        cosine=layer.together.cosine,
+        lo=first.lo if first else None,
+        hi=first.hi if first else None,
+        clipped=max((tensor.clipped for tensor in layer.inputs), default=None),
+        histograms=tuple(pictures[tensor.name] for tensor in tensors if tensor.name in pictures),
+    )
+
+
+def _fallbacks(check: CheckReport | None) -> tuple[tuple[str, str], ...]:
+    if check is None:
+        return ()
+    return tuple(
+        (op.name, f"planned on integers, runs in float in {check.runtime}: {op.why}")
+        for op in check.fallbacks
+    )
+
+
+def _notes(
+    qmodel: QuantModel, pruning: SparseReport | None, check: CheckReport | None, errors: ErrorProfile
+) -> tuple[str, ...]:
+    notes = [f"Errors and ranges were measured on {errors.batches} batches."]
+    if pruning is not None:
+        notes.append(f"Pruning: {str(pruning).splitlines()[0]}.")
+    if check is not None:
+        integers = sum(op.on_integers for op in check.ops)
+        verdict = "agrees with" if check.ok else "DIFFERS from"
+        notes.append(
+            f"The exported file {verdict} the model in {check.runtime}: {check.share_off:.3%} of the codes differ, and "
+            f"{integers} of {len(check.ops)} planned operators run on integers."
+        )
+    return (*notes, *qmodel.plan.notes)
+
+
+def _configs(qmodel: QuantModel, pruning: SConfig | None) -> tuple[tuple[str, str], ...]:
+    found = [("pruning.yaml", pruning.to_dict())] if pruning is not None else []
+    found.append(("quantization.yaml", qmodel.cfg.to_dict()))
+    return tuple((title, yaml.safe_dump(config, sort_keys=False)) for title, config in found)

@@ -1,0 +1,104 @@
+"""What a report says, as data. How it looks is up to the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One number before and after: accuracy, size, latency."""
+
+    name: str
+    before: float
+    after: float
+    unit: Literal["share", "bytes", "seconds", "number"] = "number"
+    better: Literal["higher", "lower"] = "lower"
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """How many times better, where a smaller number is better."""
+        return self.before / self.after if self.after else float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """How the numbers of one tensor lie on its grid; the axis counts codes.
+
+    Every bin has the width ``(hi - lo) / len(counts)``. What lies outside of ``qmin`` to ``qmax`` is clipped.
+    """
+
+    name: str
+    counts: tuple[int, ...]
+    lo: float
+    hi: float
+    qmin: int
+    qmax: int
+    codes: str
+    grid: str
+    """The grid in words: its scale or scales."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerEntry:
+    """One operator that reads quantized tensors. Numbers are None where nothing was measured."""
+
+    name: str
+    node: str
+    op: str
+    weight_bits: int | None = None
+    input_bits: int | None = None
+    sqnr_alone: float | None = None
+    sqnr: float | None = None
+    cosine: float | None = None
+    lo: float | None = None
+    hi: float | None = None
+    clipped: float | None = None
+    histograms: tuple[Histogram, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphNode:
+    """One box of the drawing. ``inputs`` are places in ``Report.nodes``; ``layer`` is the name of its entry, if any."""
+
+    name: str
+    op: str
+    inputs: tuple[int, ...]
+    kind: Literal["input", "output", "op"] = "op"
+    shape: str = ""
+    bits: str = ""
+    sqnr: float | None = None
+    layer: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParetoPoint:
+    """One way to compress the model: what it costs and how good it is."""
+
+    name: str
+    cost: float
+    quality: float
+    chosen: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Everything on the page."""
+
+    title: str
+    sentence: str
+    measures: tuple[Measure, ...] = ()
+    nodes: tuple[GraphNode, ...] = ()
+    layers: tuple[LayerEntry, ...] = ()
+    output_sqnr: float | None = None
+    pareto: tuple[ParetoPoint, ...] = ()
+    pareto_axes: tuple[str, str] = ("size", "accuracy")
+    in_float: tuple[tuple[str, str], ...] = ()
+    """What stayed in float, and why."""
+    advice: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    configs: tuple[tuple[str, str], ...] = ()
+    """Titles and the YAML under them."""
+    made_with: tuple[tuple[str, str], ...] = ()

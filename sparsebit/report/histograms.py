@@ -1,0 +1,95 @@
+"""Weights and activations counted along the codes of their grids."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.analysis.calls import active, calls_of, only
+from sparsebit.quantization import Quantizer, QuantModel
+from sparsebit.quantization.granularity import spread
+from sparsebit.report.content import Histogram
+
+BINS = 96
+
+
+def histograms(qmodel: QuantModel, data: Iterable[Any], batches: int | None = None) -> dict[str, Histogram]:
+    """One for each quantized tensor, by its name; activations as the float model has them."""
+    positions: dict[str, list[Tensor]] = {}
+    quantizers = active(qmodel)
+    with torch.no_grad(), only(qmodel, ()), _watched(quantizers.values(), positions):
+        for args, kwargs in calls_of(qmodel, data, batches):
+            qmodel(*args, **kwargs)
+    for name, quantizer in quantizers.items():
+        if quantizer.side == "W":
+            positions[name] = [_on_grid(quantizer, qmodel._weight(name).detach())]
+    return {name: _count(quantizers[name], found) for name, found in positions.items() if found}
+
+
+@contextlib.contextmanager
+def _watched(quantizers: Iterable[Quantizer], positions: dict[str, list[Tensor]]) -> Iterator[None]:
+    def see(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        assert isinstance(module, Quantizer)
+        if inputs[0].numel():
+            positions.setdefault(module.name, []).append(_on_grid(module, inputs[0].detach()))
+
+    handles = [quantizer.register_forward_pre_hook(see) for quantizer in quantizers if quantizer.side == "A"]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _on_grid(quantizer: Quantizer, x: Tensor, most: int = 200_000) -> Tensor:
+    """Where each number lies, counted in codes; of very many, evenly spread ones."""
+    x = quantizer.prepare(x.float())
+    grid, rows = quantizer.qparams(x), quantizer.rows_of(x)
+    scale, zero_point = grid.scale, grid.zero_point
+    if rows.kind not in ("tensor", "token"):
+        scale, zero_point = (spread(value, x.shape, rows) for value in (scale, zero_point))
+    codes = (x / scale + zero_point).flatten()
+    return codes[:: -(-codes.numel() // most)].cpu()
+
+
+def _count(quantizer: Quantizer, found: list[Tensor]) -> Histogram:
+    codes = torch.cat(found)
+    codes = codes[codes.isfinite()]
+    spec = quantizer.spec
+    qmin, qmax = _ends(quantizer)
+    # One code of room on each side; what lies far outside is counted in the last bin.
+    room = max(1.0, 0.05 * (qmax - qmin))
+    lo = max(float(codes.min()), qmin - room) if len(codes) else float(qmin)
+    hi = min(float(codes.max()), qmax + room) if len(codes) else float(qmax)
+    lo, hi = min(lo, qmin) - 0.5, max(hi, qmax) + 0.5
+    counts = torch.histc(codes.clamp(lo, hi), bins=BINS, min=lo, max=hi).to(torch.int64).tolist()
+    return Histogram(
+        name=quantizer.name,
+        counts=tuple(counts),
+        lo=lo,
+        hi=hi,
+        qmin=qmin,
+        qmax=qmax,
+        codes=spec.codes,
+        grid=_in_words(quantizer),
+    )
+
+
+def _ends(quantizer: Quantizer) -> tuple[int, int]:
+    grid = quantizer.qparams(torch.zeros(1, 1)) if quantizer.rows.kind == "token" else quantizer.qparams()
+    return grid.qmin, grid.qmax
+
+
+def _in_words(quantizer: Quantizer) -> str:
+    kind = {"tensor": "one scale", "channel": "a scale per channel", "group": "a scale per group"}
+    text = kind.get(quantizer.rows.kind, "a scale per token")
+    if quantizer.scale.numel():
+        low, high = float(quantizer.scale.detach().min()), float(quantizer.scale.detach().max())
+        text += f", {low:.3g}" if low == high else f", {low:.3g} to {high:.3g}"
+        if not quantizer.is_symmetric and quantizer.zero_point.numel() == 1:
+            text += f", zero at {float(quantizer.zero_point.detach()):.0f}"
+    return text

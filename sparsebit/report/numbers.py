@@ -1,0 +1,65 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+from sparsebit.analysis.cost import short_bytes
+from sparsebit.report.content import Measure
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number with its unit.
+
+    Example:
+        >>> quantity(0.9949, "share"), quantity(0.00123, "seconds"), quantity(302_000, "bytes")
+        ('99.49 %', '1.23 ms', '302 kB')
+    """
+    if unit == "share":
+        return f"{100 * value:.2f} %"
+    if unit == "bytes":
+        return short_bytes(round(value))
+    if unit == "seconds":
+        return (
+            f"{value:.3g} s"
+            if value >= 1
+            else f"{1e3 * value:.3g} ms"
+            if value >= 1e-3
+            else f"{1e6 * value:.0f} µs"
+        )
+    return f"{value:.4g}"
+
+
+def change(measure: Measure) -> str:
+    """What happened to it, in words.
+
+    Example:
+        >>> change(Measure(name="size", before=4e6, after=1e6, unit="bytes"))
+        '4.0× smaller'
+    """
+    if measure.better == "higher":
+        points = measure.after - measure.before
+        return f"{100 * points:+.2f} points" if measure.unit == "share" else f"{points:+.4g}"
+    better, worse = ("faster", "slower") if measure.unit == "seconds" else ("smaller", "larger")
+    if measure.ratio >= 1:
+        return f"{measure.ratio:.1f}× {better}"
+    return f"{1 / measure.ratio:.1f}× {worse}" if measure.ratio else ""
+
+
+def decibels(value: float | None) -> str:
+    """An SQNR; infinite where nothing was changed.
+
+    Example:
+        >>> decibels(31.26), decibels(float("inf")), decibels(None)
+        ('31.3 dB', 'exact', '–')
+    """
+    if value is None:
+        return "–"
+    return f"{value:.1f} dB" if math.isfinite(value) else "exact"
+
+
+def grade(value: float | None) -> str:
+    """How bad an SQNR is, as the name of a colour: above 30 dB nobody will notice, below 15 many will."""
+    if value is None:
+        return "none"
+    return "good" if value >= 30 else "fair" if value >= 15 else "bad"

@@ -1,0 +1,50 @@
+"""The report of a search for a recipe: its best model, with everything that was tried as the trade-off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sparsebit.recipes import Compressed
+from sparsebit.report.collect import collect
+from sparsebit.report.content import ParetoPoint, Report
+
+
+def report_search(
+    found: Compressed, data: Iterable[Any], *, name: str | None = None, progress: bool | None = None
+) -> Report:
+    """What ``sparsebit.compress`` found, as the content of a page.
+
+    Args:
+        found: the result of the search.
+        data: batches to profile the best model's errors and ranges on.
+        name: of the model, for the title.
+        progress: whether to show it; by default on a terminal.
+    """
+    base, best = found.base, found.measured
+    times = (base.seconds, best.seconds) if base.seconds is not None and best.seconds is not None else None
+    points = [ParetoPoint(name="float", cost=base.bytes / 1e3, quality=base.metric)]
+    points += [
+        ParetoPoint(
+            name=trial.name,
+            cost=trial.measured.bytes / 1e3,
+            quality=trial.measured.metric,
+            chosen=trial.name == found.best.name,
+        )
+        for trial in found.trials
+        if trial.measured is not None
+    ]
+    return collect(
+        found.model,
+        data,
+        name=name,
+        accuracy=(base.metric, best.metric),
+        size=(base.bytes, best.bytes),
+        size_note="of the parameters",
+        latency=times,
+        pareto=points,
+        pareto_axes=("kB of parameters", "metric"),
+        notes=(*found.verdict.splitlines(), f"The search ended because {found.stopped}."),
+        configs=(("recipe.yaml", found.yaml),),
+        progress=progress,
+    )

@@ -1,0 +1,42 @@
+"""The page: one HTML file with everything in it, that asks nothing of a network."""
+
+from __future__ import annotations
+
+import os
+from importlib import resources
+from pathlib import Path
+
+from sparsebit.report.content import Report
+from sparsebit.report.drawing import draw_graph, draw_histogram, draw_pareto
+from sparsebit.report.numbers import change, decibels, grade, quantity
+from sparsebit.report.write import write_text
+
+_ASSETS = resources.files("sparsebit.report").joinpath("assets")
+
+
+def render(report: Report) -> str:
+    """The whole page as text. Names and words are escaped: a layer may be called ``<script>``."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"decibels": decibels, "grade": grade, "change": change}
+    environment.globals |= {"quantity": quantity, "histogram": draw_histogram}
+    return environment.from_string(_asset("page.html.j2")).render(
+        report=report,
+        css=Markup(_asset("page.css")),
+        js=Markup(_asset("page.js")),
+        graph=draw_graph(report.nodes) if report.nodes else None,
+        pareto=draw_pareto(report.pareto, report.pareto_axes) if report.pareto else None,
+    )
+
+
+def save_report(path: str | os.PathLike[str], report: Report) -> Path:
+    """Write the page, whole or not at all; returns where."""
+    return write_text(path, render(report))
+
+
+def _asset(name: str) -> str:
+    return _ASSETS.joinpath(name).read_text(encoding="utf-8")

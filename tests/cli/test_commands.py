@@ -1,0 +1,231 @@
+"""Each command on a user's own model: what it writes, what it says, and the way from one to the next."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsebit.quantization import QuantModel
+from sparsebit.sparse import load as load_pruned
+from tests.cli.conftest import Cli, left_behind
+
+pytest.importorskip("onnxruntime")
+
+DATA = ("--data", "net.py:batches")
+
+
+def test_capture_shows_nodes_and_writes_a_drawing(cli: Cli, place: Path) -> None:
+    done = cli("capture", "net.py:make", "--input", "2x3x8x8", "--output", "graph.mmd")
+    assert done.code == 0 and "features_0" in done.out and "operators known" in done.out
+    assert Path("graph.mmd").read_text().startswith("flowchart TB")
+    data = cli("capture", "net.py:make", "--input", "2x3x8x8", "--simplify", "--json").data
+    assert [node["op"] for node in data["nodes"]] == [
+        "placeholder",
+        "conv2d",
+        "relu",
+        "conv2d",
+        "relu",
+        "mean",
+        "linear",
+        "output",
+    ]
+    assert data["cost"]["params"] > 0
+    assert cli("capture", "net.py:make", "--frontend", "symbolic").code == 0
+    assert cli("capture", "net.py:make", "--input", "2x3x8x8", "-o", "graph.xyz").code == 2
+
+
+def test_a_model_that_fails_on_the_input_is_the_users_mistake(cli: Cli) -> None:
+    done = cli("capture", "net.py:make", "--input", "2x1x8x8")
+    assert done.code == 2 and "Traceback" not in done.err
+    assert len(done.err.splitlines()) < 24
+
+
+def test_the_way_from_quantize_to_bench(cli: Cli, place: Path) -> None:
+    words = ("--config", "int8_onnxruntime", "--set", "A.OBSERVER.TYPE=minmax", "--test", "net.py:batches")
+    data = cli("quantize", "net.py:make", *DATA, *words, "--report", "r.html", "-o", "int8", "--json").data
+    assert data["ok"] and len(data["weights"]) == 3 and len(data["accuracy"]) == 2
+    assert "net.py:make was quantized" in Path("r.html").read_text()
+    profile = cli("profile", "net.py:make", "--quantized", "int8", *DATA, "--sort", "sqnr")
+    assert profile.code == 0 and "features.0" in profile.out
+    assert {
+        layer["name"]
+        for layer in cli("profile", "net.py:make", "--quantized", "int8", *DATA, "--json").data["layers"]
+    }
+    done = cli("export", "net.py:make", "--quantized", "int8", *DATA, "-o", "int8.onnx", "--json")
+    assert done.data["check"]["problems"] == [] and Path("int8.onnx").stat().st_size == done.data["bytes"]
+    assert cli("export", "net.py:make", "--input", "2x3x8x8", "-o", "float.onnx").code == 0
+    assert cli("check", "int8.onnx", "net.py:make", "--quantized", "int8", *DATA).code == 0
+    assert cli("check", "float.onnx", "net.py:make", "--input", "2x3x8x8").code == 0
+    rows = cli("bench", "float.onnx", "int8.onnx", "--seconds", "0.02", "--threads", "1", "--json").data[
+        "rows"
+    ]
+    assert [row["what"] for row in rows] == ["float.onnx", "int8.onnx"] and rows[0]["speedup"] == 1
+    assert cli("bench", "net.py:make", "int8.onnx", *DATA, "--batch", "4", "--seconds", "0.02").code == 0
+    assert left_behind(place) == []
+
+
+def test_check_finds_a_file_of_other_weights(cli: Cli, place: Path) -> None:
+    torch.manual_seed(9)
+    torch.save(torch.nn.Module.state_dict(_other()), "other.pt")
+    assert (
+        cli("export", "net.py:make", "--weights", "other.pt", "--input", "2x3x8x8", "-o", "other.onnx").code
+        == 0
+    )
+    done = cli("check", "other.onnx", "net.py:make", "--input", "2x3x8x8")
+    assert done.code == 1 and "DIFFERS" in done.out
+
+
+def _other() -> torch.nn.Module:
+    from sparsebit.cli.model import load_model
+
+    return load_model("net.py:Net")
+
+
+def test_pruned_models_go_on_to_quantization(cli: Cli, place: Path) -> None:
+    data = cli(
+        "prune", "net.py:make", "--input", "2x3x8x8", "--set", "SPARSER.RATIO=0.5", "-o", "small", "--json"
+    ).data
+    assert data["params"][1] < data["params"][0]
+    small = load_pruned("small", _other())
+    assert sum(p.numel() for p in small.parameters()) == data["params"][1]
+    assert cli("quantize", "net.py:make", "--pruned", "small", *DATA, "-o", "both").code == 0
+    assert isinstance(QuantModel.load("both", small), QuantModel)
+    done = cli("export", "net.py:make", "--pruned", "small", "--quantized", "both", *DATA, "-o", "both.onnx")
+    assert done.code == 0, done.err
+
+
+def test_pruning_by_gradients_takes_a_loss(cli: Cli, place: Path) -> None:
+    Path("p.yaml").write_text("SPARSER: {TYPE: structured, STRATEGY: taylor, RATIO: 0.5}\n")
+    words = ("--config", "p.yaml", "--test", "net.py:batches")
+    assert (
+        cli(
+            "prune", "net.py:make", *DATA, *words, "--loss", "torch.nn.functional:cross_entropy", "-o", "a"
+        ).code
+        == 0
+    )
+    assert cli("prune", "net.py:make", *DATA, *words, "--loss", "net.py:unlabelled", "-o", "b").code == 2
+    assert not Path("b").exists()
+
+
+def test_a_metric_of_the_users_own(cli: Cli) -> None:
+    words = ("--test", "net.py:batches", "--metric", "net.py:first_logit")
+    assert cli("quantize", "net.py:make", *DATA, *words, "-o", "int8").code == 0
+    done = cli("quantize", "net.py:make", *DATA, "--test", "net.py:unlabelled", "-o", "int8")
+    assert done.code == 2 and "no labels" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--config", "int9"), "no such preset or file"),
+        (("--set", "W.QUANTIZER.BITT=4"), "did you mean 'BIT'?"),
+        (("--set", "W.QUANTIZER.BIT"), "KEY=VALUE"),
+        (("--weights", "gone.pt"), "no such file of weights"),
+        (("--pruned", "gone"), "is no saved model"),
+        (("--batches", "0"), "expected 1 or more"),
+    ],
+)
+def test_mistakes_are_told_before_any_work(
+    cli: Cli, place: Path, words: tuple[str, ...], message: str
+) -> None:
+    done = cli("quantize", "net.py:make", *DATA, "-o", "out", *words)
+    assert done.code == 2 and message in done.err and done.out == ""
+    assert not Path("out").exists() and left_behind(place) == []
+
+
+def test_a_folder_with_other_things_is_left_alone(cli: Cli, place: Path) -> None:
+    Path("mine").mkdir()
+    Path("mine", "thesis.txt").write_text("years of work")
+    done = cli("quantize", "net.py:make", *DATA, "-o", "mine")
+    assert done.code == 2 and "holds something else" in done.err
+    assert [path.name for path in Path("mine").iterdir()] == ["thesis.txt"]
+
+
+def test_profile_needs_a_quantized_model(cli: Cli) -> None:
+    assert cli("profile", "net.py:make", *DATA).code == 2
+
+
+def test_schemas_and_presets(cli: Cli, place: Path) -> None:
+    assert "$defs" in json.loads(cli("schema").out)
+    assert cli("schema", "pruning", "--json").data["schema"]["title"] == "Sparsebit pruning config"
+    assert cli("schema", "w4a8", "-o", "mine.yaml").code == 0
+    assert cli("quantize", "net.py:make", *DATA, "--config", "mine.yaml", "-o", "w4").code == 0
+
+
+def test_what_is_no_onnx_file_is_refused(cli: Cli, place: Path) -> None:
+    Path("bad.onnx").write_text("hello")
+    for words in (
+        ("bench", "bad.onnx"),
+        ("bench", "gone.onnx"),
+        ("check", "bad.onnx", "net.py:make", "--input", "2x3x8x8"),
+    ):
+        done = cli(*words)
+        assert done.code == 2, done
+    assert cli("bench", "net.py:make").code == 2
+
+
+def test_compress_finds_says_and_resumes(cli: Cli, place: Path) -> None:
+    words = ("compress", "net.py:make", *DATA, "--max-drop", "0.5", "--size", "0.5", "--time-budget", "60")
+    done = cli(*words, "-o", "found", "--report", "r.html", "--json")
+    assert done.code == 0 and done.data["met"] and "QUANTIZE" in done.data["recipe"], done.err
+    assert Path("found", "recipe.yaml").is_file() and "recipe.yaml" in Path("r.html").read_text()
+    again = cli(*words, "-o", "found")
+    assert again.code == 2 and "--resume" in again.err
+    resumed = cli(*words, "-o", "found", "--resume", "--json")
+    assert resumed.code == 0 and resumed.data["best"]["name"] == done.data["best"]["name"]
+    exported = cli("export", "net.py:make", "--quantized", "found/quantized", *DATA, "-o", "found.onnx")
+    assert exported.code == 0, exported.err
+    assert left_behind(place) == []
+
+
+def test_compress_refuses_to_promise(cli: Cli) -> None:
+    words = ("compress", "net.py:make", *DATA, "--max-drop", "0", "--size", "0.001", "--time-budget", "1")
+    done = cli(*words, "-o", "found", "--json")
+    assert done.code == 1 and not done.data["met"] and done.data["limits"]
+    assert cli("compress", "net.py:make", *DATA, "--size", "-1", "-o", "other").code == 2
+
+
+def test_long_recovery_goes_on_where_it_stopped(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (
+        "quantize",
+        "net.py:make",
+        *DATA,
+        "--config",
+        "w4a8",
+        "--set",
+        "SCHEDULE.RECOVERY=[{adaround: {steps: 5}}]",
+    )
+    save = QuantModel.save
+    monkeypatch.setattr(QuantModel, "save", _interrupted)
+    assert cli(*words, "-o", "out").code == 130
+    assert not Path("out").exists() and Path(".out.steps").is_dir()
+    monkeypatch.setattr(QuantModel, "save", save)
+    done = cli(*words, "-o", "out", "--resume")
+    assert done.code == 0, done.err
+    assert Path("out").is_dir() and left_behind(place) == []
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("quantize", "net.py:make", "--data", "net.py:breaks_off", "-o", "x"), "OSError: the disk is gone"),
+        (("quantize", "net.py:make", "--data", "net.py:changes_shape", "-o", "x"), "expected input"),
+        (("quantize", "net.py:make", *DATA, "--test", "net.py:changes_shape", "-o", "x"), "expected input"),
+        (("bench", "net.py:make", "--input", "1x4x8x8"), "called with this input, failed"),
+    ],
+)
+def test_failures_of_the_users_data_are_not_called_bugs(
+    cli: Cli, words: tuple[str, ...], message: str
+) -> None:
+    done = cli(*words)
+    assert done.code == 2 and message in done.err, done
+    assert not Path("x").exists()

@@ -1,0 +1,138 @@
+"""Batches from code, arrays and images; and example inputs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sparsebit.cli.command import UsageError
+from sparsebit.cli.data import (
+    add_data,
+    add_input,
+    example_from,
+    example_inputs,
+    from_shapes,
+    open_data,
+    read_npz,
+)
+
+
+def arguments(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_data(parser, required=False)
+    add_input(parser)
+    return parser.parse_args(words)
+
+
+def test_a_generator_function_gives_its_batches_again_and_again(place: Path) -> None:
+    data = open_data(arguments("--data", "net.py:batches"))
+    first, second = (torch.cat([x for x, _ in data]) for _ in range(2))
+    assert torch.equal(first, second) and len(first) == 24
+    assert len(list(open_data(arguments("--data", "net.py:batches", "--batches", "2")))) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("net.py:empty", "holds no batches"),
+        ("net.py:words", "no batch"),
+        ("net.py:broken", "no such dataset"),
+        ("nothing.npz", "no such file"),
+        ("nowhere", "cannot tell what data"),
+        ("net.py", "no data I can read"),
+        ("net.py:not_a_model", "is no data"),
+    ],
+)
+def test_mistakes_in_data_say_what_to_do(place: Path, source: str, words: str) -> None:
+    with pytest.raises(UsageError) as error:
+        open_data(arguments("--data", source))
+    assert words in str(error.value)
+
+
+def test_arrays_with_labels_become_pairs(place: Path) -> None:
+    np.savez("x.npz", images=np.ones((5, 3)), labels=np.arange(5, dtype=np.int32))
+    batches = read_npz(Path("x.npz"), 2)
+    assert [len(x) for x, _ in batches] == [2, 2, 1]
+    assert batches[0][0].dtype == torch.float32 and batches[0][1].dtype == torch.int64
+
+
+def test_several_arrays_become_keyword_arguments(place: Path) -> None:
+    np.savez("x.npz", ids=np.ones((4, 3), dtype=np.int64), mask=np.ones((4, 3), dtype=bool), y=np.arange(4))
+    batch = read_npz(Path("x.npz"), 4)[0]
+    assert set(batch) == {"ids", "mask", "y"}
+    args, kwargs = example_from(batch)
+    assert args == () and set(kwargs) == {"ids", "mask"} and len(kwargs["ids"]) == 2
+
+
+def test_bad_arrays_are_refused(place: Path) -> None:
+    np.savez("x.npz", a=np.ones((4, 3)), b=np.ones((5, 3)))
+    with pytest.raises(UsageError, match="one first axis"):
+        read_npz(Path("x.npz"), 2)
+    np.savez("y.npz", y=np.arange(3))
+    with pytest.raises(UsageError, match="labels only"):
+        read_npz(Path("y.npz"), 2)
+    np.savez("z.npz", x=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_npz(Path("z.npz"), 2)
+
+
+def test_a_folder_of_images_has_its_classes(place: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for kind in ("cat", "dog"):
+        Path("images", kind).mkdir(parents=True)
+        for index in range(3):
+            color = (255, 0, 0) if kind == "cat" else (0, 0, 255)
+            image.new("RGB", (20, 30), color).save(Path("images", kind, f"{index}.png"))
+    words = (
+        "--data",
+        "images",
+        "--image-size",
+        "16",
+        "--batch-size",
+        "4",
+        "--mean",
+        "0",
+        "0",
+        "0",
+        "--std",
+        "1",
+        "1",
+        "1",
+    )
+    batches: list[Any] = list(open_data(arguments(*words)))
+    assert [tuple(x.shape) for x, _ in batches] == [(4, 3, 16, 16), (2, 3, 16, 16)]
+    images, labels = torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
+    assert torch.equal(images[:, 0].amax((1, 2)), (labels == 0).float())  # red ones are cats
+    grey = open_data(arguments(*words[:6], "--mean", "0.5", "--std", "0.5"))
+    assert next(iter(grey))[0].shape[1] == 1
+
+
+def test_bad_images_are_refused(place: Path) -> None:
+    pytest.importorskip("PIL")
+    Path("images").mkdir()
+    with pytest.raises(UsageError, match="no images in images"):
+        open_data(arguments("--data", "images"))
+    Path("images", "a.png").write_text("no image")
+    with pytest.raises(UsageError, match="cannot be read as an image"):
+        open_data(arguments("--data", "images"))
+    with pytest.raises(UsageError, match="one number for grey"):
+        open_data(arguments("--data", "images", "--mean", "0", "0"))
+
+
+def test_shapes_are_typed_inputs() -> None:
+    args, kwargs = from_shapes(["2x3x4", "2x7:int64", "mask=2x7:bool"])
+    assert [tuple(x.shape) for x in args] == [(2, 3, 4), (2, 7)] and args[1].dtype == torch.int64
+    assert kwargs["mask"].dtype == torch.bool
+    for text in ("2,3", "2x3:int65", "x", "2xx3"):
+        with pytest.raises(UsageError, match="cannot read the input"):
+            from_shapes([text])
+
+
+def test_without_an_example_the_message_says_how_to_give_one() -> None:
+    with pytest.raises(UsageError, match="--input 1x3x224x224"):
+        example_inputs(arguments())

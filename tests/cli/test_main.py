@@ -1,0 +1,143 @@
+"""What happens when something goes wrong: exit codes, messages, JSON, interrupts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparsebit.cli.command import Command, Outcome
+from sparsebit.cli.main import SCREEN, run
+from sparsebit.errors import SparsebitError
+from tests.cli.conftest import Cli, left_behind
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def command(action: object) -> tuple[Command, ...]:
+    def work(arguments: argparse.Namespace) -> Outcome:
+        result = action() if callable(action) else action
+        assert isinstance(result, Outcome)
+        return result
+
+    return (
+        Command(
+            name="try",
+            help="h",
+            description="d",
+            examples=("sparsebit try",),
+            add_arguments=lambda p: None,
+            run=work,
+        ),
+    )
+
+
+def raising(error: BaseException) -> tuple[Command, ...]:
+    def action() -> Outcome:
+        raise error
+
+    return command(action)
+
+
+def test_a_mistake_is_two_with_its_message_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["try"], raising(SparsebitError("no such layer", where="net.py:3", hint="look again"))) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "sparsebit: no such layer\n  where: net.py:3\n  next:  look again\n"
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["try", "--debug"], raising(SparsebitError("no"))) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_a_bug_of_ours_is_one_and_says_how_to_see_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["try"], raising(ZeroDivisionError("oh"))) == 1
+    err = capsys.readouterr().err
+    assert "unexpected ZeroDivisionError: oh" in err and "--debug" in err and "Traceback" not in err
+
+
+def test_an_interrupt_is_130(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["try"], raising(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == "sparsebit: interrupted; nothing was left half-written\n"
+
+
+def test_a_long_message_fits_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["try"], raising(SparsebitError("\n".join(f"problem {i}" for i in range(200)), hint="the way out")))
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) <= SCREEN
+    assert "problem 0" in err and "the way out" in err
+
+
+def test_errors_as_json_keep_their_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["try", "--json"], raising(SparsebitError("no", where="here", hint="so"))) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is False and found["exit_code"] == 2
+    assert found["error"] == {"type": "SparsebitError", "message": "no", "where": "here", "hint": "so"}
+
+
+def test_results_as_json_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome(data={"path": Path("a/b"), "ratio": float("inf"), "shape": (1, 2)}, exit_code=1)
+    assert run(["try", "--json"], command(outcome)) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"command": "try", "ok": False, "path": "a/b", "ratio": None, "shape": [1, 2]}
+
+
+def test_unknown_words_are_mistakes_too(cli: Cli) -> None:
+    done = cli("quantise")
+    assert done.code == 2 and "invalid choice" in done.err and "--help" in done.err
+    assert cli("capture").code == 2
+    assert cli().code == 2
+
+
+def test_markup_in_names_is_not_interpreted(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["try"], command(Outcome(shown=("layer[bold]0[/bold]",))))
+    assert capsys.readouterr().out.strip() == "layer[bold]0[/bold]"
+
+
+def test_a_killed_run_leaves_nothing(place: Path) -> None:
+    """The data goes on for ever; the process is stopped while it calibrates."""
+    (place / "slow.py").write_text(
+        "import itertools, pathlib, time, torch\n"
+        "def batches():\n"
+        "    for step in itertools.count():\n"
+        "        pathlib.Path('running').touch()\n"
+        "        time.sleep(0.05)\n"
+        "        yield torch.randn(2, 3, 8, 8)\n"
+    )
+    words = ["quantize", "net.py:make", "--data", "slow.py:batches", "--output", "out"]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    started = subprocess.Popen(
+        [sys.executable, "-m", "sparsebit", *words], cwd=place, env=env, stderr=subprocess.PIPE, text=True
+    )
+    for _ in range(600):
+        if (place / "running").exists() or started.poll() is not None:
+            break
+        try:
+            started.wait(0.1)
+        except subprocess.TimeoutExpired:
+            continue
+    started.send_signal(signal.SIGINT)
+    _, err = started.communicate(timeout=60)
+    assert started.returncode == 130, err
+    assert err.startswith("sparsebit: interrupted; nothing was left half-written; the same with --resume")
+    assert not (place / "out").exists()
+    assert left_behind(place) == []
+
+
+def test_the_module_is_the_command() -> None:
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "sparsebit", "schema", "w4a8"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and "QSCHEME" in done.stdout
