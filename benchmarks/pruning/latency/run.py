@@ -1,7 +1,7 @@
 """Does removing half of the multiply-accumulates make a network faster where it runs?
 
-Dense and shrunk networks under ONNX Runtime, batch 1, one thread, interleaved, medians; with widths rounded to multiples
-of 8 (the default) and without. Weights are random: speed does not depend on them.
+Dense and shrunk networks under ONNX Runtime, batch 1, one thread, interleaved, medians; with widths rounded to
+multiples of 8 (the default) and without. Weights are random: speed does not depend on them.
 
 Run from the repository root: ``python -m benchmarks.pruning.latency.run``
 """
