@@ -63,22 +63,23 @@ def training_step(
     return step
 
 
+def network(device: torch.device, layout: torch.memory_format) -> nn.Module:
+    made: nn.Module = cifar_resnet20().to(device).to(memory_format=layout)  # type: ignore[call-overload]
+    return made
+
+
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     torch.manual_seed(SEED)
     device = torch.device(options.device)
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
-    plain = cifar_resnet20().to(device, memory_format=layout)
+    plain, twin = (network(device, layout) for _ in range(2))
     weight, activation, follows = METHODS[name]
     images = torch.randn(options.batch, 3, 32, 32, device=device)
-    twin = cifar_resnet20().to(device, memory_format=layout).eval()
-    qmodel = QuantModel(twin, parse_qconfig(config(weight, activation)), images[:2])
+    qmodel = QuantModel(twin.eval(), parse_qconfig(config(weight, activation)), images[:2])
     qmodel.prepare_calibration()
     qmodel(images)
     qmodel.init_QAT(observers="update" if follows else "freeze")
-    steps = [
-        training_step(model.train(), options.batch, device, layout)
-        for model in (qmodel, plain)
-    ]
+    steps = [training_step(model.train(), options.batch, device, layout) for model in (qmodel, plain)]
     for step in steps:  # the first one allocates
         step()
     found = compare(*steps, rounds=options.rounds, patience=options.patience)
@@ -111,7 +112,9 @@ def main() -> None:
     rows = []
     for name in options.methods:
         rows.append(row := measure(name, options))
-        table.add_row(name, *(str(row[k]) for k in ("ratio", "cpu_ratio", "milliseconds", "float_milliseconds")))
+        table.add_row(
+            name, *(str(row[k]) for k in ("ratio", "cpu_ratio", "milliseconds", "float_milliseconds"))
+        )
         text = {
             "model": "cifar_resnet20",
             "batch": options.batch,

@@ -1,5 +1,37 @@
-"""Measurements on a captured model: what it costs, where it errs."""
+"""Measurements on a captured or quantized model: what it costs, where it errs, which bits it needs."""
 
+from sparsebit.analysis.agreement import Agreement
+from sparsebit.analysis.choose_bits import BitChoice, BitPoint, LatencyTable, choose_bits, measure_latencies
 from sparsebit.analysis.cost import CostReport, CostRow, cost
+from sparsebit.analysis.error_profile import Advice, ErrorProfile, LayerError
+from sparsebit.analysis.latency import onnx_latency, runtime_latency, time_call
+from sparsebit.analysis.layer_bits import FLOAT, with_layer_bits
+from sparsebit.analysis.mixed_precision import mixed_precision
+from sparsebit.analysis.profile import profile
+from sparsebit.analysis.sensitivity import Sensitivity, sensitivity
+from sparsebit.analysis.tensor_error import TensorError
 
-__all__ = ["CostReport", "CostRow", "cost"]
+__all__ = [
+    "FLOAT",
+    "Advice",
+    "Agreement",
+    "BitChoice",
+    "BitPoint",
+    "CostReport",
+    "CostRow",
+    "ErrorProfile",
+    "LatencyTable",
+    "LayerError",
+    "Sensitivity",
+    "TensorError",
+    "choose_bits",
+    "cost",
+    "measure_latencies",
+    "mixed_precision",
+    "onnx_latency",
+    "profile",
+    "runtime_latency",
+    "sensitivity",
+    "time_call",
+    "with_layer_bits",
+]

@@ -13,13 +13,16 @@ from sparsebit.config.problems import suggest
 from sparsebit.config.tensor_spec import Options
 from sparsebit.config.values import Read, refuse
 
+_RECONSTRUCTION = (
+    *("steps", "batch", "lr", "scale_lr", "drop", "regularization", "warmup", "seed", "largest"),
+)
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "equalization": ("rounds",),
     "smoothquant": ("alpha",),
     "weight_correction": (),
     "bias_correction": ("method",),
-    "adaround": ("steps", "batch", "lr", "regularization", "warmup", "seed"),
-    "brecq": (*("steps", "batch", "lr", "scale_lr", "drop", "regularization", "warmup", "seed", "largest"),),
+    "adaround": _RECONSTRUCTION,
+    "brecq": _RECONSTRUCTION,
 }
 
 

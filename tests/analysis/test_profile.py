@@ -115,7 +115,9 @@ def test_clipping_is_counted(batches: list[Tensor]) -> None:
 @pytest.mark.parametrize("inputs", [16, 17])
 def test_what_is_clipped_is_what_moves_by_more_than_half_a_step(scheme: str, inputs: int) -> None:
     torch.manual_seed(0)
-    config = parse_qconfig("w4a16_g128", ["DEVICE=cpu", "FIRST_LAST=null", f"W.QSCHEME={scheme}", "W.GROUP_SIZE=8"])
+    config = parse_qconfig(
+        "w4a16_g128", ["DEVICE=cpu", "FIRST_LAST=null", f"W.QSCHEME={scheme}", "W.GROUP_SIZE=8"]
+    )
     net, x = nn.Sequential(nn.Linear(inputs, 6)), torch.randn(4, inputs)
     qmodel = QuantModel(net, config, example_inputs=(x,))
     qmodel.calibrate([x], progress=False)
@@ -157,7 +159,9 @@ def test_nobody_is_named_where_all_are_alike(net: nn.Module, batches: list[Tenso
     assert "no layer stands out" in str(errors)
 
 
-def test_the_dict_is_json_and_the_table_has_a_row_for_each_layer(net: nn.Module, batches: list[Tensor]) -> None:
+def test_the_dict_is_json_and_the_table_has_a_row_for_each_layer(
+    net: nn.Module, batches: list[Tensor]
+) -> None:
     errors = profile(quantized(net, batches), batches)
     data = json.loads(json.dumps(errors.to_dict(), allow_nan=False))
     assert [row["name"] for row in data["layers"]] == ["first", "second", "add", "head"]

@@ -9,6 +9,7 @@ from torch import fx
 from torch.fx import GraphModule, Node
 
 from sparsebit.graph.ops import find_op
+from sparsebit.quantization.algorithms.layers import only_reader
 from sparsebit.quantization.quantizers import Quantizer
 
 Granularity = Literal["block", "layer"]
@@ -35,9 +36,9 @@ def find_blocks(gm: GraphModule, granularity: Granularity = "block", largest: in
 
     A cut is made where one tensor alone carries everything that the layers before have computed: between residual
     blocks, between transformer layers, behind every layer of a plain chain. Values that no layer had a part in (masks,
-    positions) may cross. An activation stays with the layer before it; the quantizer of a tensor goes with the layers
-    that read it. Where no such place comes in ``largest`` layers, the narrowest place since is taken. For ``layer``
-    every layer is a block.
+    positions) may cross, but for what the first layer reads, which the layers beside it may read as well. An activation
+    stays with the layer before it; the quantizer of a tensor goes with the layers that read it. Where no such place
+    comes in ``largest`` layers, the narrowest place since is taken. For ``layer`` every layer is a block.
     """
     return _Cutter(gm).cut(granularity, largest)
 
@@ -53,9 +54,25 @@ class _Cutter:
         for node in self.nodes:
             if self.weights[node] or not self.computed.isdisjoint(node.all_input_nodes):
                 self.computed.add(node)
-        order = {node: index for index, node in enumerate(self.nodes)}
-        order[next(iter(reversed(gm.graph.nodes)))] = len(self.nodes)  # the output
-        self.last_use = {n: max((order[u] for u in n.users), default=order[n]) for n in self.nodes}
+        self.order = {node: index for index, node in enumerate(self.nodes)}
+        self.order[next(iter(reversed(gm.graph.nodes)))] = len(self.nodes)  # the output
+        self.last_use = {node: self._last_use(node) for node in self.nodes}
+        self.beside: list[int] = []  # last uses of what the first layer reads
+
+    def _last_use(self, node: Node) -> int:
+        return max((self.order[user] for user in node.users if user in self.order), default=-1)
+
+    def _read_by_the_first_layer(self, largest: int) -> list[int]:
+        """The last uses of what the first layer's input is made of, where that is not more than a block away."""
+        first = next((node for node in self.nodes if self.weights[node]), None)
+        above, todo = dict[Node, None](), list(first.all_input_nodes if first is not None else ())
+        while todo:
+            node = todo.pop()
+            if node not in above and node.op != "get_attr" and not _holds_weight(self.gm, node):
+                above[node] = None
+                todo += node.all_input_nodes
+        ends = [self._last_use(node) for node in above]
+        return [end for end in ends if sum(bool(self.weights[n]) for n in self.nodes[:end]) <= largest]
 
     def _weights_of(self, node: Node) -> tuple[str, ...]:
         """Weights that are quantized inside a node, or read by it through a quantizer."""
@@ -70,6 +87,7 @@ class _Cutter:
         return tuple(q.name for q in found if not q.fake_fused)
 
     def cut(self, granularity: Granularity, largest: int) -> list[Block]:
+        self.beside = self._read_by_the_first_layer(largest)
         blocks: list[Block] = []
         taken: set[str] = set()
         start, narrowest, width_there = 0, -1, 0
@@ -96,14 +114,15 @@ class _Cutter:
 
     def _width(self, index: int) -> int:
         """How many computed tensors are still needed after a node."""
-        return sum(1 for n in self.nodes[: index + 1] if n in self.computed and self.last_use[n] > index)
+        computed = sum(1 for n in self.nodes[: index + 1] if n in self.computed and self.last_use[n] > index)
+        return computed + sum(1 for end in self.beside if end > index)
 
     def _continues(self, node: Node, index: int) -> bool:
         """Whether what comes next belongs to the same layer: its activation, its dropout, a reshape of its result."""
         if index + 1 >= len(self.nodes):
             return False
         following = self.nodes[index + 1]
-        if node not in following.all_input_nodes:
+        if only_reader(self.gm, node) is not following:  # a stream that others read too is no layer's own
             return False
         spec = find_op(self.gm, following)
         if spec is None or len(following.all_input_nodes) > 1:

@@ -1,0 +1,101 @@
+"""How far a rounded tensor is from the exact one, added up batch by batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Sums over pairs of numbers, exact x and rounded y, from which the usual measures follow.
+
+    Example:
+        >>> seen = Agreement.of(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 3.5]))
+        >>> seen.mse, round(seen.sqnr_db, 2)
+        (0.125, 20.0)
+    """
+
+    signal: float = 0.0  # sum of x²
+    noise: float = 0.0  # sum of (x − y)²
+    product: float = 0.0  # sum of xy
+    other: float = 0.0  # sum of y²
+    count: int = 0
+
+    @classmethod
+    def of(cls, exact: Tensor, rounded: Tensor) -> Agreement:
+        """One pair of tensors of any, equal shape."""
+        x, y = exact.detach().float(), rounded.detach().float()
+        sums = torch.stack([_dot(x, x), _dot(x - y, x - y), _dot(x, y), _dot(y, y)]).tolist()
+        return cls(signal=sums[0], noise=sums[1], product=sums[2], other=sums[3], count=x.numel())
+
+    def __add__(self, more: Agreement) -> Agreement:
+        return Agreement(
+            signal=self.signal + more.signal,
+            noise=self.noise + more.noise,
+            product=self.product + more.product,
+            other=self.other + more.other,
+            count=self.count + more.count,
+        )
+
+    @property
+    def mse(self) -> float:
+        """Mean squared error."""
+        return self.noise / max(self.count, 1)
+
+    @property
+    def relative(self) -> float:
+        """Noise power over signal power; 0 is exact, 1 is as bad as answering zero."""
+        if self.signal > 0:
+            return self.noise / self.signal
+        return 0.0 if self.noise == 0 else math.inf
+
+    @property
+    def sqnr_db(self) -> float:
+        """Signal to quantization noise, in decibels; infinite where nothing was changed."""
+        if self.relative == 0:
+            return math.inf
+        return -10 * math.log10(self.relative) if math.isfinite(self.relative) else -math.inf
+
+    @property
+    def cosine(self) -> float:
+        """Cosine of the angle between the two."""
+        length = math.sqrt(self.signal * self.other)
+        return self.product / length if length > 0 else float(self.signal == self.other)
+
+    def to_dict(self) -> dict[str, Any]:
+        """SQNR, cosine and MSE, for JSON: an infinite SQNR becomes None."""
+        finite = math.isfinite(self.sqnr_db)
+        return {"sqnr_db": self.sqnr_db if finite else None, "cosine": self.cosine, "mse": self.mse}
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    return torch.sum(x * y, dtype=torch.float64) if x.numel() else x.new_zeros((), dtype=torch.float64)
+
+
+def outputs_agree(exact: Iterable[Tensor], rounded: Any) -> Agreement:
+    """Everything of floating point that a model returns, as one: ``exact`` from ``float_outputs``."""
+    pairs = zip(exact, float_outputs(rounded), strict=True)
+    return sum((Agreement.of(x, y) for x, y in pairs), Agreement())
+
+
+def float_outputs(outputs: Any) -> list[Tensor]:
+    """The tensors of floating point in what a model returned, whatever they are packed in."""
+    leaves = pytree.tree_leaves(outputs)
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def decibels(value: float) -> str:
+    """For a table.
+
+    Example:
+        >>> decibels(31.234), decibels(math.inf)
+        ('31.2', 'exact')
+    """
+    return "exact" if value == math.inf else f"{value:.1f}"

@@ -1,0 +1,127 @@
+"""How much the outputs, or a loss, bend with each weight and activation: diagonals and traces by random probes.
+
+Without a loss the curvature is that of half the squared distance to the model's own float outputs, whose Hessian there
+is JᵀJ: no labels are needed. With e ~ N(0, 1) for every output, E[(Jᵀe)²] is its diagonal. With a loss, ``fisher`` is
+the squared gradient of each batch (keep batches small), and ``hessian`` is vᵀHv with random signs v (Hutchinson), as
+in HAWQ-V2 (Dong et al., arXiv 1911.03852, eq. 5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.analysis.agreement import float_outputs
+from sparsebit.errors import SparsebitError
+from sparsebit.quantization import QuantModel
+
+Loss = Callable[..., Tensor]
+
+
+class Probe:
+    """One batch of a float run with gradients: what every weight and activation was, and how the result bends with it.
+
+    ``values`` and ``curvature`` are by the name of the quantizer; the curvature is a tensor of the value's shape for
+    ``fisher`` and one number (the mean of the diagonal) for ``hessian``.
+    """
+
+    def __init__(
+        self, qmodel: QuantModel, names: Sequence[str], *, hessian: bool, samples: int, seed: int
+    ) -> None:
+        self.qmodel, self.hessian, self.samples = qmodel, hessian, samples
+        self.weights = [name for name in names if qmodel.quantizers[name].side == "W"]
+        self.activations = [name for name in names if qmodel.quantizers[name].side == "A"]
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def run(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Loss | None, rest: tuple[Any, ...]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Values and curvature for one batch; all quantizers must be off."""
+        seen: dict[str, Tensor] = {}
+        with torch.enable_grad(), self._kept(seen), self._trainable() as weights:
+            outputs = self.qmodel(*args, **kwargs)
+            values = {**weights, **{name: seen[name] for name in self.activations if name in seen}}
+            totals = {name: torch.zeros_like(value) for name, value in values.items()}
+            for _ in range(self.samples):
+                for name, found in self._diagonal(outputs, values, loss, rest).items():
+                    totals[name] += found / self.samples
+        if self.hessian:
+            totals = {name: total.mean().clamp(min=0) for name, total in totals.items()}
+        return {name: value.detach() for name, value in values.items()}, totals
+
+    def _diagonal(
+        self, outputs: Any, values: dict[str, Tensor], loss: Loss | None, rest: tuple[Any, ...]
+    ) -> dict[str, Tensor]:
+        tensors = list(values.values())
+        twice = loss is not None and self.hessian
+        if loss is None:
+            result = sum((self._noise(y) * y.float()).sum() for y in float_outputs(outputs))
+        else:
+            result = loss(outputs, *rest)
+        if not isinstance(result, Tensor) or not result.requires_grad:
+            raise SparsebitError(
+                "the model's outputs do not depend on its weights in a way that gradients see",
+                hint="use metric='output', which needs none",
+            )
+        gradients = torch.autograd.grad(
+            result, tensors, create_graph=twice, retain_graph=True, allow_unused=True
+        )
+        if not twice:
+            return {
+                name: gradient.detach().square()
+                for name, gradient in zip(values, gradients, strict=True)
+                if gradient is not None
+            }
+        linked = [
+            (n, t, g)
+            for n, t, g in zip(values, tensors, gradients, strict=True)
+            if g is not None and g.requires_grad
+        ]
+        signs = [self._signs(t) for _, t, _ in linked]
+        bent = torch.autograd.grad(
+            [g for *_, g in linked], [t for _, t, _ in linked], signs, retain_graph=True, allow_unused=True
+        )
+        return {
+            name: (sign * product).detach()
+            for (name, _, _), sign, product in zip(linked, signs, bent, strict=True)
+            if product is not None
+        }
+
+    def _noise(self, like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=self.generator).to(like.device)
+
+    def _signs(self, like: Tensor) -> Tensor:
+        drawn = torch.randint(0, 2, like.shape, generator=self.generator)
+        return (2 * drawn - 1).to(like.device, like.dtype)
+
+    @contextlib.contextmanager
+    def _trainable(self) -> Iterator[dict[str, Tensor]]:
+        weights = {name: self.qmodel._weight(name) for name in self.weights}
+        before = {name: weight.requires_grad for name, weight in weights.items()}
+        try:
+            for weight in weights.values():
+                weight.requires_grad_(True)
+            yield weights
+        finally:
+            for name, weight in weights.items():
+                weight.requires_grad_(before[name])
+
+    @contextlib.contextmanager
+    def _kept(self, seen: dict[str, Tensor]) -> Iterator[None]:
+        """Let every activation pass through a tensor of its own, which gradients can be asked for."""
+
+        def keep(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+            kept = output.clone() if output.requires_grad else output.detach().clone().requires_grad_(True)
+            seen[str(module.name)] = kept
+            return kept
+
+        handles = [self.qmodel.quantizers[name].register_forward_hook(keep) for name in self.activations]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()

@@ -1,0 +1,197 @@
+"""Where a quantized model errs: every layer by itself and behind quantized layers, and what to keep in float."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from sparsebit.analysis.agreement import Agreement, decibels
+from sparsebit.analysis.layer_bits import FLOAT, with_layer_bits
+from sparsebit.analysis.tensor_error import TensorError
+from sparsebit.config import QConfig
+
+HARMLESS_DB = 30.0  # a layer above this is nobody's problem
+STANDS_OUT = 3.0  # times the noise of the middle layer
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerError:
+    """The result of one operator that reads quantized tensors, against its float result."""
+
+    name: str
+    node: str
+    op: str
+    alone: Agreement
+    """Only this operator quantized: its own doing."""
+    together: Agreement
+    """Everything before it quantized too: what has gathered by then."""
+    weight: TensorError | None = None
+    inputs: tuple[TensorError, ...] = ()
+
+    @property
+    def worst(self) -> TensorError | None:
+        """The one of its tensors that loses most."""
+        tensors = [*self.inputs, *([self.weight] if self.weight else [])]
+        return min(tensors, key=lambda tensor: tensor.agreement.sqnr_db, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "name": self.name,
+            "node": self.node,
+            "op": self.op,
+            "alone": self.alone.to_dict(),
+            "together": self.together.to_dict(),
+            "weight": self.weight.to_dict() if self.weight else None,
+            "inputs": [tensor.to_dict() for tensor in self.inputs],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """A layer that is better left in float, and why."""
+
+    layer: str
+    share: float
+    """Its part of the noise that all layers make, each by itself and relative to its signal."""
+    sqnr_db: float
+    because: str
+
+    def __str__(self) -> str:
+        return f"{self.layer}: {self.because}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorProfile:
+    """Errors of every layer and tensor. Print it, take ``to_dict()``, or ask ``keep_float()``."""
+
+    layers: tuple[LayerError, ...]
+    tensors: tuple[TensorError, ...]
+    output: Agreement
+    """Everything the model returns, quantized against float."""
+    left_float: dict[str, str] = field(default_factory=dict)
+    """Operators that read float numbers anyway, each with the reason."""
+    batches: int = 0
+
+    def layer(self, name: str) -> LayerError:
+        """One layer, by its dotted or its flat name."""
+        found = next((layer for layer in self.layers if name in (layer.name, layer.node)), None)
+        if found is None:
+            raise KeyError(
+                f"no quantized layer named {name!r}; there are {', '.join(x.name for x in self.layers)}"
+            )
+        return found
+
+    def keep_float(self, most: int = 3) -> tuple[Advice, ...]:
+        """Layers that make far more noise than the others do, the worst first, at most so many.
+
+        A layer is named where it makes at least three times the noise of the middle one and its own result has less
+        than 30 dB. Where every layer is equally bad there is nobody to name: then all of them need more bits.
+        """
+        if not self.layers:
+            return ()
+        noise = {layer.name: min(layer.alone.relative, 1.0) for layer in self.layers}
+        total, middle = sum(noise.values()), statistics.median_low(noise.values())
+        ranked = sorted(self.layers, key=lambda layer: -noise[layer.name])[:most]
+        return tuple(
+            Advice(
+                layer=layer.name,
+                share=noise[layer.name] / total,
+                sqnr_db=layer.alone.sqnr_db,
+                because=_because(layer, noise[layer.name] / total),
+            )
+            for layer in ranked
+            if layer.alone.sqnr_db < HARMLESS_DB and noise[layer.name] >= STANDS_OUT * middle
+        )
+
+    def apply(self, config: QConfig, most: int = 3) -> QConfig:
+        """``config`` with the layers that ``keep_float`` names left in float."""
+        names = [advice.layer for advice in self.keep_float(most)]
+        bits = dict.fromkeys(names, FLOAT)
+        weighted = {name: FLOAT for name in names if self.layer(name).weight is not None}
+        return with_layer_bits(config, weights=weighted, inputs=bits)
+
+    def table(self, *, sort: str = "graph") -> Table:
+        """For a terminal: one row for each layer, in the order of the graph or with the worst (``sqnr``) first."""
+        orders: dict[str, Callable[[LayerError], float]] = {
+            "graph": lambda layer: 0.0,
+            "sqnr": lambda layer: layer.alone.sqnr_db,
+        }
+        head = (
+            "layer",
+            "operator",
+            "W",
+            "A",
+            "SQNR alone",
+            "SQNR",
+            "cosine",
+            "MSE",
+            "input range",
+            "clipped",
+        )
+        table = Table(title="dB and errors of each layer's result against float")
+        for index, name in enumerate(head):
+            table.add_column(name, justify="left" if index < 4 else "right", overflow="fold")
+        for layer in sorted(self.layers, key=orders[sort]):
+            first = layer.inputs[0] if layer.inputs else None
+            most_clipped = max((tensor.clipped for tensor in layer.inputs), default=0.0)
+            table.add_row(
+                layer.name,
+                layer.op,
+                layer.weight.codes if layer.weight else "",
+                first.codes if first else "float",
+                decibels(layer.alone.sqnr_db),
+                decibels(layer.together.sqnr_db),
+                f"{layer.together.cosine:.5f}",
+                f"{layer.together.mse:.2e}",
+                f"{first.lo:.3g} to {first.hi:.3g}" if first else "",
+                f"{most_clipped:.2%}" if layer.inputs else "",
+            )
+        return table
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "batches": self.batches,
+            "output": self.output.to_dict(),
+            "layers": [layer.to_dict() for layer in self.layers],
+            "tensors": [tensor.to_dict() for tensor in self.tensors],
+            "keep_float": [
+                {"layer": a.layer, "share": a.share, "sqnr_db": a.sqnr_db, "because": a.because}
+                for a in self.keep_float()
+            ],
+            "left_float": dict(self.left_float),
+        }
+
+    def __rich__(self) -> Group:
+        output = f"the model's outputs: {decibels(self.output.sqnr_db)} dB, cosine {self.output.cosine:.5f}"
+        advice = self.keep_float()
+        lines = [Text(output)]
+        if advice:
+            lines.append(Text("better left in float:"))
+            lines += [Text(f"  {item}") for item in advice]
+        else:
+            lines.append(Text("no layer stands out: leaving single ones in float would change little"))
+        return Group(self.table(), *lines)
+
+    def __str__(self) -> str:
+        console = Console(width=150, force_terminal=False, color_system=None)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get().rstrip()
+
+
+def _because(layer: LayerError, share: float) -> str:
+    text = f"it makes {share:.0%} of the noise of all layers ({decibels(layer.alone.sqnr_db)} dB by itself)"
+    worst = layer.worst
+    if worst is None or math.isinf(worst.agreement.sqnr_db):
+        return text
+    kind = "its weight" if worst.side == "W" else f"its input {worst.name}"
+    return f"{text}; {kind} keeps {decibels(worst.agreement.sqnr_db)} dB: {worst.why()}"

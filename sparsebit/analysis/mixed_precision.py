@@ -1,0 +1,71 @@
+"""The verb: measure, choose, and hand back the config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from sparsebit.analysis.choose_bits import POINTS, BitChoice, choose_bits, measure_latencies
+from sparsebit.analysis.curvature import Loss
+from sparsebit.analysis.sensitivity import BITS, Metric, sensitivity
+from sparsebit.config import QConfig, Side
+
+
+def mixed_precision(
+    model: nn.Module,
+    config: QConfig | str | Mapping[str, Any],
+    data: Any,
+    *,
+    example_inputs: Any,
+    example_kwargs: Mapping[str, Any] | None = None,
+    size: float | None = None,
+    bops: float | None = None,
+    latency: float | None = None,
+    measure: Callable[[QConfig], float] | None = None,
+    bits: Sequence[int] = BITS,
+    sides: Sequence[Side] | None = None,
+    metric: Metric = "output",
+    loss: Loss | None = None,
+    batches: int | None = None,
+    points: int = POINTS,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> BitChoice:
+    """Bits for every layer under one budget; ``result.config`` is the config that applies them.
+
+    Args:
+        model, config, data, example_inputs, example_kwargs: as for ``sensitivity``.
+        size: bytes of all parameters. Weights are chosen for.
+        bops: bit operations of one call. Weights and activations are chosen for.
+        latency: seconds of one call, by ``measure``, which gives the seconds of the model with a config.
+        measure: see ``measure_latencies``.
+        bits, metric, loss, batches, seed, progress: as for ``sensitivity``.
+        sides: what to choose for, where the budget's own answer is not right.
+        points: of the Pareto curve.
+
+    Example:
+        >>> import torch
+        >>> net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4)).eval()
+        >>> x = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+        >>> chosen = mixed_precision(net, "w4a8", [x], example_inputs=(x,), size=600, progress=False)
+        >>> chosen.size <= 600, sorted(chosen.bits)
+        (True, ['0.weight', '2.weight'])
+    """
+    found = sensitivity(
+        model,
+        config,
+        data,
+        example_inputs=example_inputs,
+        example_kwargs=example_kwargs,
+        bits=bits,
+        sides=sides or (("W",) if size is not None else ("W", "A")),
+        metric=metric,
+        loss=loss,
+        batches=batches,
+        seed=seed,
+        progress=progress,
+    )
+    table = measure_latencies(found, measure) if latency is not None and measure is not None else None
+    return choose_bits(found, size=size, bops=bops, latency=latency, table=table, points=points)

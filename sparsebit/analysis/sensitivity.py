@@ -1,0 +1,272 @@
+"""What each tensor costs in accuracy at each width, everything else in float."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from sparsebit.analysis.agreement import Agreement, float_outputs, outputs_agree
+from sparsebit.analysis.calls import Call, calls_of, only
+from sparsebit.analysis.choices import Choice, Product, find_choices, find_products, other_bytes
+from sparsebit.analysis.curvature import Loss, Probe
+from sparsebit.analysis.layer_bits import FLOAT
+from sparsebit.config import QConfig, Side, load_qconfig
+from sparsebit.errors import ConfigError, SparsebitError
+from sparsebit.progress import progress as shown
+from sparsebit.quantization import QuantModel, parse_qconfig
+
+Metric = Literal["output", "fisher", "hessian"]
+BITS = (2, 4, 8, 16, FLOAT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity:
+    """Errors by choice and width, and what each width costs."""
+
+    choices: tuple[Choice, ...]
+    errors: Mapping[str, Mapping[int, float]]
+    """By the name of a choice, then by bits; ``FLOAT`` (32) is no error."""
+    metric: Metric
+    config: QConfig
+    products: tuple[Product, ...] = ()
+    other_bytes: int = 0
+    """Of the parameters that nothing is chosen for."""
+
+    def choice(self, name: str) -> Choice:
+        """One choice by name."""
+        return next(choice for choice in self.choices if choice.name == name)
+
+    def size(self, bits: Mapping[str, int]) -> float:
+        """Bytes of all parameters with these bits by choice."""
+        return self.other_bytes + sum(c.stored_bytes(bits[c.name]) for c in self.choices if c.side == "W")
+
+    def bops(self, bits: Mapping[str, int]) -> float:
+        """Bit operations of one call: multiply-accumulates times the bits of both operands."""
+        total = 0
+        for product in self.products:
+            first, second = (
+                bits[name] if name is not None else fixed
+                for name, fixed in zip(product.operands, product.fixed, strict=True)
+            )
+            total += product.macs * first * second
+        return float(total)
+
+    def error(self, bits: Mapping[str, int]) -> float:
+        """The sum of the errors, which is what is minimized: errors of different tensors hardly know each other."""
+        return sum(self.errors[name][width] for name, width in bits.items())
+
+    def uniform(self, bits: int) -> dict[str, int]:
+        """The same width for everything, or the nearest one it can have."""
+        return {name: min(by, key=lambda width: abs(width - bits)) for name, by in self.errors.items()}
+
+    def table(self) -> Table:
+        """For a terminal: one row for each choice, one column for each width."""
+        widths = sorted({width for by in self.errors.values() for width in by if width != FLOAT})
+        table = Table(title=f"error of the model with one tensor quantized ({self.metric})")
+        for head in ("tensor", "", "elements", *(f"{width} bits" for width in widths)):
+            table.add_column(head, justify="left" if head in ("tensor", "") else "right")
+        for choice in self.choices:
+            by = self.errors[choice.name]
+            cells = [f"{by[width]:.2e}" if width in by else "" for width in widths]
+            table.add_row(choice.name, choice.side, str(choice.elements or ""), *cells)
+        return table
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        rows = [
+            {
+                "name": choice.name,
+                "side": choice.side,
+                "layers": list(choice.layers),
+                "elements": choice.elements,
+                "errors": {str(width): error for width, error in self.errors[choice.name].items()},
+            }
+            for choice in self.choices
+        ]
+        return {"metric": self.metric, "other_bytes": self.other_bytes, "choices": rows}
+
+    def __rich__(self) -> Table:
+        return self.table()
+
+    def __str__(self) -> str:
+        console = Console(width=150, force_terminal=False, color_system=None)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get().rstrip()
+
+
+def sensitivity(
+    model: nn.Module,
+    config: QConfig | str | Mapping[str, Any],
+    data: Any,
+    *,
+    example_inputs: Any,
+    example_kwargs: Mapping[str, Any] | None = None,
+    bits: Sequence[int] = BITS,
+    sides: Sequence[Side] = ("W",),
+    metric: Metric = "output",
+    loss: Loss | None = None,
+    targets: Callable[[Any], tuple[Any, ...]] | None = None,
+    batches: int | None = None,
+    samples: int = 1,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Sensitivity:
+    """Measure what every weight (and activation) costs at every width, one at a time.
+
+    Args:
+        model: in evaluation mode; not changed.
+        config: what everything else is quantized by: scheme, observers, target. Its recovery steps are left out.
+        data: batches, as for ``QuantModel.calibrate``; used to calibrate and to measure.
+        example_inputs, example_kwargs: as for ``QuantModel``.
+        bits: widths to try; 32 is float. Those that the target cannot run are left out.
+        sides: "W" for weights, "A" for activations.
+        metric: ``output``: relative squared error of the model's outputs, by running it, ``len(bits)`` times the number
+            of tensors. ``fisher``: squared gradients times squared rounding errors, element by element; one backward
+            pass for each width. ``hessian``: the same with the mean curvature of a tensor.
+        loss: for the last two, called as ``loss(outputs, *targets(batch))``; without one the outputs themselves count.
+        targets: what the loss gets from a batch; by default everything behind its first item.
+        batches: how many to use.
+        samples: random probes for each batch.
+        seed: of these.
+        progress: show a bar or not; by default on a terminal.
+    """
+    if metric not in get_args(Metric):
+        raise SparsebitError(f"there is no metric {metric!r}", expected=", ".join(get_args(Metric)))
+    base = _without_recovery(parse_qconfig(config))
+    qmodel = QuantModel(model, base, example_inputs, example_kwargs)
+    kept = _first(data, batches)
+    qmodel.calibrate(kept, progress=False)
+    choices = find_choices(qmodel, tuple(sides))
+    if not choices:
+        raise SparsebitError(
+            "there is nothing to choose bits for",
+            hint="the config quantizes no tensor on these sides; print the plan",
+        )
+    calls = list(calls_of(qmodel, kept))
+    rest = [targets(batch) if targets else _rest(batch) for batch in kept]
+    products, fixed = find_products(qmodel, choices), other_bytes(qmodel)
+    allowed = {side: _allowed(base, side, bits) for side in sides}
+    errors: dict[str, dict[int, float]] = {c.name: {} for c in choices}
+    widths = sorted({width for found in allowed.values() for width in found})
+    work = [(width, choice) for width in widths for choice in choices if width in allowed[choice.side]]
+    measured: Callable[[Choice], float] | None = None
+    current = None
+    for width, choice in shown(work, "measuring sensitivity", shown=progress):
+        if width == FLOAT:
+            errors[choice.name][width] = 0.0
+            continue
+        if width != current:
+            current = width
+            mine = [c for w, c in work if w == width]
+            _recalibrate(qmodel, mine, width, kept)
+            if metric == "output":
+                measured = _by_output(qmodel, calls)
+            else:
+                measured = _by_curvature(qmodel, calls, rest, mine, loss, metric == "hessian", samples, seed)
+        assert measured is not None
+        errors[choice.name][width] = measured(choice)
+    return Sensitivity(
+        choices=tuple(choices),
+        errors=errors,
+        metric=metric,
+        config=parse_qconfig(config),
+        products=tuple(products),
+        other_bytes=fixed,
+    )
+
+
+def _recalibrate(qmodel: QuantModel, choices: Sequence[Choice], width: int, data: Sequence[Any]) -> None:
+    for choice in choices:
+        for name in choice.tensors:
+            qmodel.quantizers[name].set_bit(width)
+    qmodel.calibrate(data, progress=False)
+
+
+def _by_output(qmodel: QuantModel, calls: Sequence[Call]) -> Callable[[Choice], float]:
+    with only(qmodel, ()):
+        exact = [float_outputs(qmodel(*args, **kwargs)) for args, kwargs in calls]
+
+    def measure(choice: Choice) -> float:
+        with only(qmodel, choice.tensors):
+            pairs = zip(exact, calls, strict=True)
+            seen = [
+                outputs_agree(float_result, qmodel(*args, **kwargs)) for float_result, (args, kwargs) in pairs
+            ]
+        return sum(seen, Agreement()).relative
+
+    return measure
+
+
+def _by_curvature(
+    qmodel: QuantModel,
+    calls: Sequence[Call],
+    rest: Sequence[tuple[Any, ...]],
+    choices: Sequence[Choice],
+    loss: Loss | None,
+    hessian: bool,
+    samples: int,
+    seed: int,
+) -> Callable[[Choice], float]:
+    names = [name for choice in choices for name in choice.tensors]
+    probe = Probe(qmodel, names, hessian=hessian, samples=samples, seed=seed)
+    totals = dict.fromkeys(names, 0.0)
+    signal = 0.0
+    for (args, kwargs), behind in zip(calls, rest, strict=True):
+        with only(qmodel, ()):
+            exact = float_outputs(qmodel(*args, **kwargs))
+            values, bends = probe.run(args, kwargs, loss, behind)
+            signal += sum(Agreement.of(y, y).signal for y in exact)
+            for name, value in values.items():
+                change = (qmodel.quantizers[name].snap(value) - value).square()
+                totals[name] += float((bends[name] * change).sum(dtype=torch.float64))
+    # Without a loss this estimates the squared error of the outputs; with one, the rise of the loss, H Δ² / 2.
+    unit = signal if loss is None else 2.0 * len(calls)
+    return lambda choice: sum(totals[name] for name in choice.tensors) / max(unit, 1e-30)
+
+
+def _allowed(config: QConfig, side: Side, bits: Sequence[int]) -> list[int]:
+    found = []
+    for width in sorted(set(bits)):
+        try:
+            load_qconfig(config, [f"{side}.QUANTIZER.BIT={0 if width == FLOAT else width}"])
+        except ConfigError:
+            continue
+        found.append(width)
+    if not found:
+        raise SparsebitError(
+            f"{config.BACKEND} runs none of the widths asked for",
+            got=", ".join(map(str, bits)),
+            where=f"side {side}",
+        )
+    return found
+
+
+def _without_recovery(config: QConfig) -> QConfig:
+    overrides = ["SCHEDULE.RECOVERY=[]"]
+    if config.W.QUANTIZER.TYPE == "adaround":  # it would learn for minutes at every width
+        overrides.append("W.QUANTIZER.TYPE=uniform")
+    return load_qconfig(config, overrides)
+
+
+def _first(data: Any, batches: int | None) -> list[Any]:
+    if isinstance(data, torch.Tensor):
+        return [data]
+    kept = []
+    for batch in data:
+        kept.append(batch)
+        if batches is not None and len(kept) >= batches:
+            break
+    if not kept:
+        raise SparsebitError("the data gave no batch", hint="pass a list of batches, or a loader")
+    return kept
+
+
+def _rest(batch: Any) -> tuple[Any, ...]:
+    return tuple(batch[1:]) if isinstance(batch, (tuple, list)) else ()

@@ -1,0 +1,144 @@
+"""The verb: find the recipe that makes a model small or fast enough and keeps it good."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from sparsebit.config import SConfig
+from sparsebit.errors import SparsebitError
+from sparsebit.recipes.goals import Goals
+from sparsebit.recipes.limits import find_limits
+from sparsebit.recipes.metric import Metric, accuracy_on
+from sparsebit.recipes.recipe import Finetune
+from sparsebit.recipes.result import Compressed
+from sparsebit.recipes.search import Search
+from sparsebit.recipes.space import PRESETS, RATIOS
+from sparsebit.recipes.trial import Trial, front
+
+
+def compress(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    target: str = "onnxruntime",
+    max_drop: float = 0.01,
+    speedup: float | None = None,
+    size: float | None = None,
+    metric: Metric | None = None,
+    validation: Iterable[Any] | None = None,
+    example_inputs: Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    latency: Callable[[nn.Module], float] | None = None,
+    finetune: Finetune | None = None,
+    prune: Mapping[str, Any] | SConfig | None = None,
+    ratios: Sequence[float] = RATIOS,
+    time_budget: float = 600.0,
+    exhaustive: bool = False,
+    folder: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    on_trial: Callable[[Trial], None] | None = None,
+) -> Compressed:
+    """Try recipes, cheapest first, until one meets the goals or the time is over.
+
+    What is tried: how much is pruned, which bits the weights get (8, 4, or mixed within the size), how ranges are
+    found, where quantizers stand, and which steps win accuracy back. Each step starts from the best before it, and only
+    the most promising go on to the expensive ones.
+
+    Nothing is promised: where no recipe reaches the goals, the result is the nearest one, ``met`` is False, and
+    ``limits`` says by how much each goal is missed and what stands in the way.
+
+    Args:
+        model: in evaluation mode; not changed.
+        data: calibration batches, a few hundred samples, as ``QuantModel.calibrate`` takes them; kept in memory.
+        target: the runtime: ``onnxruntime``, ``openvino``, ``tensorrt``, or ``virtual``, which simulates any widths.
+        max_drop: what the metric may lose, in its own units.
+        speedup: how many times as fast as float a call must be, measured in the target's runtime on the example inputs.
+        size: of the parameters: a part of the float model's (1 or less), or bytes.
+        metric: a function from a model to a number, the higher the better. By default accuracy on ``validation``.
+        validation: batches of (inputs, labels) for that; by default ``data``.
+        example_inputs: positional inputs of one call; by default the first batch's.
+        example_kwargs: keyword inputs of that call.
+        latency: a function from a model to the seconds of one call, in place of the target's own runtime.
+        finetune: trains a pruned model in place; without it pruning is followed by batch norm re-estimation alone.
+        prune: a pruning config whose RATIO is replaced; by default whole channels by activation_norm, as a part
+            of all multiply-accumulates. A criterion that needs gradients cannot be used here.
+        ratios: parts to prune.
+        time_budget: seconds for all trials together, those of earlier runs in ``folder`` too. At least one is made.
+        exhaustive: go on after the goals are met, for a fuller Pareto front.
+        folder: where every trial is written; the same call goes on from there after it was killed. The result goes
+            there too: ``recipe.yaml``, ``result.json`` and the models.
+        seed: recipes, metrics and sizes depend on nothing else; times are measured.
+        on_trial: told of every trial.
+
+    Example:
+        >>> import torch
+        >>> net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4)).eval()
+        >>> x = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+        >>> found = compress(net, [(x, net(x).argmax(1))], max_drop=0.05, size=0.4)
+        >>> found.met, found.best.name
+        (True, '8-bit weights')
+    """
+    if target not in PRESETS:
+        raise SparsebitError(f"there is no target {target!r}", expected=", ".join(PRESETS))
+    if model.training:
+        raise SparsebitError(
+            f"the {type(model).__name__} is in training mode",
+            hint="call model.eval() first: dropout would spoil the metric",
+        )
+    batches = list(data)
+    if not batches:
+        raise SparsebitError("the data gave no batch", hint="pass a list of batches, or a loader")
+    examples = _examples(batches[0], example_inputs, example_kwargs)
+    search = Search(
+        model,
+        batches,
+        examples,
+        goals=Goals(max_drop=max_drop, speedup=speedup, size=size),
+        target=target,
+        metric=metric or accuracy_on(batches if validation is None else list(validation), examples),
+        latency=latency,
+        finetune=finetune,
+        prune=prune,
+        ratios=ratios,
+        time_budget=time_budget,
+        exhaustive=exhaustive,
+        folder=folder,
+        seed=seed,
+        on_trial=on_trial,
+    )
+    search.run()
+    best = search.best()
+    float_model, qmodel = search.built(best)
+    result = Compressed(
+        model=qmodel,
+        float_model=float_model,
+        best=best,
+        base=search.base,
+        goals=search.goals,
+        trials=tuple(search.state.trials.values()),
+        pareto=front(search.state.trials.values()),
+        limits=find_limits(search, best, qmodel),
+        stopped=search.stopped,
+    )
+    if folder is not None:
+        result.save(folder)
+    return result
+
+
+def _examples(
+    batch: Any, inputs: Any, kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the model is called with: as told, or as the first batch suggests."""
+    if inputs is None and kwargs is None:
+        if isinstance(batch, Mapping):
+            raise SparsebitError(
+                "which of the batch's items go to the model is not clear",
+                hint="pass example_inputs or example_kwargs",
+            )
+        inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
+    positional = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+    return (() if inputs is None else tuple(positional)), dict(kwargs or {})

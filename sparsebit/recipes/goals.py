@@ -1,0 +1,98 @@
+"""What the user asked for, and by how much something misses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparsebit.analysis.cost import short_bytes
+from sparsebit.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A model in numbers."""
+
+    metric: float
+    bytes: float
+    """Of its parameters: codes, scales, and what stays in float."""
+    seconds: float | None = None
+    """Of one call in the target's runtime, where time was asked about."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {"metric": self.metric, "bytes": self.bytes, "seconds": self.seconds}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goals:
+    """How much may be lost, and how much must be gained.
+
+    ``size`` is a part of the float model where it is 1 or less, and a number of bytes where it is more.
+    """
+
+    max_drop: float = 0.01
+    speedup: float | None = None
+    size: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_drop < 0:
+            raise ConfigError(
+                "max_drop: expected what the metric may lose, 0 or more", got=str(self.max_drop)
+            )
+        if self.speedup is not None and self.speedup <= 0:
+            raise ConfigError("speedup: expected how many times as fast, such as 2", got=str(self.speedup))
+        if self.size is not None and self.size <= 0:
+            raise ConfigError(
+                "size: expected a part of the float model such as 0.25, or bytes", got=str(self.size)
+            )
+
+    def bytes_allowed(self, base: Measured) -> float | None:
+        """The size in bytes.
+
+        Example:
+            >>> Goals(size=0.25).bytes_allowed(Measured(metric=1.0, bytes=4000))
+            1000.0
+        """
+        if self.size is None:
+            return None
+        return self.size * base.bytes if self.size <= 1 else float(self.size)
+
+    def shortfalls(self, base: Measured, got: Measured) -> dict[str, float]:
+        """Each goal that is missed, and by what part of it: 0.1 is a tenth too much or too little."""
+        missed: dict[str, float] = {}
+        drop = base.metric - got.metric
+        if drop > self.max_drop + 1e-12:
+            missed["metric"] = (drop - self.max_drop) / max(abs(base.metric), 1e-12)
+        allowed = self.bytes_allowed(base)
+        if allowed is not None and got.bytes > allowed * (1 + 1e-9):
+            missed["size"] = got.bytes / allowed - 1
+        if self.speedup is not None:
+            reached = speedup_of(base, got)
+            if reached < self.speedup:
+                missed["speedup"] = 1 - reached / self.speedup
+        return missed
+
+    def say(self, base: Measured, got: Measured) -> str:
+        """What was reached, against what was asked."""
+        drop = base.metric - got.metric
+        lost = f"{drop:.4g} lost, {self.max_drop:.4g} allowed" if drop > 0 else "nothing lost"
+        parts = [f"the metric is {got.metric:.4g} (float {base.metric:.4g}, {lost})"]
+        allowed = self.bytes_allowed(base)
+        asked = f", asked for {short_bytes(round(allowed))}" if allowed is not None else ""
+        parts.append(
+            f"the parameters take {short_bytes(round(got.bytes))} ({got.bytes / base.bytes:.1%} of float{asked})"
+        )
+        if got.seconds is not None and base.seconds is not None:
+            asked = f", asked for {self.speedup:.3g}" if self.speedup is not None else ""
+            parts.append(
+                f"a call takes {got.seconds * 1e3:.3g} ms ({speedup_of(base, got):.2f} times as fast{asked})"
+            )
+        return "; ".join(parts)
+
+
+def speedup_of(base: Measured, got: Measured) -> float:
+    """How many times as fast; 1 where no time was taken."""
+    if base.seconds is None or got.seconds is None:
+        return 1.0
+    return base.seconds / got.seconds

@@ -1,0 +1,159 @@
+"""A recipe: everything that was done to a model, as one YAML file that does it again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+
+from sparsebit.config import QConfig, SConfig, load_qconfig, parse_sconfig
+from sparsebit.errors import ConfigError
+from sparsebit.quantization import QuantModel
+from sparsebit.recipes.reestimate import as_calls, reestimate_norms
+from sparsebit.sparse import SparseModel
+
+Finetune = Callable[[nn.Module], object]
+_KEYS = ("SEED", "PRUNE", "REESTIMATE_NORMS", "FINETUNE", "QUANTIZE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Prune, re-estimate batch norm, train on, quantize: each if asked for, in this order.
+
+    Example:
+        >>> recipe = Recipe(quantize=load_qconfig("int8_onnxruntime"))
+        >>> Recipe.from_yaml(recipe.to_yaml()) == recipe
+        True
+    """
+
+    quantize: QConfig
+    prune: SConfig | None = None
+    reestimate: bool = False
+    """Whether batch norm is measured again on the calibration data after pruning; needs no labels."""
+    finetune: bool = False
+    """Whether the pruned model was trained by a function of the user's, which a file cannot hold."""
+    seed: int = 0
+    name: str = field(default="", compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON and YAML."""
+        return {
+            "SEED": self.seed,
+            "PRUNE": self.prune.to_dict() if self.prune else None,
+            "REESTIMATE_NORMS": self.reestimate,
+            "FINETUNE": self.finetune,
+            "QUANTIZE": self.quantize.to_dict(),
+        }
+
+    def to_yaml(self) -> str:
+        """The text of the file."""
+        note = f"# {self.name}\n" if self.name else ""
+        text: str = yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=110)
+        return note + text
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], name: str = "") -> Recipe:
+        """What ``to_dict`` wrote."""
+        if not isinstance(data, Mapping) or "QUANTIZE" not in data:
+            raise ConfigError("this is no recipe", expected=f"the keys {', '.join(_KEYS)}")
+        if unknown := [str(key) for key in data if key not in _KEYS]:
+            raise ConfigError(f"recipe: unknown key {unknown[0]!r}", expected=f"the keys {', '.join(_KEYS)}")
+        prune = data.get("PRUNE")
+        return cls(
+            quantize=load_qconfig(data["QUANTIZE"]),
+            prune=parse_sconfig(prune) if prune else None,
+            reestimate=bool(data.get("REESTIMATE_NORMS", False)),
+            finetune=bool(data.get("FINETUNE", False)),
+            seed=int(data.get("SEED", 0)),
+            name=name,
+        )
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Recipe:
+        """The recipe in the text of a file."""
+        return cls.from_dict(yaml.safe_load(text))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Recipe:
+        """The recipe in a file."""
+        return cls.from_yaml(Path(path).read_text(encoding="utf-8"))
+
+
+def prune_by(
+    recipe: Recipe,
+    model: nn.Module,
+    data: Iterable[Any],
+    example_inputs: Any,
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    finetune: Finetune | None = None,
+) -> nn.Module:
+    """The smaller float model that a recipe asks for; the model itself where it does not prune."""
+    if recipe.prune is None:
+        return model
+    if recipe.finetune and finetune is None:
+        raise ConfigError(
+            "this recipe trains the pruned model on", hint="pass finetune=, the function that does it"
+        )
+    torch.manual_seed(recipe.seed)
+    smodel = SparseModel(model, recipe.prune, example_inputs, example_kwargs)
+    smodel.prepare_calibration()
+    with torch.no_grad():
+        for args, kwargs in as_calls(smodel, data, example_inputs, example_kwargs):
+            smodel(*args, **kwargs)
+    smodel.calc_params()
+    small = smodel.shrink()
+    if recipe.reestimate:
+        reestimate_norms(small, data, example_inputs, example_kwargs)
+    if recipe.finetune and finetune is not None:
+        small.train()
+        finetune(small)
+    return small.eval()
+
+
+def quantize_by(
+    recipe: Recipe,
+    model: nn.Module,
+    data: Iterable[Any],
+    example_inputs: Any,
+    example_kwargs: Mapping[str, Any] | None = None,
+) -> QuantModel:
+    """The quantized model that a recipe asks for, calibrated and switched on."""
+    torch.manual_seed(recipe.seed)
+    qmodel = QuantModel(model, recipe.quantize, example_inputs, example_kwargs)
+    qmodel.calibrate(data, progress=False)
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    return qmodel.eval()
+
+
+def apply_recipe(
+    recipe: Recipe | str | os.PathLike[str] | Mapping[str, Any],
+    model: nn.Module,
+    data: Iterable[Any],
+    example_inputs: Any,
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    finetune: Finetune | None = None,
+) -> QuantModel:
+    """Do what a recipe says: a ``Recipe``, a file of one, or plain data.
+
+    Args:
+        recipe: what to do.
+        model: as it was when the recipe was found; not changed.
+        data: the same calibration batches; the result is then the same to the last bit.
+        example_inputs, example_kwargs: as for ``QuantModel``.
+        finetune: trains the pruned model in place, for recipes that ask for it.
+    """
+    if isinstance(recipe, Mapping):
+        recipe = Recipe.from_dict(recipe)
+    elif not isinstance(recipe, Recipe):
+        recipe = Recipe.read(recipe)
+    batches = list(data)
+    small = prune_by(recipe, model, batches, example_inputs, example_kwargs, finetune=finetune)
+    return quantize_by(recipe, small, batches, example_inputs, example_kwargs)

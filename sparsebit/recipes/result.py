@@ -1,0 +1,179 @@
+"""What a search hands back: the best model, how it was made, what else there is, and what stands in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+from torch import nn
+
+from sparsebit.analysis.cost import short_bytes
+from sparsebit.errors import SparsebitError
+from sparsebit.quantization import QuantModel
+from sparsebit.recipes.goals import Goals, Measured, speedup_of
+from sparsebit.recipes.recipe import Recipe
+from sparsebit.recipes.trial import Trial
+from sparsebit.sparse import save as save_pruned
+
+
+class GoalsNotMet(SparsebitError):
+    """No recipe that was tried reaches what was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compressed:
+    """The best recipe found, applied, and everything that was learnt on the way."""
+
+    model: QuantModel = field(repr=False)
+    float_model: nn.Module = field(repr=False)
+    """What was quantized: the pruned model, or the original one."""
+    best: Trial
+    base: Measured
+    """The float model."""
+    goals: Goals
+    trials: tuple[Trial, ...]
+    pareto: tuple[Trial, ...]
+    """Trials that no other beats in metric, bytes and time at once, smallest first."""
+    limits: tuple[str, ...]
+    """For every goal that is missed: by how much, and what limits it."""
+    stopped: str
+    """Why the search ended."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What was done to the model."""
+        assert self.best.recipe is not None
+        return self.best.recipe
+
+    @property
+    def yaml(self) -> str:
+        """The file that does it again; see ``apply_recipe``."""
+        return self.recipe.to_yaml()
+
+    @property
+    def measured(self) -> Measured:
+        """The numbers of the best one."""
+        assert self.best.measured is not None
+        return self.best.measured
+
+    @property
+    def missed(self) -> Mapping[str, float]:
+        """Each goal that is missed, and by what part of it."""
+        return self.goals.shortfalls(self.base, self.measured)
+
+    @property
+    def met(self) -> bool:
+        """Whether everything that was asked for is reached."""
+        return not self.missed
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast, where time was taken."""
+        return speedup_of(self.base, self.measured) if self.measured.seconds is not None else None
+
+    @property
+    def verdict(self) -> str:
+        """In words: what was reached, and what is missing and why."""
+        head = "goals met" if self.met else "goals NOT met; this is the nearest"
+        said = f"{head}: {self.best.name}: {self.goals.say(self.base, self.measured)}"
+        return "\n".join([said, *(f"  limited by {limit}" for limit in self.limits)])
+
+    def require_met(self) -> Compressed:
+        """Itself, if everything was reached; else an error that says what is missing."""
+        if self.met:
+            return self
+        raise GoalsNotMet(
+            "no recipe reaches what was asked for",
+            got=self.goals.say(self.base, self.measured),
+            hint="; ".join(self.limits) or None,
+        )
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``recipe.yaml``, ``result.json``, the quantized model and, if it was pruned, the smaller float one."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        self.model.save(place / "quantized")
+        if self.recipe.prune is not None:
+            save_pruned(self.float_model, place / "pruned")
+        _write(place / "recipe.yaml", self.yaml)
+        _write(place / "result.json", json.dumps(self.to_dict(), indent=1) + "\n")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "met": self.met,
+            "missed": dict(self.missed),
+            "verdict": self.verdict,
+            "limits": list(self.limits),
+            "stopped": self.stopped,
+            "goals": {
+                "max_drop": self.goals.max_drop,
+                "speedup": self.goals.speedup,
+                "size": self.goals.size,
+            },
+            "base": self.base.to_dict(),
+            "best": self.best.to_dict(),
+            "pareto": [trial.name for trial in self.pareto],
+            "trials": [trial.to_dict() for trial in self.trials],
+        }
+
+    def table(self) -> Table:
+        """For a terminal: every trial in the order it was made; ``*`` is on the Pareto front."""
+        timed = self.base.seconds is not None
+        table = Table(title="recipes that were tried")
+        for head in (
+            "",
+            "recipe",
+            "metric",
+            "size",
+            *(["ms"] if timed else []),
+            "tried in",
+            "meets the goals",
+        ):
+            table.add_column(head, justify="left" if head in ("", "recipe", "meets the goals") else "right")
+        on_front = {trial.name for trial in self.pareto}
+        base = [f"{self.base.metric:.4g}", short_bytes(round(self.base.bytes))]
+        times = [f"{self.base.seconds * 1e3:.3g}"] if self.base.seconds is not None else []
+        table.add_row("", "float", *base, *times, "", "", end_section=True)
+        for trial in self.trials:
+            mark = "best" if trial.name == self.best.name else "*" if trial.name in on_front else ""
+            if trial.measured is None:
+                table.add_row(
+                    "", trial.name, *(["", ""] + [""] * timed), f"{trial.seconds:.1f} s", trial.failed
+                )
+                continue
+            missed = self.goals.shortfalls(self.base, trial.measured)
+            seconds = trial.measured.seconds
+            table.add_row(
+                mark,
+                trial.name,
+                f"{trial.measured.metric:.4g}",
+                short_bytes(round(trial.measured.bytes)),
+                *([f"{seconds * 1e3:.3g}" if seconds is not None else ""] if timed else []),
+                f"{trial.seconds:.1f} s",
+                "yes" if not missed else f"no: {', '.join(missed)}",
+            )
+        return table
+
+    def __rich__(self) -> Group:
+        return Group(self.table(), Text(self.verdict), Text(f"stopped because {self.stopped}"))
+
+    def __str__(self) -> str:
+        console = Console(width=150, force_terminal=False, color_system=None)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get().rstrip()
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing."""
+    made = path.with_name(f".{path.name}.new")
+    made.write_text(text, encoding="utf-8")
+    os.replace(made, path)

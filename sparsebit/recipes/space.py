@@ -1,0 +1,136 @@
+"""What can be tried: how small a model is made, and how much work is put into keeping it accurate, cheapest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sparsebit.config import QConfig, load_qconfig
+from sparsebit.recipes.goals import Goals
+
+RATIOS = (0.0, 0.15, 0.3, 0.5)
+PRESETS = {
+    "onnxruntime": "int8_onnxruntime",
+    "openvino": "int8_openvino",
+    "tensorrt": "int8_tensorrt",
+    "virtual": "int8_onnxruntime",
+}
+WIDTHS = {"virtual": (2, 3, 4, 5, 6, 8)}  # others store what is between 4 and 8 bits in 8
+STORED = (4, 8)
+MIXED = (0.8, 0.65)  # of the bytes at 8 bits, where no size is asked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """What decides size and speed: the part of the multiply-accumulates that is pruned, and the bits of weights."""
+
+    ratio: float
+    weights: str  # "8", "4", "mixed", or "mixed 0.8" for that part of the bytes at 8 bits
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        words = {"mixed": "mixed bits within the size"}
+        bits = (
+            f"{self.weights}-bit weights" if self.weights.isdigit() else words.get(self.weights, self.weights)
+        )
+        if self.weights.startswith("mixed "):
+            bits = f"mixed bits, {float(self.weights.split()[1]):.0%} of 8-bit"
+        return f"{self.ratio:.0%} pruned, {bits}" if self.ratio else bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """Settings that change accuracy and not size: overrides of a config, or one more recovery step."""
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    step: tuple[str, int] | None = None
+    """Name of a recovery step that learns, and how many rounds it has."""
+
+    def apply(self, config: QConfig) -> QConfig:
+        """``config`` with these settings. Biases are corrected for the rounding that was learnt, so after it."""
+        if self.step is None:
+            return load_qconfig(config, self.overrides)
+        data, (name, rounds) = config.to_dict(), self.step
+        steps = list(data["SCHEDULE"]["RECOVERY"])
+        at = steps.index("bias_correction") if "bias_correction" in steps else len(steps)
+        data["SCHEDULE"]["RECOVERY"] = [*steps[:at], {name: {"steps": rounds}}, *steps[at:]]
+        return load_qconfig(data)
+
+
+# Each level starts from the best of the levels before it. ``costs`` is the guess for one trial, in first trials.
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """Variants of about one cost."""
+
+    name: str
+    variants: tuple[Variant, ...]
+    costs: float
+    keep: int
+    """How many structures, the most promising first, are worth it."""
+
+
+LEVELS: tuple[Level, ...] = (
+    Level(
+        name="observers",
+        costs=1.0,
+        keep=4,
+        variants=(
+            Variant(name="minmax activations", overrides=("A.OBSERVER.TYPE=minmax",)),
+            Variant(name="percentile activations", overrides=("A.OBSERVER.TYPE=percentile",)),
+        ),
+    ),
+    Level(
+        name="placement",
+        costs=1.0,
+        keep=3,
+        variants=(
+            Variant(name="first and last layer in float", overrides=("FIRST_LAST=float",)),
+            Variant(name="additions in float", overrides=("A.QADD.ENABLE_QUANT=false",)),
+        ),
+    ),
+    Level(
+        name="light recovery",
+        costs=2.0,
+        keep=2,
+        variants=(
+            Variant(name="bias correction", overrides=("SCHEDULE.RECOVERY=[bias_correction]",)),
+            Variant(
+                name="equalization and bias correction",
+                overrides=("SCHEDULE.RECOVERY=[equalization, bias_correction]",),
+            ),
+        ),
+    ),
+    Level(
+        name="heavy recovery",
+        costs=60.0,
+        keep=2,
+        variants=(
+            Variant(name="adaround", step=("adaround", 500)),
+            Variant(name="brecq", step=("brecq", 1000)),
+        ),
+    ),
+)
+
+
+def structures(goals: Goals, ratios: Sequence[float], *, mixed: bool = True) -> Iterator[Structure]:
+    """Everything worth building for these goals, the mildest first.
+
+    Fewer bits than 8 make a model smaller, not faster, so they are tried where size counts. Where nothing is asked for,
+    as much as possible is.
+
+    Example:
+        >>> [s.name for s in structures(Goals(speedup=2.0), (0.0, 0.5))]
+        ['8-bit weights', '50% pruned, 8-bit weights']
+    """
+    for ratio in sorted(set(ratios)):
+        yield Structure(ratio=ratio, weights="8")
+        if goals.size is not None:
+            if mixed:
+                yield Structure(ratio=ratio, weights="mixed")
+            yield Structure(ratio=ratio, weights="4")
+        elif goals.speedup is None:
+            if mixed:
+                yield from (Structure(ratio=ratio, weights=f"mixed {part}") for part in MIXED)
+            yield Structure(ratio=ratio, weights="4")

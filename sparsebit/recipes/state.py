@@ -1,0 +1,85 @@
+"""What a search has found so far, in a folder: a run that was killed goes on from there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.folder import MANIFEST, read_folder, write_folder
+from sparsebit.recipes.goals import Measured
+from sparsebit.recipes.trial import Trial
+
+KIND, VERSION = "search for a recipe", 1
+
+
+class State:
+    """The float model's numbers and every trial, written out after each; None as folder keeps them in memory."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None, asked: Mapping[str, Any]) -> None:
+        self.folder = Path(folder) / "search" if folder is not None else None
+        self.asked = dict(asked)
+        self.base: Measured | None = None
+        self.trials: dict[str, Trial] = {}
+        if self.folder is not None and (self.folder / MANIFEST).is_file():
+            self._load(self.folder)
+
+    def _load(self, folder: Path) -> None:
+        content, _ = read_folder(folder, KIND, VERSION)
+        different = [key for key in self.asked if content["asked"].get(key) != self.asked[key]]
+        if different:
+            raise SparsebitError(
+                f"{folder.parent} holds a search that was begun with another {different[0]}",
+                expected=str(content["asked"].get(different[0])),
+                got=str(self.asked[different[0]]),
+                hint="choose another folder, or remove this one to begin again",
+            )
+        self.base = Measured(**content["base"]) if content["base"] else None
+        self.trials = {data["name"]: Trial.from_dict(data) for data in content["trials"]}
+
+    def add(self, trial: Trial) -> None:
+        """Keep one more."""
+        self.trials[trial.name] = trial
+        self.write()
+
+    def write(self) -> None:
+        """Everything to the folder, at once or not at all."""
+        if self.folder is None:
+            return
+        content = {
+            "asked": self.asked,
+            "base": self.base.to_dict() if self.base else None,
+            "trials": [trial.to_dict() for trial in self.trials.values()],
+        }
+        write_folder(self.folder, KIND, VERSION, content, {})
+
+    @property
+    def seconds(self) -> float:
+        """That all trials took, in this run and those before it."""
+        return sum(trial.seconds for trial in self.trials.values())
+
+
+def digest_model(model: nn.Module) -> str:
+    """Names and numbers of a model's state, as one short text."""
+    return _digest({name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)})
+
+
+def digest_batch(batch: Any) -> str:
+    """The numbers of one batch, likewise."""
+    leaves = pytree.tree_leaves(batch)
+    return _digest({str(index): leaf for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)})
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]

@@ -1,0 +1,126 @@
+"""What an algorithm is: a name, fields as options, a stage, and a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from sparsebit.config import recovery
+from sparsebit.errors import ConfigError, RegistryError
+from sparsebit.quantization import QuantModel
+from sparsebit.quantization.algorithms import (
+    ALGORITHMS,
+    Algorithm,
+    Job,
+    Stage,
+    make_algorithms,
+    register_algorithm,
+)
+from sparsebit.quantization.algorithms.layers import find_layers
+from tests.quantization.algorithms.jobs import is_same, snapshot
+from tests.quantization.nets import config, images, residual
+
+SEEN: list[tuple[str, float]] = []
+
+
+@pytest.fixture
+def shrinking() -> Iterator[type[Algorithm]]:
+    @register_algorithm
+    @dataclass(frozen=True, kw_only=True)
+    class Shrink(Algorithm):
+        """Makes weights smaller before they are measured."""
+
+        NAME = "shrink"
+        stage: ClassVar[Stage] = "before"
+        factor: float = 0.5
+
+        def apply(self, job: Job) -> None:
+            for layer in find_layers(job.gm):
+                layer.set(weight=layer.weight * self.factor)
+                SEEN.append((layer.weight_path, self.factor))
+
+    yield Shrink
+    ALGORITHMS.remove("shrink")
+    del recovery._OPTIONS["shrink"]
+    SEEN.clear()
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_runs_with_nothing_said_but_its_name(name: str) -> None:
+    kind = ALGORITHMS[name]
+    assert name == kind.NAME and kind.__doc__ and kind.stage in ("before", "after")
+    net, x = residual(), images()
+    before = snapshot(net)
+    step = {name: {"steps": 2}} if "steps" in {f.name for f in fields(kind)} else name  # type: ignore[arg-type]
+    qmodel = QuantModel(net, config(SCHEDULE={"FUSE_BN": True, "RECOVERY": [step]}), x)
+    qmodel.calibrate([x, images(3, 1)], progress=False)
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    assert (qmodel(x) - net(x)).abs().max() < 0.1 * net(x).abs().max()
+    assert is_same(net, before), "the user's model"
+    assert not qmodel.training and not any(q.observing for q in qmodel.quantizers.values())
+
+
+@pytest.mark.parametrize("asym", [False, True])
+def test_one_of_your_own(shrinking: type[Algorithm], asym: bool) -> None:
+    x = images()
+    made = config(SCHEDULE={"FUSE_BN": True, "RECOVERY": [{"shrink": {"factor": 0.25}}]})
+    qmodel = QuantModel(residual(), made, x)
+    qmodel.calibrate([x], asym=asym, progress=False)
+    plain = QuantModel(residual(), config(), x)
+    plain.calibrate([x], progress=False)
+    assert {path for path, _ in SEEN} == {"conv1.weight", "conv2.weight", "fc.weight"}
+    for name in ("conv1.weight", "fc.weight"):
+        torch.testing.assert_close(qmodel.quantizers[name].scale, plain.quantizers[name].scale / 4)
+    assert qmodel.quantizers["relu"].scale < plain.quantizers["relu"].scale, "measured behind the new weights"
+    with pytest.raises(RegistryError, match="shrink"):
+        register_algorithm(shrinking)
+
+
+def test_a_step_that_fails_leaves_nothing_measuring(
+    shrinking: type[Algorithm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Algorithm, job: Job) -> None:
+        raise KeyError("mine")
+
+    monkeypatch.setattr(shrinking, "apply", fail)
+    qmodel = QuantModel(residual(), config(SCHEDULE={"RECOVERY": ["shrink"]}), images())
+    with pytest.raises(KeyError, match="mine"):
+        qmodel.calibrate([images()], progress=False)
+    assert not any(q.observing for q in qmodel.quantizers.values())
+
+
+def test_stages_and_order() -> None:
+    steps = recovery.parse_recovery(["brecq", "equalization", "bias_correction", "smoothquant"])
+    assert [a.NAME for a in make_algorithms(steps, "before")] == ["equalization", "smoothquant"]
+    assert [a.NAME for a in make_algorithms(steps, "after")] == ["brecq", "bias_correction"]
+    with pytest.raises(ConfigError, match="brecq: steps"):
+        make_algorithms(recovery.parse_recovery([{"brecq": {"steps": None}}]), "after")
+
+
+def test_frozen_parameters_stay_frozen() -> None:
+    net = residual()
+    net.requires_grad_(False)
+    steps = ["equalization", "smoothquant", "weight_correction", {"brecq": {"steps": 2}}]
+    qmodel = QuantModel(net, config(SCHEDULE={"FUSE_BN": True, "RECOVERY": steps}), images())
+    qmodel.calibrate([images()], progress=False)
+    assert not any(p.requires_grad for p in qmodel.parameters())
+
+
+def test_layers_that_are_shared_are_left_out() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.c(self.b(self.a(x)))
+            return y
+
+    qmodel = QuantModel(Tied(), config(), torch.randn(2, 4))
+    assert [layer.node.name for layer in find_layers(qmodel.model)] == ["c"]

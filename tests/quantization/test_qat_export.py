@@ -1,0 +1,75 @@
+"""What was trained or recovered is what the exported file computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sparsebit.quantization import QuantModel
+from tests.quantization.algorithms.jobs import Plain, unequal
+from tests.quantization.nets import config, images, residual
+from tests.quantization.test_qat import KINDS, run, sgd, training
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+from sparsebit.export import check as compare
+from sparsebit.export import export_onnx
+
+X = images(4, seed=5)
+
+
+def check(qmodel: QuantModel, path: Path) -> None:
+    done = export_onnx(qmodel.eval(), X, path)  # raises where the file computes something else
+    assert done.report is not None and done.report.ok, str(done)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_after_training(kind: str, tmp_path: Path) -> None:
+    qmodel = training(kind, bits=8)
+    run(qmodel, sgd(qmodel), 0, 2)
+    check(qmodel, tmp_path / "trained.onnx")
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_codes_after_training_with_four_bits(kind: str, tmp_path: Path) -> None:
+    """The results may differ by what the runtime rounds of biases, whose steps are large here; codes may not."""
+    qmodel = training(kind, bits=4)
+    run(qmodel, sgd(qmodel), 0, 2)
+    qmodel.eval()
+    exported = export_onnx(qmodel, X, tmp_path / "trained.onnx", check=False).exported
+    report = compare(qmodel.model, exported, [((X,), {})])
+    assert len(report.tensors) == len(qmodel.quantizers)
+    assert [tensor.name for tensor in report.tensors if tensor.off and tensor.blame != "rounding"] == []
+
+
+def test_after_training_with_batch_norm_folded(tmp_path: Path) -> None:
+    qmodel = training("lsq", bits=8, batch_norm="fold")
+    run(qmodel, sgd(qmodel), 0, 2)
+    check(qmodel, tmp_path / "folded.onnx")
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["equalization"],
+        ["bias_correction"],
+        ["weight_correction"],
+        ["smoothquant"],
+        [{"adaround": {"steps": 5}}],
+        ["equalization", {"brecq": {"steps": 5}}, "bias_correction"],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("net", ["residual", "relu6"])
+def test_after_recovery(steps: list[Any], net: str, tmp_path: Path) -> None:
+    model: nn.Module = residual() if net == "residual" else unequal(Plain(nn.ReLU6())).eval()
+    made = config("onnxruntime", SCHEDULE={"FUSE_BN": True, "RECOVERY": steps})
+    qmodel = QuantModel(model, made, X)
+    qmodel.calibrate([X], progress=False)
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    check(qmodel, tmp_path / "recovered.onnx")
+    torch.testing.assert_close(qmodel(X), model(X), rtol=0, atol=0.1 * model(X).abs().max().item())
