@@ -39,17 +39,12 @@ def write_folder(
     """
     from safetensors.torch import save_file
 
-    place = Path(folder)
-    if place.exists() and not (place / MANIFEST).is_file() and (not place.is_dir() or any(place.iterdir())):
-        raise ArtifactError(
-            f"{place} exists and holds something else",
-            hint="choose an empty or a new folder, nothing was written",
-        )
+    place = require_place(folder)
     try:
         place.absolute().parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.absolute().parent))
     except OSError as error:
-        raise ArtifactError(f"cannot write {place}: {error.strerror or error}") from None
+        raise _cannot_write(place, error.strerror or str(error)) from None
     try:
         digests = {}
         for name, group in tensors.items():
@@ -73,11 +68,62 @@ def write_folder(
         else:
             os.rename(made, place)
     except OSError as error:
-        raise ArtifactError(
-            f"cannot write {place}: {error.strerror or error}", hint="nothing was changed"
-        ) from None
+        raise _cannot_write(place, error.strerror or str(error)) from None
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def require_place(folder: str | os.PathLike[str]) -> Path:
+    """The place for an artifact, after making sure that it can go there: to be asked before hours of work."""
+    place = Path(folder)
+    if place.exists() and not place.is_dir():
+        raise ArtifactError(f"{place} is a file", expected="a folder to write to", hint="choose a new folder")
+    if place.is_dir() and not (place / MANIFEST).is_file() and any(place.iterdir()):
+        raise ArtifactError(
+            f"{place} exists and holds something else",
+            hint="choose an empty or a new folder, nothing was written",
+        )
+    above = next(parent for parent in place.absolute().parents if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise _cannot_write(place, f"no permission to write in {above}")
+    return place
+
+
+def _cannot_write(place: Path, reason: str) -> ArtifactError:
+    return ArtifactError(
+        f"cannot write {place}: {reason}",
+        hint="choose a folder you may write to, with room on its disk; nothing was changed",
+    )
+
+
+def unshared(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Tensors that share no memory, as the format wants them, and which other names mean one of them.
+
+    Example:
+        >>> import torch
+        >>> tied = torch.ones(2)
+        >>> unshared({"embed": tied, "head": tied})
+        ({'embed': tensor([1., 1.])}, {'head': 'embed'})
+    """
+    import torch
+
+    kept: dict[str, Any] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    aliases: dict[str, str] = {}
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            raise ArtifactError(
+                f"{name!r} is in the model's state dict and no tensor, so it cannot be saved here",
+                got=type(value).__name__,
+            )
+        where = (value.untyped_storage().data_ptr(), value.storage_offset(), value.dtype)
+        key = (*where, value.shape, value.stride()) if value.numel() else (name,)
+        if key in first:
+            aliases[name] = first[key]
+        else:
+            first[key] = name
+            kept[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return kept, aliases
 
 
 def read_folder(

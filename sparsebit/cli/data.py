@@ -114,7 +114,11 @@ def first(data: Iterable[Any], text: str = "the data") -> Any:
             expected="a tensor, a tuple of tensors (inputs, labels), or a dict of them",
             got=f"a {type(batch).__name__}",
         )
-    raise UsageError(f"{text!r} holds no batches")
+    raise UsageError(
+        f"{text!r} holds no batches",
+        expected="at least one",
+        hint="check the path, and that a generator was not already read to its end",
+    )
 
 
 def _start(text: str, arguments: argparse.Namespace) -> Callable[[], Iterable[Any]]:

@@ -11,7 +11,8 @@ from sparsebit.cli.data import add_data, add_input, example_inputs, open_data
 from sparsebit.cli.model import add_model, open_model
 from sparsebit.cli.reference import blamed_on, resolve
 from sparsebit.cli.result import accuracy_rows, before_and_after
-from sparsebit.cli.shared import accuracy_of, add_config, add_output, add_test, open_metric, refuse_existing
+from sparsebit.cli.shared import accuracy_of, add_config, add_output, add_test, open_metric
+from sparsebit.folder import require_place
 from sparsebit.sparse import SparseModel, parse_sconfig, save
 
 DEFAULT = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Outcome:
     """Choose, take away, measure and save."""
     config = parse_sconfig(arguments.config or DEFAULT, arguments.overrides)
-    refuse_existing(arguments.output)
+    require_place(arguments.output)
     metric = open_metric(arguments)
     loss = resolve(arguments.loss, "loss") if arguments.loss else functional.cross_entropy
     if not callable(loss):

@@ -12,8 +12,9 @@ from sparsebit.cli.data import add_data, add_input, example_inputs, open_data
 from sparsebit.cli.model import add_model, open_model
 from sparsebit.cli.reference import blamed_on
 from sparsebit.cli.result import accuracy_rows, before_and_after
-from sparsebit.cli.shared import accuracy_of, add_config, add_output, add_test, open_metric, refuse_existing
+from sparsebit.cli.shared import accuracy_of, add_config, add_output, add_test, open_metric
 from sparsebit.config import preset_names
+from sparsebit.folder import require_place
 from sparsebit.quantization import QuantModel, parse_qconfig
 from sparsebit.report import collect, save_report
 
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Outcome:
     """Quantize, calibrate, measure and save."""
     config = parse_qconfig(arguments.config, arguments.overrides)
-    refuse_existing(arguments.output)
+    require_place(arguments.output)
     metric = open_metric(arguments)
     model, data = open_model(arguments), open_data(arguments)
     test = open_data(arguments, arguments.test) if arguments.test else None

@@ -71,11 +71,3 @@ def accuracy_of(
         )
     with blamed_on("the model, called with the data"):
         return measure(model, data, metric, what=what)
-
-
-def refuse_existing(path: Path) -> None:
-    """Say so before hours of work, not after, where the result could not be written."""
-    if path.is_dir() and not (path / "sparsebit.json").is_file() and any(path.iterdir()):
-        raise UsageError(f"{path} exists and holds something else", hint="choose an empty or a new folder")
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is a file", expected="a folder to write to")

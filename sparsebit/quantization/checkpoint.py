@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from sparsebit.errors import GraphError
-from sparsebit.folder import ArtifactError, read_folder, write_folder
-from sparsebit.graph.ops import op_name
+from sparsebit.folder import ArtifactError, read_folder, unshared, write_folder
+from sparsebit.graph.digest import graph_digest
 from sparsebit.quantization.algorithms.edits import restore_edits
 from sparsebit.quantization.bn_tuning import fold_tuned
 from sparsebit.quantization.leaves import evaluating
@@ -31,7 +30,7 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str]) -> None:
     """Write everything ``load_checkpoint`` needs."""
     quantizers = qmodel.quantizers
     plan = qmodel.plan.with_specs({name: quantizer.spec for name, quantizer in quantizers.items()})
-    state, aliases = _unshared(qmodel.model.state_dict())
+    state, aliases = unshared(qmodel.model.state_dict())
     # Numbers that the model keeps outside of its state dict, and might make differently the next time.
     constants = {
         name: buffer.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -42,7 +41,7 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str]) -> None:
     content = {
         "config": qmodel.cfg.to_dict(),
         "plan": plan.to_dict(),
-        "graph": graph_digest(qmodel.model),
+        "graph": _digest(qmodel.model),
         "aliases": aliases,
         "example": structure,
         "use_quant": sorted(name for name, quantizer in quantizers.items() if quantizer.use_quant),
@@ -73,7 +72,7 @@ def load_checkpoint(
         restore_edits(qmodel.model, tensors["state"])
     except GraphError:  # the plan does not even name the right nodes
         raise _other_model(model, folder) from None
-    if graph_digest(qmodel.model) != content["graph"]:
+    if _digest(qmodel.model) != content["graph"]:
         raise _other_model(model, folder)
     state = {
         **tensors["state"],
@@ -101,30 +100,10 @@ def _other_model(model: nn.Module, folder: str | os.PathLike[str]) -> ArtifactEr
     )
 
 
-def graph_digest(gm: GraphModule) -> str:
-    """A digest of what the graph computes: operators, arguments and shapes of parameters, but no numbers."""
-    lines = []
-    for node in gm.graph.nodes:
-        target = node.target if isinstance(node.target, str) else op_name(gm, node) or _spell(node.target)
-        lines.append(f"{node.op} {node.name} {target} {_spell(node.args)} {_spell(node.kwargs)}")
+def _digest(gm: GraphModule) -> str:
+    """Of the graph, whatever quantizers have learned."""
     learned = {id(p) for m in gm.modules() if isinstance(m, Quantizer) for p in m.parameters()}
-    own = (f"{name} {tuple(p.shape)}" for name, p in gm.named_parameters() if id(p) not in learned)
-    return hashlib.sha256("\n".join([*lines, *own]).encode()).hexdigest()
-
-
-def _spell(value: object) -> str:
-    """In words that are the same in every process: some objects have their address in their repr."""
-    if isinstance(value, (tuple, list)):
-        return f"({', '.join(map(_spell, value))})"
-    if isinstance(value, Mapping):
-        return f"({', '.join(f'{_spell(key)}: {_spell(item)}' for key, item in value.items())})"
-    if isinstance(value, slice):
-        return f"{_spell(value.start)}:{_spell(value.stop)}:{_spell(value.step)}"
-    if isinstance(value, (Node, bool, int, float, complex, str, bytes, torch.dtype, torch.device)):
-        return str(value)
-    owner = getattr(value, "__self__", None)
-    kind = owner if isinstance(owner, type) else value if hasattr(value, "__qualname__") else type(value)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return graph_digest(gm, without=learned)
 
 
 def _load_state(qmodel: QuantModel, state: dict[str, Tensor], folder: str | os.PathLike[str]) -> None:
@@ -142,26 +121,6 @@ def _load_state(qmodel: QuantModel, state: dict[str, Tensor], folder: str | os.P
         )
     except RuntimeError as error:
         raise ArtifactError(f"{os.fspath(folder)!r} does not fit this model: {error}") from None
-
-
-def _unshared(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Contiguous tensors that share no memory, and which names mean the same tensor."""
-    kept: dict[str, Tensor] = {}
-    first: dict[tuple[Any, ...], str] = {}
-    aliases: dict[str, str] = {}
-    for name, value in state.items():
-        if not isinstance(value, Tensor):
-            raise ArtifactError(
-                f"{name!r} is in the model's state dict and no tensor, so it cannot be saved here",
-                got=type(value).__name__,
-            )
-        key = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape, value.stride())
-        if value.numel() and key in first:
-            aliases[name] = first[key]
-        else:
-            first[key] = name
-            kept[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-    return kept, aliases
 
 
 def _flat_example(examples: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[dict[str, Tensor], Any]:

@@ -14,10 +14,11 @@ from sparsebit.above import call_above
 from sparsebit.config.sconfig import SConfig, parse_sconfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
+from sparsebit.graph.digest import graph_digest
 from sparsebit.graph.ops import op_name
 from sparsebit.sparse.batch import DataError, Loss, move
 from sparsebit.sparse.channel_pruner import ChannelPruner
-from sparsebit.sparse.channels import ChannelGroups, graph_hash
+from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.compact import CompactCall, compact_where_needed
 from sparsebit.sparse.evidence import Evidence, gather
 from sparsebit.sparse.holding import hold, release
@@ -245,7 +246,7 @@ class SparseModel(nn.Module):
         """What it takes, beside the weights, to make this model again from the original class."""
         flags = self._kept() if kept is None else {name: flag.clone() for name, flag in kept.items()}
         example = describe_example(*self._examples)
-        return Origin(self.cfg.to_dict(), graph_hash(self.model), flags, example, form)
+        return Origin(self.cfg.to_dict(), graph_digest(self.model), flags, example, form)
 
     def export_onnx(
         self,

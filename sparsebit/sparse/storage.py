@@ -10,12 +10,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sparsebit.errors import GraphError
-from sparsebit.folder import ArtifactError, read_folder, write_folder
-from sparsebit.sparse.channels import graph_hash
+from sparsebit.folder import ArtifactError, read_folder, unshared, write_folder
+from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.origin import Origin, example_from
 from sparsebit.sparse.sparse_model import SparseModel
 
@@ -34,7 +33,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
             got=type(model).__name__,
             hint="save the state dict of an ordinary model with safetensors",
         )
-    state, aliases = _without_aliases(model.state_dict())
+    state, aliases = unshared(model.state_dict())
     content = {
         "form": "session" if isinstance(model, SparseModel) else origin.form,
         "config": origin.config,
@@ -64,7 +63,7 @@ def load(
     if example_inputs is None and example_kwargs is None:
         example_inputs, example_kwargs = example_from(content["inputs"])
     smodel = SparseModel(model, content["config"], example_inputs, example_kwargs, match=False)
-    if graph_hash(smodel.model) != content["graph"]:
+    if graph_digest(smodel.model) != content["graph"]:
         raise _other_model(model, folder)
     state = tensors["state"] | {name: tensors["state"][first] for name, first in content["aliases"].items()}
     try:
@@ -82,21 +81,3 @@ def _other_model(model: nn.Module, folder: str | os.PathLike[str]) -> ArtifactEr
         got=f"a {type(model).__name__} that is not",
         hint="build it with the arguments it had, unpruned, and give the same kind of example inputs",
     )
-
-
-def _without_aliases(tensors: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor once, and the other names of those that have several (tied weights)."""
-    plain: dict[str, Tensor] = {}
-    first: dict[tuple[Any, ...], str] = {}
-    aliases: dict[str, str] = {}
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise ArtifactError(f"{name} is not a tensor and cannot be saved", got=type(tensor).__name__)
-        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tensor.numel() else (name,)
-        if key in first:
-            aliases[name] = first[key]
-        else:
-            first[key] = name
-            # a view may share its memory with another tensor, which safetensors refuses
-            plain[name] = tensor.detach().to("cpu").clone(memory_format=torch.contiguous_format)
-    return plain, aliases

@@ -1,6 +1,6 @@
 """Which units of a model can be removed, and what has to go with each: channel groups."""
 
-from sparsebit.sparse.channels.find import find_groups, graph_hash
+from sparsebit.sparse.channels.find import find_groups
 from sparsebit.sparse.channels.group import ChannelGroups, Group, Role, Slice, mask_tensors
 
-__all__ = ["ChannelGroups", "Group", "Role", "Slice", "find_groups", "graph_hash", "mask_tensors"]
+__all__ = ["ChannelGroups", "Group", "Role", "Slice", "find_groups", "mask_tensors"]

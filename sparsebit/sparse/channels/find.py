@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.channels.group import ChannelGroups, Group, Slice
 from sparsebit.sparse.channels.solve import frozen_classes, live_blocks, reasons, solve
 from sparsebit.sparse.channels.trace import Trace, distinct_layers
@@ -34,20 +34,7 @@ def find_groups(gm: GraphModule, *, keep: Sequence[str] = (), whole_heads: bool 
         if axis.role == "output" and pattern is not None:
             trace.frozen.append((axis.labels, f"kept by the pattern {pattern!r}"))
     solve(trace)
-    return ChannelGroups(_group(trace), graph_hash(gm), trace)
-
-
-def graph_hash(gm: GraphModule) -> str:
-    """A name for the graph: its nodes, their arguments and the shapes of its parameters."""
-    digest = hashlib.sha256()
-    for node in gm.graph.nodes:
-        target = (
-            node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target)
-        )
-        digest.update(f"{node.op} {node.name} {target} {node.args} {node.kwargs}\n".encode())
-    for name, parameter in gm.named_parameters(remove_duplicate=False):
-        digest.update(f"{name} {tuple(parameter.shape)}\n".encode())
-    return digest.hexdigest()[:16]
+    return ChannelGroups(_group(trace), graph_digest(gm), trace)
 
 
 def _group(trace: Trace) -> tuple[Group, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from sparsebit.errors import GraphError
-from sparsebit.sparse.channels.find import graph_hash
+from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.channels.group import ChannelGroups
 
 FORMAT = 1
@@ -83,7 +83,7 @@ class ShrinkPlan:
 
     def check(self, gm: GraphModule) -> None:
         """Raise ``GraphError`` unless ``gm`` is the graph the plan was made for."""
-        found = graph_hash(gm)
+        found = graph_digest(gm)
         if found != self.hash:
             raise GraphError(
                 "this plan was made for another graph",

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from sparsebit.errors import GraphError
 from sparsebit.graph import CapturedModule, capture
-from sparsebit.sparse.channels import find_groups, graph_hash
+from sparsebit.graph.digest import graph_digest
+from sparsebit.sparse.channels import find_groups
 from tests.sparse.zoo import STRUCTURES
 from tests.zoo.nets import resnet
 
@@ -96,7 +97,7 @@ def test_the_hash_names_the_graph() -> None:
     def make(width: int) -> CapturedModule:
         return capture(nn.Sequential(nn.Linear(4, width), nn.Linear(width, 2)), (torch.randn(1, 4),))
 
-    assert graph_hash(make(3)) == graph_hash(make(3)) != graph_hash(make(5))
+    assert graph_digest(make(3)) == graph_digest(make(3)) != graph_digest(make(5))
 
 
 def test_a_large_net_is_grouped_quickly() -> None:
