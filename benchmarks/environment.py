@@ -34,7 +34,8 @@ def _processor() -> str:
 
 
 def _commit() -> str:
+    """The commit of the tree; where the tree came without its history, SPARSEBIT_COMMIT may name it."""
     done = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
-    return done.stdout.strip() or "unknown"
+    return done.stdout.strip() or os.environ.get("SPARSEBIT_COMMIT", "unknown")

@@ -96,7 +96,7 @@ def measure(
         finetune(
             small, dense, *data, epochs=options.epochs, batch=options.batch, seed=SEED, rate=options.rate
         )
-        row["epochs"] = options.epochs
+        row |= {"epochs": options.epochs, "rate": options.rate, "batch": options.batch}
         row["finetune_s"] = round(time.perf_counter() - start, 1)
         row["fine_tuned"] = accuracy(task, small, options.device, options.limit)
     return row
@@ -125,11 +125,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     task = open_task("cifar10_resnet56")
     data = training_data(task, options.device)
-    rows = []
-    console = Console()
-    for criterion in options.criteria:
-        rows.append(measure(task, criterion, options, data))
-        console.print(rows[-1])
+    rows: list[dict[str, Any]] = []
     result = {
         "environment": describe(SEED),
         "ratio": options.ratio,
@@ -138,8 +134,12 @@ def main() -> None:
         "dense": accuracy(task, task.model(), options.device, options.limit),
         "rows": rows,
     }
+    console = Console()
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for criterion in options.criteria:
+        rows.append(measure(task, criterion, options, data))
+        console.print(rows[-1])
+        options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     columns = list(dict.fromkeys(key for row in rows for key in row))
     table = Table(*columns)
     for row in rows:
