@@ -50,6 +50,11 @@ class AdaRound(Quantizer):
         scale = spread(self.scale.to(wide.dtype), x.shape, self.rows)
         return wide / scale, scale
 
+    def nearest(self, x: Tensor) -> Tensor:
+        """The decisions that round every weight to the nearest code."""
+        steps, _ = self.steps_of(x.detach())
+        return steps.round() > steps.floor()
+
     def prepare(self, x: Tensor) -> Tensor:
         """Weights moved onto the code they are rounded to; their gradients are those of where they were."""
         if self.up.numel() == 0:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import hashlib
 import itertools
 import json
+import logging
 import math
+import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,13 +31,16 @@ from sparsebit.quantization.algorithms.reconstruction.core import (
     drop,
     reconstruction_error,
     undecided,
+    variances,
 )
 from sparsebit.quantization.algorithms.reconstruction.streams import Samples, Streams
 from sparsebit.quantization.granularity import spread
 from sparsebit.quantization.learned_step import learned_fake_quantize
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
 
-KIND, VERSION = "reconstructed block", 1
+KIND, VERSION = "reconstructed block", 2
+log = logging.getLogger(__name__)
+_UNSEEN = itertools.repeat(0)  # the ticks of a clock that nobody looks at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,22 +94,39 @@ class Reconstruction(Algorithm):
         device = next((p.device for p in job.gm.parameters()), torch.device("cpu"))
         inputs = (_moved(call, device) for call in job.inputs)
         streams = Streams(job.gm, inputs, blocks, self.batch)
-        for index, block in enumerate(progress(blocks, f"{self.NAME}: rebuilding", shown=job.shown)):
-            module = extract(job.gm, block)
-            streams.targets(block, module, job.quantizers.values())
-            weights = [name for name in block.weights if isinstance(job.quantizers[name], AdaRound)]
-            if weights and not self._resume(job, index, block, identity):
-                self._rebuild(job, index, block, module, streams, weights)
-                self._keep(job, index, block, identity)
-            streams.advance(index, block, module)
+        weights = [[n for n in block.weights if isinstance(job.quantizers[n], AdaRound)] for block in blocks]
+        todo = range(sum(map(bool, weights)) * self.steps)
+        with contextlib.closing(progress(todo, f"{self.NAME}: rebuilding", shown=job.shown)) as ticks:
+            for index, block in enumerate(blocks):
+                module = extract(job.gm, block)
+                streams.targets(block, module, job.quantizers.values())
+                if weights[index] and self._resume(job, index, block, identity):
+                    collections.deque(itertools.islice(ticks, self.steps), maxlen=0)
+                elif weights[index]:
+                    start = time.perf_counter()
+                    errors = self._rebuild(job, index, block, module, streams, weights[index], ticks)
+                    self._keep(job, index, block, identity)
+                    if errors is not None:
+                        place = f"{self.NAME}: block {index + 1} of {len(blocks)}, {block.name}"
+                        seconds = time.perf_counter() - start
+                        log.info("%s: error %.3g before, %.3g after %.1f s", place, *errors, seconds)
+                streams.advance(index, block, module)
 
     def _rebuild(
-        self, job: Job, index: int, block: Block, module: nn.Module, streams: Streams, weights: list[str]
-    ) -> None:
+        self,
+        job: Job,
+        index: int,
+        block: Block,
+        module: nn.Module,
+        streams: Streams,
+        weights: list[str],
+        ticks: Iterator[int] = _UNSEEN,
+    ) -> tuple[float, float] | None:
+        """Choose the rounding of a block's weights, if that is better than the nearest; gives the errors of both."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
         samples = Samples(streams, block, self.batch, generator)
         if not any(isinstance(y, Tensor) and y.is_floating_point() for y in samples.wanted[0]):
-            return  # it ends in integers, such as the class: there is nothing to come close to
+            return None  # it ends in integers, such as the class: there is nothing to come close to
         tensors = {name: tensor for name, _, tensor in job.weights()}
         soft = SoftWeights.of([_weight(job.quantizers[name], tensors[name]) for name in weights])
         inside = [q for q in module.modules() if isinstance(q, Quantizer) and q.side == "A" and q.is_enable]
@@ -111,10 +135,13 @@ class Reconstruction(Algorithm):
         if self.scale_lr > 0 and scales:
             groups.append({"params": list(scales.values()), "lr": self.scale_lr})
         optimizer = torch.optim.Adam(groups, fused=soft.v.device.type in ("cpu", "cuda"))
+        units = variances(samples.wanted)
+        before = _error(module, samples, units)
         noise = torch.Generator(soft.v.device).manual_seed(self.seed * 1_000_003 + index)
         current: dict[str, Tensor] = {}
         with self._substituted(job, inside, scales, weights, current, noise):
             for step in range(self.steps):
+                next(ticks, None)
                 done = step / self.steps
                 if len(groups) > 1:
                     optimizer.param_groups[1]["lr"] = self.scale_lr * 0.5 * (1 + math.cos(math.pi * done))
@@ -122,19 +149,26 @@ class Reconstruction(Algorithm):
                 taken, h = soft.soft()
                 current.update(zip(weights, taken, strict=True))
                 mixed = [_mixed(r, e, self.drop, noise) for r, e in zip(rounded, exact, strict=True)]
-                loss = reconstruction_error(module(*mixed), wanted)
+                loss = reconstruction_error(module(*mixed), wanted, units)
                 beta = beta_at(done, self.warmup)
                 if beta is not None:
                     loss = loss + self.regularization * undecided(h, beta)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()
-        for name, up in zip(weights, soft.up(), strict=True):
-            quantizer = job.quantizers[name]
-            assert isinstance(quantizer, AdaRound)
+        own = {name: quantizer for name in weights if isinstance(quantizer := job.quantizers[name], AdaRound)}
+        grids = {quantizer: quantizer.scale.detach().clone() for quantizer in scales}
+        for quantizer, up in zip(own.values(), soft.up(), strict=True):
             quantizer.up = up
         for quantizer, scale in scales.items():
             quantizer.set_grid(scale.detach().abs(), quantizer.zero_point)
+        after = _error(module, samples, units)
+        if not after <= before:  # also where it is no number: what was there is the better choice
+            for name, quantizer in own.items():
+                quantizer.up = quantizer.nearest(tensors[name])
+            for quantizer, scale in grids.items():
+                quantizer.set_grid(scale, quantizer.zero_point)
+        return before, after
 
     @contextlib.contextmanager
     def _substituted(
@@ -180,7 +214,7 @@ class Reconstruction(Algorithm):
     def _identity(self, job: Job) -> str:
         """A digest of what the result depends on: settings, graph, weights, grids and calibration data."""
         specs = {name: str(quantizer.spec) for name, quantizer in job.quantizers.items()}
-        said = [self.NAME, asdict(self), str(job.gm.graph), specs]
+        said = [VERSION, self.NAME, asdict(self), str(job.gm.graph), specs]
         digest = hashlib.sha256(json.dumps(said, default=str).encode())
         for leaf in itertools.chain(job.gm.state_dict().values(), *map(pytree.tree_leaves, job.inputs)):
             if isinstance(leaf, Tensor):
@@ -216,9 +250,16 @@ class Reconstruction(Algorithm):
             return False
         try:
             content, tensors = read_folder(place, KIND, VERSION)
-        except ArtifactError:  # damaged, or not ours; writing says so if it is in the way
+        except ArtifactError as error:  # damaged, or not ours; writing says so if it is in the way
+            warnings.warn(f"{self.NAME} does this block again: {error}", stacklevel=2)
             return False
         if content["identity"] != identity:
+            if index == 0:  # the rest is of the same work
+                warnings.warn(
+                    f"{self.NAME} starts anew: what is in {job.folder} was made from another model, other data or "
+                    "other settings, and is replaced",
+                    stacklevel=2,
+                )
             return False
         for name, quantizer in self._quantizers(job, block).items():
             prefix = f"{name}/"
@@ -269,6 +310,23 @@ def _weight(quantizer: Quantizer, tensor: Tensor) -> tuple[Tensor, Tensor, Tenso
     qparams, x = quantizer.qparams(), tensor.detach().float()
     scale, zero_point = (spread(v, x.shape, quantizer.rows) for v in (qparams.scale, qparams.zero_point))
     return x, scale.detach(), zero_point.detach(), qparams.qmin, qparams.qmax
+
+
+@torch.no_grad()
+def _error(module: nn.Module, samples: Samples, units: list[Tensor]) -> float:
+    """The error of a block as it is, over all samples and all its floating-point results."""
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for rounded, wanted in samples.all():
+        results = module(*rounded)
+        picked = [
+            (result, exact, unit)
+            for result, exact, unit in zip(results, wanted, units, strict=True)
+            if isinstance(result, Tensor) and result.is_floating_point()
+        ]
+        error = reconstruction_error(*map(list, zip(*picked, strict=True)))
+        size = len(picked[0][0]) if picked[0][0].dim() else 1
+        total, count = total.to(error.device) + error.double() * size, count + size
+    return float(total) / max(count, 1)
 
 
 def _mixed(rounded: Any, exact: Any, probability: float, noise: torch.Generator) -> Any:

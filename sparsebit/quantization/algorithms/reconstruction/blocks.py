@@ -9,7 +9,7 @@ from torch import fx
 from torch.fx import GraphModule, Node
 
 from sparsebit.graph.ops import find_op
-from sparsebit.quantization.algorithms.layers import only_reader
+from sparsebit.quantization.algorithms.layers import Layer, find_layers, only_reader
 from sparsebit.quantization.quantizers import Quantizer
 
 Granularity = Literal["block", "layer"]
@@ -37,8 +37,10 @@ def find_blocks(gm: GraphModule, granularity: Granularity = "block", largest: in
     A cut is made where one tensor alone carries everything that the layers before have computed: between residual
     blocks, between transformer layers, behind every layer of a plain chain. Values that no layer had a part in (masks,
     positions) may cross, but for what the first layer reads, which the layers beside it may read as well. An activation
-    stays with the layer before it; the quantizer of a tensor goes with the layers that read it. Where no such place
-    comes in ``largest`` layers, the narrowest place since is taken. For ``layer`` every layer is a block.
+    stays with the layer before it; the quantizer of a tensor goes with the layers that read it. A depthwise convolution
+    goes with the pointwise one behind it, and with the one in front that widened the tensor for it: an inverted
+    bottleneck is one block, whether or not a residual goes around it. Where no such place comes in ``largest`` layers,
+    the narrowest place since is taken. For ``layer`` every layer is a block.
     """
     return _Cutter(gm).cut(granularity, largest)
 
@@ -58,6 +60,8 @@ class _Cutter:
         self.order[next(iter(reversed(gm.graph.nodes)))] = len(self.nodes)  # the output
         self.last_use = {node: self._last_use(node) for node in self.nodes}
         self.beside: list[int] = []  # last uses of what the first layer reads
+        known = {layer.node: layer for layer in find_layers(gm)}
+        self.layers = [(self.order[node], known.get(node)) for node in self.nodes if self.weights[node]]
 
     def _last_use(self, node: Node) -> int:
         return max((self.order[user] for user in node.users if user in self.order), default=-1)
@@ -101,7 +105,7 @@ class _Cutter:
                 here = not self._continues(node, index)
                 if here and (narrowest < start or width <= width_there):
                     narrowest, width_there = index, width
-                wanted = width <= 1 or granularity == "layer"
+                wanted = granularity == "layer" or (width <= 1 and not self._inside_bottleneck(index))
                 if here and wanted:
                     narrowest = index
                 if (here and wanted) or (layers > largest and narrowest >= start):
@@ -128,6 +132,21 @@ class _Cutter:
         if spec is None or len(following.all_input_nodes) > 1:
             return False
         return spec.elementwise or spec.channels == "moves" or spec.name == "batch_norm"
+
+    def _inside_bottleneck(self, index: int) -> bool:
+        """Whether a cut behind a node would part a depthwise convolution from the pointwise ones it belongs to."""
+        after = sum(position <= index for position, _ in self.layers)
+        before, following, next_but_one = (
+            self.layers[at][1] if 0 <= at < len(self.layers) else None for at in (after - 1, after, after + 1)
+        )
+        if before is None or following is None:
+            return False
+        if before.depthwise:
+            return _pointwise(following)
+        if not following.depthwise or next_but_one is None:
+            return False
+        outputs, inputs = before.weight.shape[:2]
+        return _pointwise(before) and inputs < outputs and _pointwise(next_but_one, fewer_than=outputs)
 
     def _block(self, start: int, end: int, taken: set[str]) -> list[Block]:
         nodes = tuple(self.nodes[start : end + 1])
@@ -162,6 +181,13 @@ def extract(gm: GraphModule, block: Block) -> fx.GraphModule:
         twins[node] = graph.node_copy(node, twins.__getitem__)
     graph.output(tuple(twins[node] for node in block.outputs))
     return fx.GraphModule(gm, graph)
+
+
+def _pointwise(layer: Layer, fewer_than: int | None = None) -> bool:
+    """Whether a layer is a convolution of single pixels over all channels, with fewer results than a number."""
+    weight = layer.weight
+    alone = weight.dim() > 2 and weight[0, 0].numel() == 1 and layer.groups == 1 and not layer.transposed
+    return alone and (fewer_than is None or len(weight) < fewer_than)
 
 
 def _holds_weight(gm: GraphModule, node: Node) -> bool:

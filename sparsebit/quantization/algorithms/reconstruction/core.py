@@ -9,6 +9,7 @@ quantized at random.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -84,15 +85,39 @@ def beta_at(progress: float, warmup: float, first: float = 20.0, last: float = 2
     return first + (last - first) * (progress - warmup) / (1 - warmup)
 
 
-def reconstruction_error(results: list[Tensor], wanted: list[Tensor]) -> Tensor:
-    """Squared error, summed over channels and averaged over everything else, of all results of a block."""
+def reconstruction_error(results: list[Tensor], wanted: list[Tensor], units: list[Tensor]) -> Tensor:
+    """Squared error, summed over channels and averaged over everything else, of all results of a block.
+
+    Each is counted in the variance of the result (``units``): blocks of one model differ by orders of magnitude in what
+    they compute, and the regularizer beside this error does not.
+    """
     errors = []
-    for result, exact in zip(results, wanted, strict=True):
-        if isinstance(result, Tensor) and result.requires_grad:  # the rest no weight had a part in
+    for result, exact, unit in zip(results, wanted, units, strict=True):
+        # Of results that should be trained, those that no weight had a part in do not count.
+        if isinstance(result, Tensor) and (result.requires_grad or not torch.is_grad_enabled()):
             channels = result.shape[1] if result.dim() > 1 else 1
-            errors.append(F.mse_loss(result, exact) * channels)
+            errors.append(F.mse_loss(result, exact) * channels / unit)
     assert errors, "no weight has a part in any of the results"
     return torch.stack(errors).sum()
+
+
+def variances(rows: list[list[Any]]) -> list[Tensor]:
+    """The variance of every floating-point tensor of a row, over all rows; 1 where nothing varies.
+
+    Example:
+        >>> variances([[torch.tensor([-3.0, 3.0])], [torch.tensor([1.0, 1.0])]])
+        [tensor(4.5000)]
+    """
+    found = []
+    for values in zip(*rows, strict=True):
+        spread = [v.detach().float().var(correction=0) for v in values if _has_values(v)]
+        mean = torch.stack(spread).mean() if spread else torch.ones(())
+        found.append(torch.where(mean.isfinite() & (mean > 0), mean, torch.ones_like(mean)))
+    return found
+
+
+def _has_values(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 0
 
 
 def drop(rounded: Tensor, exact: Tensor, probability: float, generator: torch.Generator | None) -> Tensor:

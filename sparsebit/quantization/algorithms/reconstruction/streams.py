@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from torch.fx import GraphModule, Node
 from sparsebit.graph.run import flatten_call
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block
 from sparsebit.quantization.quantizers import Quantizer
+
+DRAWS_AT_ONCE = 256
 
 Values = dict[Node, Any]
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -81,13 +83,20 @@ class Samples:
                 for rows in (self.exact, self.rounded, self.wanted)
             )
             self.count = len(self.wanted[0][0])
+        self._rows: list[Tensor] = []
+
+    def _next_rows(self) -> Tensor:
+        """Which samples come next; many draws go to the device at once, so that steps do not wait for each other."""
+        if not self._rows:
+            size = (DRAWS_AT_ONCE, min(self.batch, self.count))
+            drawn = torch.randint(self.count, size, generator=self.generator)
+            self._rows = [*drawn.to(self.wanted[0][0].device).unbind()][::-1]
+        return self._rows.pop()
 
     def draw(self) -> tuple[list[Any], list[Any], list[Any]]:
         """(float inputs, quantized inputs, float results) of one mini-batch."""
         if self.count:
-            rows = torch.randint(self.count, (min(self.batch, self.count),), generator=self.generator)
-            device = self.wanted[0][0].device
-            rows = rows.to(device)
+            rows = self._next_rows()
             return (
                 [x.index_select(0, rows) for x in self.exact[0]],
                 [x.index_select(0, rows) for x in self.rounded[0]],
@@ -95,6 +104,15 @@ class Samples:
             )
         chunk = int(torch.randint(len(self.exact), (1,), generator=self.generator))
         return self.exact[chunk], self.rounded[chunk], self.wanted[chunk]
+
+    def all(self) -> Iterator[tuple[list[Any], list[Any]]]:
+        """(quantized inputs, float results) of everything once, in parts of a mini-batch."""
+        if not self.count:
+            yield from zip(self.rounded, self.wanted, strict=True)
+            return
+        for start in range(0, self.count, self.batch):
+            part = slice(start, start + self.batch)
+            yield [x[part] for x in self.rounded[0]], [y[part] for y in self.wanted[0]]
 
 
 def _has_samples(row: Sequence[Any]) -> bool:

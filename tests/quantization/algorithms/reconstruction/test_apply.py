@@ -86,7 +86,7 @@ def block_errors(qmodel: QuantModel, x: Tensor) -> list[float]:
 
 def test_the_error_of_every_block_gets_smaller() -> None:
     net = residual()
-    options = {"drop": 0.0, "scale_lr": 0.0, "regularization": 0.001}
+    options = {"drop": 0.0, "scale_lr": 0.0, "regularization": 0.01}
     nearest, rebuilt = (recovered(net, *steps, weight=3) for steps in ([], [step("brecq", 150, **options)]))
     old, new = (block_errors(qmodel, DATA[0]) for qmodel in (nearest, rebuilt))
     assert len(old) >= 3 and all(a < b for a, b in zip(new, old, strict=True)), (old, new)
@@ -135,11 +135,11 @@ def test_a_killed_run_goes_on_from_the_last_finished_block(
     whole = recovered(residual(), step(name, 15)).state_dict()
     rebuild, done = Reconstruction._rebuild, list[int]()
 
-    def counted(self: Reconstruction, job: Any, index: int, *rest: Any) -> None:
+    def counted(self: Reconstruction, job: Any, index: int, *rest: Any) -> Any:
         if index == kill_at:
             raise Killed
         done.append(index)
-        rebuild(self, job, index, *rest)
+        return rebuild(self, job, index, *rest)
 
     monkeypatch.setattr(Reconstruction, "_rebuild", counted)
     kill_at = 1
@@ -177,9 +177,28 @@ def test_what_was_left_by_other_work_is_not_used(other: str, tmp_path: Path) -> 
     else:
         for part in folder.iterdir():
             (part / "state.safetensors").write_bytes(b"nothing")
-    got = recovered(net, step("brecq", 5, **options), data=data, folder=folder, **changes).state_dict()
+    said = "does this block again" if other == "damaged" else "starts anew"
+    with pytest.warns(UserWarning, match=said):
+        got = recovered(net, step("brecq", 5, **options), data=data, folder=folder, **changes).state_dict()
     expected = recovered(net, step("brecq", 5, **options), data=data, **changes).state_dict()
     assert all(torch.equal(value, expected[key]) for key, value in got.items())
+
+
+def test_a_choice_that_turns_out_worse_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps in the wrong direction: every weight would be rounded to the farther code."""
+    monkeypatch.setattr(
+        "sparsebit.quantization.algorithms.reconstruction.core.SoftWeights.up",
+        lambda soft: [part < 0 for part in soft._cut(soft.v.detach())],
+    )
+    nearest, rebuilt = recovered(residual()), recovered(residual(), step("brecq", 1, lr=0.0, scale_lr=0.0))
+    assert torch.equal(rebuilt(images()), nearest(images()))
+
+
+def test_every_block_is_logged_with_its_error(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        recovered(residual(), step("adaround", 2))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3 and lines[0].startswith("adaround: block 1 of 3, conv1.weight: error")
 
 
 class Classified(nn.Module):

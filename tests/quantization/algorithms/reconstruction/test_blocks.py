@@ -55,13 +55,54 @@ def test_residual_nets_are_cut_between_residual_blocks() -> None:
 def test_plain_chains_are_cut_behind_every_activation() -> None:
     qmodel = calibrated(Plain(nn.ReLU()), images())
     blocks = find_blocks(qmodel.model)
-    assert names(blocks) == [["0"], ["2"], ["4"], ["7"]]
+    assert names(blocks) == [["0"], ["2", "4"], ["7"]], "the depthwise one goes with the pointwise one"
     for block in blocks[:-1]:
         last = block.nodes[-1]
         assert not isinstance(qmodel.model.get_submodule(str(last.target)), Quantizer), (
             "goes with its readers"
         )
     check_chain(qmodel, images(), blocks)
+
+
+class Inverted(nn.Sequential):
+    """expand, depthwise, project: wider inside than at either end, with no residual around it."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, stride: int = 1) -> None:
+        super().__init__(
+            nn.Conv2d(inputs, hidden, 1),
+            nn.ReLU6(),
+            nn.Conv2d(hidden, hidden, 3, stride, padding=1, groups=hidden),
+            nn.ReLU6(),
+            nn.Conv2d(hidden, outputs, 1),
+        )
+
+
+def test_an_inverted_bottleneck_is_one_block_whether_or_not_a_residual_goes_around_it() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU6(), Inverted(4, 12, 6, stride=2), Inverted(6, 12, 6), nn.Conv2d(6, 5, 1)
+    )
+    qmodel = calibrated(net, images())
+    blocks = find_blocks(qmodel.model)
+    inside = [[f"{i}.{j}" for j in (0, 2, 4)] for i in (2, 3)]
+    assert names(blocks) == [["0"], *inside, ["4"]]
+    check_chain(qmodel, images(), blocks)
+    assert names(find_blocks(qmodel.model, "layer")) == [
+        ["0"],
+        *([n] for block in inside for n in block),
+        ["4"],
+    ]
+    assert all(len(block.weights) <= 2 for block in find_blocks(qmodel.model, largest=1))
+
+
+def test_separable_convolutions_stay_pairs() -> None:
+    """Every layer is depthwise or pointwise and none narrows: the chain must not become one block."""
+    pairs = [
+        layer
+        for _ in range(3)
+        for layer in (nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU())
+    ]
+    qmodel = calibrated(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), *pairs), images())
+    assert names(find_blocks(qmodel.model)) == [["0"], *([str(i), str(i + 2)] for i in (2, 6, 10))]
 
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm, RMSNorm])

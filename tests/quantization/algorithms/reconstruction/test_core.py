@@ -75,7 +75,8 @@ def test_beta_falls_in_a_straight_line_after_the_warm_up() -> None:
 def test_the_error_is_summed_over_channels() -> None:
     result = torch.zeros(2, 3, 4, requires_grad=True)
     other = torch.zeros(5)  # no weight had a part in it
-    assert reconstruction_error([result + 0, other], [torch.ones(2, 3, 4), torch.ones(5)]) == 3
+    units = [torch.tensor(0.5), torch.tensor(7.0)]
+    assert reconstruction_error([result + 0, other], [torch.ones(2, 3, 4), torch.ones(5)], units) == 6
 
 
 def test_drop_mixes_element_by_element() -> None:
