@@ -316,9 +316,11 @@ def test_a_symbolically_traced_module_can_be_captured(inputs: Any) -> None:
 
 
 def test_data_parallel_is_looked_through() -> None:
-    model = net()
-    graph = capture(nn.DataParallel(model), X)
-    assert torch.equal(graph(X), model(X)) and list(graph.state_dict()) == [
+    parallel = nn.DataParallel(net())  # goes to a GPU by itself where there is one
+    model = parallel.module
+    x = X.to(next(model.parameters()).device)
+    graph = capture(parallel, x)
+    assert torch.equal(graph(x), model(x)) and list(graph.state_dict()) == [
         f"module.{key}" for key in model.state_dict()
     ]
     assert [str(n.target) for n in graph.graph.nodes if n.op == "call_module"] == [
