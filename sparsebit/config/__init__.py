@@ -6,7 +6,7 @@ from sparsebit.config.names import NameRule, register_name
 from sparsebit.config.presets import preset_names, preset_text
 from sparsebit.config.problems import ConfigProblems, Problem
 from sparsebit.config.qconfig import QConfig
-from sparsebit.config.sconfig import SConfig, parse_sconfig
+from sparsebit.config.sconfig import SConfig, load_sconfig
 from sparsebit.config.sconfig_names import SparserRule, register_sparser_name
 from sparsebit.config.specific import Rule
 from sparsebit.config.tensor_spec import Options, Side, TensorSpec
@@ -24,7 +24,7 @@ __all__ = [
     "SparserRule",
     "TensorSpec",
     "load_qconfig",
-    "parse_sconfig",
+    "load_sconfig",
     "preset_names",
     "preset_text",
     "register_name",

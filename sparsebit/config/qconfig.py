@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import yaml
 from pydantic import PrivateAttr
 
 from sparsebit.config.check import check
@@ -15,9 +14,10 @@ from sparsebit.config.problems import Problem, raise_problems
 from sparsebit.config.recovery import write_recovery
 from sparsebit.config.resolve import apply_first_last, apply_settings, flatten_side, make_spec
 from sparsebit.config.rules import clashes
-from sparsebit.config.sections import QConfigKeys, Section
-from sparsebit.config.specific import Rule, write_rules
-from sparsebit.config.tensor_spec import SIDE_WORD, Options, Side, TensorSpec
+from sparsebit.config.sections import QConfigKeys
+from sparsebit.config.specific import Rule
+from sparsebit.config.tensor_spec import SIDE_WORD, Side, TensorSpec
+from sparsebit.config.write import to_yaml, write_section
 
 
 class QConfig(QConfigKeys):
@@ -109,12 +109,11 @@ class QConfig(QConfigKeys):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars that ``load_qconfig`` turns into an equal config."""
-        return _write(self)
+        return write_section(self, {"RECOVERY": write_recovery})
 
     def to_yaml(self) -> str:
         """The text of a file that loads as an equal config."""
-        text: str = yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=110)
-        return text
+        return to_yaml(self.to_dict())
 
     def describe(self) -> str:
         """What it asks for, on one screen."""
@@ -128,21 +127,3 @@ class QConfig(QConfigKeys):
 
     def _values(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in QConfigKeys.model_fields)
-
-
-def _write(section: Section) -> dict[str, Any]:
-    written: dict[str, Any] = {}
-    for name in type(section).model_fields:
-        value = getattr(section, name)
-        if isinstance(value, Section):
-            written[name] = _write(value)
-        elif isinstance(value, Options):
-            if value:
-                written[name] = dict(value)
-        elif name == "SPECIFIC":
-            written[name] = write_rules(value)
-        elif name == "RECOVERY":
-            written[name] = write_recovery(value)
-        elif value is not None:
-            written[name] = list(value) if isinstance(value, tuple) else value
-    return written

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from sparsebit.config.json_schema import schema_file, schema_of
 from sparsebit.config.sections import QConfigKeys
 
 PLACE = Path("docs", "qconfig.schema.json")
@@ -17,25 +17,21 @@ PLACE = Path("docs", "qconfig.schema.json")
 
 def make_schema() -> dict[str, Any]:
     """What a config file may hold, as far as a schema can say it: keys and values, but not what goes together."""
-    schema = QConfigKeys.model_json_schema()
-    for section in [schema, *schema["$defs"].values()]:
-        for key in section["properties"].values():
-            key.pop("title", None)
+    schema = schema_of(
+        QConfigKeys,
+        title="Sparsebit quantization config",
+        description="Keys of a qconfig.yaml. See docs/how-to/configure.md.",
+    )
     for name in ("QuantizerSection", "ActivationQuantizerSection"):  # a type of fp8 needs no BIT
         quantizer = schema["$defs"][name]
         quantizer.pop("required")
         quantizer["anyOf"] = [{"required": ["BIT"]}, {"required": ["DTYPE"]}]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "title": "Sparsebit quantization config",
-        "description": "Keys of a qconfig.yaml. See docs/how-to/configure.md.",
-    }
+    return schema
 
 
 def schema_text() -> str:
     """The file, as it is written."""
-    return json.dumps(make_schema(), indent=2, ensure_ascii=False) + "\n"
+    return schema_file(make_schema())
 
 
 if __name__ == "__main__":

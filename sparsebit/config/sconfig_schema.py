@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from sparsebit.config.json_schema import schema_file, schema_of
 from sparsebit.config.sconfig_sections import SConfigKeys
 
 PLACE = Path("docs", "sconfig.schema.json")
@@ -17,21 +17,16 @@ PLACE = Path("docs", "sconfig.schema.json")
 
 def make_sconfig_schema() -> dict[str, Any]:
     """What a config file may hold, as far as a schema can say it: keys and values, but not what goes together."""
-    schema = SConfigKeys.model_json_schema()
-    for section in [schema, *schema["$defs"].values()]:
-        for key in section["properties"].values():
-            key.pop("title", None)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "title": "Sparsebit pruning config",
-        "description": "Keys of an sconfig.yaml. See docs/how-to/prune.md.",
-    }
+    return schema_of(
+        SConfigKeys,
+        title="Sparsebit pruning config",
+        description="Keys of an sconfig.yaml. See docs/how-to/prune.md.",
+    )
 
 
 def sconfig_schema_text() -> str:
     """The file, as it is written."""
-    return json.dumps(make_sconfig_schema(), indent=2, ensure_ascii=False) + "\n"
+    return schema_file(make_sconfig_schema())
 
 
 if __name__ == "__main__":

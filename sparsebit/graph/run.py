@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from sparsebit.errors import GraphError
@@ -183,6 +183,19 @@ class Runner:
         )
 
 
+def last_uses(graph: Graph) -> dict[Node, list[Node]]:
+    """For each node, the values nobody needs once it has run."""
+    last: dict[Node, Node] = {}
+    for node in graph.nodes:
+        last[node] = node
+        for source in node.all_input_nodes:
+            last[source] = node
+    dead: dict[Node, list[Node]] = {}
+    for node, user in last.items():
+        dead.setdefault(user, []).append(node)
+    return dead
+
+
 def flatten_call(gm: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The values of a graph's placeholders, in order, for a call of the graph module."""
     codegen = gm.graph._codegen
@@ -267,7 +280,7 @@ class _Plan:
         elif watch is not None and not callable(watch):
             self._keep = {self._find(name).name for name in watch}
         self._changing: set[Node] | None = None
-        self.last_used = self._liveness()
+        self.last_used = last_uses(gm.graph)
 
     def _find(self, name: str | Node) -> Node:
         name = name.name if isinstance(name, Node) else name
@@ -277,18 +290,6 @@ class _Plan:
             raise GraphError(f"the graph has no node {name!r}", hint=hint)
         found: Node = self.by_name[name]
         return found
-
-    def _liveness(self) -> dict[Node, list[Node]]:
-        """For each node, the values nobody needs once it has run."""
-        last: dict[Node, Node] = {}
-        for node in self.nodes:
-            last[node] = node
-            for source in node.all_input_nodes:
-                last[source] = node
-        dead: dict[Node, list[Node]] = {}
-        for node, user in last.items():
-            dead.setdefault(user, []).append(node)
-        return dead
 
     def position(self, name: str) -> int:
         return self.nodes.index(self._find(name))

@@ -1,10 +1,11 @@
 """Pruning: what may be removed together, what to remove, and the smaller model that is left."""
 
-from sparsebit.config.sconfig import SConfig, parse_sconfig
+from sparsebit.config import SConfig
 from sparsebit.sparse.channels import ChannelGroups, find_groups
 from sparsebit.sparse.holding import hold, hold_zeros, release
 from sparsebit.sparse.report import SparseReport
 from sparsebit.sparse.shrink import ShrinkPlan, make_plan, shrink_graph, shrink_state_dict
+from sparsebit.sparse.sparse_config import parse_sconfig
 from sparsebit.sparse.sparse_model import SparseModel
 from sparsebit.sparse.sparsers import SPARSERS, Rows, Sparser, register_sparser
 from sparsebit.sparse.storage import load, save

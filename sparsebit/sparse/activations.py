@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,45 +18,71 @@ from sparsebit.sparse.sparsers import Need
 from sparsebit.sparse.sparsers.hrank import map_ranks
 
 
+class Compact(Protocol):
+    """A pruned model at its smaller size, as ``sparsebit.sparse.compact`` makes it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the whole model would be called; gradients reach its parameters."""
+
+    def snapshot(self) -> GraphModule:
+        """A graph to look into, whose nodes have the names of the whole one's."""
+
+    def spread(self, node: str, axis: int, numbers: Tensor) -> Tensor:
+        """Numbers along an axis of a node's small result, in their places of the whole one."""
+
+
 class Activations:
     """Sums over batches of what is derived from inputs and outputs of layers."""
 
-    def __init__(self, gm: GraphModule, layers: Sequence[WeightedLayer], needs: frozenset[Need]) -> None:
-        self.gm, self.needs = gm, needs
+    def __init__(
+        self,
+        gm: GraphModule,
+        layers: Sequence[WeightedLayer],
+        needs: frozenset[Need],
+        compact: Compact | None = None,
+    ) -> None:
+        self.gm, self.needs, self.compact = gm, needs, compact
+        self.runs = gm if compact is None or not needs else compact.snapshot()
         self.squares: dict[str, Tensor] = {}  # of inputs, by weight: [input channels]
         self.ranks: dict[str, Tensor] = {}  # by weight: [output channels]
-        self.readers: dict[Node, list[WeightedLayer]] = {}
-        self.makers: dict[Node, list[WeightedLayer]] = {}
+        self.readers: dict[str, list[WeightedLayer]] = {}  # by node
+        self.makers: dict[str, list[WeightedLayer]] = {}
         self.layers = {layer.tensor: layer for layer in layers}
         self.samples = 0
         for layer in layers:
             if "input_norm" in needs and layer.call.activations:
-                self.readers.setdefault(layer.call.activations[0], []).append(layer)
+                self.readers.setdefault(layer.call.activations[0].name, []).append(layer)
             if "feature_rank" in needs:
-                self.makers.setdefault(activation_behind(gm, layer.node), []).append(layer)
+                self.makers.setdefault(activation_behind(gm, layer.node).name, []).append(layer)
 
     def update(self, batch: Batch) -> None:
         """Run the graph on one batch and look."""
 
         def saw(node: Node, value: Any) -> None:
             if isinstance(value, Tensor) and value.is_floating_point():
-                for layer in self.readers.get(node, ()):
-                    self._add_squares(layer, value)
-                for layer in self.makers.get(node, ()):
-                    self._add_ranks(layer, value)
+                for layer in self.readers.get(node.name, ()):
+                    self._add_squares(layer, node.name, value)
+                for layer in self.makers.get(node.name, ()):
+                    self._add_ranks(layer, node.name, value)
 
         with torch.no_grad():
-            Runner(self.gm).run_call(batch.args, batch.kwargs, watch=saw)
+            Runner(self.runs).run_call(batch.args, batch.kwargs, watch=saw)
 
-    def _add_squares(self, layer: WeightedLayer, value: Tensor) -> None:
-        axis = layer.call.spec.channel_axis if layer.call.spec.channel_axis is not None else -1
+    def _add_squares(self, layer: WeightedLayer, node: str, value: Tensor) -> None:
+        axis = _channel_axis(layer)
         rows = value.movedim(axis, 0).reshape(value.shape[axis], -1)
-        squares = rows.to(wide(rows)).square().sum(1)
-        self.squares[layer.tensor] = self.squares.get(layer.tensor, 0) + squares
+        self._add(self.squares, layer, node, rows.to(wide(rows)).square().sum(1))
 
-    def _add_ranks(self, layer: WeightedLayer, value: Tensor) -> None:
-        axis = layer.call.spec.channel_axis if layer.call.spec.channel_axis is not None else -1
-        self.ranks[layer.tensor] = self.ranks.get(layer.tensor, 0) + map_ranks(value, axis)
+    def _add_ranks(self, layer: WeightedLayer, node: str, value: Tensor) -> None:
+        ranks = map_ranks(value, _channel_axis(layer))
+        if layer.call.spec.family == "rnn":  # a cell's rows are its units, once for every gate
+            ranks = ranks.repeat(fetch_tensor(self.gm, layer.tensor).shape[0] // len(ranks))
+        self._add(self.ranks, layer, node, ranks)
+
+    def _add(self, sums: dict[str, Tensor], layer: WeightedLayer, node: str, numbers: Tensor) -> None:
+        if self.compact is not None:
+            numbers = self.compact.spread(node, _channel_axis(layer), numbers)
+        sums[layer.tensor] = sums.get(layer.tensor, 0) + numbers
 
     def finish(self, count: int) -> Totals:
         """What was asked for, in the shape of each weight (norms) or by its outputs (ranks)."""
@@ -69,6 +95,10 @@ class Activations:
         if "feature_rank" in self.needs:
             found["feature_rank"] = {name: ranks / count for name, ranks in self.ranks.items()}
         return found
+
+
+def _channel_axis(layer: WeightedLayer) -> int:
+    return layer.call.spec.channel_axis if layer.call.spec.channel_axis is not None else -1
 
 
 def _over_weight(gm: GraphModule, layer: WeightedLayer, squares: Tensor | None) -> Tensor:

@@ -73,3 +73,14 @@ def move(item: Any, device: torch.device | None) -> Any:
     if isinstance(item, tuple | list):
         return type(item)(move(value, device) for value in item) if type(item) in (tuple, list) else item
     return item
+
+
+def fit(item: Any, like: Tensor) -> Any:
+    """The tensors in an item on the device of ``like``, and those of floats in its type."""
+    if isinstance(item, Tensor):
+        return item.to(like.device, like.dtype if item.is_floating_point() else item.dtype)
+    if isinstance(item, Mapping):
+        return {key: fit(value, like) for key, value in item.items()}
+    if type(item) in (tuple, list):
+        return type(item)(fit(value, like) for value in item)
+    return item

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsebit.sparse.masks import count_removed
+from sparsebit.progress import progress
+from sparsebit.sparse.masks import count_removed, without_nan
 
 Rungs = dict[str, int]  # of every ladder, by name
 
@@ -85,7 +86,7 @@ def make_ladder(
         >>> ladder.removed, ladder.kept(2).tolist()
         ((0, 1, 3), [True, False, False, False, True])
     """
-    scores = scores.detach().to("cpu", torch.float64)
+    scores = without_nan(scores.detach().to("cpu", torch.float64), name)
     order, together = _leaving(scores, blocks)
     step = math.lcm(multiple, together)
     widths = [len(scores), *range((len(scores) - 1) // step * step, 0, -step)]
@@ -157,39 +158,65 @@ def choose_together(ladders: Sequence[Ladder], ratio: float, most: float) -> Run
     return rungs
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """What a target of cost came to."""
+
+    target: str  # params, macs or latency
+    before: float  # the whole model's; seconds for latency
+    after: float
+    wanted: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the cost came down as far as was asked."""
+        return self.after <= self.wanted
+
+    def __str__(self) -> str:
+        unit, scale = (" ms", 1e3) if self.target == "latency" else ("", 1.0)
+        form = ".3g" if self.target == "latency" else ",.0f"
+        costs = [f"{format(cost * scale, form)}{unit}" for cost in (self.before, self.after, self.wanted)]
+        text = f"{self.target}: {costs[0]}, now {costs[1]} ({1 - self.after / self.before:.1%} gone)"
+        return text if self.met else f"{text}; {costs[2]} was asked for, and nothing more can go"
+
+
 def choose_for_cost(
     ladders: Sequence[Ladder],
     steps: Sequence[Step],
     cost: Callable[[dict[str, Tensor]], float],
-    target: float,
+    wanted: float,
     *,
     tries: int = 64,
-) -> Rungs:
-    """As few of the ``steps``, in their order, as bring the cost down to ``target``; all of them if none do.
+    what: str = "looking for what meets the target",
+) -> tuple[Rungs, float]:
+    """As few of the ``steps``, in their order, as bring the cost down to ``wanted``; all of them if none do.
 
-    ``cost`` is asked with what is kept in every group, at most ``tries`` times. It should fall as more goes; where it
-    does not quite (latency), the result is still one whose cost was seen to be low enough.
+    ``cost`` is asked with what is kept in every group, about ``tries`` times. It should fall as more goes. Where it
+    does so only roughly (latency), the result was twice seen to be low enough. Returns its cost too.
     """
 
     def choose(count: int) -> Rungs:
         return _start(ladders) | {ladders[index].name: rung for index, rung in steps[:count]}
 
-    def meets(count: int) -> bool:
+    def measure(count: int) -> float:
         rungs = choose(count)
-        return cost({ladder.name: ladder.kept(rungs[ladder.name]) for ladder in ladders}) <= target
+        return cost({ladder.name: ladder.kept(rungs[ladder.name]) for ladder in ladders})
 
-    if meets(0):
-        return choose(0)
-    short, enough = 0, len(steps)
-    for _ in range(tries - 1):
-        if enough - short <= 1:
+    whole = measure(0)
+    if whole <= wanted:
+        return choose(0), whole
+    short, enough = 0, [len(steps)]  # counts that were seen to do, the smallest last
+    for _ in progress(range(tries - 1), what):
+        if enough[-1] - short <= 1:
             break
-        middle = (short + enough) // 2
-        if meets(middle):
-            enough = middle
+        middle = (short + enough[-1]) // 2
+        if measure(middle) <= wanted:
+            enough.append(middle)
         else:
             short = middle
-    return choose(enough)
+    while (found := measure(enough[-1])) > wanted and len(enough) > 1:
+        enough.pop()  # it was luck
+    return choose(enough[-1]), found
 
 
 def _start(ladders: Sequence[Ladder]) -> Rungs:

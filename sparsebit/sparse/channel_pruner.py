@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.ops import bind, op_name
 from sparsebit.sparse.budget import (
     Ladder,
+    Reached,
     Rungs,
     choose_by_layer,
     choose_for_cost,
@@ -34,6 +35,8 @@ from sparsebit.sparse.scores import score_group
 from sparsebit.sparse.shrink import make_plan, shrink_graph
 from sparsebit.sparse.sparsers import Sparser
 
+logger = logging.getLogger(__name__)
+
 LATENCY_TRIES = 8
 
 
@@ -44,16 +47,12 @@ class ChannelPruner(Pruner):
     groups: ChannelGroups = field(init=False)
     cost: ChoiceCost = field(init=False)
     gates: frozenset[str] = field(init=False)
-    unscored: dict[str, str] = field(default_factory=dict)  # groups a criterion could not look at, and why
+    unmoved: dict[str, str] = field(default_factory=dict)  # groups that the last choice left whole, and why
+    reached: Reached | None = None  # what the last choice for a target of cost came to
 
     def __post_init__(self) -> None:
-        if any("value" not in node.meta for node in self.gm.graph.nodes if node.op == "placeholder"):
-            raise SparsebitError(
-                "which channels belong together follows from shapes, and none are recorded",
-                hint="give SparseModel example_inputs",
-            )
         self.groups = find_groups(self.gm, keep=self.config.IGNORE)
-        self.cost = ChoiceCost(self.gm, self.groups.groups)
+        self.cost = ChoiceCost(self.gm, self.groups)
         self.gates = _find_gates(self.gm)
 
     @property
@@ -84,7 +83,7 @@ class ChannelPruner(Pruner):
         found = []
         for group in self.groups:
             after = int(kept[group.name].sum()) if group.name in kept else group.units
-            note = group.frozen or self.unscored.get(group.name, "")
+            note = group.frozen or self.unmoved.get(group.name, "")
             found.append(ReportRow(name=group.name, before=group.units, after=after, note=note))
         return found
 
@@ -107,6 +106,7 @@ class ChannelPruner(Pruner):
                 rungs = choose_together(ladders, ratio, settings.MAX_RATIO)
         else:
             rungs = self._choose_for_target(ladders, schedule.scale(progress, settings.RATIO or 0.0), latency)
+        self._widen_projected(ladders, rungs)
         chosen = {name: flags.cpu().clone() for name, flags in kept.items()}
         return chosen | {ladder.name: ladder.kept(rungs[ladder.name]) for ladder in ladders}
 
@@ -118,21 +118,41 @@ class ChannelPruner(Pruner):
             "params": self.cost.params,
             "macs": self.cost.macs,
         }
-        if settings.TARGET in costs:
-            measure = costs[settings.TARGET]
-            return choose_for_cost(ladders, steps, measure, (1 - ratio) * measure({}))
-        if latency is None:
-            raise SparsebitError(
-                "SPARSER.TARGET is latency, and nothing measures it",
-                hint="pass latency=..., a function from a model to seconds, to calc_params or step",
-            )
-        time: Latency = latency
-        goal = (1 - ratio) * time(self._shrunk({}))
-        return choose_for_cost(
-            ladders, steps, lambda kept: time(self._shrunk(kept)), goal, tries=LATENCY_TRIES
+        tries = 64
+        if settings.TARGET == "latency":
+            assert latency is not None
+            clock: Latency = latency
+            costs["latency"], tries = lambda kept: clock(self._shrunk(kept)), LATENCY_TRIES
+        measure = costs[settings.TARGET]
+        before = measure({})
+        rungs, after = choose_for_cost(
+            ladders,
+            steps,
+            measure,
+            (1 - ratio) * before,
+            tries=tries,
+            what=f"looking for the {settings.TARGET}",
         )
+        self.reached = Reached(
+            target=settings.TARGET, before=before, after=after, wanted=(1 - ratio) * before
+        )
+        if not self.reached.met:
+            logger.warning("%s", self.reached)
+        return rungs
 
-    def _shrunk(self, kept: Mapping[str, Tensor]) -> torch.nn.Module:
+    def _widen_projected(self, ladders: list[Ladder], rungs: Rungs) -> None:
+        """A recurrent layer's hidden units must stay more than those it projects them to."""
+        by_name = {ladder.name: ladder for ladder in ladders}
+
+        def left(group: Group) -> float:  # in every layer and direction
+            gone = by_name[group.name].removed[rungs[group.name]] if group.name in by_name else 0
+            return (group.units - gone) / (1 if group.blocks is None else int(group.blocks.max()) + 1)
+
+        for hidden, shown in _projections(self.gm, self.groups):
+            while hidden.name in by_name and rungs[hidden.name] and left(hidden) <= left(shown):
+                rungs[hidden.name] -= 1
+
+    def _shrunk(self, kept: Mapping[str, Tensor]) -> nn.Module:
         return shrink_graph(self.gm, make_plan(self.gm, self.groups, kept))
 
     def _ladders(
@@ -140,7 +160,7 @@ class ChannelPruner(Pruner):
     ) -> list[Ladder]:
         tensors = tensors_of(self.gm)
         settings, ladders = self.config.SPARSER, []
-        self.unscored = {}
+        self.unmoved = {}
         for group in self.groups.free:
             handles = self._handles(group)
             asked = [handle for handle in handles if handle.asked]
@@ -148,7 +168,7 @@ class ChannelPruner(Pruner):
             sparser = self.criterion(handles[0].spec.strategy if handles else settings.STRATEGY)
             scores = score_group(group, sparser, tensors, evidence, settings.AGGREGATE, self.gates)
             if scores is None:
-                self.unscored[group.name] = f"{type(sparser).__name__} finds nothing to score here"
+                self.unmoved[group.name] = f"{type(sparser).__name__} finds nothing to score here"
                 continue
             if settings.SCOPE == "global":
                 how = settings.NORMALIZE
@@ -156,16 +176,17 @@ class ChannelPruner(Pruner):
                     scores, ("none" if sparser.comparable else "mean") if how == "auto" else how
                 )
             round_to = max((handle.spec.round_to for handle in handles), default=settings.ROUND_TO)
-            ladders.append(
-                make_ladder(
-                    group.name,
-                    scores.masked_fill(~kept[group.name].cpu(), -math.inf),
-                    ratio=schedule.scale(progress, min(ratios)),
-                    multiple=round_to // math.gcd(round_to, _width(group)),
-                    blocks=group.blocks,
-                    fixed=bool(asked),
-                )
+            ladder = make_ladder(
+                group.name,
+                scores.masked_fill(~kept[group.name].cpu(), -math.inf),
+                ratio=schedule.scale(progress, min(ratios)),
+                multiple=_parts(group) * (round_to // math.gcd(round_to, _width(group))),
+                blocks=group.blocks,
+                fixed=bool(asked),
             )
+            if len(ladder.removed) == 1:
+                self.unmoved[group.name] = f"no smaller width is a multiple of ROUND_TO, {round_to}"
+            ladders.append(ladder)
         return ladders
 
     def _handles(self, group: Group) -> list[LayerSparser]:
@@ -182,7 +203,29 @@ def _find_gates(gm: CapturedModule) -> frozenset[str]:
     return frozenset(name for name in names if name is not None)
 
 
+def _projections(gm: CapturedModule, groups: ChannelGroups) -> list[tuple[Group, Group]]:
+    """Of recurrent layers with a projection: the group of the hidden units, and that of what they are projected to."""
+    held = {(where.tensor, where.axis): group for group in groups for where in group.slices}
+    names = [
+        f"{path}.{name}"
+        for path, module in gm.named_modules()
+        if isinstance(module, nn.LSTM) and module.proj_size
+        for name, _ in module.named_parameters()
+        if name.startswith("weight_hr")
+    ]
+    pairs = [(held.get((name, 1)), held.get((name, 0))) for name in names]
+    return [(hidden, shown) for hidden, shown in pairs if hidden is not None and shown is not None]
+
+
 def _width(group: Group) -> int:
-    """Channels that one unit is wide where it is made: 64 for a head, 1 for a channel."""
-    made = next((where for where in group.slices if where.role == "output"), None)
-    return max(1, len(made.index) // group.units) if made is not None else 1
+    """Channels that one unit is wide in the tensors it is in: 64 for a head, 1 for a channel or a hidden unit."""
+    slices = [where for where in group.slices if where.role in ("output", "input")]
+    return min((len(where.index) // len(where.unit.unique()) for where in slices), default=1)
+
+
+def _parts(group: Group) -> int:
+    """Into how many tensors its units are divided: the layers and directions of a recurrent layer, else 1."""
+    if group.blocks is None:
+        return 1
+    made = [len(where.unit.unique()) for where in group.slices if where.role == "output"]
+    return max(1, group.units // min(made, default=group.units))

@@ -7,6 +7,7 @@ parameters, buffers are written back, and what is trained is exactly what ``shri
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -15,10 +16,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from sparsebit.graph.capture import CapturedModule
-from sparsebit.sparse.batch import move
+from sparsebit.sparse.batch import fit
+from sparsebit.sparse.channels import ChannelGroups
+from sparsebit.sparse.channels.labels import Labels
 from sparsebit.sparse.evidence import evaluating
 from sparsebit.sparse.layer_sparser import detach
 from sparsebit.sparse.shrink import ShrinkPlan, shrink_graph
+from sparsebit.sparse.shrink.alive import Alive
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -26,8 +30,8 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 class CompactCall:
     """The shrunk graph, fed from the parameters and buffers of the whole one."""
 
-    def __init__(self, gm: CapturedModule, plan: ShrinkPlan) -> None:
-        self.gm, self.plan = gm, plan
+    def __init__(self, gm: CapturedModule, plan: ShrinkPlan, groups: ChannelGroups) -> None:
+        self.gm, self.plan, self.groups = gm, plan, groups
         self.small = shrink_graph(gm, plan)
         detach(self.small)
 
@@ -45,6 +49,24 @@ class CompactCall:
             if self.plan.changes(name):
                 self._write_back(name, buffer)
         return output
+
+    def snapshot(self) -> CapturedModule:
+        """The shrunk graph with the parameters of this moment, to be looked into."""
+        return shrink_graph(self.gm, self.plan)
+
+    def spread(self, node: str, axis: int, numbers: Tensor) -> Tensor:
+        """Numbers along an axis of a node's small result, in the places of the whole one; 0 elsewhere."""
+        labels = self.groups.trace.values.get(node)
+        flags = self._alive.along(labels, axis % len(labels.shape)) if isinstance(labels, Labels) else None
+        if flags is None:
+            return numbers
+        whole = numbers.new_zeros(len(flags))
+        whole[flags.to(numbers.device)] = numbers
+        return whole
+
+    @functools.cached_property
+    def _alive(self) -> Alive:
+        return Alive(self.groups, self.plan.kept)
 
     def _cut(self, name: str, tensor: Tensor) -> Tensor:
         return self.plan.cut(name, tensor) if self.plan.changes(name) else tensor
@@ -65,15 +87,14 @@ class CompactCall:
             whole.index_copy_(axis, where.to(whole.device), buffer)
 
 
-def compact_where_needed(gm: CapturedModule, plan: ShrinkPlan, example: Call) -> CompactCall | None:
+def compact_where_needed(
+    gm: CapturedModule, plan: ShrinkPlan, groups: ChannelGroups, example: Call
+) -> CompactCall | None:
     """The compact call, or None where the whole model with zeros computes the same on the example inputs."""
     if not plan.index and not plan.columns:
         return None
-    compact = CompactCall(gm, plan)
-    parameter = next(gm.parameters())
-    args, kwargs = pytree.tree_map(
-        lambda value: _like(value, parameter.dtype), move(example, parameter.device)
-    )
+    compact = CompactCall(gm, plan, groups)
+    args, kwargs = fit(example, next(gm.parameters()))
     try:
         with torch.no_grad(), evaluating(gm):
             whole, small = gm(*args, **kwargs), compact(*args, **kwargs)
@@ -81,10 +102,6 @@ def compact_where_needed(gm: CapturedModule, plan: ShrinkPlan, example: Call) ->
         return compact
     pairs = zip(pytree.tree_leaves(whole), pytree.tree_leaves(small), strict=True)
     return None if all(_same(one, other) for one, other in pairs) else compact
-
-
-def _like(value: Any, dtype: torch.dtype) -> Any:
-    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from torch import Tensor
 from torch.fx import GraphModule
 
 from sparsebit.errors import SparsebitError
-from sparsebit.graph.ops import bind
-from sparsebit.sparse.channels.group import Group, Slice
+from sparsebit.graph.ops import OpCall, bind
+from sparsebit.sparse.channels.group import ChannelGroups, Slice
 from sparsebit.sparse.layers import tensors_of
+from sparsebit.sparse.shrink import make_plan
+from sparsebit.sparse.shrink.graph import resize
 
 Kept = Mapping[str, Tensor]  # group name -> bool [units]
 
 
 class ChoiceCost:
-    """Costs of a graph for any choice of units, exact wherever a weight is multiplied.
+    """Costs of a graph for any choice of units: exact, from the sizes that are left."""
 
-    A product of two activations (attention) is scaled by the part of the units that its operands keep.
-    """
+    def __init__(self, gm: GraphModule, groups: ChannelGroups) -> None:
+        """Look at the graph once; ``params`` and ``macs`` then take microseconds a tensor.
 
-    def __init__(self, gm: GraphModule, groups: Sequence[Group]) -> None:
-        """Look at the graph once; ``params`` and ``macs`` then take microseconds a tensor."""
+        Products of two activations (attention) take a plan more.
+        """
+        self.gm, self.groups = gm, groups
         tensors = tensors_of(gm)
         first: dict[int, str] = {}
         self.alias = {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
         self.shapes = {name: tuple(tensors[name].shape) for name in dict.fromkeys(self.alias.values())}
         self.parameters = [self.alias[name] for name, _ in gm.named_parameters()]
         self.slices: dict[str, list[tuple[str, Slice]]] = {}
-        carried: dict[str, list[str]] = {}
         for group in groups:
             for where in group.slices:
                 self.slices.setdefault(self.alias[where.tensor], []).append((group.name, where))
-            for node in group.nodes:
-                carried.setdefault(node, []).append(group.name)
         self.weighted: list[tuple[int, tuple[str, ...]]] = []  # macs, weights they come from
-        self.free: list[tuple[int, tuple[str, ...]]] = []  # macs, groups of the operands
+        self.free: list[tuple[int, OpCall]] = []  # macs of products of activations
         self.shapes_known = True
         for node in gm.graph.nodes:
             call = bind(gm, node) if node.op.startswith("call_") else None
@@ -56,8 +56,7 @@ class ChoiceCost:
             if weights:
                 self.weighted.append((macs, weights))
             else:
-                names = [name for source in node.all_input_nodes for name in carried.get(source.name, ())]
-                self.free.append((macs, tuple(dict.fromkeys(names))))
+                self.free.append((macs, call))
 
     def params(self, kept: Kept) -> int:
         """Parameter elements that are left, shared ones once."""
@@ -67,18 +66,28 @@ class ChoiceCost:
         """Multiply-accumulates that are left, at the sizes of the example inputs."""
         if not self.shapes_known:
             raise SparsebitError(
-                "multiply-accumulates follow from shapes, and none are recorded",
+                "multiply-accumulates depend on the sizes of the inputs, and none are known",
                 hint="give SparseModel example_inputs",
             )
         total = 0.0
         for macs, weights in self.weighted:
             before = sum(math.prod(self.shapes[name]) for name in weights)
             total += macs * sum(self._size(name, kept) for name in weights) / before
-        for macs, groups in self.free:
-            total += macs * math.prod(
-                float(kept[name].float().mean()) if name in kept else 1.0 for name in groups
-            )
-        return round(total)
+        return round(total) + self._free_macs(kept)
+
+    def _free_macs(self, kept: Kept) -> int:
+        if not self.free or all(bool(flags.all()) for flags in kept.values()):
+            return sum(macs for macs, _ in self.free)
+        sizes = make_plan(self.gm, self.groups, kept).sizes
+        nodes = [node for node in self.gm.graph.nodes if node.name in sizes]
+        before = [node.meta["value"] for node in nodes]
+        try:
+            for node in nodes:
+                resize(node, sizes[node.name])
+            return sum(call.macs for _, call in self.free)
+        finally:
+            for node, value in zip(nodes, before, strict=True):
+                node.meta["value"] = value
 
     def _size(self, tensor: str, kept: Kept) -> int:
         shape = [float(size) for size in self.shapes[tensor]]

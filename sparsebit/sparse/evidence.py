@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from sparsebit.errors import CaptureError
 from sparsebit.progress import progress
-from sparsebit.sparse.activations import Activations
+from sparsebit.sparse.activations import Activations, Compact
 from sparsebit.sparse.batch import Batch, DataError, Loss
 from sparsebit.sparse.gradients import Gradients, Totals
 from sparsebit.sparse.layers import WeightedLayer
@@ -31,6 +31,7 @@ def gather(
     *,
     samples: int = 1,
     seed: int = 0,
+    compact: Compact | None = None,
 ) -> Evidence:
     """Everything in ``needs``, averaged over the batches. The model's weights, statistics and mode stay as they are.
 
@@ -43,10 +44,11 @@ def gather(
         loss: see ``Batch``; without one, the output must hold a loss of its own.
         samples: random signs a batch, for the diagonal of the Hessian.
         seed: of those signs.
+        compact: what to run instead of ``gm``, where something is gone already and zeros are not the same.
     """
     names = dict.fromkeys([*(layer.tensor for layer in layers), *extra])
-    gradients = Gradients(gm, list(names), needs & GRADIENTS, samples, seed)
-    activations = Activations(gm, layers, needs & ACTIVATIONS)
+    gradients = Gradients(gm, list(names), needs & GRADIENTS, samples, seed, compact)
+    activations = Activations(gm, layers, needs & ACTIVATIONS, compact)
     count = 0
     device = next((tensor.device for tensor in gm.parameters()), None)
     with evaluating(gm):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.sparse.batch import Batch, Loss
+from sparsebit.sparse.batch import Batch, DataError, Loss
 from sparsebit.sparse.sparsers import Need
 
 Totals = dict[Need, dict[str, Tensor]]
@@ -21,9 +22,15 @@ class Gradients:
     """Sums over batches of what is derived from gradients."""
 
     def __init__(
-        self, gm: GraphModule, names: list[str], needs: frozenset[Need], samples: int, seed: int
+        self,
+        gm: GraphModule,
+        names: list[str],
+        needs: frozenset[Need],
+        samples: int,
+        seed: int,
+        call: Callable[..., Any] | None = None,
     ) -> None:
-        self.gm, self.needs, self.samples, self.seed = gm, needs, samples, seed
+        self.call, self.needs, self.samples, self.seed = call or gm, needs, samples, seed
         self.tensors = {name: fetch_tensor(gm, name) for name in names} if needs else {}
         self.sums: Totals = {
             need: {
@@ -44,9 +51,15 @@ class Gradients:
             # the fused kernels of attention cannot be differentiated twice
             kernels = sdpa_kernel(SDPBackend.MATH) if second else contextlib.nullcontext()
             with torch.enable_grad(), kernels:
-                value = batch.measure(self.gm(*batch.args, **batch.kwargs), loss)
+                value = batch.measure(self.call(*batch.args, **batch.kwargs), loss)
                 gradients = torch.autograd.grad(value, wanted, create_graph=second, allow_unused=True)
                 self._add(gradients)
+        except NotImplementedError as error:
+            raise DataError(
+                "an operator of this model cannot be differentiated twice",
+                got=str(error).partition("\n")[0],
+                hint="choose a criterion that needs gradients once: taylor, fisher or gradient_weight",
+            ) from error
         finally:
             for tensor, flag in zip(wanted, before, strict=True):
                 tensor.requires_grad_(flag)

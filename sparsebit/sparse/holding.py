@@ -17,10 +17,21 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.succession import follow_parameters
 
 _MASKS: Any = WeakTensorKeyDictionary()  # tensor -> its mask, for as long as the tensor lives
 _HOOKED: Any = WeakTensorKeyDictionary()  # parameter -> handle of its gradient hook
 _watching = False
+
+
+def _carry(old: Tensor, new: Tensor) -> None:
+    """A parameter that takes the place of a held one is held alike."""
+    mask = _MASKS.get(old)
+    if mask is not None and new.shape == mask.shape:
+        hold(new, mask.to(new.device))
+
+
+follow_parameters(_carry)
 
 
 class MaskError(SparsebitError):
@@ -30,7 +41,8 @@ class MaskError(SparsebitError):
 def hold(tensor: Tensor, mask: Tensor) -> None:
     """Set ``tensor`` to zero where ``mask`` (bool, same shape) is False, now and after every optimizer step.
 
-    A new mask takes the place of an old one. Copies of a parameter are not held: see ``hold_zeros``.
+    A new mask takes the place of an old one. Quantizing or folding takes the mask along; a plain copy of a parameter is
+    not held: see ``hold_zeros``.
 
     Example:
         >>> weight = nn.Parameter(torch.ones(3))

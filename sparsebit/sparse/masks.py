@@ -36,7 +36,7 @@ def keep_highest(scores: Tensor, removed: int) -> Tensor:
         >>> keep_highest(torch.tensor([2.0, 1.0, 1.0, 1.0]), 2)
         tensor([ True, False, False,  True])
     """
-    flat = _finite(scores).flatten()
+    flat = without_nan(scores).flatten()
     if removed <= 0:
         return torch.ones_like(scores, dtype=torch.bool)
     if removed >= flat.numel():
@@ -68,7 +68,7 @@ def keep_n_of_m(scores: Tensor, n: int, m: int, axis: int) -> Tensor:
         >>> keep_n_of_m(torch.tensor([[1.0, 4.0, 3.0, 2.0, 9.0]]), 2, 4, axis=1)
         tensor([[False,  True,  True, False,  True]])
     """
-    rows = _finite(scores).movedim(axis, -1)
+    rows = without_nan(scores).movedim(axis, -1)
     size = rows.shape[-1]
     padded = torch.nn.functional.pad(rows, (0, -size % m), value=-math.inf)
     runs = padded.reshape(*rows.shape[:-1], -1, m)
@@ -118,10 +118,12 @@ class Blocks(NamedTuple):
         return tensor.permute(self._order()).reshape(self.shape[self.axes[0]], -1)
 
 
-def _finite(scores: Tensor) -> Tensor:
+def without_nan(scores: Tensor, where: str | None = None) -> Tensor:
+    """The scores themselves, which must be numbers to be put in order."""
     if bool(scores.isnan().any()):
         raise ScoreError(
             "some scores are not numbers",
+            where=where,
             got=f"{int(scores.isnan().sum())} NaN among {scores.numel()}",
             hint="look at the weights, the data and the loss; a float16 model may have overflowed",
         )

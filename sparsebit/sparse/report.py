@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
+from sparsebit.above import in_notebook
+from sparsebit.sparse.budget import Reached
 from sparsebit.sparse.pruner import ReportRow
 
 
@@ -23,6 +25,9 @@ class SparseReport:
     params_after: int  # without the zeros
     macs_before: int | None = None
     macs_after: int | None = None
+    reached: Reached | None = None  # what SPARSER.TARGET came to, when this object chose for one
+
+    _repr_html_ = in_notebook
 
     @property
     def whole(self) -> tuple[ReportRow, ...]:
@@ -55,5 +60,7 @@ class SparseReport:
         if self.macs_before and self.macs_after is not None:
             gone = 1 - self.macs_after / self.macs_before
             text += f"; {self.macs_before:,} MACs, {self.macs_after:,} left ({gone:.1%} gone)"
+        if self.reached is not None and (self.reached.target == "latency" or not self.reached.met):
+            text += f"\n{self.reached}"
         lines = [f"  {row.name}: {row.note}" for row in self.whole]
         return "\n".join([text, *(["stayed whole:", *lines] if lines else [])])

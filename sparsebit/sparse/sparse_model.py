@@ -10,17 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebit.above import call_above
-from sparsebit.config.sconfig import SConfig, parse_sconfig
+from sparsebit.above import call_above, in_notebook
+from sparsebit.config import SConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.digest import graph_digest
 from sparsebit.graph.ops import op_name
-from sparsebit.sparse.batch import DataError, Loss, move
+from sparsebit.sparse.batch import DataError, Loss, fit
 from sparsebit.sparse.channel_pruner import ChannelPruner
 from sparsebit.sparse.channels import ChannelGroups
-from sparsebit.sparse.compact import CompactCall, compact_where_needed
+from sparsebit.sparse.compact import Call, CompactCall, compact_where_needed
 from sparsebit.sparse.evidence import Evidence, gather
+from sparsebit.sparse.guess_inputs import guess_inputs
 from sparsebit.sparse.holding import hold, release
 from sparsebit.sparse.layer_sparser import LayerSparser, attach, detach
 from sparsebit.sparse.layers import find_layers, tensors_of
@@ -28,8 +29,10 @@ from sparsebit.sparse.mask_store import MaskStore
 from sparsebit.sparse.origin import Form, Origin, describe_example
 from sparsebit.sparse.pruner import Latency, Pruner
 from sparsebit.sparse.report import SparseReport
+from sparsebit.sparse.runtime_clock import RuntimeClock
 from sparsebit.sparse.schedule import make_schedule
 from sparsebit.sparse.shrink import ShrinkPlan, make_plan, shrink_graph, shrink_module
+from sparsebit.sparse.sparse_config import parse_sconfig
 from sparsebit.sparse.sparsers import ACTIVATIONS
 from sparsebit.sparse.weight_pruner import WeightPruner
 
@@ -43,7 +46,7 @@ class SparseModel(nn.Module):
         model: any ``nn.Module``; it is copied and stays as it is. Build the optimizer from this object's parameters.
         config: what ``parse_sconfig`` gives, or anything it takes.
         example_inputs: positional inputs to record the model with; a lone tensor is taken as one argument. Without
-            any the model is traced symbolically, which is enough to make zeros but not to remove channels.
+            any the model is traced symbolically to make zeros, and recorded on guessed inputs to remove channels.
         example_kwargs: keyword inputs to record it with.
         match: whether a pattern of the config that matches no layer is an error.
 
@@ -61,6 +64,8 @@ class SparseModel(nn.Module):
 
     accepts_loss_kwargs = False  # transformers' Trainer would add arguments of its own to those of the model
 
+    _repr_html_ = in_notebook
+
     def __init__(
         self,
         model: nn.Module,
@@ -77,6 +82,9 @@ class SparseModel(nn.Module):
             original  # shares its parameters with the graph: not a submodule of its own
         )
         self._examples = _as_call(example_inputs, example_kwargs)
+        self._sizes_known = any(self._examples)
+        if self.cfg.SPARSER.TYPE == "structured" and not self._sizes_known:
+            self._examples = guess_inputs(original, self.cfg.SKIP_TRACE_MODULES), {}
         self.model = capture(original, *self._examples, skip=self.cfg.SKIP_TRACE_MODULES)
         self.schedule = make_schedule(self.cfg.SCHEDULE)
         self._find(None)
@@ -100,6 +108,8 @@ class SparseModel(nn.Module):
         attach(self.model, layers, self.sparsers)
         kind = ChannelPruner if self.cfg.SPARSER.TYPE == "structured" else WeightPruner
         self._pruner: Pruner = kind(self.model, self.cfg, layers, self.sparsers)
+        if isinstance(self._pruner, ChannelPruner):
+            self._pruner.cost.shapes_known &= self._sizes_known
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own call, as if what is gone were not there.
@@ -128,7 +138,8 @@ class SparseModel(nn.Module):
                 the first is, and the rest goes to the loss; a mapping is keyword arguments. Without data, the inputs
                 seen since ``prepare_calibration``.
             loss: called as ``loss(output, *rest)``; without one the output must hold a ``loss``.
-            latency: seconds that a model takes, for ``SPARSER.TARGET: latency``.
+            latency: seconds that a model takes, for ``SPARSER.TARGET: latency``; by default those of the example inputs
+                in ONNX Runtime, on one thread.
 
         What went before stays gone: a smaller ratio than last time brings nothing back.
         """
@@ -209,6 +220,7 @@ class SparseModel(nn.Module):
             params_after=cost.params(flags),
             macs_before=cost.macs({}) if cost.shapes_known else None,
             macs_after=cost.macs(flags) if cost.shapes_known else None,
+            reached=self._pruner.reached,
         )
 
     # -- taking away -------------------------------------------------------------------------------------------
@@ -233,10 +245,12 @@ class SparseModel(nn.Module):
         small: nn.Module
         if not isinstance(self._pruner, ChannelPruner):
             small = copy.deepcopy(self.model if form == "graph" else original)
+            for name, mask in self._pruner.tensor_masks(kept).items():
+                hold(small.get_parameter(name), mask.to(self.device))
         else:
             plan = make_plan(self.model, self._pruner.groups, kept)
             graph = shrink_graph(self.model, plan)
-            args, kwargs = move(self._examples, self.device)
+            args, kwargs = self._fitting_examples()
             small = graph if form == "graph" else shrink_module(original, plan, graph, args, kwargs)
         detach(small)
         small.__dict__["shrunk_from"] = self.origin(kept, form)
@@ -245,7 +259,7 @@ class SparseModel(nn.Module):
     def origin(self, kept: Mapping[str, Tensor] | None = None, form: Form = "graph") -> Origin:
         """What it takes, beside the weights, to make this model again from the original class."""
         flags = self._kept() if kept is None else {name: flag.clone() for name, flag in kept.items()}
-        example = describe_example(*self._examples)
+        example = describe_example(*self._examples) if self._sizes_known else None
         return Origin(self.cfg.to_dict(), graph_digest(self.model), flags, example, form)
 
     def export_onnx(
@@ -306,13 +320,6 @@ class SparseModel(nn.Module):
             )
         return found
 
-    def to(self, *args: Any, **kwargs: Any) -> SparseModel:
-        """As ``nn.Module.to``; the device ``auto`` of a config is a GPU when there is one."""
-        if args and args[0] == "auto":
-            args = ("cuda" if torch.cuda.is_available() else "cpu", *args[1:])
-        super().to(*args, **kwargs)
-        return self
-
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseModel:
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
@@ -327,6 +334,12 @@ class SparseModel(nn.Module):
 
     def _kept(self) -> dict[str, Tensor]:
         return {name: flags.cpu().clone() for name, flags in self.masks.items()}
+
+    def _fitting_examples(self) -> Call:
+        """The example inputs on the device of the parameters, and in their type."""
+        parameter = next(self.model.parameters(), None)
+        found: Call = self._examples if parameter is None else fit(self._examples, parameter)
+        return found
 
     def _channels(self) -> ChannelPruner:
         if not isinstance(self._pruner, ChannelPruner):
@@ -347,7 +360,7 @@ class SparseModel(nn.Module):
         if not needs:
             return {}
         if data is None and seen and needs <= ACTIVATIONS:
-            return gather(self.model, self._pruner.layers, (), needs, _Calls(seen))
+            return gather(self.model, self._pruner.layers, (), needs, _Calls(seen), compact=self._compact)
         if data is None:
             raise DataError(
                 f"the criterion needs data: {', '.join(sorted(needs))}",
@@ -364,6 +377,7 @@ class SparseModel(nn.Module):
             loss,
             samples=getattr(options, "samples", 1),
             seed=getattr(options, "seed", 0),
+            compact=self._compact,
         )
 
     def _from_training(self) -> Evidence:
@@ -381,6 +395,8 @@ class SparseModel(nn.Module):
         return {"gradient": plain, "gradient_square": squares}
 
     def _prune(self, progress: float, evidence: Evidence, latency: Latency | None) -> None:
+        if latency is None and self.cfg.SPARSER.TARGET == "latency":
+            latency = RuntimeClock(self._fitting_examples() if self._sizes_known else ((), {}))
         kept = self.masks.as_dict()
         self.masks.update(self._pruner.choose(kept, evidence, self.schedule, progress, latency))
         self._hold()
@@ -398,7 +414,7 @@ class SparseModel(nn.Module):
                 with torch.no_grad():
                     tensors[name].masked_fill_(~mask.to(tensors[name].device), 0)
         if isinstance(self._pruner, ChannelPruner):
-            self._compact = compact_where_needed(self.model, self.plan(), self._examples)
+            self._compact = compact_where_needed(self.model, self.plan(), self._pruner.groups, self._examples)
 
 
 def _as_call(inputs: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsebit.config.match import Layer
-from sparsebit.config.sconfig import SConfig, parse_sconfig
+from sparsebit.config.sconfig import SConfig, load_sconfig
 from sparsebit.config.sconfig_names import (
     SPARSER_ALIASES,
     SPARSER_RULES,
@@ -32,22 +32,22 @@ def config(**sparser: Any) -> dict[str, Any]:
 
 def complaint(source: Any, overrides: Any = ()) -> str:
     with pytest.raises(ConfigError) as caught:
-        parse_sconfig(source, overrides)
+        load_sconfig(source, overrides)
     return str(caught.value)
 
 
 def test_one_config_from_every_kind_of_source(tmp_path: Path) -> None:
-    found = parse_sconfig(config())
+    found = load_sconfig(config())
     path = tmp_path / "sconfig.yaml"
     path.write_text(found.to_yaml())
     for source in (path, str(path), found, found.to_dict()):
-        assert parse_sconfig(source) == found
-        assert hash(parse_sconfig(source)) == hash(found)
-    assert parse_sconfig(path).source == str(path)
+        assert load_sconfig(source) == found
+        assert hash(load_sconfig(source)) == hash(found)
+    assert load_sconfig(path).source == str(path)
 
 
 def test_defaults() -> None:
-    found = parse_sconfig(config())
+    found = load_sconfig(config())
     assert (found.SPARSER.ROUND_TO, found.SPARSER.SCOPE, found.SPARSER.TARGET) == (8, "layer", "units")
     assert (found.DEVICE, found.IGNORE, found.SCHEDULE.TYPE) == ("auto", (), "one-shot")
 
@@ -59,21 +59,21 @@ def test_old_spellings(old: str, new: str) -> None:
     data = config(TYPE=old)
     if new == "nm":
         data["SPARSER"].pop("RATIO")
-    assert new == parse_sconfig(data).SPARSER.TYPE
+    assert new == load_sconfig(data).SPARSER.TYPE
 
 
 @pytest.mark.parametrize("text", ["2:4", "[2, 4]", '"2:4"', "2/4"])
 def test_n_of_m_as_people_write_it(text: str, tmp_path: Path) -> None:
     path = tmp_path / "nm.yaml"
     path.write_text(f"SPARSER: {{TYPE: nm, STRATEGY: l1norm, NM: {text}}}")
-    found = parse_sconfig(path)
+    found = load_sconfig(path)
     assert found.SPARSER.NM == (2, 4)
     assert found.layer(["fc"], "linear").ratio == 0.5
 
 
 @pytest.mark.parametrize("value", ["4x4", [4, 4], 4, "4, 4"])
 def test_blocks_as_people_write_them(value: Any) -> None:
-    assert parse_sconfig(config(TYPE="block", BLOCK=value)).SPARSER.BLOCK == (4, 4)
+    assert load_sconfig(config(TYPE="block", BLOCK=value)).SPARSER.BLOCK == (4, 4)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_schedules_that_cannot_be() -> None:
 
 
 def test_overrides_come_last_and_are_named_in_messages() -> None:
-    found = parse_sconfig(config(), ["SPARSER.RATIO=0.25", "SCHEDULE.TYPE=cubic", "SCHEDULE.TIMES=4"])
+    found = load_sconfig(config(), ["SPARSER.RATIO=0.25", "SCHEDULE.TYPE=cubic", "SCHEDULE.TIMES=4"])
     assert (found.SPARSER.RATIO, found.SCHEDULE.TIMES) == (0.25, 4)
     assert complaint(config(), "SPARSER.RATIO=2").startswith(
         "override 'SPARSER.RATIO=2': SPARSER.RATIO: expected"
@@ -157,24 +157,24 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_later_rules_win_and_say_what_was_asked() -> None:
-    found = parse_sconfig(config(SPECIFIC=[{"layer1.*": {"RATIO": 0.3}}, {"op:conv2d": {"ROUND_TO": 4}}]))
+    found = load_sconfig(config(SPECIFIC=[{"layer1.*": {"RATIO": 0.3}}, {"op:conv2d": {"ROUND_TO": 4}}]))
     conv = found.layer(["layer1.0.conv1"], "conv2d")
     assert (conv.ratio, conv.round_to, conv.asked) == (0.3, 4, True)
     assert found.layer(["fc"], "linear") == ("l1norm", 0.5, 8, (2, 4), (4, 4), False)
 
 
 def test_a_pattern_that_matches_nothing_is_an_error() -> None:
-    found = parse_sconfig({**config(SPECIFIC={"layr1.*": {"RATIO": 0.1}}), "IGNORE": ["head"]})
+    found = load_sconfig({**config(SPECIFIC={"layr1.*": {"RATIO": 0.1}}), "IGNORE": ["head"]})
     with pytest.raises(ConfigError) as caught:
         found.require_matched(LAYERS, ["layer1", "fc"])
     assert "SPARSER.SPECIFIC['layr1.*']: no layer matches; the nearest name is 'layer1'" in str(caught.value)
     assert "IGNORE['head']: no module matches" in str(caught.value)
-    parse_sconfig({**config(), "IGNORE": ["layer1*", "fc"]}).require_matched(LAYERS, ["layer1", "fc"])
+    load_sconfig({**config(), "IGNORE": ["layer1*", "fc"]}).require_matched(LAYERS, ["layer1", "fc"])
 
 
 def test_it_cannot_be_changed() -> None:
     with pytest.raises(Exception, match="frozen"):
-        parse_sconfig(config()).SPARSER = None  # type: ignore[misc,assignment]
+        load_sconfig(config()).SPARSER = None  # type: ignore[misc,assignment]
     with pytest.raises(ConfigError, match="RATIO"):
         SConfig(SPARSER={"TYPE": "structured", "STRATEGY": "l1norm"})
 
@@ -191,14 +191,14 @@ def test_what_is_written_reads_as_the_same(
 ) -> None:
     rules = [{pattern: {"RATIO": 0.1, "NM": [1, 4]}} for pattern in patterns]
     data = config(TYPE=kind, RATIO=ratio, ROUND_TO=multiple, SCOPE=scope, SPECIFIC=rules)
-    found = parse_sconfig(data)
-    assert parse_sconfig(found.to_dict()) == found
-    assert found.to_yaml() == parse_sconfig(found.to_dict()).to_yaml()
+    found = load_sconfig(data)
+    assert load_sconfig(found.to_dict()) == found
+    assert found.to_yaml() == load_sconfig(found.to_dict()).to_yaml()
 
 
 @pytest.mark.parametrize("name", sorted(SPARSER_RULES))
 def test_every_criterion_can_be_named(name: str) -> None:
-    assert name == parse_sconfig(config(STRATEGY=name.upper())).SPARSER.STRATEGY
+    assert name == load_sconfig(config(STRATEGY=name.upper())).SPARSER.STRATEGY
 
 
 @pytest.mark.parametrize("alias", sorted(SPARSER_ALIASES))
@@ -209,7 +209,7 @@ def test_every_other_spelling_is_of_a_criterion(alias: str) -> None:
 def test_a_name_of_ones_own() -> None:
     register_sparser_name("test_age", SparserRule(types=("structured",), options=("years",)))
     try:
-        assert parse_sconfig(config(STRATEGY="test_age", OPTIONS={"years": 3})).SPARSER.OPTIONS["years"] == 3
+        assert load_sconfig(config(STRATEGY="test_age", OPTIONS={"years": 3})).SPARSER.OPTIONS["years"] == 3
         assert "TYPE unstructured" in complaint(config(TYPE="unstructured", STRATEGY="test_age"))
     finally:
         SPARSER_RULES.remove("test_age")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparsebit.config.sconfig import parse_sconfig
+from sparsebit.config.sconfig import load_sconfig
 from sparsebit.config.sconfig_schema import PLACE, make_sconfig_schema, sconfig_schema_text
 from tests.config import test_schema
 
@@ -54,7 +54,7 @@ def test_every_reference_leads_somewhere(schema: dict[str, Any]) -> None:
 def test_what_loads_is_not_marked(changes: dict[str, Any]) -> None:
     data = {"SPARSER": {**SPARSER, **changes}, "IGNORE": ["fc"]}
     assert marked(data) == []
-    assert marked(parse_sconfig(data).to_dict()) == []
+    assert marked(load_sconfig(data).to_dict()) == []
 
 
 @pytest.mark.parametrize(

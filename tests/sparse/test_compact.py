@@ -11,7 +11,10 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from sparsebit.graph import CapturedModule
 from sparsebit.sparse import SparseModel
+from sparsebit.sparse.evidence import gather
+from sparsebit.sparse.layers import find_layers
 from tests.sparse.nets import images, residual
 from tests.sparse.zoo import STRUCTURES
 
@@ -91,3 +94,26 @@ def test_the_whole_model_is_called_where_zeros_do() -> None:
     assert with_norm._compact is None  # nothing is gone yet
     with_norm.calc_params()
     assert with_norm._compact is not None
+
+
+@pytest.mark.parametrize("strategy", ["taylor", "fisher", "taylor2", "wanda", "hrank"])
+def test_evidence_halfway_is_that_of_the_smaller_model(strategy: str) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(8, 4, dtype=torch.float64), torch.arange(8) % 2
+    config = {"SPARSER": {**HALF["SPARSER"], "STRATEGY": strategy}}
+    smodel = SparseModel(Normed().double().eval(), config, x)
+    smodel.calc_params([(x, y)], nn.functional.cross_entropy)
+    assert smodel._compact is not None
+    small, plan = smodel.shrink(), smodel.plan()
+    assert isinstance(small, CapturedModule)
+    needs, extra = smodel._pruner.needs, smodel._pruner.extra_tensors
+    got = smodel._gather([(x, y)], nn.functional.cross_entropy)
+    want = gather(small, find_layers(small), extra, needs, [(x, y)], nn.functional.cross_entropy)
+    for need in needs:
+        for name, expected in want[need].items():
+            found = got[need][name]
+            if need == "feature_rank":  # one a row
+                rows = plan.index.get(name, {}).get(0, torch.arange(len(found)))
+                assert torch.equal(found[rows], expected), name
+            else:
+                assert torch.allclose(plan.cut(name, found), expected), (need, name)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparsebit.config.nested import leaves
-from sparsebit.config.sconfig import parse_sconfig
+from sparsebit.config.sconfig import load_sconfig
 from sparsebit.config.yaml_file import read_yaml
 from sparsebit.sparse.sparsers import SPARSERS
 from sparsebit.sparse.sparsers.base import Need
@@ -21,13 +21,13 @@ TEXT = PAGE.read_text()
 def test_the_files_load(block: str) -> None:
     data = read_yaml(block, PAGE.name)
     assert isinstance(data, dict)
-    parse_sconfig(data)
+    load_sconfig(data)
 
 
 def test_every_key_is_in_the_table() -> None:
     table = TEXT.partition("| Key |")[2].partition("\n\n")[0]
     named = set(re.findall(r"`([A-Z_.]+)`", table))
-    config = parse_sconfig({"SPARSER": {"TYPE": "structured", "STRATEGY": "random", "RATIO": 0.5}})
+    config = load_sconfig({"SPARSER": {"TYPE": "structured", "STRATEGY": "random", "RATIO": 0.5}})
     assert {key for key, _ in leaves(config.to_dict())} | {"SPARSER.OPTIONS"} <= named
 
 

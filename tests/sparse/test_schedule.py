@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsebit.config.sconfig import parse_sconfig
+from sparsebit.config.sconfig import load_sconfig
 from sparsebit.sparse.schedule import Schedule, make_schedule
 
 SCHEDULES = st.builds(
@@ -52,5 +52,5 @@ def test_what_stays_whole_stays_whole() -> None:
 def test_from_a_config() -> None:
     sparser = {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}
     section = {"TYPE": "AGP", "START": 3, "EVERY": 2, "TIMES": 4, "INITIAL_RATIO": 0.1}
-    found = make_schedule(parse_sconfig({"SPARSER": sparser, "SCHEDULE": section}).SCHEDULE)
+    found = make_schedule(load_sconfig({"SPARSER": sparser, "SCHEDULE": section}).SCHEDULE)
     assert found == Schedule(kind="cubic", start=3, every=2, times=4, initial=0.1)

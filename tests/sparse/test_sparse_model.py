@@ -81,17 +81,34 @@ def test_a_target_of_latency_asks_the_function() -> None:
         return float(asked[-1])
 
     smodel = make(TARGET="latency", ROUND_TO=1)
-    with pytest.raises(SparsebitError, match="nothing measures it"):
-        smodel.calc_params()
     smodel.calc_params(latency=latency)
     assert 2 < len(asked) <= 10
     assert smodel.report().params_after <= asked[0] / 2
+    reached = smodel.report().reached
+    assert reached is not None and reached.met and reached.before == asked[0]
+
+
+def test_a_target_that_cannot_be_met_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    smodel = make(TARGET="params", RATIO=0.9, MAX_RATIO=0.25)
+    smodel.calc_params()
+    reached = smodel.report().reached
+    assert reached is not None and not reached.met
+    assert reached.after == smodel.report().params_after
+    assert "was asked for, and nothing more can go" in caplog.text
+    assert "was asked for, and nothing more can go" in str(smodel.report())
 
 
 def test_exact_counts_without_rounding() -> None:
     smodel = make(ROUND_TO=1, RATIO=0.25)
     smodel.calc_params()
     assert widths(smodel) == {"stem": 12, "conv1": 18, "fc": 5}
+
+
+def test_a_layer_too_narrow_to_round_says_so() -> None:
+    smodel = make(ROUND_TO=16)
+    smodel.calc_params()
+    assert widths(smodel) == {"stem": 16, "conv1": 16, "fc": 5}
+    assert "stem: no smaller width is a multiple of ROUND_TO, 16" in str(smodel.report())
 
 
 def test_all_layers_together() -> None:
@@ -319,12 +336,6 @@ def test_missing_data_is_told(name: str, told: str) -> None:
         make(STRATEGY=name).calc_params()
 
 
-def test_structure_cannot_be_removed_from_what_has_no_shapes() -> None:
-    config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
-    with pytest.raises(SparsebitError, match="example_inputs"):
-        SparseModel(residual(), config)
-
-
 def test_only_channels_have_groups() -> None:
     with pytest.raises(SparsebitError, match="only whole channels have groups"):
         make(TYPE="unstructured").groups()
@@ -342,8 +353,8 @@ def test_copies_hold_their_own_zeros() -> None:
     assert smodel.sparsers["conv1"].ratio == 0.5
 
 
-def test_to_auto_is_a_device() -> None:
-    assert make().to("auto").device.type in ("cpu", "cuda")
+def test_the_device_of_a_config_is_one() -> None:
+    assert make().to(make().cfg.DEVICE).device.type in ("cpu", "cuda")
     assert make().to(torch.float32).model.conv1.weight.dtype == torch.float32  # type: ignore[union-attr]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -163,12 +163,36 @@ def test_saving_again_replaces(tmp_path: Path) -> None:
     assert torch.equal(load(tmp_path, residual())(images()), smodel(images()))
 
 
-def test_examples_are_described_where_they_are_tensors() -> None:
-    assert describe_example(None, None) is None
-    assert describe_example((torch.zeros(1), 3), None) is None
-    described = describe_example((torch.zeros(1, 2),), {"tokens": torch.zeros(3, dtype=torch.int64)})
-    args, kwargs = example_from(json.loads(json.dumps(described)))
-    assert args[0].shape == (1, 2)
-    assert kwargs is not None
-    assert kwargs["tokens"].dtype == torch.int64
+def test_example_inputs_come_back() -> None:
+    assert describe_example((), {}) is None
     assert example_from(None) == (None, None)
+    given = {"lengths": torch.tensor([3, 1]), "cache": None, "use_cache": False, "mode": {"scale": 0.5}}
+    described = describe_example((torch.ones(1, 2), [torch.zeros(2, 0)], (1,)), given)
+    args, kwargs = example_from(json.loads(json.dumps(described)))
+    assert torch.equal(args[0], torch.zeros(1, 2))  # sizes are enough
+    assert args[1][0].shape == (2, 0) and args[2] == (1,)
+    assert kwargs is not None and torch.equal(kwargs.pop("lengths"), given.pop("lengths"))  # these are not
+    assert kwargs == given
+
+
+def test_example_inputs_that_cannot_be_told_are_asked_for(tmp_path: Path) -> None:
+    class Pair(NamedTuple):
+        left: Tensor
+        right: Tensor
+
+    class Sum(nn.Sequential):
+        def forward(self, pair: Pair) -> Tensor:
+            return super().forward(pair.left + pair.right)
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return Sum(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+
+    pair = Pair(torch.ones(1, 4), torch.ones(1, 4))
+    config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l2norm", "RATIO": 0.5}}
+    smodel = SparseModel(make(), config, example_inputs=(pair,))
+    smodel.calc_params()
+    save(smodel.shrink(), tmp_path)
+    with pytest.raises(ArtifactError, match=r"a Pair among them[\s\S]*pass example_inputs="):
+        load(tmp_path, make())
+    assert torch.equal(load(tmp_path, make(), (pair,))(pair), smodel.shrink()(pair))

@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from sparsebit.above import in_notebook
 from sparsebit.errors import CaptureError, SpecializationWarning
 from sparsebit.graph.capture.failure import explain_failure
 from sparsebit.graph.capture.report import CaptureReport
@@ -59,6 +60,8 @@ class CapturedModule(fx.GraphModule):
     capture_report: CaptureReport
     _mode_conflict: str | None
     _mode_flags: dict[bool, dict[str, bool]]  # for a model with a train() of its own: the modes it sets
+
+    _repr_html_ = in_notebook
 
     def __init__(self, root: nn.Module, graph: fx.Graph, class_name: str = "CapturedModule") -> None:
         # GraphModule would keep only what the graph mentions; the state dict must stay the original's

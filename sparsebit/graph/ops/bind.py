@@ -14,6 +14,8 @@ from sparsebit.graph.ops.lookup import Found, resolve
 from sparsebit.graph.ops.spec import OpCall, OpSpec, Signature, parse_signature
 from sparsebit.graph.value import TensorInfo
 
+_NOTHING = object()
+
 # what many torch functions accept beside their own names
 _SYNONYMS = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
 
@@ -103,8 +105,8 @@ def _held_by(module: nn.Module, path: str, spec: OpSpec, given: dict[str, object
     held: dict[str, object] = {}
     for name in spec.parameters:
         attribute = spec.attributes.get(name, name)
-        if name not in given and hasattr(module, attribute):
-            value = getattr(module, attribute)
+        value = getattr(module, attribute, _NOTHING) if name not in given else _NOTHING
+        if value is not _NOTHING:
             held[name] = f"{path}.{attribute}" if isinstance(value, Tensor) else value
     return held
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch.fx import GraphModule, Node
 
+from sparsebit.above import in_notebook
 from sparsebit.graph.ops.bind import bind
 from sparsebit.graph.ops.estimate import estimate_macs
 from sparsebit.graph.ops.lookup import target_key
@@ -37,6 +38,8 @@ class Coverage:
     known_macs: int | None
     macs: int | None
     unknown: tuple[UnknownOp, ...]
+
+    _repr_html_ = in_notebook
 
     @property
     def node_share(self) -> float:

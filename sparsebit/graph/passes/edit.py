@@ -14,7 +14,10 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from sparsebit.graph.succession import succeed
+
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_TABLES = (dict, list, set)  # of parameters, buffers, children and hooks
 
 
 def inherit_meta(new: Node, old: Node) -> Node:
@@ -50,9 +53,12 @@ def only_input(node: Node) -> Node | None:
 
 
 def copy_module(module: nn.Module) -> nn.Module:
-    """A module of its own that shares parameters, buffers and children with the original."""
-    shared = (*module._parameters.values(), *module._buffers.values(), *module._modules.values())
-    return copy.deepcopy(module, {id(item): item for item in shared if item is not None})
+    """A module of its own that shares parameters, buffers, children and everything else with the original."""
+    own: nn.Module = object.__new__(
+        type(module)
+    )  # copy.copy asks modules that refuse, such as parametrized ones
+    own.__dict__.update({k: copy.copy(v) if isinstance(v, _TABLES) else v for k, v in vars(module).items()})
+    return own
 
 
 def own_module(gm: GraphModule, path: str) -> nn.Module:
@@ -87,7 +93,7 @@ def set_tensor(gm: GraphModule, path: str, value: Tensor, like: Tensor) -> None:
     parent, _, name = path.rpartition(".")
     owner = own_module(gm, parent)
     if isinstance(like, nn.Parameter):
-        setattr(owner, name, nn.Parameter(value, requires_grad=like.requires_grad))
+        setattr(owner, name, succeed(like, nn.Parameter(value, requires_grad=like.requires_grad)))
     elif name in owner._buffers:
         owner._buffers[name] = value
     else:

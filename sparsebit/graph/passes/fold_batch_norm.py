@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
@@ -29,14 +29,16 @@ from sparsebit.graph.passes.why_not_fold import (
     why_not_fold,
     why_not_pair,
 )
+from sparsebit.graph.succession import succeed
 from sparsebit.graph.value import TensorInfo
 
 __all__ = ["fold_batch_norm", "refusals", "why_not_fold"]
 
 
-def fold_batch_norm(gm: GraphModule) -> int:
+def fold_batch_norm(gm: GraphModule, keep: Collection[str] = ()) -> int:
     """Fold every batch norm that folds exactly, into the layer before it or else into the one after it.
 
+    Those whose nodes ``keep`` names are left alone.
     The folded layer is a new one under the old name; the batch norm leaves the graph module. The user's own
     modules and parameters do not change. Numbers are computed in float64 and cast back to the layer's dtype.
 
@@ -49,7 +51,7 @@ def fold_batch_norm(gm: GraphModule) -> int:
     changes = 0
     # another round for conv → bn → bn; and what cannot go up into the layer before goes down into the one
     # after
-    while folded := _fold_all(gm, after=True) or _fold_all(gm, after=False):
+    while folded := _fold_all(gm, keep, after=True) or _fold_all(gm, keep, after=False):
         changes += folded
     if changes:
         gm.recompile()
@@ -65,8 +67,10 @@ def refusals(gm: GraphModule) -> list[Refusal]:
     return after + [refusal for refusal in before if not gone & {refusal.node, *refusal.node.all_input_nodes}]
 
 
-def _pattern(uses: Uses, *, after: bool) -> Pattern:
+def _pattern(uses: Uses, keep: Collection[str] = (), *, after: bool) -> Pattern:
     def check(gm: GraphModule, match: Match) -> str | None:
+        if match["bn"].name in keep:
+            return f"{match['bn'].name} was asked to stay"
         pair = (match["layer"], match["bn"]) if after else (match["bn"], match["layer"])
         return why_not_pair(uses, *pair)
 
@@ -77,8 +81,8 @@ def _pattern(uses: Uses, *, after: bool) -> Pattern:
     return Pattern("fold_batch_norm", ops=ops, check=check)
 
 
-def _fold_all(gm: GraphModule, *, after: bool) -> int:
-    matches, _ = scan(gm, _pattern(Uses(gm), after=after))
+def _fold_all(gm: GraphModule, keep: Collection[str], *, after: bool) -> int:
+    matches, _ = scan(gm, _pattern(Uses(gm), keep, after=after))
     emptied: set[str] = set()
     for match in matches:
         layer, norm = bind(gm, match["layer"]), bind(gm, match["bn"])
@@ -107,7 +111,7 @@ def _refit(layer: OpCall, norm: Affine, rule: Callable[..., tuple[Tensor, Tensor
     weight, bias = weight.to(old_weight.dtype), None if bias is None else bias.to(like.dtype)
     if layer.module is not None:
         module = copy_module(layer.module)
-        module.weight = nn.Parameter(weight, requires_grad=old_weight.requires_grad)
+        module.weight = succeed(old_weight, nn.Parameter(weight, requires_grad=old_weight.requires_grad))
         if bias is not None:
             module.bias = nn.Parameter(bias, requires_grad=like.requires_grad)
         set_module(gm, str(node.target), module)

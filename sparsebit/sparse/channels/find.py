@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.channels.group import ChannelGroups, Group, Slice
+from sparsebit.sparse.channels.labels import Labels
+from sparsebit.sparse.channels.rules.base import why
 from sparsebit.sparse.channels.solve import frozen_classes, live_blocks, reasons, solve
 from sparsebit.sparse.channels.trace import Trace, distinct_layers
 from sparsebit.sparse.channels.walk import trace_labels
+
+Array = np.ndarray
+Classes = dict[int, np.ndarray]  # of every array of labels, by its id
 
 
 def find_groups(gm: GraphModule, *, keep: Sequence[str] = (), whole_heads: bool = True) -> ChannelGroups:
@@ -34,121 +39,155 @@ def find_groups(gm: GraphModule, *, keep: Sequence[str] = (), whole_heads: bool 
         if axis.role == "output" and pattern is not None:
             trace.frozen.append((axis.labels, f"kept by the pattern {pattern!r}"))
     solve(trace)
-    return ChannelGroups(_group(trace), graph_digest(gm), trace)
+    groups = _group(trace)
+    return ChannelGroups((*groups, *_unlabelled(trace, groups)), graph_digest(gm), trace)
+
+
+def _unlabelled(trace: Trace, groups: Sequence[Group]) -> Iterator[Group]:
+    """Layers whose weight is computed by something that cannot be followed: nobody's units, but to be told of."""
+    names = {group.name for group in groups}
+    for name, call in trace.calls.items():
+        weight, value = call.arguments.get(call.spec.weight or ""), trace.values[name]
+        if call.spec.weight_axes is None or call.spec.weight in call.spec.activations:
+            continue
+        if not isinstance(weight, Node) or not isinstance(value, Labels):
+            continue
+        axis = (call.spec.channel_axis or -1) % len(value.shape)
+        layer = str(call.node.meta.get("module_path") or name)
+        if value.shape[axis] > 1 and not any(axis in one.dims for one in value.layers) and layer not in names:
+            reason = _stop_before(trace, weight) or f"the weight of {why(call)} is no parameter"
+            names.add(layer)
+            yield Group(layer, value.shape[axis], None, (), (layer,), (name,), reason)
+
+
+def _stop_before(trace: Trace, node: Node) -> str | None:
+    waiting, seen = [node], {node}
+    while waiting:
+        node = waiting.pop(0)
+        if node.name in trace.stops:
+            return trace.stops[node.name]
+        new = [source for source in node.all_input_nodes if source not in seen]
+        seen.update(new)
+        waiting += new
+    return None
 
 
 def _group(trace: Trace) -> tuple[Group, ...]:
-    roots = trace.roots
-    frozen, why = frozen_classes(trace), reasons(trace)
-    signature, made = _signatures(trace, frozen)
-    blocks = torch.full((trace.sets.size,), -1)
-    for classes, block in live_blocks(trace):
-        signature[classes] = signature[classes].min()  # to be chosen together
-        finer = bool((blocks[classes] < 0).all()) or int(block.max()) > int(blocks[classes].max())
-        blocks[classes] = block if finer else blocks[classes]
+    # arrays of numpy from here on: there are many short ones, and torch takes microseconds for each
+    roots = trace.roots.numpy()
+    classes: Classes = {id(axis.labels): roots[axis.labels.numpy()] for axis in trace.axes.values()}
+    frozen, stopped = frozen_classes(trace).numpy(), reasons(trace)
+    signature, made = _signatures(trace, classes, frozen)
+    blocks = np.full(trace.sets.size, -1)
+    for found, block in live_blocks(trace):
+        at, number = found.numpy(), block.numpy()
+        signature[at] = signature[at].min()  # to be chosen together
+        finer = bool((blocks[at] < 0).all()) or number.max() > blocks[at].max()
+        blocks[at] = number if finer else blocks[at]
     keys: dict[int, int] = {}
-    group_of = torch.full((trace.sets.size,), -1)
     for axis in trace.axes.values():  # in the order of the graph
-        if axis.role != "output":
-            continue
-        classes = roots[axis.labels]
-        for key in dict.fromkeys(signature[classes[made[classes]]].tolist()):
-            keys.setdefault(key, len(keys))
-    owners = torch.nonzero(made).reshape(-1)
+        if axis.role == "output":
+            mine = classes[id(axis.labels)]
+            for key in _in_order(signature[mine[made[mine]]]):
+                keys.setdefault(key, len(keys))
+    group_of = np.full(trace.sets.size, -1)
+    owners = made.nonzero()[0]
     if len(owners):
-        values, inverse = torch.unique(signature[owners], return_inverse=True)
-        numbers = torch.tensor([keys[value] for value in values.tolist()])
-        group_of[owners] = numbers[inverse]
-    unit_of = _number_units(trace, group_of, len(keys))
-    return _build(trace, group_of, unit_of, len(keys), blocks, frozen, why)
+        values, inverse = np.unique(signature[owners], return_inverse=True)
+        group_of[owners] = np.array([keys[value] for value in values.tolist()])[inverse]
+    unit_of = _number_units(trace, classes, group_of, len(keys))
+    return _build(trace, classes, group_of, unit_of, len(keys), blocks, stopped)
 
 
-def _signatures(trace: Trace, frozen: Tensor) -> tuple[Tensor, Tensor]:
+def _signatures(trace: Trace, classes: Classes, frozen: Array) -> tuple[Array, Array]:
     """int64 [labels] equal for classes that live in the same places, and which classes any layer makes."""
     generator = np.random.default_rng(0)
-    signature = torch.zeros(trace.sets.size, dtype=torch.int64)
-    made = torch.zeros(trace.sets.size, dtype=torch.bool)
-    used = torch.zeros(trace.sets.size, dtype=torch.bool)
-
-    arrays = {id(axis.labels): axis.labels for axis in trace.axes.values()}
-    arrays |= {key: layer.labels.reshape(-1) for key, (layer, _) in distinct_layers(trace.values).items()}
-    classes = {key: _distinct(trace.roots[labels]) for key, labels in arrays.items()}
-    for found in classes.values():
-        signature[found] += int(generator.integers(-(2**62), 2**62))
+    signature = np.zeros(trace.sets.size, dtype=np.int64)
+    made = np.zeros(trace.sets.size, dtype=bool)
+    used = np.zeros(trace.sets.size, dtype=bool)
+    places = dict(classes)
+    roots = trace.roots.numpy()
+    for key, (layer, _) in distinct_layers(trace.values).items():
+        if key not in places:
+            places[key] = roots[layer.labels.numpy().ravel()]
+    for number, found in zip(generator.integers(-(2**62), 2**62, len(places)), places.values(), strict=True):
+        signature[_distinct(found)] += number
     for axis in trace.axes.values():
         if axis.role == "output":
             made[classes[id(axis.labels)]] = True
         if not axis.bare:
             used[classes[id(axis.labels)]] = True
     made &= used | ~frozen  # the rows of a position embedding are nobody's channels
-    signature[frozen] += int(generator.integers(-(2**62), 2**62))
+    signature[frozen] += generator.integers(-(2**62), 2**62)
     return signature, made
 
 
-def _number_units(trace: Trace, group_of: Tensor, groups: int) -> Tensor:
+def _number_units(trace: Trace, classes: Classes, group_of: Array, groups: int) -> Array:
     """The place of every class within its group, in the order in which the layers list them."""
-    listed = [trace.roots[axis.labels] for axis in trace.axes.values() if axis.role == "output"]
-    order = torch.cat(listed) if listed else torch.empty(0, dtype=torch.int64)
-    unique, inverse = torch.unique(order, return_inverse=True)
-    first = torch.full((len(unique),), len(order)).scatter_reduce(
-        0, inverse, torch.arange(len(order)), "amin"
-    )
-    unique = unique[first.argsort()]
+    listed = [classes[id(axis.labels)] for axis in trace.axes.values() if axis.role == "output"]
+    order = np.concatenate(listed) if listed else np.empty(0, dtype=np.int64)
+    first = np.full(len(group_of), len(order))
+    first[order[::-1]] = np.arange(len(order))[
+        ::-1
+    ]  # of several places of one class, the first is written last
+    there = np.zeros(len(order), dtype=bool)
+    there[first[first < len(order)]] = True
+    unique = order[there]
     unique = unique[group_of[unique] >= 0]
-    sorted_by_group = group_of[unique].argsort(stable=True)
-    ranks = torch.empty_like(unique)
-    counts = torch.bincount(group_of[unique], minlength=groups)
-    starts = counts.cumsum(0) - counts
-    ranks[sorted_by_group] = torch.arange(len(unique)) - starts[group_of[unique][sorted_by_group]]
-    unit_of = torch.full((trace.sets.size,), -1)
+    owners = group_of[unique]
+    counts = np.bincount(owners, minlength=groups)
+    by_group = owners.argsort(kind="stable")
+    ranks = np.empty_like(unique)
+    ranks[by_group] = np.arange(len(unique)) - (counts.cumsum() - counts)[owners[by_group]]
+    unit_of = np.full(len(group_of), -1)
     unit_of[unique] = ranks
     return unit_of
 
 
 def _build(
     trace: Trace,
-    group_of: Tensor,
-    unit_of: Tensor,
+    classes: Classes,
+    group_of: Array,
+    unit_of: Array,
     count: int,
-    blocks: Tensor,
-    frozen: Tensor,
-    why: dict[int, str],
+    blocks: Array,
+    stopped: dict[int, str],
 ) -> tuple[Group, ...]:
     slices: list[list[Slice]] = [[] for _ in range(count)]
     producers: list[dict[str, None]] = [{} for _ in range(count)]
     nodes: list[dict[str, None]] = [{} for _ in range(count)]
     parts: dict[int, list[tuple[int, Tensor, Tensor]]] = {}  # arrays of labels are shared by many tensors
     for axis in trace.axes.values():
-        if id(axis.labels) not in parts:
-            classes = trace.roots[axis.labels]
-            owner = group_of[classes]
-            found = [(number, torch.nonzero(owner == number).reshape(-1)) for number in _values(owner)]
-            parts[id(axis.labels)] = [
-                (number, at, unit_of[classes[at]]) for number, at in found if number >= 0
+        key = id(axis.labels)
+        if key not in parts:
+            owner = group_of[classes[key]]
+            found = [(number, (owner == number).nonzero()[0]) for number in _in_order(owner) if number >= 0]
+            parts[key] = [
+                (number, torch.from_numpy(at), torch.from_numpy(unit_of[classes[key][at]]))
+                for number, at in sorted(found, key=lambda pair: pair[0])
             ]
-        for number, index, unit in parts[id(axis.labels)]:
+        for number, index, unit in parts[key]:
             slices[number].append(Slice(axis.tensor, axis.axis, index, unit, axis.role, axis.rows))
             if axis.role == "output":
                 producers[number][axis.layer] = None
+    roots = trace.roots.numpy()
     for layer, names in distinct_layers(trace.values).values():
-        for number in _values(group_of[trace.roots[layer.labels.reshape(-1)]]):
+        for number in _in_order(group_of[roots[layer.labels.numpy().ravel()]]):
             if number >= 0:
                 nodes[number].update(dict.fromkeys(names))
-    classes_of = _classes(group_of, unit_of, count)
     result, used = [], dict[str, int]()
-    for number, classes in enumerate(classes_of):
+    for number, own in enumerate(_classes(group_of, unit_of, count)):
         first = next(iter(producers[number]))
         used[first] = used.get(first, 0) + 1
-        name = first if used[first] == 1 else f"{first}#{used[first]}"
-        reason = next((why[root] for root in classes.tolist() if root in why), None)
-        if reason is None and len(classes) == 1:
+        reason = next((stopped[root] for root in own.tolist() if root in stopped), None)
+        if reason is None and len(own) == 1:
             reason = "it is a single unit"
-        block = blocks[classes]
+        block = blocks[own]
         result.append(
             Group(
-                name=name,
-                units=len(classes),
-                blocks=torch.unique(block, return_inverse=True)[1] if bool((block >= 0).all()) else None,
+                name=first if used[first] == 1 else f"{first}#{used[first]}",
+                units=len(own),
+                blocks=_numbered(block) if bool((block >= 0).all()) else None,
                 slices=tuple(slices[number]),
                 producers=tuple(producers[number]),
                 nodes=tuple(nodes[number]),
@@ -158,25 +197,25 @@ def _build(
     return tuple(result)
 
 
-def _values(numbers: Tensor) -> list[int]:
-    """The different numbers; mostly there is one."""
-    first = numbers[:1].tolist()
-    return first if bool((numbers == numbers[:1]).all()) else torch.unique(numbers).tolist()
+def _in_order(numbers: Array) -> list[int]:
+    """The different numbers, in the order in which they come; mostly there is one."""
+    if len(numbers) and bool((numbers == numbers[0]).all()):
+        return [int(numbers[0])]
+    return list(dict.fromkeys(numbers.tolist()))
 
 
-def _distinct(classes: Tensor) -> Tensor:
+def _distinct(classes: Array) -> Array:
     """Every class once; mostly they ascend."""
-    if bool((classes[1:] > classes[:-1]).all()):
-        return classes
-    unique: Tensor = torch.unique(classes)
-    return unique
+    return classes if bool((classes[1:] > classes[:-1]).all()) else np.unique(classes)
 
 
-def _classes(group_of: Tensor, unit_of: Tensor, count: int) -> list[Tensor]:
+def _numbered(block: Array) -> Tensor:
+    return torch.from_numpy(np.unique(block, return_inverse=True)[1].reshape(-1))
+
+
+def _classes(group_of: Array, unit_of: Array, count: int) -> list[Array]:
     """The classes of every group, in the order of its units."""
-    owned = torch.nonzero(unit_of >= 0).reshape(-1)
-    order = owned[
-        (group_of[owned] * (int(unit_of.max()) + 1 if len(owned) else 1) + unit_of[owned]).argsort()
-    ]
-    sizes = torch.bincount(group_of[owned], minlength=count).tolist()
-    return list(order.split(sizes))
+    owned = (unit_of >= 0).nonzero()[0]
+    order = owned[np.lexsort((unit_of[owned], group_of[owned]))]
+    ends = np.bincount(group_of[owned], minlength=count).cumsum()
+    return np.split(order, ends[:-1]) if count else []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from sparsebit.above import in_notebook
 from sparsebit.errors import GraphError
 
 if TYPE_CHECKING:
@@ -123,6 +124,8 @@ class ChannelGroups(Sequence[Group]):
     groups: tuple[Group, ...]
     hash: str
     trace: Trace = field(repr=False)
+
+    _repr_html_ = in_notebook
 
     def __len__(self) -> int:
         return len(self.groups)

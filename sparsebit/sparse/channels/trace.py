@@ -53,16 +53,26 @@ class Trace:
     frozen: list[tuple[Tensor, str]] = field(default_factory=list)
     notes: list[tuple[int, str]] = field(default_factory=list)
     blocks: list[Blocks] = field(default_factory=list)
+    stops: dict[str, str] = field(default_factory=dict)  # node name -> why nothing is known of its result
     averages: dict[str, Layer] = field(default_factory=dict)  # means whose divisor counts units
     aliases: dict[str, str] = field(default_factory=dict)  # every name of a tensor -> the first
     roots: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     def __post_init__(self) -> None:
         first: dict[int, str] = {}
-        for name, tensor in _named_tensors(self.gm):
+        self._held = dict(_named_tensors(self.gm))
+        for name, tensor in self._held.items():
             self.aliases[name] = first.setdefault(id(tensor), name)
 
     # Parameters and buffers
+
+    def _fetch(self, name: str) -> Tensor:
+        held = self._held.get(name)
+        return held if held is not None else fetch_tensor(self.gm, name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a parameter or buffer, before anything is removed."""
+        return tuple(self._fetch(name).shape)
 
     def canonical(self, name: str) -> str:
         """The first name of a tensor that the model holds under several."""
@@ -75,7 +85,7 @@ class Trace:
         name = self.canonical(name)
         found = self.axes.get((name, axis, 0))
         if found is None:
-            self.shapes[name] = shape = tuple(fetch_tensor(self.gm, name).shape)
+            self.shapes[name] = shape = tuple(self._fetch(name).shape)
             found = Axis(name, axis, self.sets.fresh(shape[axis]), role, layer or name, bare=bare)
         elif not bare and (found.bare or role == "output" != found.role):
             found = Axis(name, axis, found.labels, role, layer or name)
@@ -88,14 +98,14 @@ class Trace:
         if (canonical, axis, 0) in self.axes:
             self.sets.join(self.axis(name, axis, role, layer), labels)
             return
-        self.shapes[canonical] = shape = tuple(fetch_tensor(self.gm, canonical).shape)
+        self.shapes[canonical] = shape = tuple(self._fetch(canonical).shape)
         assert shape[axis] == len(labels), (name, axis, shape, labels.shape)
         self.axes[canonical, axis, 0] = Axis(canonical, axis, labels, role, layer or canonical)
 
     def tie_rows(self, name: str, axis: int, rows: tuple[int, int], labels: Tensor, layer: str) -> None:
         """As ``tie_axis`` with role "input", for some rows of axis 0 only."""
         name = self.canonical(name)
-        self.shapes[name] = tuple(fetch_tensor(self.gm, name).shape)
+        self.shapes[name] = tuple(self._fetch(name).shape)
         if found := self.axes.get((name, axis, 1 + rows[0])):
             self.sets.join(found.labels, labels)
         else:
@@ -103,7 +113,7 @@ class Trace:
 
     def tensor(self, name: str) -> Labels:
         """A parameter or buffer as a value: every axis that is wider than one has labels of its own."""
-        held = fetch_tensor(self.gm, name)
+        held = self._fetch(name)
         parameter = isinstance(held, nn.Parameter)
         role: Role = "state" if not parameter else "output" if held.dim() > 1 else "scale"
         layers = []

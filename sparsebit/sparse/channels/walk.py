@@ -74,6 +74,7 @@ def _rule_for(call: OpCall) -> Rule | None:
 
 def _give_up(trace: Trace, node: Node, reason: str) -> object:
     """Whatever reaches this node stays whole, and its results carry no labels."""
+    trace.stops[node.name] = reason
     for source in node.all_input_nodes:
         trace.freeze(trace.values.get(source.name), reason)
     if node.op == "call_module":  # a rule may have given up halfway

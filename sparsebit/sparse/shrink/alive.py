@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,16 +18,25 @@ class Alive:
 
     def __init__(self, groups: ChannelGroups, kept: Mapping[str, Tensor]) -> None:
         trace = groups.trace
-        self._roots = trace.roots
-        self.flags = torch.ones(trace.sets.size, dtype=torch.bool)  # by class
+        self._roots = trace.roots.numpy()
+        self._flags = np.ones(trace.sets.size, dtype=bool)  # by class
         for name, flags in kept.items():
             group = groups.by_name(name)
             group.check(flags)
             for where in group.slices:
+                if where.role != "output":  # every unit is somebody's output
+                    continue
                 key = (where.tensor, where.axis, 0 if where.rows is None else 1 + where.rows[0])
-                self.flags[trace.roots[trace.axes[key].labels[where.index]]] = flags[where.unit]
+                labels = trace.axes[key].labels.numpy()[where.index.numpy()]
+                self._flags[self._roots[labels]] = flags.numpy()[where.unit.numpy()]
         self._known: dict[tuple[int, int], Tensor | None] = {}
-        self.nothing_goes = bool(self.flags.all())
+        self._shapes: dict[object, tuple[int, ...]] = {}
+        self.nothing_goes = bool(self._flags.all())
+
+    def of(self, labels: Tensor) -> Tensor | None:
+        """bool in the shape of ``labels``: which of them stay; None if all do."""
+        flags = self._flags[self._roots[labels.numpy()]]
+        return None if flags.all() else torch.from_numpy(flags)
 
     def along(self, value: Labels, dim: int) -> Tensor | None:
         """bool [size]: the positions along one dim that stay; None if all do."""
@@ -41,16 +51,22 @@ class Alive:
         """bool along one axis of a layer, or None if all stay; nodes in a row share their layers."""
         key = (id(layer.labels), axis)
         if key not in self._known:
-            flags = self.flags[self._roots[layer.labels]]
+            flags = self.of(layer.labels)
             others = [other for other in range(len(layer.dims)) if other != axis]
-            flags = flags.amax(others) if others else flags
-            self._known[key] = None if bool(flags.all()) else flags
+            flags = flags.amax(others) if others and flags is not None else flags
+            self._known[key] = None if flags is None or bool(flags.all()) else flags
         return self._known[key]
 
     def shape(self, value: Labels) -> tuple[int, ...]:
         """The shape that is left."""
+        key = (value.shape, tuple((id(layer.labels), layer.dims) for layer in value.layers))
+        if key not in self._shapes:
+            self._shapes[key] = self._shape(value)
+        return self._shapes[key]
+
+    def _shape(self, value: Labels) -> tuple[int, ...]:
         shape = list(value.shape)
-        for dim in sorted({dim for layer in value.layers for dim in layer.dims}):
+        for dim in {dim for layer in value.layers for dim in layer.dims}:
             flags = self.along(value, dim)
             if flags is not None:
                 shape[dim] = int(flags.sum())

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sparsebit.graph.ops.spec import OpCall, fetch_tensor
+from sparsebit.errors import GraphError
+from sparsebit.graph.ops.spec import OpCall
 from sparsebit.sparse.channels.labels import Labels
 from sparsebit.sparse.channels.trace import Trace
 from sparsebit.sparse.shrink.alive import Alive
@@ -57,7 +58,7 @@ def _result(call: OpCall, trace: Trace) -> Labels:
 def _size(call: OpCall, attribute: str, trace: Trace, index: Index) -> tuple[int, ...]:
     """The shape that is left of one of the module's own tensors."""
     name = f"{call.node.target}.{attribute}"
-    shape = list(fetch_tensor(trace.gm, name).shape)
+    shape = list(trace.shape(name))
     for axis, where in index.get(trace.canonical(name), {}).items():
         shape[axis] = len(where)
     return tuple(shape)
@@ -77,13 +78,21 @@ def _conv(
 
 
 def _recurrent(call: OpCall, module: nn.RNNBase, trace: Trace, index: Index) -> dict[str, Any]:
-    gates = fetch_tensor(trace.gm, f"{call.node.target}.weight_hh_l0").shape[0] // module.hidden_size
+    gates = trace.shape(f"{call.node.target}.weight_hh_l0")[0] // module.hidden_size
     wanted = {
         "hidden_size": _size(call, "weight_hh_l0", trace, index)[0] // gates,
         "input_size": _size(call, "weight_ih_l0", trace, index)[1],
     }
     if module.proj_size:
         wanted["proj_size"] = _size(call, "weight_hr_l0", trace, index)[0]
+        if wanted["proj_size"] >= wanted["hidden_size"]:
+            raise GraphError(
+                "a projection must stay narrower than the hidden units it projects",
+                where=str(call.node.target),
+                expected=f"more than {wanted['proj_size']} hidden units",
+                got=str(wanted["hidden_size"]),
+                hint="keep more of the hidden units, or fewer of the projected ones",
+            )
     return wanted
 
 

@@ -172,8 +172,8 @@ class Finder:
         name = call.spec.name
         if node.name in self.trace.averages:
             layer = self.trace.averages[node.name]
-            flags = self.alive.flags[self.trace.roots[layer.labels]]
-            if not bool(flags.all()):
+            flags = self.alive.of(layer.labels)
+            if flags is not None:
                 self.edits.append(Edit(node.name, ("scale",), 1.0, float(flags.double().mean())))
         handler = getattr(self, f"_do_{_KINDS.get(name, '')}", None)
         if handler is None:
@@ -187,6 +187,13 @@ class Finder:
         value = self.trace.values[source.name]
         assert isinstance(value, Labels), source
         return value
+
+    def _along(self, value: Labels, dim: int, *given: Any) -> Tensor | None:
+        """The positions along one dim that stay, or None if all do and no number given here has changed."""
+        flags = self.alive.along(value, dim)
+        if flags is None and any(isinstance(item, Node) and item.name in self.numbers for item in given):
+            return torch.ones(value.shape[dim], dtype=torch.bool)
+        return flags
 
     def _do_shape(self, node: Node, call: OpCall) -> None:
         """reshape, view, expand, unflatten and constant fills: the shape that is left."""
@@ -217,13 +224,14 @@ class Finder:
         source, dim = self._input(call), call.arguments.get("dim", 0)
         assert isinstance(dim, int)
         at = dim % len(source.shape)
-        if self.alive.along(source, at) is None:
+        given = call.arguments.get("split_size")
+        if self._along(source, at, *(given if isinstance(given, (tuple, list)) else [given])) is None:
             return
         parts = list(labels_in(self.trace.values[node.name]))
         sizes = [self.alive.shape(part)[at] for part in parts]
         total = sum(sizes)
         if call.spec.name == "split":
-            path, given = self._path(call, "split_size"), call.arguments["split_size"]
+            path = self._path(call, "split_size")
             if isinstance(given, (tuple, list)):
                 for position, (old, new) in enumerate(zip(given, sizes, strict=True)):
                     self._set(node, (*path, position), old, new)
@@ -245,7 +253,8 @@ class Finder:
         source, dim = self._input(call), call.arguments.get("dim", 0)
         assert isinstance(dim, int)
         at = dim % len(source.shape)
-        flags = self.alive.along(source, at)
+        names = ("index", "start", "length", "end")
+        flags = self._along(source, at, *(call.arguments.get(name) for name in names))
         if flags is None:
             return
         if call.spec.name == "select":
@@ -277,7 +286,8 @@ class Finder:
                 continue
             if item is None:
                 continue
-            flags = self.alive.along(value, dim)
+            parts = [item.start, item.stop] if isinstance(item, slice) else [item]
+            flags = self._along(value, dim, *parts)
             here = (*path, position) if isinstance(index, tuple) else path
             if flags is not None and isinstance(item, slice) and item.step in (None, 1):
                 self._bounds(node, (*here, "start"), item.start, flags)
@@ -305,7 +315,7 @@ class Finder:
             return
         path, rank = self._path(call, "pad"), len(result.shape)
         for pair in range(len(amounts) // 2):
-            flags = self.alive.along(result, rank - 1 - pair)
+            flags = self._along(result, rank - 1 - pair, *amounts[2 * pair : 2 * pair + 2])
             left, right = self._old(amounts[2 * pair]), self._old(amounts[2 * pair + 1])
             if flags is not None and (left or right):
                 self._set(node, (*path, 2 * pair), amounts[2 * pair], int(flags[:left].sum()))

@@ -15,6 +15,7 @@ from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.value import TensorInfo
 from sparsebit.sparse.shrink.plan import Edit, ShrinkPlan
 
+_PLAIN = (bool, int, float, str, type(None))
 _PARTS = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set", "training")
 
 
@@ -28,7 +29,7 @@ def shrink_graph(gm: CapturedModule, plan: ShrinkPlan) -> CapturedModule:
     graph = copy.deepcopy(gm.graph, memo)
     nodes = {node.name: node for node in graph.nodes}
     for name, sizes in plan.sizes.items():
-        _resize(nodes[name], sizes)
+        resize(nodes[name], sizes)
     for edit in plan.edits:
         _apply(nodes[edit.node], edit)
     graph.lint()
@@ -41,18 +42,39 @@ def shrink_graph(gm: CapturedModule, plan: ShrinkPlan) -> CapturedModule:
 
 
 def cut_tensors(model: nn.Module, plan: ShrinkPlan) -> dict[int, Any]:
-    """A memo for ``copy.deepcopy`` in which every tensor that shrinks is already copied, in its new size."""
+    """A memo for ``copy.deepcopy`` in which every tensor is already copied, in its new size, and most layers are."""
     memo: dict[int, Any] = {}
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     with torch.no_grad():
         for name, tensor in tensors:
-            if id(tensor) not in memo and plan.changes(name):
-                data = plan.cut(name, tensor.detach()).contiguous()
-                if isinstance(tensor, nn.Parameter):
-                    data = nn.Parameter(data, requires_grad=tensor.requires_grad)
-                memo[id(tensor)] = data
-                memo.setdefault(id(memo), []).append(tensor)  # deepcopy keeps what its memo speaks of alive
+            changes = plan.changes(name)
+            if id(tensor) in memo or not (changes or type(tensor) in (Tensor, nn.Parameter)):
+                continue
+            data = plan.cut(name, tensor.detach()).contiguous() if changes else tensor.detach().clone()
+            if isinstance(tensor, nn.Parameter):
+                data = nn.Parameter(data, requires_grad=tensor.requires_grad)
+            memo[id(tensor)] = data
+            memo.setdefault(id(memo), []).append(tensor)  # deepcopy keeps what its memo speaks of alive
+    for module in model.modules():
+        if type(module).__module__.startswith("torch.nn.modules.") and not module._modules:
+            _copy_layer(module, memo)
     return memo
+
+
+def _copy_layer(module: nn.Module, memo: dict[int, Any]) -> None:
+    """As ``copy.deepcopy`` would: a layer is mostly numbers and empty dicts of hooks, each of which takes it long."""
+    if type(module).__getstate__ is not nn.Module.__getstate__:
+        return
+    state: dict[str, Any] = {}
+    for name, value in module.__getstate__().items():
+        if isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(isinstance(v, int) for v in value)):
+            state[name] = value
+        elif isinstance(value, dict | set) and not value:
+            state[name] = type(value)()
+        else:
+            state[name] = copy.deepcopy(value, memo)
+    memo[id(module)] = twin = module.__new__(type(module))
+    twin.__dict__.update(state)
 
 
 def set_attributes(model: nn.Module, plan: ShrinkPlan) -> None:
@@ -61,6 +83,14 @@ def set_attributes(model: nn.Module, plan: ShrinkPlan) -> None:
         module = model.get_submodule(path)
         for name, value in values.items():
             setattr(module, name, tuple(value) if isinstance(value, list) else value)
+    flatten_recurrent(model)
+
+
+def flatten_recurrent(model: nn.Module) -> None:
+    """Put the weights of recurrent layers next to each other again, as CUDA wants them; nothing elsewhere."""
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()
 
 
 def _apply(node: Node, edit: Edit) -> None:
@@ -112,7 +142,8 @@ def _replaced(value: Any, path: tuple[str | int, ...], new: Any, user: Node) -> 
     return tuple(items) if isinstance(value, tuple) else items
 
 
-def _resize(node: Node, sizes: Any) -> None:
+def resize(node: Node, sizes: Any) -> None:
+    """Write what a plan says of a node's result into its recorded value."""
     old = node.meta.get("value")
     if not _holds_tensors(old):
         node.meta["value"] = tuple(sizes) if isinstance(sizes, list) else sizes

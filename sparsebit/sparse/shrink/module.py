@@ -15,7 +15,7 @@ from torch.fx import Node
 from sparsebit.errors import GraphError
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.ops.spec import place
-from sparsebit.sparse.shrink.graph import cut_tensors
+from sparsebit.sparse.shrink.graph import cut_tensors, flatten_recurrent
 from sparsebit.sparse.shrink.plan import Edit, ShrinkPlan
 
 _COUNTS = re.compile(r"(^|_)(n|num|nb|number)(_|$)|heads$|^nhead$|^groups$")
@@ -63,6 +63,7 @@ def apply_plan(model: nn.Module, plan: ShrinkPlan, attributes: Attributes | None
             for name, value in values.items():
                 if path in modules and hasattr(modules[path], name):
                     setattr(modules[path], name, tuple(value) if isinstance(value, list) else value)
+    flatten_recurrent(shrunk)
     return shrunk
 
 

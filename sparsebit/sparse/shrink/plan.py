@@ -68,12 +68,8 @@ class ShrinkPlan:
                 for part, where in zip(tensor.split(rows), columns, strict=True)
             ]
             tensor = torch.cat(parts)
-        if (
-            axes.keys() == {0, 1} and tensor[0, 0].numel() > 1
-        ):  # kernels: one pass over them is faster than two
-            return tensor[axes[0].to(tensor.device)[:, None], axes[1].to(tensor.device)]
-        for axis, where in axes.items():
-            tensor = tensor.index_select(axis, where.to(tensor.device))
+        for axis in sorted(axes):  # rows first: they are copied whole
+            tensor = tensor.index_select(axis, axes[axis].to(tensor.device))
         return tensor
 
     def changes(self, name: str) -> bool:
@@ -151,12 +147,17 @@ def make_plan(gm: GraphModule, groups: ChannelGroups, kept: Mapping[str, Tensor]
     alive = Alive(groups, kept)
     index: dict[str, dict[int, Tensor]] = {}
     columns: dict[str, list[Tensor]] = {}
+    known: dict[int, tuple[Tensor | None, Tensor | None]] = {}  # arrays of labels are shared by many tensors
     for axis in groups.trace.axes.values():
-        flags = alive.flags[groups.trace.roots[axis.labels]]
+        if id(axis.labels) not in known:
+            flags = alive.of(axis.labels)
+            known[id(axis.labels)] = flags, None if flags is None else torch.nonzero(flags).reshape(-1)
+        flags, where = known[id(axis.labels)]
         if axis.rows is not None:
-            columns.setdefault(axis.tensor, []).append(flags)
-        elif not bool(flags.all()):
-            index.setdefault(axis.tensor, {})[axis.axis] = torch.nonzero(flags).reshape(-1)
+            whole = torch.ones(len(axis.labels), dtype=torch.bool)
+            columns.setdefault(axis.tensor, []).append(whole if flags is None else flags)
+        elif where is not None:
+            index.setdefault(axis.tensor, {})[axis.axis] = where
     grouped = {name: _columns(name, rows) for name, rows in columns.items()}
     trace = groups.trace
     edits, modules, sizes = find_edits(gm, trace, alive, index)

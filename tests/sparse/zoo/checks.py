@@ -18,7 +18,11 @@ from tests.zoo.entry import outputs_of
 
 def captured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> CapturedModule:
     """The graph of a float64 model whose elements are numbered; casts to float32 inside it are lifted."""
-    gm = capture(hide_numbers(model), args, kwargs)
+    return lift_casts(capture(hide_numbers(model), args, kwargs))
+
+
+def lift_casts(gm: CapturedModule) -> CapturedModule:
+    """What the graph casts to float32 is cast to float64."""
 
     def lift(value: object) -> object:
         return torch.float64 if value is torch.float32 else value

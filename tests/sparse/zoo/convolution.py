@@ -482,3 +482,112 @@ def unfold_into_conv(m: Any, x: Tensor) -> Tensor:
 )
 def weight_norm(m: Any, x: Tensor) -> Tensor:
     return m.head(pooled(m.b(F.relu(m.a(x)))))
+
+
+@structure(
+    lambda: {
+        "a": block(3, 12),
+        "t": nn.ConvTranspose2d(12, 24, 3, groups=3),
+        "n": nn.BatchNorm2d(24),
+        "u": nn.ConvTranspose2d(24, 6, 2, stride=2, groups=6),
+        "head": nn.Linear(6, 5),
+    },
+    IMAGE,
+)
+def two_groupings_transposed(m: Any, x: Tensor) -> Tensor:
+    return m.head(pooled(F.relu(m.u(F.relu(m.n(m.t(m.a(x))))))))
+
+
+@structure(
+    lambda: {
+        "a": block(3, 8),
+        "b": block(3, 16),
+        "c": block(24, 24, groups=3),
+        "d": conv(32, 8),
+        "head": nn.Linear(8, 5),
+    },
+    IMAGE,
+    module=False,
+)
+def nested_concat_and_shuffle(m: Any, x: Tensor) -> Tensor:
+    first = m.a(x)
+    x = torch.cat([first, m.b(x)], 1)
+    n, c, h, w = x.shape
+    x = m.c(x).reshape(n, 3, 8, h, w).transpose(1, 2).reshape(n, c, h, w)
+    return m.head(pooled(m.d(torch.cat([x, first], 1))))
+
+
+@structure(
+    lambda: {
+        "a": block(3, 8),
+        "q": conv(8, 4, 1),
+        "k": conv(8, 4, 1),
+        "v": conv(8, 8, 1),
+        "gamma": parameter(1),
+        "head": nn.Linear(8, 5),
+    },
+    IMAGE,
+)
+def attention_over_pixels(m: Any, x: Tensor) -> Tensor:
+    x = m.a(x)
+    b, c, h, w = x.shape
+    q, k, v = (layer(x).view(b, -1, h * w) for layer in (m.q, m.k, m.v))
+    weights = torch.bmm(q.permute(0, 2, 1), k).softmax(-1)
+    return m.head(pooled(m.gamma * torch.bmm(v, weights.permute(0, 2, 1)).view(b, c, h, w) + x))
+
+
+@structure(
+    lambda: {
+        "a": conv(3, 8),
+        "b": conv(3, 8),
+        "f": conv(8, 4, 1),
+        "one": conv(4, 8, 1),
+        "two": conv(4, 8, 1),
+        "head": nn.Linear(8, 5),
+    },
+    IMAGE,
+)
+def selective_kernels(m: Any, x: Tensor) -> Tensor:
+    a, b = m.a(x), m.b(x)
+    z = F.relu(m.f((a + b).mean((2, 3), keepdim=True)))
+    weights = torch.softmax(torch.stack([m.one(z), m.two(z)], 1), 1)
+    return m.head(pooled((torch.stack([a, b], 1) * weights).sum(1)))
+
+
+@structure(lambda: {"a": conv(3, 8), "b": conv(8, 16), "c": conv(8, 8), "head": nn.Linear(8, 5)}, IMAGE)
+def scale_and_shift(m: Any, x: Tensor) -> Tensor:
+    x = m.a(x)
+    scale, shift = m.b(x).mean((2, 3)).chunk(2, -1)
+    return m.head(pooled(m.c(x * (1 + scale[..., None, None]) + shift[..., None, None])))
+
+
+class Blur(nn.Module):
+    """A fixed smoothing of every channel, then a fixed mixture of all: weights that are buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kernel", torch.full((8, 1, 3, 3), 1 / 9))
+        self.register_buffer("mixture", 0.2 * torch.randn(8, 8, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(F.conv2d(x, self.kernel, padding=1, groups=8), self.mixture, padding=1)  # type: ignore[arg-type]
+
+
+@structure(
+    lambda: {"a": block(3, 8), "b": Blur(), "c": conv(8, 6), "head": nn.Linear(6, 5)}, IMAGE, module=False
+)
+def buffers_as_weights(m: Any, x: Tensor) -> Tensor:
+    return m.head(pooled(m.c(F.relu(m.b(m.a(x))))))
+
+
+@structure(
+    lambda: {
+        "a": nn.utils.parametrizations.spectral_norm(conv(3, 8)),
+        "b": conv(8, 8),
+        "head": nn.Linear(8, 5),
+    },
+    IMAGE,
+    frozen={"a": "unknown operator"},
+)
+def spectral_norm(m: Any, x: Tensor) -> Tensor:
+    return m.head(pooled(m.b(F.relu(m.a(x)))))

@@ -18,7 +18,7 @@ from sparsebit.graph.ops import bind, op_name
 from sparsebit.graph.run import Runner
 from tests.zoo.entry import outputs_of
 
-BITS = 22
+BITS = 24
 
 
 @torch.no_grad()

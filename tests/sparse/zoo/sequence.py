@@ -379,3 +379,95 @@ def normalized_and_rms_norm(m: Any, x: Tensor) -> Tensor:
 def cosine_of_two_towers(m: Any, x: Tensor) -> Tensor:
     left, right = F.normalize(m.a(x), dim=-1), F.normalize(m.b(x), dim=-1)
     return m.scale * (left @ right.t())
+
+
+@structure(
+    lambda: {
+        "q": nn.Linear(6, 16),
+        "k": nn.Linear(6, 12),
+        "v": nn.Linear(6, 20),
+        "att": nn.MultiheadAttention(16, 4, kdim=12, vdim=20, batch_first=True),
+        "head": nn.Linear(16, 5),
+    },
+    (2, 5, 6),
+    (2, 7, 6),
+)
+def attention_of_other_widths(m: Any, x: Tensor, y: Tensor) -> Tensor:
+    return m.head(m.att(m.q(x), m.k(y), m.v(y), need_weights=False)[0]).mean(1)
+
+
+@structure(
+    lambda: {
+        "e": nn.Linear(6, 16),
+        "d": nn.TransformerDecoderLayer(16, 4, 32, dropout=0.0, batch_first=True, norm_first=True),
+        "head": nn.Linear(16, 5),
+    },
+    (2, 5, 6),
+    (2, 7, 6),
+)
+def transformer_decoder_layer(m: Any, x: Tensor, y: Tensor) -> Tensor:
+    return m.head(m.d(m.e(x), m.e(y))).mean(1)
+
+
+@structure(
+    lambda: {
+        "q": nn.Linear(8, 32),
+        "k": nn.Linear(8, 16),
+        "v": nn.Linear(8, 16),
+        "o": nn.Linear(32, 8),
+        "head": nn.Linear(8, 5),
+    },
+    (2, 5, 8),
+    module=False,
+)
+def grouped_query_by_expand(m: Any, x: Tensor) -> Tensor:
+    b, n, _ = x.shape
+    q = m.q(x).view(b, n, 8, 4).transpose(1, 2)
+    k, v = (layer(x).view(b, n, 4, 4).transpose(1, 2) for layer in (m.k, m.v))
+    k, v = (each[:, :, None].expand(b, 4, 2, n, 4).reshape(b, 8, n, 4) for each in (k, v))
+    return m.head(m.o((torch.softmax(q @ k.transpose(-1, -2) / 2, -1) @ v).transpose(1, 2).flatten(2))).mean(
+        1
+    )
+
+
+@structure(
+    lambda: {
+        "q": nn.Linear(8, 12),
+        "kv": nn.Linear(8, 8),
+        "o": nn.Linear(12, 8),
+        "head": nn.Linear(8, 5),
+    },
+    (2, 5, 8),
+    module=False,
+)
+def multi_query_fused(m: Any, x: Tensor) -> Tensor:
+    b, n, _ = x.shape
+    q = m.q(x).view(b, n, 3, 4).transpose(1, 2)
+    k, v = m.kv(x).split(4, -1)
+    y = F.scaled_dot_product_attention(q, k[:, None], v[:, None])
+    return m.head(m.o(y.transpose(1, 2).reshape(b, n, 12))).mean(1)
+
+
+@structure(
+    lambda: {
+        "r": nn.LSTM(6, 10, 2, batch_first=True, bidirectional=True, proj_size=4),
+        "head": nn.Linear(32, 5),
+    },
+    (2, 5, 6),
+)
+def projected_stack_and_its_states(m: Any, x: Tensor) -> Tensor:
+    y, (h, c) = m.r(x)
+    return m.head(torch.cat([y[:, -1], h[-1], c[0], c[3]], 1))
+
+
+@structure(
+    lambda: {"one": nn.LSTMCell(6, 10), "two": nn.GRUCell(10, 8), "head": nn.Linear(8, 5)},
+    (4, 2, 6),
+    module=False,
+)
+def cell_on_cell(m: Any, x: Tensor) -> Tensor:
+    h, c, g = x.new_zeros(2, 10), x.new_zeros(2, 10), x.new_zeros(2, 8)
+    for step in range(4):
+        h, c = m.one(x[step], (h, c))
+        g = m.two(h, g)
+    return m.head(g)

@@ -15,7 +15,7 @@ ZERO_STAYS = frozenset(
     | {"sqrt", "square", "sin", "sinh", "asin", "asinh", "atan", "atanh", "tan", "erf", "erfinv", "expm1"}
     | {"log1p", "round", "floor", "ceil", "trunc", "frac", "positive", "nan_to_num", "to", "type_as", "clone"}
     | {"contiguous", "detach", "identity", "tril", "triu", "real", "imag", "conj", "dropout", "drop_path"}
-    | {"feature_dropout", "zero", "deg2rad", "rad2deg", "hardtanh", "as_tensor"}
+    | {"feature_dropout", "zero", "deg2rad", "rad2deg", "as_tensor"}
 )
 ONLY_INPUT = frozenset({"to", "type_as", "bucketize", "bernoulli"})
 
@@ -76,6 +76,9 @@ def _stays_zero(call: OpCall, values: list[Labels]) -> bool:
         return all(zeros) and (len(values) > 1 or all(number == 0 for number in numbers[:1]))
     if name in ("div", "floor_divide"):
         return zeros[0]
+    if name == "hardtanh":
+        low, high = arguments.get("min_val", -1.0), arguments.get("max_val", 1.0)
+        return zeros[0] and all(isinstance(v, (int, float)) for v in (low, high)) and low <= 0 <= high  # type: ignore[operator]
     if name == "pow":
         exponent = arguments.get("exponent")
         return zeros[0] and isinstance(exponent, (int, float)) and exponent > 0

@@ -1,0 +1,100 @@
+"""Latency as a target: measured in ONNX Runtime unless the user says how."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.sparse import SparseModel
+from sparsebit.sparse import runtime_clock as place
+from sparsebit.sparse.runtime_clock import RuntimeClock
+from tests.sparse.nets import residual
+
+LATENCY = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, "TARGET": "latency"}}
+
+
+class Tower(nn.Module):
+    """Wide enough for the products to be what takes the time."""
+
+    def __init__(self, width: int = 768) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, width)
+        self.middle = nn.Linear(width, width)
+        self.last = nn.Linear(width, 8)
+
+    def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
+        y: Tensor = self.last(torch.relu(self.middle(torch.relu(self.first(x)))))
+        return y if scale is None else y * scale
+
+
+def test_half_of_the_time_in_onnx_runtime_is_gone() -> None:
+    pytest.importorskip("onnxruntime")
+    torch.manual_seed(0)
+    kwargs = {"x": torch.randn(32, 64), "scale": torch.ones(8)}
+    smodel = SparseModel(Tower().eval(), LATENCY, example_kwargs=kwargs)
+    smodel.calc_params()
+    report = smodel.report()
+    assert report.reached is not None and report.reached.met
+    assert "latency: " in str(report) and " ms" in str(report)
+    left = report.params_after / report.params_before
+    assert 0.05 < left < 0.9  # noise moves it, but nothing at all and all there is are wrong
+    assert torch.allclose(smodel.shrink()(**kwargs), smodel(**kwargs), atol=1e-5)
+
+
+class Machine:
+    """A clock of its own, on which a call of a model takes a second per parameter, times how busy the machine is."""
+
+    def __init__(self) -> None:
+        self.now, self.busy = 0.0, 1.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def load(self, where: str, model: nn.Module, examples: Any) -> Callable[[], Any]:
+        seconds = float(sum(parameter.numel() for parameter in model.parameters()))
+
+        def call() -> None:
+            self.now += seconds * self.busy
+            self.busy *= 1.02  # ever slower
+
+        return call
+
+
+def test_a_machine_that_slows_down_slows_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    monkeypatch.setattr(place, "call_above", machine.load)
+    monkeypatch.setattr(place, "time", machine)
+    clock = RuntimeClock(((torch.zeros(1),), {}))
+    whole = clock(nn.Linear(8, 8, bias=False))
+    assert clock(nn.Linear(4, 8, bias=False)) / whole == pytest.approx(1 / 2, rel=0.03)
+    assert clock(nn.Linear(2, 8, bias=False)) / whole == pytest.approx(1 / 4, rel=0.03)
+
+
+def test_noise_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def seconds(model: nn.Module) -> float:
+        noise = 1 + 0.3 * float(torch.rand((), generator=generator))
+        return noise * sum(parameter.numel() for parameter in model.parameters())
+
+    smodel = SparseModel(residual(), LATENCY, torch.zeros(1, 3, 8, 8, dtype=torch.float64))
+    smodel.calc_params(latency=seconds)
+    report = smodel.report()
+    assert report.reached is not None and report.reached.met
+    assert 0.2 < report.params_after / report.params_before < 0.65
+
+
+def test_without_the_runtime_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    smodel = SparseModel(residual().float(), LATENCY, torch.zeros(1, 3, 8, 8))
+    with pytest.raises(
+        SparsebitError, match=r"ONNX Runtime.*'onnxruntime'[\s\S]*sparsebit\[onnx\].*latency="
+    ):
+        smodel.calc_params()
