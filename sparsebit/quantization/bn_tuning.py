@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch import Tensor
+from torch.fx import GraphModule, Node
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from sparsebit.config.tensor_spec import Options
 from sparsebit.errors import SparsebitError
-from sparsebit.graph.ops import bind
+from sparsebit.graph.ops import OpCall, bind, op_name
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.graph.passes import fold_batch_norm, remove_dead_nodes, run_passes
+from sparsebit.graph.passes import fold_batch_norm, remove_dead_nodes
+from sparsebit.graph.passes.why_not_fold import tensor_of
+from sparsebit.quantization.algorithms.layers import put_parameter
 from sparsebit.quantization.granularity import spread, to_rows
-from sparsebit.quantization.qmodules import show_inputs
+from sparsebit.quantization.leaves import evaluating
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
+from sparsebit.quantization.quantizers.uniform import Uniform
+from sparsebit.quantization.view import QuantGraph
 
 if TYPE_CHECKING:
     from sparsebit.quantization.quant_model import QuantModel
@@ -66,29 +72,170 @@ def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
         qmodel.eval()
         for name, quantizer in qmodel.quantizers.items():
             quantizer.use_quant = switches[name]
-    fold_tuned(qmodel)
+    fold_quantized(qmodel.model, exact=False)
     qmodel.tuned = True
 
 
-def fold_tuned(qmodel: QuantModel) -> None:
-    """Fold every batch norm that folds, and carry the grids of the weights along."""
-    gm, mode = qmodel.model, qmodel.model.training
-    gm.eval()
-    leaves = {name: m for name, m in gm.named_modules() if isinstance(_quantizer(m), Quantizer)}
-    weights = {name: _weight(module).detach() for name, module in leaves.items()}
-    run_passes(gm, (fold_batch_norm, remove_dead_nodes))
-    for name, before in weights.items():
-        module = gm.get_submodule(name)
-        after, quantizer = _weight(module).detach(), _quantizer(module)
-        if module is leaves[name] or quantizer is None:
+def fold_quantized(gm: QuantGraph, *, exact: bool) -> None:
+    """Fold every batch norm that folds, and carry the grids of the weights along.
+
+    With ``exact`` the function stays what it was, and a batch norm stays where that cannot be: behind a weight with one
+    scale for all channels, before a layer whose codes it would change, or where a negative gamma turns a code over to
+    one that does not exist (-8 of 4 bits). Without it, such grids are found again or clip. A quantizer that looks at
+    more than the grid of a weight, such as DoReFa's tanh, cannot follow: the weight is then put on its grid, and the
+    quantizer becomes a plain one.
+    """
+    with evaluating(gm):
+        held = _held_weights(gm)
+        kept = _stuck(gm, held) if exact else set()
+        for path, quantizer, norm in list(_pairs(gm, held)):
+            if norm.node.name not in kept and quantizer.scale.numel() and not _scales(gm, path, quantizer):
+                _bake(gm, path, quantizer)
+        before = {path: fetch_tensor(gm, path).detach() for path in held}
+        lifted = _lift_weight_quantizers(gm)
+        fold_batch_norm(gm, kept)
+        remove_dead_nodes(gm)
+        for each in lifted:
+            each.put_back(gm)
+        gm.graph.lint()
+        gm.recompile()
+        for path, quantizer in held.items():
+            after = fetch_tensor(gm, path).detach()
+            if after.data_ptr() != before[path].data_ptr() and quantizer.scale.numel():
+                _carry_grid(quantizer, before[path], after)
+
+
+def without_scale(gm: QuantGraph) -> list[str]:
+    """Weights whose quantizers give them one size, and so need the batch norm behind them."""
+    pairs = _pairs(gm, _held_weights(gm))
+    return [q.name for path, q, _ in pairs if q.scale.numel() and not _scales(gm, path, q)]
+
+
+def has_batch_norm(gm: GraphModule) -> bool:
+    """Whether there is one in the graph, as a module or a function."""
+    return any(op_name(gm, node) == "batch_norm" for node in gm.graph.nodes)
+
+
+@dataclass
+class _Lifted:
+    """The node of a weight's quantizer, taken out so that a layer reads the weight itself."""
+
+    node: Node
+    source: Node
+    readers: list[Node]
+
+    def put_back(self, gm: QuantGraph) -> None:
+        behind = self.source
+        while behind.op in ("placeholder", "get_attr") and behind.next.op in ("placeholder", "get_attr"):
+            behind = behind.next
+        with gm.graph.inserting_after(behind):
+            node = gm.graph.create_node("call_module", self.node.target, (self.source,), {}, self.node.name)
+        node.meta = dict(self.node.meta)
+        for reader in self.readers:
+            reader.replace_input_with(self.source, node)
+
+
+def _lift_weight_quantizers(gm: QuantGraph) -> list[_Lifted]:
+    lifted = []
+    for node in list(gm.graph.nodes):
+        module = gm.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(module, Quantizer) and module.side == "W":
+            (source,) = node.all_input_nodes
+            lifted.append(_Lifted(node, source, list(node.users)))
+            node.replace_all_uses_with(source)
+            gm.graph.erase_node(node)
+    return lifted[::-1]  # each is put at one place, so the last one first
+
+
+def _held_weights(gm: QuantGraph) -> dict[str, Quantizer]:
+    """Every quantized weight by the path of its tensor: of a leaf, or read through a node of its own."""
+    found = {}
+    for node in gm.graph.nodes:
+        if node.op == "call_module":
+            module = gm.get_submodule(str(node.target))
+            if isinstance(module, Quantizer) and module.side == "W":
+                found[str(node.all_input_nodes[0].target)] = module
+                continue
+            inner, weight = (getattr(module, name, None) for name in ("weight_quantizer", "weight"))
+            if isinstance(inner, Quantizer) and isinstance(weight, Tensor):
+                found[f"{node.target}.weight"] = inner
+    return found
+
+
+def _pairs(gm: QuantGraph, held: Mapping[str, Quantizer]) -> Iterator[tuple[str, Quantizer, OpCall]]:
+    """Layers with a quantized weight that a batch norm reads, with that batch norm."""
+    for node in gm.graph.nodes:
+        norm = bind(gm, node) if node.op.startswith("call_") else None
+        if norm is None or norm.spec.name != "batch_norm":
             continue
-        # Copied along with the layer, though it belongs to the graph.
-        show_inputs(module, getattr(leaves[name], "input_quantizers", ()))
-        if quantizer.scale.numel():
-            _carry_grid(quantizer, before, after)
-    gm.train(mode)
+        path = _weight_path(gm, norm.activations[0])
+        if path in held:
+            yield path, held[path], norm
 
 
+def _weight_path(gm: QuantGraph, node: Node) -> str:
+    """The path of the weight of a layer, past its quantizer; empty where it has none."""
+    if node.op == "call_module":
+        return f"{node.target}.weight"
+    for source in node.all_input_nodes:
+        module = gm.get_submodule(str(source.target)) if source.op == "call_module" else None
+        if isinstance(module, Quantizer) and module.side == "W":
+            return str(source.all_input_nodes[0].target)
+    return ""
+
+
+def _stuck(gm: QuantGraph, held: Mapping[str, Quantizer]) -> set[str]:
+    """Batch norms that cannot be folded without changing what is computed."""
+    stuck = set()
+    for path, quantizer, norm in _pairs(gm, held):
+        gamma, weight = tensor_of(norm, "weight"), fetch_tensor(gm, path).detach()
+        one_scale = quantizer.rows.kind == "tensor" and len(weight) > 1
+        if one_scale or (gamma is not None and _overturns(quantizer, weight, gamma.detach())):
+            stuck.add(norm.node.name)
+    for node in gm.graph.nodes:
+        call = bind(gm, node) if node.op.startswith("call_") else None
+        if call is not None and call.spec.name == "batch_norm" and len(node.users) == 1:
+            above, below = (_weight_path(gm, n) for n in (call.activations[0], next(iter(node.users))))
+            if above not in held and below in held:
+                stuck.add(node.name)
+    return stuck
+
+
+def _overturns(quantizer: Quantizer, weight: Tensor, gamma: Tensor) -> bool:
+    """Whether a weight at the lowest code would need the one above the highest, as its channel changes sign."""
+    if not quantizer.is_symmetric or not quantizer.scale.numel() or not bool((gamma < 0).any()):
+        return False
+    scale = spread(quantizer.qparams().scale.detach(), weight.shape, quantizer.rows)
+    steps = to_rows((quantizer.snap(weight) / scale).round(), quantizer.rows)
+    qmin = quantizer.qparams().qmin
+    if quantizer.rows.kind != "channel" or len(steps) != len(gamma):
+        return bool((steps == qmin).any())
+    return bool((steps[gamma < 0] == qmin).any())
+
+
+@torch.no_grad()
+def _scales(gm: QuantGraph, path: str, quantizer: Quantizer) -> bool:
+    """Whether a weight of twice the size on a grid of twice the step becomes twice what it was."""
+    weight = fetch_tensor(gm, path).detach()
+    once, scale, zero_point = quantizer.snap(weight), quantizer.scale.detach().clone(), quantizer.zero_point
+    try:
+        quantizer.set_grid(2 * scale, zero_point)
+        return torch.equal(quantizer.snap(2 * weight), 2 * once)
+    finally:
+        quantizer.set_grid(scale, zero_point)
+
+
+@torch.no_grad()
+def _bake(gm: QuantGraph, path: str, quantizer: Quantizer) -> None:
+    """Put a weight on its grid, and let a plain quantizer keep it there."""
+    weight, qparams = fetch_tensor(gm, path), quantizer.qparams()
+    put_parameter(gm, path, quantizer.snap(weight).detach().clone())
+    quantizer.__class__ = Uniform
+    quantizer.spec = replace(quantizer.spec, quantizer="uniform", quantizer_options=Options())
+    quantizer.set_grid(qparams.scale, qparams.zero_point)
+
+
+@torch.no_grad()
 def _carry_grid(quantizer: Quantizer, before: Tensor, after: Tensor) -> None:
     """Scale the grid of each channel as the channel was, and turn it over where the sign changed."""
     old, new = (to_rows(weight.double(), quantizer.rows) for weight in (before, after))
@@ -106,30 +253,20 @@ def _carry_grid(quantizer: Quantizer, before: Tensor, after: Tensor) -> None:
     if not quantizer.is_symmetric:
         zero_point = torch.where(factor < 0, qmin + qmax - zero_point, zero_point)
     magnitude = torch.where(factor == 0, 1.0, factor.abs())  # a gamma of zero leaves a channel of zeros
-    codes = _chosen_codes(quantizer, before)
+    codes = _codes(quantizer, before) * spread(torch.sign(factor), before.shape, quantizer.rows)
     quantizer.set_grid(quantizer.scale * magnitude, zero_point)
-    if codes is not None and isinstance(quantizer, AdaRound):
-        signs = spread(torch.where(factor < 0, -1.0, 1.0), before.shape, quantizer.rows)
-        below = quantizer.steps_of(after)[0].floor()
-        quantizer.up = (codes * signs - below) > 0.5
+    if isinstance(quantizer, AdaRound) and quantizer.up.numel():
+        quantizer.up = (codes - quantizer.steps_of(after)[0].floor()) > 0.5
+    # A weight halfway between two codes may have come down on the other side.
+    tie = _codes(quantizer, after) != codes
+    scale = spread(quantizer.qparams().scale, after.shape, quantizer.rows)
+    after.copy_(torch.where(tie, (codes * scale).to(after.dtype), after))
 
 
-def _chosen_codes(quantizer: Quantizer, weight: Tensor) -> Tensor | None:
-    """The codes that were decided on, counted from the zero point, where rounding is not to the nearest."""
-    if not isinstance(quantizer, AdaRound) or quantizer.up.numel() == 0:
-        return None
-    return quantizer.steps_of(weight)[0].floor() + quantizer.up
-
-
-def _quantizer(module: nn.Module) -> Quantizer | None:
-    found = getattr(module, "weight_quantizer", None)
-    return found if isinstance(found, Quantizer) else None
-
-
-def _weight(module: nn.Module) -> Tensor:
-    weight = module.weight
-    assert isinstance(weight, Tensor)
-    return weight
+def _codes(quantizer: Quantizer, weight: Tensor) -> Tensor:
+    """The codes of a weight, counted from the zero point."""
+    scale = spread(quantizer.qparams().scale.detach(), weight.shape, quantizer.rows)
+    return (quantizer.snap(weight) / scale).round()
 
 
 def statistics_of(gm: GraphModule) -> dict[str, tuple[Tensor, Tensor]]:

@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 import torch.distributed
+import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.run import Runner, RunState
 from sparsebit.progress import progress
+from sparsebit.quantization.observers import CalibrationError
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.stored import Stored
 
@@ -21,8 +23,9 @@ from sparsebit.quantization.stored import Stored
 class Calibration:
     """One round of it: opened by ``prepare_calibration``, fed by the user's own forwards, closed by ``calc_qparams``.
 
-    Observers work while the data streams through, so a plain calibration stores nothing. The inputs are kept
-    beside, on disk when they are many, for a calibration in which each layer is measured behind quantized ones.
+    Observers work while the data streams through, so no activation is stored. The inputs are kept beside, 16 MiB of
+    them in memory and the rest in a temporary folder, for whatever needs them a second time: recovery steps, layers
+    that are measured behind quantized ones, and the check of what is exported.
     """
 
     def __init__(self, gm: GraphModule, quantizers: Mapping[str, Quantizer]) -> None:
@@ -38,6 +41,19 @@ class Calibration:
         self.inputs.append((args, kwargs))
         try:
             yield
+        except CalibrationError as error:
+            self.inputs.pop()
+            names = [] if _is_broken((args, kwargs)) else _broken_tensors(self.gm)
+            if not names:
+                raise
+            raise CalibrationError(
+                f"{names[0]!r} of the model holds NaN or infinity"
+                + (f", and so do {len(names) - 1} more" if len(names) > 1 else ""),
+                row=error.row,
+                where=error.where,
+                got=f"data without any, and {error.message}",
+                hint="load the model again, or train it in float32",
+            ) from None
         except BaseException:
             self.inputs.pop()
             raise
@@ -155,6 +171,21 @@ class Calibration:
                 hint=f"add such data, or leave the operator that reads {first!r} in float: "
                 "A.SPECIFIC {<its name>: [QUANTIZER.DISABLE, true]}",
             )
+
+
+def _is_broken(value: Any) -> bool:
+    tensors = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+    return any(not tensor.isfinite().all() for tensor in tensors if tensor.is_floating_point())
+
+
+def _broken_tensors(gm: GraphModule) -> list[str]:
+    """Parameters and buffers with NaN or infinity; minus infinity in a buffer is how masks are written."""
+    broken = [name for name, parameter in gm.named_parameters() if _is_broken(parameter.detach())]
+    return broken + [
+        name
+        for name, buffer in gm.named_buffers()
+        if buffer.is_floating_point() and bool((buffer.isnan() | (buffer == torch.inf)).any())
+    ]
 
 
 def _of_all_processes(value: Any) -> list[Any]:

@@ -1,7 +1,12 @@
-"""Save and load a quantized model: config, plan, weights and scales; the model's code stays the user's."""
+"""Save and load a quantized model: config, plan, weights and scales; the model's code stays the user's.
+
+Of training, what ``init_QAT`` was told is kept too, with the float model that is distilled from, and of calibration
+what another round of it has to know.
+"""
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,9 +20,10 @@ from sparsebit.errors import GraphError
 from sparsebit.folder import ArtifactError, read_folder, unshared, write_folder
 from sparsebit.graph.digest import graph_digest
 from sparsebit.quantization.algorithms.edits import restore_edits
-from sparsebit.quantization.bn_tuning import fold_tuned
-from sparsebit.quantization.leaves import evaluating
+from sparsebit.quantization.batches import to_device
+from sparsebit.quantization.bn_tuning import fold_quantized
 from sparsebit.quantization.plan import QuantPlan
+from sparsebit.quantization.qat import Distillation
 from sparsebit.quantization.quantizers import Quantizer
 
 if TYPE_CHECKING:
@@ -48,8 +54,17 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str]) -> None:
         "fake_fused": sorted(name for name, quantizer in quantizers.items() if quantizer.fake_fused),
         "qat": qmodel.enable_qat,
         "tuned": qmodel.tuned,
+        "training": _training_of(qmodel),
     }
-    write_folder(folder, KIND, VERSION, content, {"state": state, "constants": constants, "example": example})
+    groups = {
+        "state": state,
+        "constants": constants,
+        "example": example,
+        "calibration": _calibration_of(qmodel),
+    }
+    if qmodel._distillation is not None:
+        groups["teacher"], content["teacher_aliases"] = unshared(qmodel._distillation.teacher.state_dict())
+    write_folder(folder, KIND, VERSION, content, groups)
 
 
 def load_checkpoint(
@@ -62,23 +77,30 @@ def load_checkpoint(
     """A quantized model with the numbers of the folder."""
     content, tensors = read_folder(folder, KIND, VERSION)
     if example_inputs is None and example_kwargs is None:
-        example_inputs, example_kwargs = _example(content["example"], tensors["example"], folder)
+        example = _example(content["example"], tensors["example"], folder)
+        home = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+        example_inputs, example_kwargs = to_device(example, home)
     plan = QuantPlan.from_dict(content["plan"])
+    training = content.get("training", {})  # folders from before it was kept have none
     try:
         qmodel = cls(model, content["config"], example_inputs, example_kwargs, plan=plan)
+        teacher = None
+        if "distill" in training and not training["folded"]:
+            teacher = copy.deepcopy(qmodel.model)
         if content["tuned"]:
-            with evaluating(qmodel.model):
-                fold_tuned(qmodel)
+            fold_quantized(qmodel.model, exact=False)
+        if "distill" in training and teacher is None:
+            teacher = copy.deepcopy(qmodel.model)
         restore_edits(qmodel.model, tensors["state"])
+        if teacher is not None:
+            restore_edits(teacher, tensors["teacher"])
     except GraphError:  # the plan does not even name the right nodes
         raise _other_model(model, folder) from None
     if _digest(qmodel.model) != content["graph"]:
         raise _other_model(model, folder)
-    state = {
-        **tensors["state"],
-        **{name: tensors["state"][kept] for name, kept in content["aliases"].items()},
-    }
-    _load_state(qmodel, state, folder)
+    _load_state(qmodel.model, _with_aliases(tensors["state"], content["aliases"]), folder)
+    if teacher is not None:
+        _load_state(teacher, _with_aliases(tensors["teacher"], content["teacher_aliases"]), folder)
     for name, constant in tensors["constants"].items():
         owner, _, last = name.rpartition(".")
         buffers = qmodel.model.get_submodule(owner)._buffers
@@ -88,7 +110,57 @@ def load_checkpoint(
         quantizer.use_quant = name in content["use_quant"]
         quantizer.fake_fused = name in content["fake_fused"]
     qmodel.enable_qat, qmodel.tuned = content["qat"], content["tuned"]
+    _set_training(qmodel, training, teacher)
+    _set_calibration(qmodel, tensors.get("calibration", {}))
     return qmodel
+
+
+def _training_of(qmodel: QuantModel) -> dict[str, Any]:
+    """What ``init_QAT`` was told, and which parameters are held."""
+    found: dict[str, Any] = {
+        "freeze": qmodel._frozen_norms,
+        "following": sorted(name for name, quantizer in qmodel.quantizers.items() if quantizer.following),
+        "held": sorted(n for n, p in qmodel.model.named_parameters() if not p.requires_grad),
+    }
+    if qmodel._distillation is not None:
+        taught = qmodel._distillation
+        found |= {"distill": taught.weight, "temperature": taught.temperature, "folded": taught.folded}
+    return found
+
+
+def _set_training(qmodel: QuantModel, training: Mapping[str, Any], teacher: GraphModule | None) -> None:
+    if not training:
+        return
+    qmodel._frozen_norms = training["freeze"]
+    for name, quantizer in qmodel.quantizers.items():
+        quantizer.following = name in training["following"]
+    for name, parameter in qmodel.model.named_parameters():
+        parameter.requires_grad_(name not in training["held"])
+    if teacher is not None:
+        for module in teacher.modules():
+            if isinstance(module, Quantizer):
+                module.use_quant = module.observing = False
+        weight, temperature = training["distill"], training["temperature"]
+        qmodel._distillation = Distillation(teacher, weight, temperature, folded=training["folded"])
+    qmodel.train(qmodel.training)
+
+
+def _calibration_of(qmodel: QuantModel) -> dict[str, Tensor]:
+    """What another calibration takes back or looks up: shifts of biases, statistics of folded batch norms."""
+    found = {f"shift/{name}": shift for name, shift in qmodel._shifts.items()}
+    for name, (mean, std) in qmodel._batch_norms.items():
+        found |= {f"mean/{name}": mean, f"std/{name}": std}
+    return {name: tensor.detach().cpu().clone() for name, tensor in found.items()}
+
+
+def _set_calibration(qmodel: QuantModel, found: Mapping[str, Tensor]) -> None:
+    home = qmodel._home()
+    for key, tensor in found.items():
+        kind, _, name = key.partition("/")
+        if kind == "shift":
+            qmodel._shifts[name] = tensor.to(home)
+        elif kind == "mean":
+            qmodel._batch_norms[name] = (tensor.to(home), found[f"std/{name}"].to(home))
 
 
 def _other_model(model: nn.Module, folder: str | os.PathLike[str]) -> ArtifactError:
@@ -106,9 +178,13 @@ def _digest(gm: GraphModule) -> str:
     return graph_digest(gm, without=learned)
 
 
-def _load_state(qmodel: QuantModel, state: dict[str, Tensor], folder: str | os.PathLike[str]) -> None:
+def _with_aliases(state: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, Tensor]:
+    return {**state, **{name: state[kept] for name, kept in aliases.items()}}
+
+
+def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.PathLike[str]) -> None:
     # Assigned, not written: the old tensors are the user's. One parameter under two names stays one.
-    before = qmodel.model.state_dict(keep_vars=True)
+    before = gm.state_dict(keep_vars=True)
     made: dict[int, Tensor] = {}
     for name, tensor in state.items():
         old = before.get(name)
@@ -116,7 +192,7 @@ def _load_state(qmodel: QuantModel, state: dict[str, Tensor], folder: str | os.P
             new = tensor.to(old.device)
             made[id(old)] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
     try:
-        qmodel.model.load_state_dict(
+        gm.load_state_dict(
             {name: made.get(id(before.get(name)), tensor) for name, tensor in state.items()}, assign=True
         )
     except RuntimeError as error:

@@ -13,7 +13,7 @@ from torch.fx.node import map_arg
 
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops import bind
-from sparsebit.graph.run import flatten_call
+from sparsebit.graph.run import flatten_call, last_uses
 from sparsebit.quantization.leaves import evaluating
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.targets.moving import only_moves
@@ -42,7 +42,7 @@ def compare_operators(
     second one falls back to the first behind every operator, so that each is measured by itself.
     """
     _require_calibrated(gm)
-    last = _last_uses(gm)
+    last = last_uses(gm.graph)
     exact: dict[Node, Any] = {}
     rounded: dict[Node, Any] = {}
     touched: set[Node] = set()  # values that were rounded since the last operator
@@ -145,15 +145,3 @@ def _require_calibrated(gm: GraphModule) -> None:
                 f"{module.name!r} has no scale yet, so there is no quantized result to compare",
                 hint="calibrate first: qmodel.calibrate(loader)",
             )
-
-
-def _last_uses(gm: GraphModule) -> dict[Node, list[Node]]:
-    last: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        last[node] = node
-        for source in node.all_input_nodes:
-            last[source] = node
-    dead: dict[Node, list[Node]] = {}
-    for node, user in last.items():
-        dead.setdefault(user, []).append(node)
-    return dead

@@ -3,42 +3,55 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterator
 
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 
-_TABLES = (dict, list, set)  # also what hooks are kept in
+from sparsebit.graph.passes.edit import copy_module
+from sparsebit.graph.succession import succeed
 
 
 def own_leaves(gm: GraphModule) -> int:
     """Put copies in the place of the modules that a captured graph shares with the user's model; returns how many.
 
-    Parameters and buffers stay shared. The mode does not: a model in training must not find its dropout switched
-    off because its quantized twin was calibrated. A module that is shared inside the model stays shared.
+    Parameters and buffers share their memory with the model's, and nothing else: a model in training must not find
+    its dropout switched off because its quantized twin was calibrated, nor half of itself on another device because
+    the twin was moved there. What is shared inside the model stays shared.
     """
     copies: dict[int, nn.Module] = {}
     for name, child in gm._modules.items():
         gm._modules[name] = None if child is None else _copy(child, copies)
+    twins: dict[int, nn.Parameter] = {}
+    for module in gm.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                if id(parameter) not in twins:
+                    twin = nn.Parameter(parameter.detach(), parameter.requires_grad)
+                    twins[id(parameter)] = succeed(parameter, twin)
+                setattr(module, name, twins[id(parameter)])  # recurrent layers keep a second list of them
     return len(copies)
+
+
+def own_memory(gm: GraphModule) -> None:
+    """Give parameters and buffers memory of their own, before training writes to it."""
+    for parameter in gm.parameters():
+        parameter.data = parameter.data.clone()
+    twins: dict[int, Tensor] = {}
+    for module in gm.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = twins.setdefault(id(buffer), buffer.clone())
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # on CUDA their memory is to be one piece
 
 
 def _copy(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
     if id(module) not in copies:
-        own = copies[id(module)] = copy_leaf(module)
+        own = copies[id(module)] = copy_module(module)
         for name, child in module._modules.items():
             own._modules[name] = None if child is None else _copy(child, copies)
     return copies[id(module)]
-
-
-def copy_leaf(module: nn.Module) -> nn.Module:
-    """A module of its own that shares parameters, buffers, children and everything else with the original."""
-    own: nn.Module = object.__new__(
-        type(module)
-    )  # copy.copy asks modules that refuse, such as parametrized ones
-    own.__dict__.update({k: copy.copy(v) if isinstance(v, _TABLES) else v for k, v in vars(module).items()})
-    return own
 
 
 @contextlib.contextmanager

@@ -54,10 +54,13 @@ def parameter_groups(
 class Distillation(nn.Module):
     """Pulls the model that is being trained towards the float one it came from (Hinton et al., arXiv 1503.02531).
 
-    The teacher is held aside: its parameters are neither trained nor saved.
+    The teacher is held aside: its parameters are not trained, and are in no state dict. ``folded`` is whether batch
+    norm was gone from it already, by which its graph is made again when it is loaded.
     """
 
-    def __init__(self, teacher: nn.Module, weight: float, temperature: float = 4.0) -> None:
+    def __init__(
+        self, teacher: nn.Module, weight: float, temperature: float = 4.0, *, folded: bool = False
+    ) -> None:
         super().__init__()
         if not 0 < weight <= 1 or temperature <= 0:
             raise SparsebitError(
@@ -68,13 +71,19 @@ class Distillation(nn.Module):
         for parameter in teacher.parameters():
             parameter.requires_grad_(False)
         self.__dict__["teacher"] = teacher
-        self.weight, self.temperature = weight, temperature
+        self.weight, self.temperature, self.folded = weight, temperature, folded
         self._pending: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def teacher(self) -> nn.Module:
+        """The float model."""
+        held: nn.Module = self.__dict__["teacher"]
+        return held
 
     def see(self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remember what the student said, and ask the teacher."""
         with torch.no_grad():
-            answer = self.__dict__["teacher"](*args, **kwargs)
+            answer = self.teacher(*args, **kwargs)
         student, teacher = _first_float(outputs), _first_float(answer)
         self._pending = (student, teacher)
 
@@ -97,7 +106,7 @@ class Distillation(nn.Module):
 
     def to_device(self, device: torch.device) -> None:
         """Bring the teacher along."""
-        self.__dict__["teacher"].to(device)
+        self.teacher.to(device)
 
 
 def _first_float(outputs: Any) -> Tensor:

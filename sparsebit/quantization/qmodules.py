@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.errors import RegistryError, SparsebitError
-from sparsebit.quantization.leaves import copy_leaf
+from sparsebit.graph.passes.edit import copy_module
 from sparsebit.quantization.quantizers import Quantizer
 
 Kind = TypeVar("Kind", bound="type[nn.Module]")
@@ -86,14 +86,14 @@ def switch(quantizer: Quantizer | None, on: bool) -> None:
         quantizer.enable_quant() if on else quantizer.disable_quant()
 
 
-class _Leaf:
-    """What every replaced leaf can do beside computing."""
+class Reader:
+    """An operator that shows the quantizers on what it reads: a leaf of the graph, or a view of a function."""
 
     input_quantizers: tuple[Quantizer, ...] = ()
 
     @property
     def input_quantizer(self) -> Quantizer | None:
-        """The quantizer on the tensor it reads; the first one where it reads several."""
+        """The quantizer on the first tensor it reads that has one."""
         return self.input_quantizers[0] if self.input_quantizers else None
 
     def set_quant(self, w_quant: bool = False, a_quant: bool = False) -> None:
@@ -143,16 +143,16 @@ def _leaf_class(kind: type[nn.Module], op: str | None) -> type[nn.Module]:
         return WITH_WEIGHT[op](self, self.weight_quantizer(self.weight), *args, **kwargs)
 
     methods: dict[str, Any] = {} if op is None else {"forward": forward}
-    return type(f"Q{kind.__name__}", (_Leaf, kind), {**methods, "stands_for": kind, "__module__": __name__})
+    return type(f"Q{kind.__name__}", (Reader, kind), {**methods, "stands_for": kind, "__module__": __name__})
 
 
 def quantized_leaf(module: nn.Module, op: str | None, weight_quantizer: Quantizer | None) -> nn.Module:
     """A copy of a leaf that shares its parameters, shows its quantizers, and quantizes its weight if told to."""
-    if isinstance(module, _Leaf):
+    if isinstance(module, Reader):
         return module
     if weight_quantizer is not None and op not in WITH_WEIGHT:
         raise SparsebitError(f"no way is known to run {type(module).__name__} with another weight")
-    leaf = copy_leaf(module)
+    leaf = copy_module(module)
     leaf.__class__ = _leaf_class(type(module), op if weight_quantizer is not None else None)  # type: ignore[arg-type]
     if weight_quantizer is not None:
         leaf.weight_quantizer = weight_quantizer

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsebit.above import call_above
+from sparsebit.above import call_above, in_notebook
 from sparsebit.config import QConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
@@ -25,12 +25,18 @@ from sparsebit.progress import length, progress
 from sparsebit.quantization.algorithms import AdaRoundLayers, Algorithm, Job, Stage, make_algorithms
 from sparsebit.quantization.algorithms.reconstruction import Reconstruction
 from sparsebit.quantization.batches import Call, as_call, as_fed, crop_like, to_device
-from sparsebit.quantization.bn_tuning import fold_tuned, statistics_of, tune_batch_norm
+from sparsebit.quantization.bn_tuning import (
+    fold_quantized,
+    has_batch_norm,
+    statistics_of,
+    tune_batch_norm,
+    without_scale,
+)
 from sparsebit.quantization.calibrate import Calibration
 from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
 from sparsebit.quantization.compare import Checker, operator_errors
 from sparsebit.quantization.insert import build_own_quantizers, insert_quantizers, replace_registered
-from sparsebit.quantization.leaves import evaluating, own_leaves
+from sparsebit.quantization.leaves import evaluating, own_leaves, own_memory
 from sparsebit.quantization.plan import QuantPlan, make_plan
 from sparsebit.quantization.plan.layers import Layers
 from sparsebit.quantization.qat import (
@@ -51,7 +57,7 @@ from sparsebit.targets import TARGETS
 class QuantModel(nn.Module):
     """A model with quantizers on the edges of its graph, ready to be calibrated, measured, trained and exported.
 
-    The user's model is not changed. Its parameters are shared, except where batch norm was folded into them.
+    The user's model is not changed, by training or moving this one either; until then they share their memory.
 
     Args:
         model: any ``nn.Module``.
@@ -79,6 +85,8 @@ class QuantModel(nn.Module):
     accepts_loss_kwargs = False  # transformers' Trainer would add arguments of its own to those of the model
     model: QuantGraph
     _distillation: Distillation | None
+
+    _repr_html_ = in_notebook
 
     def __init__(
         self,
@@ -313,13 +321,22 @@ class QuantModel(nn.Module):
             )
         if self._calibration is not None:
             self.calc_qparams()
+        if batch_norm == "fold" and (names := without_scale(self.model)):
+            raise SparsebitError(
+                f"the quantizer of {names[0]!r} gives the weight one size, so the batch norm behind it must stay",
+                got=f"batch_norm='fold' with {len(names)} such weights",
+                hint="train with batch_norm='freeze' or 'leave'; export folds it in the end",
+            )
         self._distillation = None
         if distill:
             self.set_quant(w_quant=False, a_quant=False)
-            self._distillation = Distillation(copy.deepcopy(self.model), distill, temperature)
+            teacher = copy.deepcopy(self.model)
+            self._distillation = Distillation(teacher, distill, temperature, folded=self.tuned)
         self.set_quant(w_quant=True, a_quant=True)
+        if not self.enable_qat:
+            own_memory(self.model)
         if batch_norm == "fold":
-            fold_tuned(self)
+            fold_quantized(self.model, exact=False)
             self.tuned = True
         self._frozen_norms = batch_norm == "freeze"
         follow(self.quantizers.values(), observers == "update")
@@ -344,6 +361,17 @@ class QuantModel(nn.Module):
             for norm in batch_norms(self.model):
                 norm.eval()
         return self
+
+    def folded(self) -> QuantGraph:
+        """The graph as a runtime takes it: batch norm folded wherever that changes no result, on a copy.
+
+        It is what ``export_onnx`` writes. Where there is no batch norm it is the graph itself.
+        """
+        if not has_batch_norm(self.model):
+            return self.model
+        gm = copy.deepcopy(self.model)
+        fold_quantized(gm, exact=True)
+        return gm
 
     @contextlib.contextmanager
     def batchnorm_tuning(self) -> Iterator[None]:
@@ -378,7 +406,11 @@ class QuantModel(nn.Module):
     # -- keeping it ---------------------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write config, plan, weights and scales to a folder: JSON and safetensors, all of it or nothing."""
+        """Write config, plan, weights and scales to a folder: JSON and safetensors, all of it or nothing.
+
+        What ``init_QAT`` was told goes along, the float model it distills from included, so that training goes on from
+        the folder; the optimizer's state is for you to keep beside it.
+        """
         save_checkpoint(self, folder)
 
     def export_onnx(
@@ -426,7 +458,9 @@ class QuantModel(nn.Module):
     ) -> QuantModel:
         """The quantized model that ``save`` wrote, on a model of the same architecture, whatever its weights.
 
-        The example inputs are in the folder; give others only to capture the model with those.
+        The example inputs are in the folder; give others only to capture the model with those. A model that was saved
+        in the middle of training goes on as ``init_QAT`` had set it up, without another call of it; whether it is in
+        training mode is up to the model that is passed, and ``train()``.
         """
         return load_checkpoint(cls, folder, model, example_inputs, example_kwargs)
 

@@ -30,8 +30,9 @@ class Stored:
         {'x': tensor([1., 1.]), 'n': 3}
     """
 
-    def __init__(self, limit: int = MOST_IN_MEMORY, *, copies: bool = False) -> None:
-        self._limit, self._bytes, self._copies = limit, 0, copies
+    def __init__(self, limit: int | None = None, *, copies: bool = False) -> None:
+        self._limit = MOST_IN_MEMORY if limit is None else limit
+        self._bytes, self._copies = 0, copies
         self._items: list[tuple[list[Any], Any]] = []
         self._folder: Path | None = None
         self._serial = 0
@@ -41,6 +42,13 @@ class Stored:
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Stored:
+        """Another one with the same values, in a folder of its own."""
+        twin = Stored(self._limit, copies=True)
+        for value in self:
+            twin.append(value)
+        return twin
 
     def append(self, value: Any) -> None:
         """Keep one more value."""

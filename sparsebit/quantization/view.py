@@ -9,29 +9,18 @@ from torch.fx import Node
 
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.ops import bind
-from sparsebit.quantization.qmodules import switch
+from sparsebit.quantization.qmodules import Reader
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.targets.moving import only_moves
 
 
 @dataclass(frozen=True)
-class OperatorView:
+class OperatorView(Reader):
     """A function in the graph (an add, a matmul) as an operator with quantizers on what it reads."""
 
     node: Node
-    input_quantizers: tuple[Quantizer, ...]
+    input_quantizers: tuple[Quantizer, ...] = ()
     weight_quantizer: Quantizer | None = None
-
-    @property
-    def input_quantizer(self) -> Quantizer | None:
-        """The quantizer on the first tensor it reads that has one."""
-        return self.input_quantizers[0] if self.input_quantizers else None
-
-    def set_quant(self, w_quant: bool = False, a_quant: bool = False) -> None:
-        """Switch the quantizers on what it reads on or off."""
-        for quantizer in self.input_quantizers:
-            switch(quantizer, a_quant)
-        switch(self.weight_quantizer, w_quant)
 
 
 class QuantGraph(CapturedModule):

@@ -25,13 +25,27 @@ def tensors(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.parametrize("method", ["empirical", "analytic"])
+def test_a_loaded_model_is_calibrated_again_as_the_saved_one(method: str, tmp_path: Path) -> None:
+    """What was added to biases is taken back first, and statistics are those of the batch norms that were folded."""
+    steps = [{"bias_correction": {"method": method}}]
+    settings = config(SCHEDULE={"FUSE_BN": True, "RECOVERY": steps}, W__QUANTIZER={"BIT": 3})
+    qmodel = quantized(residual(), settings, images(8))
+    qmodel.save(tmp_path / "saved")
+    loaded = QuantModel.load(tmp_path / "saved", residual(seed=1))
+    for each in (qmodel, loaded):
+        each.calibrate([images(8, seed=3)], progress=False)
+    biases = [{n: p for n, p in each.named_parameters() if n.endswith("bias")} for each in (qmodel, loaded)]
+    assert biases[0] and all(torch.equal(p, biases[1][n]) for n, p in biases[0].items())
+
+
 @pytest.mark.parametrize("target", sorted(CONFIGS))
 def test_a_round_trip_is_exact(target: str, tmp_path: Path) -> None:
     qmodel = quantized(residual(), CONFIGS[target])
     qmodel.save(tmp_path / "saved")
     assert tensors(tmp_path / "saved") == {
         "sparsebit.json",
-        *("state.safetensors", "constants.safetensors", "example.safetensors"),
+        *("state.safetensors", "constants.safetensors", "example.safetensors", "calibration.safetensors"),
     }
     other = residual(seed=1)
     before = {name: value.clone() for name, value in other.state_dict().items()}

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.graph import capture
-from sparsebit.quantization.leaves import copy_leaf, evaluating, own_leaves
+from sparsebit.graph.passes.edit import copy_module
+from sparsebit.quantization.leaves import evaluating, own_leaves
 from tests.quantization.nets import images, residual
 from tests.zoo import ZOO
 
@@ -21,7 +22,8 @@ def test_copies_share_tensors_but_neither_mode_nor_tables() -> None:
             continue
         own = gm.get_submodule(name)
         assert own is not module and type(own) is type(module)
-        assert all(p is q for p, q in zip(own.parameters(), module.parameters(), strict=True))
+        for p, q in zip(own.parameters(), module.parameters(), strict=True):
+            assert p is not q and p.data_ptr() == q.data_ptr() and p.requires_grad == q.requires_grad
         assert all(p is q for p, q in zip(own.buffers(), module.buffers(), strict=True))
         assert own._forward_hooks is not module._forward_hooks
     gm.train()
@@ -30,6 +32,18 @@ def test_copies_share_tensors_but_neither_mode_nor_tables() -> None:
     assert torch.equal(gm(images()), expected)
     gm.bn1.register_buffer("running_mean", torch.ones(8))
     assert not torch.equal(net.bn1.running_mean, torch.ones(8))  # type: ignore[arg-type]
+
+
+def test_moving_the_copies_does_not_move_the_model() -> None:
+    net = nn.Sequential(nn.LSTM(4, 4))
+    args = (torch.randn(2, 3, 4),)
+    expected, _ = net(*args)
+    gm = capture(net, args)
+    own_leaves(gm)
+    gm.to(torch.float64)
+    assert {p.dtype for p in net.parameters()} == {torch.float32}
+    assert torch.equal(net(*args)[0], expected)
+    assert torch.allclose(gm(args[0].double())[0].float(), expected, atol=1e-6)
 
 
 def test_what_is_shared_inside_the_model_stays_shared() -> None:
@@ -72,7 +86,7 @@ def test_evaluating_puts_every_mode_back() -> None:
 def test_modules_that_refuse_to_be_copied_are_copied() -> None:
     parametrized = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
     x = torch.randn(2, 4)
-    own = copy_leaf(parametrized)
+    own = copy_module(parametrized)
     assert torch.equal(own(x), parametrized(x)) and type(own) is type(parametrized)
     own.eval()
     assert parametrized.training

@@ -314,6 +314,47 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(
     assert all(torch.equal(v, qmodel.state_dict()[n]) for n, v in again.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("lsq", {"batch_norm": "fold", "distill": 0.5}),
+        ("lsq+", {"batch_norm": "freeze", "distill": 0.25}),
+        ("pact", {"observers": "update", "distill": 0.5}),
+        ("uniform", {"batch_norm": "freeze", "observers": "update"}),
+        ("dorefa", {"batch_norm": "freeze", "observers": "update", "distill": 0.5}),
+        ("adaround", {"batch_norm": "fold", "observers": "update", "distill": 0.5}),
+    ],
+    ids=str,
+)
+def test_a_saved_model_goes_on_training_bit_for_bit(
+    kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    qmodel = training(kind, **options)
+    qmodel.model.fc.bias.requires_grad_(False)
+    optimizer = sgd(qmodel)
+    run(qmodel, optimizer, 0, 3)
+    qmodel.save(tmp_path / "step3")
+    held = copy.deepcopy(optimizer.state_dict())
+    expected = run(qmodel, optimizer, 3, 6)
+
+    again = QuantModel.load(tmp_path / "step3", residual(9))  # other weights, and no second init_QAT
+    again.train()
+    assert not again.model.fc.bias.requires_grad
+    optimizer = sgd(again)
+    optimizer.load_state_dict(held)
+    assert run(again, optimizer, 3, 6) == expected
+    assert all(torch.equal(v, qmodel.state_dict()[n]) for n, v in again.state_dict().items())
+
+
+def test_a_teacher_that_was_folded_is_loaded_folded(tmp_path: Path) -> None:
+    qmodel = training("lsq", batch_norm="fold")
+    qmodel.init_QAT(distill=0.5)
+    qmodel.save(tmp_path / "folded")
+    again = QuantModel.load(tmp_path / "folded", residual(2))
+    again.train()
+    assert run(again, sgd(again), 0, 2) == run(qmodel, sgd(qmodel), 0, 2)
+
+
 def test_a_state_dict_needs_no_calibration_before_it() -> None:
     qmodel = training("lsq")
     run(qmodel, sgd(qmodel), 0, 2)
@@ -420,3 +461,18 @@ def test_on_a_gpu_it_is_the_same_step(kind: str) -> None:
         found.append({n: p.grad.cpu() for n, p in qmodel.named_parameters() if p.grad is not None})
     for name, grad in found[0].items():
         torch.testing.assert_close(found[1][name], grad, rtol=1e-2, atol=1e-3)
+
+
+def test_training_and_moving_leave_the_float_model_as_it_was() -> None:
+    net = residual().train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    qmodel = QuantModel(net, "w4a8", images())
+    qmodel.calibrate([images()], progress=False)
+    qmodel.init_QAT()
+    optimizer = torch.optim.SGD(qmodel.parameters(), lr=0.1)
+    qmodel.train()
+    qmodel(images()).square().mean().backward()
+    optimizer.step()
+    qmodel.to(torch.float64)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert any(not torch.equal(p, q) for p, q in zip(qmodel.parameters(), net.parameters(), strict=False))

@@ -16,7 +16,6 @@ from tests.quantization.test_qat import KINDS, run, sgd, training
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-from sparsebit.export import check as compare
 from sparsebit.export import export_onnx
 
 X = images(4, seed=5)
@@ -27,29 +26,29 @@ def check(qmodel: QuantModel, path: Path) -> None:
     assert done.report is not None and done.report.ok, str(done)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_after_training(kind: str, tmp_path: Path) -> None:
-    qmodel = training(kind, bits=8)
+def test_after_training(kind: str, bits: int, tmp_path: Path) -> None:
+    qmodel = training(kind, bits=bits)
     run(qmodel, sgd(qmodel), 0, 2)
     check(qmodel, tmp_path / "trained.onnx")
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
-def test_codes_after_training_with_four_bits(kind: str, tmp_path: Path) -> None:
-    """The results may differ by what the runtime rounds of biases, whose steps are large here; codes may not."""
-    qmodel = training(kind, bits=4)
-    run(qmodel, sgd(qmodel), 0, 2)
-    qmodel.eval()
-    exported = export_onnx(qmodel, X, tmp_path / "trained.onnx", check=False).exported
-    report = compare(qmodel.model, exported, [((X,), {})])
-    assert len(report.tensors) == len(qmodel.quantizers)
-    assert [tensor.name for tensor in report.tensors if tensor.off and tensor.blame != "rounding"] == []
+@pytest.mark.parametrize("backend", ["virtual", "onnxruntime"])
+@pytest.mark.parametrize("batch_norm", ["leave", "freeze", "fold"])
+def test_no_batch_norm_is_left_in_the_file(batch_norm: Any, backend: str, tmp_path: Path) -> None:
+    import onnx
 
-
-def test_after_training_with_batch_norm_folded(tmp_path: Path) -> None:
-    qmodel = training("lsq", bits=8, batch_norm="fold")
+    learned = {"TYPE": "lsq", "BIT": 8}
+    settings = config(backend, SCHEDULE={}, W__QUANTIZER=learned, A__QUANTIZER=learned)
+    qmodel = QuantModel(residual(), settings, X)
+    qmodel.calibrate([X], progress=False)
+    qmodel.init_QAT(batch_norm=batch_norm)
+    qmodel.train()
     run(qmodel, sgd(qmodel), 0, 2)
-    check(qmodel, tmp_path / "folded.onnx")
+    check(qmodel, tmp_path / "trained.onnx")
+    nodes = [node.op_type for node in onnx.load(tmp_path / "trained.onnx").graph.node]
+    assert "Conv" in nodes and "BatchNormalization" not in nodes
 
 
 @pytest.mark.parametrize(

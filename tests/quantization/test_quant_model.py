@@ -462,3 +462,63 @@ def test_unknown_patterns_are_errors_with_the_nearest_name() -> None:
 
 def test_a_pattern_may_name_a_batch_norm_that_was_folded() -> None:
     QuantModel(residual(), config(A__SPECIFIC={"bn1": ["QUANTIZER.DISABLE", True]}), images())
+
+
+# -- what does not belong to the data ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["conv2.weight", "conv2.bias", "fc.weight"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_blamed_by_name(name: str, value: float) -> None:
+    net = residual()
+    with torch.no_grad():
+        net.get_parameter(name).view(-1)[1] = value
+    qmodel = QuantModel(net, config(), images())
+    with pytest.raises(
+        CalibrationError, match=f"'{name}'(.|\n)*NaN or infinity|'{name}' cannot be quantized"
+    ):
+        qmodel.calibrate([images()], progress=False)
+
+
+def test_data_is_still_blamed_where_it_is_the_data() -> None:
+    """Also where a buffer holds minus infinity, as masks do."""
+    net = residual()
+    net.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    with pytest.raises(CalibrationError, match="'x' cannot be calibrated"):
+        QuantModel(net, config(), images()).calibrate([images() / 0], progress=False)
+
+
+# -- copies ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["fresh", "measuring", "calibrated", "recovered"])
+def test_a_copy_is_a_model_of_its_own(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparsebit.quantization.stored.MOST_IN_MEMORY", 0)
+    steps = ["equalization", {"brecq": {"steps": 2}}] if state == "recovered" else []
+    qmodel = QuantModel(residual(), config(SCHEDULE={"FUSE_BN": True, "RECOVERY": steps}), images())
+    if state == "measuring":
+        qmodel.prepare_calibration()
+        qmodel(images())
+    elif state != "fresh":
+        qmodel.calibrate([images()], progress=False)
+    twin = copy.deepcopy(qmodel)
+    shown = {q for module in twin.model.modules() for q in getattr(module, "input_quantizers", ())}
+    assert shown and shown <= set(twin.quantizers.values())
+    assert not {id(t) for t in twin.state_dict(keep_vars=True).values()} & {
+        id(t) for t in qmodel.state_dict(keep_vars=True).values()
+    }
+    if state == "measuring":
+        qmodel.calc_qparams(asym=True)
+    before = {name: value.clone() for name, value in twin.state_dict().items()}
+    expected = None if state == "fresh" else quantized_output(qmodel)
+    del qmodel  # and what it kept on disk
+    assert all(torch.equal(value, before[name]) for name, value in twin.state_dict().items())
+    if state == "measuring":
+        twin.calc_qparams(asym=True)
+    assert expected is None or torch.equal(quantized_output(twin), expected)
+
+
+def quantized_output(qmodel: QuantModel) -> Tensor:
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    outputs: Tensor = qmodel(images())
+    return outputs

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,9 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.graph.ops import OpCall, bind, find_op
 from sparsebit.graph.ops.spec import fetch_tensor
+from sparsebit.graph.run import Runner
+from sparsebit.graph.succession import succeed
+from sparsebit.progress import progress
 from sparsebit.quantization.quantizers import Quantizer
 
 
@@ -81,7 +85,8 @@ def put_parameter(gm: GraphModule, path: str, value: Tensor) -> None:
     owner, _, name = path.rpartition(".")
     module = gm.get_submodule(owner)
     old = module._parameters.get(name)
-    module._parameters[name] = nn.Parameter(value, requires_grad=old is None or old.requires_grad)
+    new = nn.Parameter(value, requires_grad=old is None or old.requires_grad)
+    module._parameters[name] = succeed(old, new)
     module.__dict__.pop(name, None)
 
 
@@ -152,11 +157,15 @@ def per_channel(x: Tensor, axis: int, reduce: Callable[[Tensor], Tensor]) -> Ten
     return reduce(x.detach().movedim(axis, 0).flatten(1))
 
 
-def watch(gm: GraphModule, inputs: object, wanted: dict[str, Callable[[Tensor], None]]) -> None:
+def watch(
+    gm: GraphModule,
+    inputs: Iterable[tuple[tuple[Any, ...], dict[str, Any]]],
+    wanted: dict[str, Callable[[Tensor], None]],
+    what: str = "measuring",
+    shown: bool | None = None,
+) -> None:
     """Run the calibration inputs through the graph, quantizers as they are, and show it the tensors by node name."""
-    from sparsebit.graph.run import Runner
-
     runner = Runner(gm)
     with torch.no_grad():
-        for args, kwargs in inputs:  # type: ignore[attr-defined]
+        for args, kwargs in progress(inputs, what, shown=shown):
             runner.run_call(args, kwargs, watch=wanted)

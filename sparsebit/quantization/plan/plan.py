@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from sparsebit.above import in_notebook
 from sparsebit.config import Side, TensorSpec
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization.granularity import Rows
@@ -48,6 +49,8 @@ class QuantPlan:
     tensors: tuple[PlannedTensor, ...] = ()
     edges: tuple[PlannedEdge, ...] = ()
     notes: tuple[str, ...] = ()
+
+    _repr_html_ = in_notebook
 
     def weights(self) -> tuple[PlannedTensor, ...]:
         """The weights among the tensors."""

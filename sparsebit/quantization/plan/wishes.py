@@ -58,8 +58,12 @@ class Wishes:
         return head
 
     def _will_fold(self, source: Node, node: Node) -> bool:
-        """Whether a node is a batch norm that is kept for tuning, and folded into the layer before it in the end."""
-        if not self.config.SCHEDULE.BN_TUNING or self.layers.op(node) != "batch_norm":
+        """Whether a node is a batch norm that is kept for training or tuning, and folded in the end.
+
+        One that is still there though all were folded does not fold, and is an operator of its own.
+        """
+        schedule = self.config.SCHEDULE
+        if (schedule.FUSE_BN and not schedule.BN_TUNING) or self.layers.op(node) != "batch_norm":
             return False
         call = self.layers.calls.get(source)
         return call is not None and self.layers.is_weighted(call) and call.spec.family != "embedding"

@@ -116,7 +116,7 @@ def _measured_shift(
 def _analytic(job: Job, layers: dict[Node, Layer]) -> None:
     corrected = 0
     statistics = job.batch_norms
-    for layer in layers.values():
+    for layer in progress(list(layers.values()), "correcting biases", shown=job.shown):
         mean = _expected_input(job, layer, statistics)
         if mean is None or mean.numel() != layer.weight.shape[1] * layer.groups:
             continue
@@ -145,7 +145,7 @@ def _expected_input(job: Job, layer: Layer, statistics: Mapping[str, tuple[Tenso
             low, high = 0.0, torch.minimum(high, torch.tensor(6.0 if call.spec.name == "relu6" else math.inf))
             source = call.activations[0]
         elif (limits := channel_limits(job.gm, source)) is not None:
-            low, high = 0.0, torch.minimum(high, limits.flatten())
+            low, high = 0.0, torch.minimum(high.to(limits), limits.flatten())
             (source,) = source.all_input_nodes
         else:
             return None

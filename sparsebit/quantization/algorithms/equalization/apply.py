@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.errors import ConfigError
 from sparsebit.graph.ops import OpCall, bind
+from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, Stage, register_algorithm
 from sparsebit.quantization.algorithms.equalization.core import equalizing_scales
 from sparsebit.quantization.algorithms.layers import Layer, find_layers, is_quantizer, only_reader
@@ -54,11 +55,11 @@ class Equalization(Algorithm):
         """Equalize every pair."""
         pairs = find_pairs(job.gm)
         total: dict[Node, Tensor] = {}
-        for _ in range(self.rounds):
-            for pair in pairs:
-                scales = _equalize(pair)
-                first = pair.first.node
-                total[first] = total[first] * scales if first in total else scales
+        todo = [pair for _ in range(self.rounds) for pair in pairs]
+        for pair in progress(todo, "equalizing", shown=job.shown):
+            scales = _equalize(pair)
+            first = pair.first.node
+            total[first] = total[first] * scales if first in total else scales
         for pair in pairs:
             scales = total[pair.first.node]
             if pair.first.node.name in job.batch_norms:

@@ -21,7 +21,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.errors import ConfigError
-from sparsebit.folder import ArtifactError, read_folder, write_folder
+from sparsebit.folder import ArtifactError, read_folder, require_place, write_folder
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, Granularity, extract, find_blocks
@@ -65,10 +65,17 @@ class Reconstruction(Algorithm):
     largest: int = 12
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch < 1 or not 0 <= self.warmup < 1 or not 0 <= self.drop <= 1:
+        right = {
+            "steps, batch and largest of at least 1": min(self.steps, self.batch, self.largest) >= 1,
+            "lr above 0": 0 < self.lr < math.inf,
+            "scale_lr and regularization of at least 0": 0 <= self.scale_lr < math.inf
+            and 0 <= self.regularization < math.inf,
+            "warmup from 0 to below 1": 0 <= self.warmup < 1,
+            "drop from 0 to 1": 0 <= self.drop <= 1,
+        }
+        if wrong := [what for what, holds in right.items() if not holds]:
             raise ConfigError(
-                f"{self.NAME}: expected steps and batch of at least 1, warmup from 0 to below 1, drop from 0 to 1",
-                got=str(self),
+                f"{self.NAME} has options it cannot work with", expected=wrong[0], got=str(self)
             )
 
     def apply(self, job: Job) -> None:
@@ -91,6 +98,9 @@ class Reconstruction(Algorithm):
         to_adaround(job)
         blocks = find_blocks(job.gm, self.granularity, self.largest)
         identity = self._identity(job) if job.folder is not None else ""
+        for index in range(len(blocks)):  # before the work, not after the first hour of it
+            if (place := self._place(job, index)) is not None:
+                require_place(place)
         device = next((p.device for p in job.gm.parameters()), torch.device("cpu"))
         inputs = (_moved(call, device) for call in job.inputs)
         streams = Streams(job.gm, inputs, blocks, self.batch)
@@ -107,9 +117,9 @@ class Reconstruction(Algorithm):
                     errors = self._rebuild(job, index, block, module, streams, weights[index], ticks)
                     self._keep(job, index, block, identity)
                     if errors is not None:
-                        place = f"{self.NAME}: block {index + 1} of {len(blocks)}, {block.name}"
+                        what = f"{self.NAME}: block {index + 1} of {len(blocks)}, {block.name}"
                         seconds = time.perf_counter() - start
-                        log.info("%s: error %.3g before, %.3g after %.1f s", place, *errors, seconds)
+                        log.info("%s: error %.3g before, %.3g after %.1f s", what, *errors, seconds)
                 streams.advance(index, block, module)
 
     def _rebuild(

@@ -59,6 +59,8 @@ class SmoothQuant(Algorithm):
             job.gm,
             job.inputs,
             {node.name: (lambda x, name=node.name: see(name, x)) for node in found},  # type: ignore[misc]
+            "smoothing",
+            job.shown,
         )
         for node, layers in found.items():
             _smooth(job.gm, node, layers, largest[node.name], self.alpha)

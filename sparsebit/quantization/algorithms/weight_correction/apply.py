@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.layers import find_layers
 from sparsebit.quantization.algorithms.weight_correction.core import norm_ratio
@@ -23,7 +24,7 @@ class WeightCorrection(Algorithm):
     def apply(self, job: Job) -> None:
         """Correct every layer whose weight is quantized per channel."""
         corrected = 0
-        for layer in find_layers(job.gm):
+        for layer in progress(list(find_layers(job.gm)), "correcting weights", shown=job.shown):
             quantizer = layer.quantizer
             if quantizer.rows.kind != "channel" or quantizer.rows.groups > 1 or quantizer.TYPE != "uniform":
                 continue

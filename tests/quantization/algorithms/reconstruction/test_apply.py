@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import ConfigError
+from sparsebit.folder import ArtifactError
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms import AdaRoundLayers, Brecq
 from sparsebit.quantization.algorithms.reconstruction import Reconstruction, find_blocks
@@ -190,7 +191,7 @@ def test_a_choice_that_turns_out_worse_is_not_taken(monkeypatch: pytest.MonkeyPa
         "sparsebit.quantization.algorithms.reconstruction.core.SoftWeights.up",
         lambda soft: [part < 0 for part in soft._cut(soft.v.detach())],
     )
-    nearest, rebuilt = recovered(residual()), recovered(residual(), step("brecq", 1, lr=0.0, scale_lr=0.0))
+    nearest, rebuilt = recovered(residual()), recovered(residual(), step("brecq", 1, lr=1e-9, scale_lr=0.0))
     assert torch.equal(rebuilt(images()), nearest(images()))
 
 
@@ -268,6 +269,23 @@ def test_batch_norm_tuning_behind_it_moves_no_code() -> None:
 
 def test_settings_are_checked() -> None:
     assert AdaRoundLayers().drop == 0 and AdaRoundLayers().scale_lr == 0 and Brecq().drop == 0.5
-    for wrong in ({"steps": 0}, {"batch": 0}, {"warmup": 1.0}, {"drop": 1.5}):
-        with pytest.raises(ConfigError, match="brecq"):
-            Brecq(**wrong)
+    wrong: list[dict[str, Any]] = [{"steps": 0}, {"batch": 0}, {"largest": 0}, {"warmup": 1.0}, {"drop": 1.5}]
+    wrong += [{"lr": value} for value in (0.0, -1.0, float("nan"), float("inf"))]
+    wrong += [{"scale_lr": -1.0}, {"regularization": -0.1}]
+    for options in wrong:
+        with pytest.raises(ConfigError, match=f"brecq(.|\n)*{next(iter(options))}"):
+            Brecq(**options)
+
+
+def test_a_folder_of_someone_else_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Reconstruction, "_rebuild")
+    (tmp_path / "work" / "brecq-0001").mkdir(parents=True)
+    (tmp_path / "work" / "brecq-0001" / "thesis.txt").write_text("mine")
+    with pytest.raises(ArtifactError, match="holds something else"):
+        recovered(residual(), step("brecq", 2), folder=tmp_path / "work")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ArtifactError, match=r"is a file|cannot write"):
+        recovered(residual(), step("brecq", 2), folder=tmp_path / "file")
+    assert (tmp_path / "work" / "brecq-0001" / "thesis.txt").read_text() == "mine"
