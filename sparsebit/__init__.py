@@ -1,12 +1,18 @@
 """Make a trained PyTorch model small and fast, and prove it."""
 
-from sparsebit import graph
-from sparsebit.errors import SparsebitError, SpecializationWarning
-from sparsebit.graph.capture import QTracer, capture
-from sparsebit.graph.ops import OpSpec, register_op
-from sparsebit.quantization import QuantModel, parse_qconfig
-from sparsebit.recipes import compress
-from sparsebit.sparse import SparseModel, parse_sconfig
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparsebit import graph
+    from sparsebit.errors import SparsebitError, SpecializationWarning
+    from sparsebit.graph.capture import QTracer, capture
+    from sparsebit.graph.ops import OpSpec, register_op
+    from sparsebit.quantization import QuantModel, parse_qconfig
+    from sparsebit.recipes import compress
+    from sparsebit.sparse import SparseModel, parse_sconfig
 
 __version__ = "0.1.0"
 
@@ -24,3 +30,31 @@ __all__ = [
     "parse_sconfig",
     "register_op",
 ]
+
+_PLACES = {
+    "OpSpec": "sparsebit.graph.ops",
+    "QTracer": "sparsebit.graph.capture",
+    "QuantModel": "sparsebit.quantization",
+    "SparseModel": "sparsebit.sparse",
+    "SparsebitError": "sparsebit.errors",
+    "SpecializationWarning": "sparsebit.errors",
+    "capture": "sparsebit.graph.capture",
+    "compress": "sparsebit.recipes",
+    "parse_qconfig": "sparsebit.quantization",
+    "parse_sconfig": "sparsebit.sparse",
+    "register_op": "sparsebit.graph.ops",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """A public name, loaded when it is first asked for: torch takes seconds, ``sparsebit --help`` should not."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in _PLACES:
+            return importlib.import_module(f"{__name__}.{name}")
+        found = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -10,12 +10,14 @@ from typing import Any
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
-    try:  # torch takes a moment to load, and may be interrupted too
+    try:  # loading may be interrupted too
+        from sparsebit import __version__
         from sparsebit.cli import COMMANDS, run
         from sparsebit.cli.demo import make_command
+
+        return run(words, (*COMMANDS, make_command(_demo)), version=__version__)
     except KeyboardInterrupt:
         return 130
-    return run(words, (*COMMANDS, make_command(_demo)))
 
 
 def _demo(folder: Path, *, train: bool) -> Any:

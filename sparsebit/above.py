@@ -19,3 +19,8 @@ def call_above(place: str, *args: Any, **kwargs: Any) -> Any:
     """
     module, _, name = place.rpartition(".")
     return getattr(importlib.import_module(module), name)(*args, **kwargs)
+
+
+def in_notebook(value: Any) -> str:
+    """How a notebook shows one of this library's objects; as a method of its class: ``_repr_html_ = in_notebook``."""
+    return str(call_above("sparsebit.integrations.notebook.to_html", value))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,12 @@ def write_folder(
     """
     from safetensors.torch import save_file
 
-    place = require_place(folder)
+    place = require_place(folder).absolute()
+    # Named before it is made, and made inside the block that removes it: an interrupt may come between any two lines.
+    made = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+    old = made.with_name(f"{made.name}.old")
     try:
-        place.absolute().parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.absolute().parent))
-    except OSError as error:
-        raise _cannot_write(place, error.strerror or str(error)) from None
-    try:
+        made.mkdir(parents=True)
         digests = {}
         for name, group in tensors.items():
             path = made / f"{name}.safetensors"
@@ -54,23 +53,17 @@ def write_folder(
         manifest = {"kind": kind, "version": version, "files": digests, "content": dict(content)}
         text = json.dumps(manifest | {"digest": _digest(_canonical(manifest))}, indent=1)
         (made / MANIFEST).write_text(text, encoding="utf-8")
-        os.chmod(made, 0o755)
         if place.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{place.name}.old.", dir=place.absolute().parent))
-            os.rename(place, old / "it")
-            try:
-                os.rename(made, place)
-            except OSError:
-                os.rename(old / "it", place)
-                raise
-            finally:
-                shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.rename(made, place)
+            os.rename(place, old)
+        os.rename(made, place)
+        shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
-        raise _cannot_write(place, error.strerror or str(error)) from None
+        raise _cannot_write(Path(folder), error.strerror or str(error)) from None
     finally:
+        if old.exists() and not place.exists():
+            os.rename(old, place)
         shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def require_place(folder: str | os.PathLike[str]) -> Path:
@@ -84,7 +77,9 @@ def require_place(folder: str | os.PathLike[str]) -> Path:
             hint="choose an empty or a new folder, nothing was written",
         )
     above = next(parent for parent in place.absolute().parents if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+    if not above.is_dir():
+        raise _cannot_write(place, f"{above} is a file")
+    if not os.access(above, os.W_OK | os.X_OK):
         raise _cannot_write(place, f"no permission to write in {above}")
     return place
 

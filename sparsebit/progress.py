@@ -1,14 +1,22 @@
-"""Progress for a person at a terminal; silence everywhere else."""
+"""Progress for a person: a bar on a terminal, and elsewhere nothing, or a line now and then where it was asked for."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sized
-from typing import TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 PATIENCE = 1.0  # seconds before anything is shown
+TICK = 0.25  # seconds between two looks at the clock
+BETWEEN = 10.0  # seconds between two lines, where there is no terminal
+
+_in_lines = False  # whether to tell it in lines where there is no terminal
+_showing = False  # a bar inside of what is shown already would only disturb it
 
 
 def length(items: Iterable[object]) -> int | None:
@@ -24,38 +32,140 @@ def length(items: Iterable[object]) -> int | None:
         return None
 
 
+@contextlib.contextmanager
+def lines_without_terminal() -> Iterator[None]:
+    """Inside the block, whoever reads a log gets a line every few seconds, on the error stream."""
+    global _in_lines
+    before, _in_lines = _in_lines, True
+    try:
+        yield
+    finally:
+        _in_lines = before
+
+
 def progress(
     items: Iterable[T], what: str, *, total: int | None = None, shown: bool | None = None
-) -> Iterator[T]:
+) -> Generator[T, None, None]:
     """Go through ``items`` with a bar, the count and the time left, once it has taken more than a moment.
 
     Args:
         items: what to go through.
         what: the words before the bar.
         total: how many there are, where ``items`` cannot tell.
-        shown: True or False to decide; by default only a terminal gets to see it.
+        shown: True or False to decide; by default a terminal gets to see it.
 
     Example:
         >>> list(progress([1, 2, 3], "counting", shown=False))
         [1, 2, 3]
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    if shown is False or (shown is None and not console.is_terminal):
-        yield from items
-        return
     if total is None:
         total = length(items)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    if shown is False or _showing:
+        yield from items
+    elif shown is None and not console.is_terminal:
+        yield from _told(items, what, total) if _in_lines else items
+    else:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with _bar(console, columns, what, total) as (start, advance, _):
+            started = time.monotonic()
+            for item in items:
+                if time.monotonic() - started > PATIENCE:
+                    start()
+                yield item
+                advance()
+
+
+@contextlib.contextmanager
+def waiting(
+    what: str, *, seconds: float | None = None, shown: bool | None = None
+) -> Iterator[Callable[[str], None]]:
+    """Show that something long goes on, and for how long it has; yields a function that changes the words.
+
+    Args:
+        what: is going on.
+        seconds: that it may take at most, where that is known: then what is left of them is shown.
+        shown: True or False to decide; by default a terminal gets to see it.
+
+    Example:
+        >>> with waiting("thinking", shown=False) as say:
+        ...     say("thinking harder")
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if shown is False or _showing or (shown is None and not console.is_terminal):
+        yield lambda words: None
+        return
+    known = (BarColumn(), TextColumn("at most"), TimeRemainingColumn(), TextColumn("left"))
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        *(known if seconds else (TimeElapsedColumn(),)),
+    )
+    with _bar(console, columns, what, seconds) as (start, advance, say):
+        over, started = threading.Event(), time.monotonic()
+
+        def tick() -> None:  # one long call gives no sign of itself
+            while not over.wait(TICK):
+                advance(TICK)
+                if time.monotonic() - started > PATIENCE:
+                    start()
+
+        thread = threading.Thread(target=tick, daemon=True)
+        thread.start()
+        try:
+            yield say
+        finally:
+            over.set()
+            thread.join()
+
+
+Handles = tuple[Callable[[], None], Callable[..., None], Callable[[str], None]]
+
+
+@contextlib.contextmanager
+def _bar(console: Any, columns: tuple[Any, ...], what: str, total: float | None) -> Iterator[Handles]:
+    """A bar that is not on the screen yet: how to put it there, to move it, and to change its words."""
+    global _showing
+    from rich.progress import Progress
+
     bar = Progress(*columns, console=console, transient=True)
-    started, task = time.monotonic(), bar.add_task(what, total=total)
+    task = bar.add_task(what, total=total)
+
+    def start() -> None:
+        if not bar.live.is_started:
+            bar.start()
+
+    def advance(amount: float = 1) -> None:
+        bar.advance(task, amount)
+
+    def say(words: str) -> None:
+        bar.update(task, description=words)
+
+    _showing = True
     try:
-        for item in items:
-            if not bar.live.is_started and time.monotonic() - started > PATIENCE:
-                bar.start()
-            yield item
-            bar.advance(task)
+        yield start, advance, say
     finally:
+        _showing = False
         bar.stop()
+
+
+def _told(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+    """A line every few seconds: how many are done, and the time left."""
+    started = last = time.monotonic()
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if now - last > BETWEEN:
+            last = now
+            left = (
+                f"/{total}, about {(now - started) / done * (total - done):.0f} s left"
+                if total and done
+                else ""
+            )
+            sys.stderr.write(f"{what}: {done}{left}\n")
+        yield item

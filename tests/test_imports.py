@@ -16,7 +16,7 @@ PACKAGE = "sparsebit"
 
 # From the ground up. A part may import its own layer and those before it.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "registry", "progress", "folder", "above"),
+    ("errors", "registry", "progress", "folder", "write", "above"),
     ("config",),
     ("graph",),
     ("targets", "kernels"),
@@ -200,10 +200,27 @@ OPTIONAL = (
 )
 
 
+def test_public_names_load_when_asked_for_and_are_those_listed() -> None:
+    import sparsebit
+
+    for name in sparsebit.__all__:
+        assert getattr(sparsebit, name) is not None
+    assert set(sparsebit.__all__) <= set(dir(sparsebit))
+    with pytest.raises(AttributeError, match="has no attribute 'quantise'"):
+        sparsebit.quantise  # noqa: B018
+    done = subprocess.run(
+        [sys.executable, "-c", "import sparsebit, sys; sys.exit('torch' in sys.modules)"],
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, "importing the package loads torch"
+
+
 def test_importing_the_package_leaves_optional_packages_alone() -> None:
     """What torch itself pulls in is not ours to answer for, so only the difference counts."""
     program = (
         "import sys, torch; before = set(sys.modules); import sparsebit; "
+        "[getattr(sparsebit, name) for name in sparsebit.__all__]; "
         f"print(*sorted({set(OPTIONAL)!r} & (set(sys.modules) - before)))"
     )
     done = subprocess.run(

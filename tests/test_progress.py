@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from sparsebit import progress as module
-from sparsebit.progress import length, progress
+from sparsebit.progress import length, lines_without_terminal, progress, waiting
 
 
 @pytest.mark.parametrize("shown", [True, False, None])
@@ -58,3 +60,47 @@ def test_a_stream_has_no_length() -> None:
 
     assert length(DataLoader(Stream())) is None and length([1]) == 1 and length(iter([])) is None
     assert len(list(progress(DataLoader(Stream()), "counting", shown=True))) == 3
+
+
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_log_gets_lines_with_the_time_left(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet(monkeypatch)
+    monkeypatch.setattr(module, "BETWEEN", -1.0)
+    with lines_without_terminal():
+        assert list(progress(range(3), "counting")) == [0, 1, 2]
+        list(progress(range(3), "hidden", shown=False))
+    printed = capfd.readouterr()
+    assert printed.out == "" and "hidden" not in printed.err
+    assert re.fullmatch(
+        r"counting: 0\ncounting: 1/3, about 0 s left\ncounting: 2/3, about 0 s left\n", printed.err
+    )
+    list(progress(range(3), "counting"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_waiting_shows_the_words_and_the_time_left(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(module, "PATIENCE", -1.0)
+    monkeypatch.setattr(module, "TICK", 0.01)
+    with waiting("thinking", seconds=60, shown=True) as say:
+        time.sleep(0.15)
+        say("deciding")
+        time.sleep(0.15)
+        assert list(progress(range(3), "inside", shown=True)) == [0, 1, 2]
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    for words in ("thinking", "deciding", "at most", "left"):
+        assert words in printed.err
+    assert "inside" not in printed.err, "two bars at once disturb each other"
+    with waiting("unseen", shown=False) as say:
+        say("also unseen")
+    assert capfd.readouterr() == ("", "")

@@ -11,8 +11,10 @@ Run from the repository root: ``SPARSEBIT_DATA=... python -m benchmarks.mixed_pr
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,29 +74,25 @@ class Bench:
             self.known[key] = (result.metric, errors.output.sqnr_db)
         return self.known[key]
 
-    def rows(self, kind: str, metric: str, uniform: list[int]) -> list[dict[str, Any]]:
+    def rows(self, kind: str, metric: str, uniform: list[int]) -> Iterator[dict[str, Any]]:
         """One for each uniform width, with the mixed one of the same cost beside it."""
         found, seconds = self.sensitivity(metric, ("W",) if kind == "size" else ("W", "A"))
-        rows = []
         for width in uniform:
             same = found.uniform(width)
             budget = found.size(same) if kind == "size" else found.bops(same)
             chosen = choose_bits(found, **{kind: budget})
             plain, mixed = self.score(config_of(found, same)), self.score(chosen.config)
-            rows.append(
-                {
-                    "kind": kind,
-                    "sensitivity": metric,
-                    "uniform_bits": width,
-                    "budget": budget,
-                    "mixed_cost": chosen.cost,
-                    "uniform": {"metric": round(plain[0], 4), "output_db": round(plain[1], 2)},
-                    "mixed": {"metric": round(mixed[0], 4), "output_db": round(mixed[1], 2)},
-                    "bits": dict(chosen.bits),
-                    "sensitivity_seconds": round(seconds, 1),
-                }
-            )
-        return rows
+            yield {
+                "kind": kind,
+                "sensitivity": metric,
+                "uniform_bits": width,
+                "budget": budget,
+                "mixed_cost": chosen.cost,
+                "uniform": {"metric": round(plain[0], 4), "output_db": round(plain[1], 2)},
+                "mixed": {"metric": round(mixed[0], 4), "output_db": round(mixed[1], 2)},
+                "bits": dict(chosen.bits),
+                "sensitivity_seconds": round(seconds, 1),
+            }
 
 
 def main() -> None:
@@ -118,9 +116,9 @@ def main() -> None:
     console, bench = Console(), Bench(open_task(options.task), options)
     output = options.output or Path(__file__).parent / "results" / f"{options.task}.json"
     rows: list[dict[str, Any]] = []
-    for kind in options.kinds:
-        for metric in options.metrics:
-            rows += bench.rows(kind, metric, options.uniform)
+    for kind, metric in itertools.product(options.kinds, options.metrics):
+        for row in bench.rows(kind, metric, options.uniform):
+            rows.append(row)
             output.parent.mkdir(parents=True, exist_ok=True)
             content = {
                 "task": bench.task.name,

@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from sparsebit.above import in_notebook
 from sparsebit.analysis.integer_program import PairCost, Program
 from sparsebit.analysis.layer_bits import FLOAT, with_layer_bits
 from sparsebit.analysis.sensitivity import Sensitivity
@@ -37,6 +38,15 @@ class LatencyTable:
     base: float
     change: Mapping[str, Mapping[int, float]]
 
+    def seconds(self, bits: Mapping[str, int]) -> float:
+        """What the model should take with these widths.
+
+        Example:
+            >>> LatencyTable(base=1.0, change={"fc": {8: 0.0, 32: 0.5}}).seconds({"fc": 32})
+            1.5
+        """
+        return self.base + sum(self.change[name][width] for name, width in bits.items())
+
 
 @dataclass(frozen=True, kw_only=True)
 class BitChoice:
@@ -52,6 +62,8 @@ class BitChoice:
     bops: float
     pareto: tuple[BitPoint, ...]
     sensitivity: Sensitivity = field(repr=False)
+
+    _repr_html_ = in_notebook
 
     @property
     def config(self) -> QConfig:

@@ -12,6 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from sparsebit.above import in_notebook
 from sparsebit.analysis.agreement import Agreement, decibels
 from sparsebit.analysis.layer_bits import FLOAT, with_layer_bits
 from sparsebit.analysis.tensor_error import TensorError
@@ -79,6 +80,8 @@ class ErrorProfile:
     left_float: dict[str, str] = field(default_factory=dict)
     """Operators that read float numbers anyway, each with the reason."""
     batches: int = 0
+
+    _repr_html_ = in_notebook
 
     def layer(self, name: str) -> LayerError:
         """One layer, by its dotted or its flat name."""

@@ -6,13 +6,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-import torch.utils._pytree as pytree
-from torch import Tensor, nn
+from torch import nn
+from torch.fx import GraphModule
 
 from sparsebit.export import export_onnx
 from sparsebit.export.packages import require
+from sparsebit.graph.run import flatten_call
 
 
 def time_call(call: Callable[[], Any], *, rounds: int = 20, warm_up: int = 3, at_least: float = 0.2) -> float:
@@ -49,19 +50,35 @@ def runtime_latency(
 
     Args:
         model: a ``QuantModel``, ``SparseModel`` or captured graph.
-        example_inputs: positional arguments of the call, on whose sizes the time depends.
+        example_inputs: what the call is given, on whose sizes the time depends: positional arguments, or a pair of a
+            tuple of these and a dict of keyword arguments.
         runtime: ``onnxruntime`` or ``openvino``, on the CPU.
         threads: that the runtime may use.
         rounds: of which the fastest counts.
     """
+    call = runtime_call(model, example_inputs, runtime=runtime, threads=threads)
+    return time_call(call, rounds=rounds)
+
+
+def runtime_call(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    runtime: Literal["onnxruntime", "openvino"] | str = "onnxruntime",
+    threads: int = 1,
+) -> Callable[[], Any]:
+    """The model in a runtime, ready to be called on the example inputs; takes what ``runtime_latency`` takes."""
     inputs = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
-    leaves = [leaf.detach().cpu().numpy() for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
+    pair = len(inputs) == 2 and isinstance(inputs[0], (tuple, list)) and isinstance(inputs[1], dict)
+    args, kwargs = inputs if pair else (inputs, {})
+    graph = model if isinstance(model, GraphModule) else cast(GraphModule, model.model)
+    values = [value.detach().cpu().numpy() for value in flatten_call(graph, tuple(args), kwargs)]
     with tempfile.TemporaryDirectory() as folder:
-        done = export_onnx(model, inputs, Path(folder) / "model.onnx", check=False)
-        call = (
-            _in_openvino(done.path, threads) if runtime == "openvino" else _in_onnxruntime(done.path, threads)
-        )
-        return time_call(lambda: call(leaves), rounds=rounds)
+        done = export_onnx(model, (tuple(args), kwargs), Path(folder) / "model.onnx", check=False)
+        feed = dict(zip(done.exported.input_names, values, strict=True))
+        load = _in_openvino if runtime == "openvino" else _in_onnxruntime
+        call = load(done.path, threads)
+    return lambda: call(feed)
 
 
 def onnx_latency(model: nn.Module, example_inputs: Any, *, threads: int = 1, rounds: int = 20) -> float:
@@ -69,16 +86,15 @@ def onnx_latency(model: nn.Module, example_inputs: Any, *, threads: int = 1, rou
     return runtime_latency(model, example_inputs, threads=threads, rounds=rounds)
 
 
-def _in_onnxruntime(path: Path, threads: int) -> Callable[[list[Any]], Any]:
+def _in_onnxruntime(path: Path, threads: int) -> Callable[[dict[str, Any]], Any]:
     runtime = require("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 4
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [given.name for given in session.get_inputs()]
-    return lambda leaves: session.run(None, dict(zip(names, leaves, strict=True)))
+    return lambda feed: session.run(None, feed)
 
 
-def _in_openvino(path: Path, threads: int) -> Callable[[list[Any]], Any]:
+def _in_openvino(path: Path, threads: int) -> Callable[[dict[str, Any]], Any]:
     openvino = require("openvino")
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(str(path)), "CPU", {"INFERENCE_NUM_THREADS": threads})

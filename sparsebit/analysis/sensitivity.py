@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from sparsebit.above import in_notebook
 from sparsebit.analysis.agreement import Agreement, float_outputs, outputs_agree
 from sparsebit.analysis.calls import Call, calls_of, only
 from sparsebit.analysis.choices import Choice, Product, find_choices, find_products, other_bytes
@@ -37,6 +38,8 @@ class Sensitivity:
     products: tuple[Product, ...] = ()
     other_bytes: int = 0
     """Of the parameters that nothing is chosen for."""
+
+    _repr_html_ = in_notebook
 
     def choice(self, name: str) -> Choice:
         """One choice by name."""

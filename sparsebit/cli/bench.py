@@ -6,16 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from rich.table import Table
-
-from sparsebit.analysis.cost import short_bytes
+from sparsebit.cli.arguments import add_data, add_input, add_weights, positive, seconds
 from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.cli.data import add_data, add_input, example_from, first, from_shapes, open_data, positive
-from sparsebit.cli.model import add_weights, open_model
-from sparsebit.cli.reference import blamed_on
-from sparsebit.report.latency import compare_latency
-from sparsebit.report.runtime import OnnxFile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,13 +18,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_weights(parser)
     add_input(parser)
     parser.add_argument("--batch", type=positive, default=1, metavar="N", help="samples of a call (1)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="to spend on each (1)")
+    parser.add_argument("--seconds", type=seconds, default=1.0, help="to spend on each (1)")
     parser.add_argument("--threads", type=positive, metavar="N", help="to compute with; by default all cores")
     add_data(parser, required=False, what="to take the input from")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Time each in turn."""
+    import torch
+    from rich.table import Table
+
+    from sparsebit.analysis.cost import short_bytes
+    from sparsebit.cli.reference import blamed_on
+    from sparsebit.report.latency import compare_latency
+
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     calls: dict[str, Callable[[], object]] = {}
@@ -57,6 +56,10 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def _inputs(arguments: argparse.Namespace) -> Any:
+    import torch
+
+    from sparsebit.cli.data import example_from, first, from_shapes, open_data
+
     if arguments.input:
         return from_shapes(arguments.input)
     if not arguments.data:
@@ -69,12 +72,14 @@ def _inputs(arguments: argparse.Namespace) -> Any:
 
 
 def _call(what: str, arguments: argparse.Namespace, inputs: Any) -> tuple[Callable[[], object], int]:
+    import torch
+
+    from sparsebit.cli.model import open_model
+    from sparsebit.report.runtime import OnnxFile
+
     if what.endswith(".onnx"):
         file = OnnxFile(what, threads=arguments.threads)
-        if inputs is None:
-            feed = file.example(arguments.batch)
-        else:
-            feed = {**file.feed(*inputs[0]), **{name: x.numpy() for name, x in inputs[1].items()}}
+        feed = file.example(arguments.batch) if inputs is None else file.feed(*inputs[0], **inputs[1])
         return lambda: file.run(feed), file.bytes
     if inputs is None:
         raise UsageError(f"{what} needs an input", hint="add --input 1x3x224x224, or --data DATA")
@@ -97,6 +102,9 @@ does meets all alike, and show median, spread, and how much faster each is than 
 quantized model is timed as its file: in torch the integers are only simulated.
 """,
     examples=(
+        "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",
+        "sparsebit export sparsebit.demo:net --quantized digits-int8 --input 2x1x8x8 --output digits.onnx",
+        "sparsebit export sparsebit.demo:net --input 2x1x8x8 --output digits-float.onnx",
         "sparsebit bench digits-float.onnx digits.onnx --batch 16 --seconds 0.2",
         "sparsebit bench sparsebit.demo:net digits.onnx --input 16x1x8x8 --seconds 0.2",
     ),

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch.fx import GraphModule
-
-from sparsebit.analysis import cost
+from sparsebit.cli.arguments import add_data, add_input, add_model, add_output
 from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.cli.data import add_data, add_input, example_inputs, open_data
-from sparsebit.cli.model import add_model, open_model
-from sparsebit.cli.shared import add_output
-from sparsebit.graph import show
-from sparsebit.graph.capture import capture
-from sparsebit.graph.ops import coverage, op_name
-from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
-from sparsebit.report.write import write_text
+from sparsebit.progress import waiting
+from sparsebit.write import require_file, write_text
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,15 +31,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Record the model and show its nodes, what is known of them, and what they cost."""
+    from sparsebit.analysis import cost
+    from sparsebit.cli.data import example_inputs, open_data
+    from sparsebit.cli.model import open_model
+    from sparsebit.graph import show
+    from sparsebit.graph.capture import capture
+    from sparsebit.graph.ops import coverage
+    from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
+
     if arguments.output and arguments.output.suffix not in (".mmd", ".txt"):
         raise UsageError(
             f"{arguments.output}: unknown kind of file", expected="a name ending in .mmd or .txt"
         )
+    if arguments.output:
+        require_file(arguments.output)
     model = open_model(arguments)
     traced = arguments.frontend == "symbolic" and not arguments.input and not arguments.data
     data = open_data(arguments) if arguments.data else None
-    args, kwargs = ((), {}) if traced else example_inputs(arguments, data)
-    graph = capture(model, args, kwargs, frontend=arguments.frontend)
+    args, kwargs = ((), {}) if traced else example_inputs(arguments, model, data)
+    with waiting("capturing"):
+        graph = capture(model, args, kwargs, frontend=arguments.frontend)
     if arguments.simplify:
         run_passes(graph, SIMPLIFY + FOLD)
     known, costs = coverage(graph), None if traced else cost(graph)
@@ -70,6 +76,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def _node(graph: GraphModule, node: Any) -> dict[str, Any]:
+    from sparsebit.graph.ops import op_name
+
     value = node.meta.get("value")
     shape = list(value.shape) if hasattr(value, "shape") else None
     inputs = [source.name for source in node.all_input_nodes]

@@ -6,18 +6,17 @@ import argparse
 import dataclasses
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch.fx import GraphModule
-
+from sparsebit.cli.arguments import add_data, add_input, add_model
 from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.cli.data import Again, add_data, add_input, example_from, example_inputs, open_data
-from sparsebit.cli.model import add_model, open_compressed
-from sparsebit.export import Exported, check, export_graph
-from sparsebit.graph.capture import capture
-from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
-from sparsebit.quantization import QuantModel
-from sparsebit.report.runtime import OnnxFile
+from sparsebit.progress import length, progress, waiting
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+    from sparsebit.export import Exported
+    from sparsebit.report.runtime import OnnxFile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,12 +32,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Run the file and the model on the same inputs. Exit code 1 where they differ."""
+    from torch.fx import GraphModule
+
+    from sparsebit.cli.data import example_from, example_inputs, open_data
+    from sparsebit.cli.model import open_compressed
+    from sparsebit.cli.reference import blamed_on
+    from sparsebit.export import check
+    from sparsebit.graph.capture import capture
+    from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
+    from sparsebit.quantization import QuantModel
+    from sparsebit.report.runtime import OnnxFile
+
     file = OnnxFile(arguments.file)
     model = open_compressed(arguments)
     data = open_data(arguments) if arguments.data else None
-    args, kwargs = example_inputs(arguments, data)
+    args, kwargs = example_inputs(arguments, model, data)
     if isinstance(model, QuantModel):
-        graph: GraphModule = model.model
+        graph: GraphModule = model.folded()  # as it was exported
     elif isinstance(model, GraphModule):
         graph = model
     else:
@@ -47,9 +57,14 @@ def run(arguments: argparse.Namespace) -> Outcome:
     exported = _as_exported(
         file, graph, args, kwargs, str(getattr(getattr(model, "plan", None), "target", "onnxruntime"))
     )
-    report = check(
-        graph, exported, _calls(data) if data is not None else [(args, kwargs)], runtime=arguments.runtime
-    )
+    calls = [(args, kwargs)]
+    if data is not None:
+        calls = [example_from(batch) for batch in progress(data, "reading", total=length(data))]
+    with (
+        waiting("running the file and comparing"),
+        blamed_on("the file or the model, called with this input,"),
+    ):
+        report = check(graph, exported, calls, runtime=arguments.runtime)
     return Outcome(
         shown=(report,),
         data={**vars(report), "ok": report.ok, "share_off": report.share_off},
@@ -57,12 +72,10 @@ def run(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def _calls(data: Again) -> list[Any]:
-    return [example_from(batch) for batch in data]
-
-
 def _as_exported(file: OnnxFile, graph: GraphModule, args: Any, kwargs: Any, target: str) -> Exported:
     """What writing the model again says of its tensors, with the given file in the place of the new one."""
+    from sparsebit.export import export_graph
+
     opset = _opset(file.path)
     with tempfile.TemporaryDirectory() as folder:
         again = export_graph(graph, args, kwargs, Path(folder) / "model.onnx", opset=opset, target=target)
@@ -99,6 +112,8 @@ tensor by tensor. Also shows which operators run on integers in the runtime, and
 Exit code 1 where the file differs.
 """,
     examples=(
+        "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",
+        "sparsebit export sparsebit.demo:net --quantized digits-int8 --input 2x1x8x8 --output digits.onnx",
         "sparsebit check digits.onnx sparsebit.demo:net --quantized digits-int8 "
         "--data sparsebit.demo:held_out_data --batches 2",
     ),

@@ -30,13 +30,17 @@ class Outcome:
 class Command:
     """One word of the command line.
 
-    ``examples`` are whole command lines that work as they stand in an empty folder, one after the other; the tests
-    run them.
+    A file of a command imports what it works with in ``run``: torch takes seconds to load, and asking for help should
+    not.
     """
 
     name: str
     help: str
     description: str
     examples: tuple[str, ...]
+    """Whole command lines that work as they stand in an empty folder, one after the other; the tests run them."""
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Outcome]
+    loads_torch: bool = True
+    resume: str = ""
+    """What --resume goes on with; empty where nothing is kept in between, so that the command begins again."""

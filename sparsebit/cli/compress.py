@@ -7,17 +7,24 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sparsebit.cli.arguments import (
+    TARGETS,
+    add_data,
+    add_input,
+    add_model,
+    add_output,
+    add_report,
+    add_test,
+    seconds,
+)
 from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.cli.data import add_data, add_input, example_inputs, open_data, positive
-from sparsebit.cli.model import add_model, open_model
-from sparsebit.cli.reference import resolve
-from sparsebit.cli.shared import accuracy_of, add_output, add_test, open_metric
-from sparsebit.config import parse_sconfig
-from sparsebit.recipes import Trial, compress
-from sparsebit.report import report_search, save_report
-from sparsebit.targets import TARGETS
+from sparsebit.cli.result import require_report
+from sparsebit.write import require_file
+
+if TYPE_CHECKING:
+    from sparsebit.recipes import Trial
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,13 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     goals.add_argument(
         "--size", type=float, help="a part of the float model's parameters such as 0.25, or bytes"
     )
-    goals.add_argument(
-        "--target", choices=sorted(TARGETS), default="onnxruntime", help="runtime (onnxruntime)"
-    )
+    goals.add_argument("--target", choices=TARGETS, default="onnxruntime", help="runtime (onnxruntime)")
     add_output(parser, "folder for the recipe, the models and every trial")
     add_input(parser)
     parser.add_argument(
-        "--time-budget", type=positive, default=600, metavar="SECONDS", help="for all trials (600)"
+        "--time-budget", type=seconds, default=600, metavar="SECONDS", help="for all trials (600)"
     )
     parser.add_argument(
         "--finetune", metavar="NAME", help="file.py:function that trains a pruned model in place"
@@ -47,22 +52,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exhaustive", action="store_true", help="go on after the goals are met, for a fuller trade-off"
     )
     parser.add_argument("--seed", type=int, default=0, help="recipes and metrics depend on nothing else (0)")
-    parser.add_argument("--report", metavar="FILE", type=Path, help="also write an HTML report")
-    parser.add_argument(
-        "--resume", action="store_true", help="go on with the search that is in the output folder"
-    )
+    add_report(parser)
     add_data(parser, what="to calibrate with, and to measure accuracy with where there is no --test")
     add_test(parser)
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Search, save, show. Exit code 1 where no recipe meets the goals."""
+    from sparsebit.cli.data import example_inputs, open_data
+    from sparsebit.cli.metric import accuracy_of, open_metric
+    from sparsebit.cli.model import open_model
+    from sparsebit.config import load_sconfig
+    from sparsebit.recipes import compress
+    from sparsebit.report import report_search, save_report
+
     _refuse_other_search(arguments.output, arguments.resume)
-    metric, prune = open_metric(arguments), parse_sconfig(arguments.prune) if arguments.prune else None
-    finetune = resolve(arguments.finetune, "function") if arguments.finetune else None
+    require_report(arguments)
+    metric, prune = open_metric(arguments), load_sconfig(arguments.prune) if arguments.prune else None
+    finetune = _finetune(arguments.finetune) if arguments.finetune else None
     model, data = open_model(arguments), open_data(arguments)
     test = open_data(arguments, arguments.test) if arguments.test else data
-    args, kwargs = example_inputs(arguments, data)
+    args, kwargs = example_inputs(arguments, model, data)
     found = compress(
         model,
         data,
@@ -96,6 +106,20 @@ def run(arguments: argparse.Namespace) -> Outcome:
     )
 
 
+def _finetune(name: str) -> Callable[[Any], None]:
+    from sparsebit.cli.reference import blamed_on, resolve
+
+    found = resolve(name, "function")
+    if not callable(found):
+        raise UsageError(f"{name!r} is no function", got=f"a {type(found).__name__}")
+
+    def finetune(model: Any) -> None:
+        with blamed_on(f"the function {name!r}"):
+            found(model)
+
+    return finetune
+
+
 def _next(arguments: argparse.Namespace) -> str:
     pruned = f" --pruned {arguments.output}/pruned" if (arguments.output / "pruned").is_dir() else ""
     words = f"sparsebit export {arguments.model}{pruned} --quantized {arguments.output}/quantized"
@@ -103,23 +127,26 @@ def _next(arguments: argparse.Namespace) -> str:
 
 
 def _refuse_other_search(folder: Path, resume: bool) -> None:
-    begun = (folder / "search").is_dir()
+    from sparsebit.recipes.state import STATE
+
+    require_file(folder / STATE)
+    begun = (folder / STATE).is_file()
     if begun and not resume:
         raise UsageError(
             f"{folder} holds a search", hint="add --resume to go on with it, or choose another folder"
         )
-    if folder.is_dir() and not begun and any(folder.iterdir()):
+    mine = [entry for entry in folder.iterdir() if not entry.name.startswith(".")] if folder.is_dir() else []
+    if mine and not begun:
         raise UsageError(f"{folder} exists and holds something else", hint="choose an empty or a new folder")
 
 
 def _teller(budget: float) -> Callable[[Trial], None]:
-    """One line for each trial, on a terminal, with what is left of the time."""
-    started, stream = time.monotonic(), sys.stderr
+    """One line for each trial, with what is left of the time."""
+    started = time.monotonic()
 
     def tell(trial: Trial) -> None:
-        if stream.isatty():
-            left = max(0.0, budget - (time.monotonic() - started))
-            stream.write(f"{_said(trial)}; at most {left:.0f} s left\n")
+        left = max(0.0, budget - (time.monotonic() - started))
+        sys.stderr.write(f"{_said(trial)}; at most {left:.0f} s left\n")
 
     return tell
 
@@ -145,4 +172,5 @@ exit code is 1. An interrupted search goes on with --resume.
     ),
     add_arguments=add_arguments,
     run=run,
+    resume="go on with the search that is in the output folder",
 )

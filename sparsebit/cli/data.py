@@ -1,10 +1,12 @@
-"""The DATA argument: batches from the user's code, a folder of images, or an .npz file; and example inputs."""
+"""What DATA and --input mean: batches from the user's code, a folder of images, or an .npz file; example inputs."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import itertools
 import re
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,63 +14,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
 
+from sparsebit.analysis.accuracy import LABELS
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.image_folder import ImageFolder
 from sparsebit.cli.reference import blamed_on, call, is_reference, resolve
 from sparsebit.progress import length
-from sparsebit.report.accuracy import LABELS
 
 EXAMPLE = 2  # samples that a model is recorded with
 _SHAPE = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
 
 Example = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-def add_data(parser: argparse.ArgumentParser, *, required: bool = True, what: str = "to work with") -> None:
-    """--data and how to read it."""
-    group = parser.add_argument_group("data")
-    group.add_argument(
-        "--data", metavar="DATA", required=required, help=f"batches {what}: file.py:loader, images/, or x.npz"
-    )
-    add_reading(group)
-
-
-def add_reading(group: Any) -> None:
-    """How images and arrays become batches."""
-    group.add_argument(
-        "--batch-size", type=positive, default=32, metavar="N", help="for images and .npz (32)"
-    )
-    group.add_argument("--batches", type=positive, metavar="N", help="use only the first N batches")
-    group.add_argument("--image-size", type=positive, default=224, metavar="N", help="side of an image (224)")
-    group.add_argument(
-        "--mean",
-        type=float,
-        nargs="+",
-        default=[0.485, 0.456, 0.406],
-        help="subtracted from an image's channels",
-    )
-    group.add_argument("--std", type=float, nargs="+", default=[0.229, 0.224, 0.225], help="divides them")
-
-
-def add_input(parser: argparse.ArgumentParser) -> None:
-    """--input: sizes to record a model with, where there is no data."""
-    parser.add_argument(
-        "--input",
-        metavar="SHAPE",
-        action="append",
-        default=[],
-        help="an example input: 1x3x224x224, 1x128:int64, or by name mask=1x128:bool; repeat for several",
-    )
-
-
-def positive(text: str) -> int:
-    """A whole number from 1 on, for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
-    return number
 
 
 @dataclass(frozen=True)
@@ -81,12 +39,14 @@ class Again:
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(itertools.islice(self.start(), self.limit))
-        while True:
+        for count in itertools.count(1):
             with blamed_on(f"the data {self.name!r}"):
                 try:
                     batch = next(batches)
                 except StopIteration:
                     return
+            if any(value.is_floating_point() and bool(value.isnan().any()) for value in _tensors(batch)):
+                raise UsageError(f"batch {count} of {self.name!r} holds numbers that are not numbers (NaN)")
             yield batch
 
     def __len__(self) -> int:
@@ -94,6 +54,10 @@ class Again:
         if known is None and self.limit is None:
             raise TypeError("nobody knows how many batches there are")
         return min(count for count in (known, self.limit) if count is not None)
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
 
 
 def open_data(arguments: argparse.Namespace, source: str | None = None) -> Again:
@@ -158,6 +122,8 @@ def read_npz(path: Path, batch_size: int) -> list[Any]:
 
     Arrays named labels, label, targets, target or y are labels. Double precision becomes single; nothing else changes.
     """
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise UsageError(f"{path} is no .npz file", expected="arrays, saved by numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -169,8 +135,10 @@ def read_npz(path: Path, batch_size: int) -> list[Any]:
         ) from None
     tensors = {name: _tensor(name, array, path) for name, array in arrays.items()}
     sizes = {name: len(tensor) if tensor.dim() else 0 for name, tensor in tensors.items()}
-    if len(set(sizes.values())) != 1 or 0 in sizes.values():
-        got = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "no arrays"
+    if not any(sizes.values()):
+        raise UsageError(f"{path} holds no samples", expected="arrays whose first axis counts them")
+    if len(set(sizes.values())) != 1:
+        got = ", ".join(f"{name} {size}" for name, size in sizes.items())
         raise UsageError(f"{path}: the arrays need one first axis, that of the samples", got=got)
     label = next((name for name in LABELS if name in tensors), None)
     inputs = [name for name in tensors if name != label]
@@ -204,15 +172,31 @@ def _few(value: Any) -> Any:
     return value[:EXAMPLE].clone() if isinstance(value, Tensor) and value.dim() else value
 
 
-def example_inputs(arguments: argparse.Namespace, data: Iterable[Any] | None = None) -> Example:
+def example_inputs(
+    arguments: argparse.Namespace, model: nn.Module, data: Iterable[Any] | None = None
+) -> Example:
     """What to record the model with: --input where given, else the first batch of the data."""
     if arguments.input:
-        return from_shapes(arguments.input)
-    if data is not None:
-        return example_from(first(data))
-    raise UsageError(
-        "a model is recorded with an example input", hint="add --input 1x3x224x224, or --data DATA"
-    )
+        args, kwargs = from_shapes(arguments.input)
+    elif data is not None:
+        args, kwargs = example_from(first(data))
+    else:
+        raise UsageError(
+            "a model is recorded with an example input", hint="add --input 1x3x224x224, or --data DATA"
+        )
+    signature = inspect.signature(model.forward)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        named = f" and {', '.join(kwargs)} by name" if kwargs else ""
+        raise UsageError(
+            f"the {'input' if arguments.input else 'data'} does not fit {type(model).__name__}: {error}",
+            expected=f"forward{signature}",
+            got=f"{len(args)} inputs by position{named}",
+            hint="arrays of an .npz, keys of a batch and --input NAME=SHAPE go by the names of the arguments; labels "
+            f"by {', '.join(LABELS)}",
+        ) from error
+    return args, kwargs
 
 
 def from_shapes(texts: Sequence[str]) -> Example:
@@ -235,9 +219,16 @@ def from_shapes(texts: Sequence[str]) -> Example:
                 expected="sizes such as 1x3x224x224, 1x128:int64 or mask=1x128:bool",
             )
         shape = tuple(int(size) for size in match["shape"].split("x"))
-        value = (
-            torch.randn(shape, generator=chance).to(dtype) if dtype.is_floating_point else _ones(shape, dtype)
-        )
+        if 0 in shape:
+            raise UsageError(f"the input {text!r} holds nothing", expected="sizes of 1 and more")
+        try:
+            value = (
+                torch.randn(shape, generator=chance).to(dtype)
+                if dtype.is_floating_point
+                else _ones(shape, dtype)
+            )
+        except RuntimeError as error:
+            raise UsageError(f"there is no memory for an input of {text!r}") from error
         if match["name"]:
             kwargs[match["name"]] = value
         else:

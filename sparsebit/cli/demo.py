@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sparsebit.cli.command import Command, Outcome
+from sparsebit.cli.command import Command, Outcome, UsageError
 
 
 def make_command(demo: Callable[..., Any]) -> Command:
@@ -21,6 +21,8 @@ def make_command(demo: Callable[..., Any]) -> Command:
         )
 
     def run(arguments: argparse.Namespace) -> Outcome:
+        if arguments.output.exists() and not arguments.output.is_dir():
+            raise UsageError(f"{arguments.output} is a file", expected="a folder to write to")
         result = demo(arguments.output, train=arguments.train)
         return Outcome(shown=tuple(result.shown()), data=result.to_dict())
 

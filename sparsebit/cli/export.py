@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from torch.fx import GraphModule
-
+from sparsebit.cli.arguments import TARGETS, add_data, add_input, add_model, add_output
 from sparsebit.cli.command import Command, Outcome
-from sparsebit.cli.data import add_data, add_input, example_inputs, open_data
-from sparsebit.cli.model import add_model, open_compressed
-from sparsebit.cli.shared import add_output
-from sparsebit.export import export_onnx
-from sparsebit.graph.capture import capture
-from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
-from sparsebit.quantization import QuantModel
-from sparsebit.targets import TARGETS
+from sparsebit.progress import waiting
+from sparsebit.write import require_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--opset", type=int, metavar="N", help="ONNX opset; by default the lowest that has the types"
     )
-    parser.add_argument(
-        "--target", choices=sorted(TARGETS), help="runtime to write for; by default as quantized"
-    )
+    parser.add_argument("--target", choices=TARGETS, help="runtime to write for; by default as quantized")
     parser.add_argument("--fixed-sizes", action="store_true", help="fix every size, the batch too")
     parser.add_argument("--no-check", action="store_true", help="do not run the file and compare")
     add_data(parser, required=False, what="to compare on, and for the example input")
@@ -35,21 +26,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Write, run, compare."""
+    from torch.fx import GraphModule
+
+    from sparsebit.cli.data import example_inputs, open_data
+    from sparsebit.cli.model import open_compressed
+    from sparsebit.export import export_onnx
+    from sparsebit.graph.capture import capture
+    from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
+    from sparsebit.quantization import QuantModel
+
+    require_file(arguments.output)
     model = open_compressed(arguments)
     data = open_data(arguments) if arguments.data else None
-    args, kwargs = example_inputs(arguments, data)
+    args, kwargs = example_inputs(arguments, model, data)
     if not isinstance(model, QuantModel | GraphModule):
         model = capture(model, args, kwargs)
         run_passes(model, SIMPLIFY + FOLD)
-    done = export_onnx(
-        model,
-        (args, kwargs),
-        arguments.output,
-        opset_version=arguments.opset,
-        check=not arguments.no_check,
-        target=arguments.target,
-        fixed_sizes=arguments.fixed_sizes,
-    )
+    arguments.output.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with waiting("writing the file" if arguments.no_check else "writing the file, running it and comparing"):
+        done = export_onnx(
+            model,
+            (args, kwargs),
+            arguments.output,
+            opset_version=arguments.opset,
+            check=not arguments.no_check,
+            target=arguments.target,
+            fixed_sizes=arguments.fixed_sizes,
+        )
     report = done.report
     return Outcome(
         shown=(str(done.exported), *([report] if report else []), *map(str, done.findings)),
@@ -75,6 +78,7 @@ Runtime, and compare it with the model tensor by tensor. Where the file would co
 there is an error and no file.
 """,
     examples=(
+        "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",
         "sparsebit export sparsebit.demo:net --quantized digits-int8 --input 2x1x8x8 --output digits.onnx",
         "sparsebit export sparsebit.demo:net --input 2x1x8x8 --output digits-float.onnx",
     ),

@@ -69,7 +69,7 @@ class ImageFolder:
             from PIL import Image
         except ImportError:
             raise UsageError(
-                "images are read by Pillow, which is not installed", hint="pip install pillow"
+                "images are read by Pillow, which is not installed", hint="pip install 'sparsebit[images]'"
             ) from None
         try:
             with Image.open(file) as opened:

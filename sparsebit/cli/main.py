@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import logging
+import math
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 from typing import Any, NoReturn, TextIO
 
-from rich.console import Console
-
-from sparsebit.cli.command import Command, UsageError
+from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.plain import plain
 from sparsebit.errors import SparsebitError
+from sparsebit.progress import lines_without_terminal, waiting
 
 USER_MISTAKE, TROUBLE, INTERRUPTED = 2, 1, 130
 SCREEN = 24  # lines of a message at most
+CLEANING_UP = 2.0  # seconds after an interrupt in which more of them mean the same
 
 _ABOUT = """\
 Make a trained PyTorch model small and fast, and prove it.
@@ -37,6 +40,9 @@ A CONFIG is the name of a preset or a YAML file; --set changes any key of it: --
 """
 
 
+_BEGINS_AGAIN = "for scripts that always say so: this command keeps nothing in between and begins again"
+
+
 class _Parser(argparse.ArgumentParser):
     """Mistakes in the words are raised like all others, so that --json can report them too."""
 
@@ -44,65 +50,87 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"{self.prog} --help shows the arguments and an example")
 
 
-def build_parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
-    """The parser for all commands."""
+def build_parser(
+    commands: Sequence[Command], words: Sequence[str], version: str = ""
+) -> argparse.ArgumentParser:
+    """The parser for all commands; only the one that was typed is asked for its arguments."""
+    chosen = next((word for word in words if not word.startswith("-")), None)
     style = argparse.RawDescriptionHelpFormatter
     parser = _Parser(prog="sparsebit", description=_ABOUT, formatter_class=style)
-    parser.add_argument("--version", action="version", version=f"sparsebit {_version()}")
-    words = parser.add_subparsers(metavar="COMMAND", required=True, title="commands", parser_class=_Parser)
+    parser.add_argument("--version", action="version", version=f"sparsebit {version}")
+    subparsers = parser.add_subparsers(
+        metavar="COMMAND", required=True, title="commands", parser_class=_Parser
+    )
     for command in commands:
         examples = "\n".join(f"  {line}" for line in command.examples)
         epilog = f"{'example' if len(command.examples) == 1 else 'examples'}:\n{examples}"
-        word = words.add_parser(
+        word = subparsers.add_parser(
             command.name,
             help=command.help,
             description=command.description.strip(),
             epilog=epilog,
             formatter_class=style,
         )
-        command.add_arguments(word)
+        if command.name == chosen:
+            command.add_arguments(word)
         common = word.add_argument_group("for every command")
         common.add_argument("--json", action="store_true", help="print one JSON object instead of text")
         common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        common.add_argument("--resume", action="store_true", help=command.resume or _BEGINS_AGAIN)
         word.set_defaults(command=command)
     return parser
 
 
-def run(words: Sequence[str] | None, commands: Sequence[Command]) -> int:
+def run(words: Sequence[str] | None, commands: Sequence[Command], *, version: str = "") -> int:
     """Run one command line; returns the exit code. Never raises, except for ``--help``."""
     words = list(sys.argv[1:] if words is None else words)
     as_json, debug = "--json" in words, "--debug" in words
     arguments = argparse.Namespace()
     try:
-        with _stopped_by_signal(), _warnings_in_a_line(sys.stderr):
-            arguments = build_parser(commands).parse_args(words)
+        with _stopped_by_signal(), _warnings_in_a_line(sys.stderr), lines_without_terminal():
+            arguments, unknown = build_parser(commands, words, version).parse_known_args(words)
             command: Command = arguments.command
-            outcome = command.run(arguments)
+            if unknown:
+                raise UsageError(
+                    f"unknown arguments: {' '.join(unknown)}",
+                    hint=f"sparsebit {command.name} --help shows the arguments and an example",
+                )
+            if command.loads_torch:
+                with waiting("loading torch"):
+                    importlib.import_module("torch")
+            with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+                outcome = command.run(arguments)  # what the user's code prints is no part of the JSON
             if as_json:
                 _write_json({"command": command.name, "ok": outcome.exit_code == 0, **plain(outcome.data)})
             else:
-                console = Console(soft_wrap=not sys.stdout.isatty())
-                for part in outcome.shown:
-                    console.print(part, markup=False, highlight=False)
+                _show(outcome)
             sys.stdout.flush()
             return outcome.exit_code
     except KeyboardInterrupt:
-        more = "; the same with --resume goes on from here" if hasattr(arguments, "resume") else ""
+        more = "; the same with --resume goes on from here" if _keeps_steps(arguments) else ""
         return _fail(f"interrupted; nothing was left half-written{more}", INTERRUPTED, as_json, debug)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SparsebitError as error:
         return _fail(error, USER_MISTAKE, as_json, debug)
+    except OSError as error:  # a disk that is full, a folder that may not be written to
+        return _fail(error, USER_MISTAKE, as_json, debug)
     except Exception as error:
         return _fail(error, TROUBLE, as_json, debug)
 
 
-def _version() -> str:
-    try:
-        return metadata.version("sparsebit")
-    except metadata.PackageNotFoundError:
-        return "(run from its source, not installed)"
+def _keeps_steps(arguments: argparse.Namespace) -> bool:
+    command: Command | None = getattr(arguments, "command", None)
+    return command is not None and bool(command.resume)
+
+
+def _show(outcome: Outcome) -> None:
+    from rich.console import Console
+
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    for part in outcome.shown:
+        console.print(part, markup=False, highlight=False)
 
 
 def _fail(error: Exception | str, code: int, as_json: bool, debug: bool) -> int:
@@ -118,6 +146,8 @@ def _fail(error: Exception | str, code: int, as_json: bool, debug: bool) -> int:
 def _error_text(error: Exception | str, debug: bool) -> str:
     if isinstance(error, str | SparsebitError):
         return str(error)
+    if isinstance(error, OSError):
+        return f"{error.strerror or type(error).__name__}: {error.filename or error}"
     more = "" if debug else "\n  next: run it again with --debug to see where, and please report it"
     return f"unexpected {type(error).__name__}: {error}{more}"
 
@@ -150,20 +180,28 @@ def _write_json(data: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _stopped_by_signal() -> Iterator[None]:
-    """A polite kill cleans up like Ctrl-C does. Only the main thread may ask for signals."""
+    """Ctrl-C and a polite kill end the command and let it clean up: a second one right after does not disturb that.
 
-    def stop(number: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt
+    Only the main thread may ask for signals.
+    """
+    last = -math.inf
 
+    def stop(number: int, frame: object) -> None:
+        nonlocal last
+        if time.monotonic() - last > CLEANING_UP:
+            last = time.monotonic()
+            raise KeyboardInterrupt
+
+    before: dict[signal.Signals, Any] = {}
+    ours = threading.current_thread() is threading.main_thread()
     try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:
-        yield
-        return
-    try:
+        for number in (signal.SIGINT, signal.SIGTERM) if ours else ():
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and the like arrange
+                before[number] = signal.signal(number, stop)
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

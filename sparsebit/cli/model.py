@@ -1,8 +1,12 @@
-"""The MODEL argument: code that builds a model, weights to fill it with, and what was already made of it."""
+"""What MODEL means: code that builds a model, weights to fill it with, and what was already made of it."""
 
 from __future__ import annotations
 
 import argparse
+import pickle
+import re
+import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,25 +19,8 @@ from sparsebit.cli.reference import call, resolve
 from sparsebit.quantization import QuantModel
 from sparsebit.sparse import load as load_pruned
 
+_CODE = re.compile(r"GLOBAL ([\w.]+)")  # what torch names when it refuses to unpickle something
 _NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights
-
-
-def add_model(parser: argparse.ArgumentParser, *, quantized: bool = False) -> None:
-    """MODEL, --weights, --pruned, and --quantized where a command can use one."""
-    parser.add_argument("model", metavar="MODEL", help="file.py:factory or package.module:factory")
-    add_weights(parser)
-    if quantized:
-        parser.add_argument(
-            "--quantized", metavar="FOLDER", help="what `sparsebit quantize` wrote for this model"
-        )
-
-
-def add_weights(parser: argparse.ArgumentParser) -> None:
-    """--weights and --pruned."""
-    parser.add_argument(
-        "--weights", metavar="FILE", help="weights to load: safetensors, or a state dict saved by torch"
-    )
-    parser.add_argument("--pruned", metavar="FOLDER", help="what `sparsebit prune` wrote for this model")
 
 
 def open_model(arguments: argparse.Namespace, reference: str | None = None) -> nn.Module:
@@ -48,6 +35,16 @@ def open_compressed(arguments: argparse.Namespace) -> nn.Module:
     """The same; quantized too where the arguments say so."""
     model = open_model(arguments)
     return QuantModel.load(arguments.quantized, model).eval() if arguments.quantized else model
+
+
+def require_device(name: str) -> None:
+    """Make sure that a config's device is there."""
+    try:
+        torch.empty(0, device=None if name == "auto" else name)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(
+            f"there is no device {name!r} here: {str(error).splitlines()[0]}", hint="add --set DEVICE=cpu"
+        ) from error
 
 
 def load_model(reference: str, weights: str | None = None) -> nn.Module:
@@ -100,15 +97,22 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, EOFError, ValueError) as error:
-        raise UsageError(f"{path} is damaged or no file of weights: {error}") from None
-    except Exception as error:  # pickle's own errors: something in it that is no tensor
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about the protocol of a pickle that it then refuses
+            found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of pickle, zip files and torch, with no common base
+        if isinstance(error, pickle.UnpicklingError) and _is_pickle(path):
+            code = _CODE.search(str(error))
+            raise UsageError(
+                f"{path} holds more than tensors, and loading that could run code of whoever made it",
+                got=code[1] if code else None,
+                hint="where you trust it, load it once and keep the tensors: torch.save(model.state_dict(), FILE)",
+            ) from error
+        reason = str(error).splitlines()[0] if isinstance(error, SafetensorError) else "it cannot be read"
         raise UsageError(
-            f"{path} holds more than tensors, and loading that could run code of whoever made it",
-            got=str(error).splitlines()[0],
-            hint="where you trust it, load it once and keep the tensors: torch.save(model.state_dict(), FILE)",
-        ) from None
+            f"{path} is damaged or no file of weights: {reason if path.stat().st_size else 'it is empty'}",
+            expected="safetensors, or a state dict saved by torch",
+        ) from error
     for name in _NESTED:
         if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
             found = found[name]
@@ -117,6 +121,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"{path} is no state dict", expected="names and tensors", got=f"a {type(found).__name__}"
         )
     return {str(name): tensor for name, tensor in found.items()}
+
+
+def _is_pickle(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(1) == b"\x80" or zipfile.is_zipfile(path)
 
 
 def _listed(what: str, names: list[str]) -> str | None:

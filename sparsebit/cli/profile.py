@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from sparsebit.analysis import profile
+from sparsebit.cli.arguments import add_data, add_model
 from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.cli.data import add_data, open_data
-from sparsebit.cli.model import add_model, open_compressed
-from sparsebit.quantization import QuantModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +21,17 @@ def run(arguments: argparse.Namespace) -> Outcome:
     """Measure and show."""
     if not arguments.quantized:
         raise UsageError("only a quantized model has errors to profile", hint="add --quantized FOLDER")
+    from sparsebit.analysis import profile
+    from sparsebit.cli.data import open_data
+    from sparsebit.cli.model import open_compressed
+    from sparsebit.cli.reference import blamed_on
+    from sparsebit.quantization import QuantModel
+
     model = open_compressed(arguments)
     assert isinstance(model, QuantModel)
-    errors = profile(model, open_data(arguments))
+    data = open_data(arguments)
+    with blamed_on("the model, called with the data,"):
+        errors = profile(model, data)
     shown = errors.table(sort=arguments.sort)
     advice = [f"  {item}" for item in errors.keep_float()]
     words = ["better left in float:", *advice] if advice else ["no layer stands out"]
@@ -45,6 +50,7 @@ by then), as SQNR, cosine and mean squared error; the range of its input, and ho
 clipped. Then the layers that are better left in float, and why.
 """,
     examples=(
+        "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",
         "sparsebit profile sparsebit.demo:net --quantized digits-int8 --data sparsebit.demo:held_out_data --batches 2",
     ),
     add_arguments=add_arguments,

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from torch.nn import functional
-
+from sparsebit.cli.arguments import add_config, add_data, add_input, add_model, add_output, add_test
 from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.cli.data import add_data, add_input, example_inputs, open_data
-from sparsebit.cli.model import add_model, open_model
-from sparsebit.cli.reference import blamed_on, resolve
 from sparsebit.cli.result import accuracy_rows, before_and_after
-from sparsebit.cli.shared import accuracy_of, add_config, add_output, add_test, open_metric
 from sparsebit.folder import require_place
-from sparsebit.sparse import SparseModel, parse_sconfig, save
 
 DEFAULT = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
 
@@ -35,20 +29,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Choose, take away, measure and save."""
+    from torch.nn import functional
+
+    from sparsebit.cli.data import example_inputs, open_data
+    from sparsebit.cli.metric import accuracy_of, open_metric, open_test
+    from sparsebit.cli.model import open_model, require_device
+    from sparsebit.cli.reference import blamed_on, resolve
+    from sparsebit.sparse import SparseModel, parse_sconfig, save
+
     config = parse_sconfig(arguments.config or DEFAULT, arguments.overrides)
     require_place(arguments.output)
+    require_device(config.DEVICE)
     metric = open_metric(arguments)
     loss = resolve(arguments.loss, "loss") if arguments.loss else functional.cross_entropy
     if not callable(loss):
         raise UsageError(f"{arguments.loss!r} is no function", got=f"a {type(loss).__name__}")
     model = open_model(arguments)
     data = open_data(arguments) if arguments.data else None
-    test = open_data(arguments, arguments.test) if arguments.test else None
+    test = open_test(arguments)
     before = accuracy_of(model, test, metric, "measuring dense") if test is not None else None
-    smodel = SparseModel(model, config, *example_inputs(arguments, data if data is not None else test)).to(
-        config.DEVICE
-    )
-    with blamed_on("the model or its loss, called with the data"):
+    smodel = SparseModel(
+        model, config, *example_inputs(arguments, model, data if data is not None else test)
+    ).to(config.DEVICE)
+    with blamed_on("the model or its loss, called with the data,"):
         smodel.calc_params(data, loss)
     small = smodel.shrink()
     after = accuracy_of(small, test, metric, "measuring pruned") if test is not None else None

@@ -4,49 +4,58 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from pathlib import Path
 
-from sparsebit.analysis.profile import FUSED
+from sparsebit.cli.arguments import (
+    add_config,
+    add_data,
+    add_input,
+    add_model,
+    add_output,
+    add_report,
+    add_test,
+)
 from sparsebit.cli.command import Command, Outcome
-from sparsebit.cli.data import add_data, add_input, example_inputs, open_data
-from sparsebit.cli.model import add_model, open_model
-from sparsebit.cli.reference import blamed_on
-from sparsebit.cli.result import accuracy_rows, before_and_after
-from sparsebit.cli.shared import accuracy_of, add_config, add_output, add_test, open_metric
-from sparsebit.config import preset_names
+from sparsebit.cli.result import accuracy_rows, before_and_after, require_report
 from sparsebit.folder import require_place
-from sparsebit.quantization import QuantModel, parse_qconfig
-from sparsebit.report import collect, save_report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be said after ``sparsebit quantize``."""
+    from sparsebit.config import preset_names
+
     add_model(parser)
     presets = ", ".join(preset_names())
     add_config(parser, what=f"a YAML file or a preset: {presets}", default="int8_onnxruntime")
     add_output(parser, "folder to write the quantized model to")
     add_input(parser)
-    parser.add_argument("--report", metavar="FILE", type=Path, help="also write an HTML report")
-    parser.add_argument(
-        "--resume", action="store_true", help="go on where an interrupted run of long recovery steps stopped"
-    )
+    add_report(parser)
     add_data(parser, what="to calibrate with; a few hundred samples are enough")
     add_test(parser)
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Quantize, calibrate, measure and save."""
+    from sparsebit.analysis.profile import FUSED
+    from sparsebit.cli.data import example_inputs, open_data
+    from sparsebit.cli.metric import accuracy_of, open_metric, open_test
+    from sparsebit.cli.model import open_model, require_device
+    from sparsebit.cli.reference import blamed_on
+    from sparsebit.quantization import QuantModel, parse_qconfig
+    from sparsebit.report import collect, save_report
+
     config = parse_qconfig(arguments.config, arguments.overrides)
     require_place(arguments.output)
+    require_report(arguments)
+    require_device(config.DEVICE)
     metric = open_metric(arguments)
     model, data = open_model(arguments), open_data(arguments)
-    test = open_data(arguments, arguments.test) if arguments.test else None
+    test = open_test(arguments)
     before = accuracy_of(model, test, metric, "measuring float") if test is not None else None
-    qmodel = QuantModel(model, config, *example_inputs(arguments, data)).to(config.DEVICE)
+    qmodel = QuantModel(model, config, *example_inputs(arguments, model, data)).to(config.DEVICE)
     steps = arguments.output.with_name(f".{arguments.output.name}.steps")
     if not arguments.resume:
         shutil.rmtree(steps, ignore_errors=True)
-    with blamed_on("the model, called with the data"):
+    with blamed_on("the model, called with the data,"):
         qmodel.calibrate(data, folder=steps)
     qmodel.set_quant(w_quant=True, a_quant=True)
     after = accuracy_of(qmodel, test, metric, "measuring quantized") if test is not None else None
@@ -96,4 +105,5 @@ save the result: a folder of JSON and safetensors that `export`, `check` and `pr
     ),
     add_arguments=add_arguments,
     run=run,
+    resume="go on where an interrupted run of long recovery steps (SCHEDULE.RECOVERY) stopped",
 )

@@ -53,8 +53,14 @@ def resolve(reference: str, kind: str) -> Any:
 
 def call(function: Callable[[], Any], reference: str, kind: str) -> Any:
     """Call what a reference means; a failure names the line of the user's code."""
-    with blamed_on(f"the {kind} {reference!r}"):
-        return function()
+    try:
+        with blamed_on(f"the {kind} {reference!r}"):
+            return function()
+    except UsageError as error:
+        if "required positional argument" not in error.message:
+            raise
+        hint = "name a function that needs no arguments, such as one that fills them in"
+        raise UsageError(error.message, where=error.where, hint=hint) from error.__cause__
 
 
 @contextlib.contextmanager
@@ -64,14 +70,11 @@ def blamed_on(what: str) -> Iterator[None]:
         yield
     except SparsebitError:
         raise
-    except Exception as error:
-        missing = isinstance(error, TypeError) and "required positional argument" in str(error)
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"{what} failed: {type(error).__name__}: {error}",
             where=_last_line(error),
-            hint="name a function that needs no arguments, such as one that fills them in"
-            if missing
-            else "--debug shows the whole traceback",
+            hint="--debug shows the whole traceback",
         ) from error
 
 
@@ -118,7 +121,7 @@ def _load_module(place: str) -> ModuleType:
         raise UsageError(f"no module named {error.name!r}", hint=hint) from error
     except SparsebitError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"the module {place!r} failed: {type(error).__name__}: {error}", where=_last_line(error)
         ) from error
@@ -127,14 +130,21 @@ def _load_module(place: str) -> ModuleType:
 def _missing(owner: Any, name: str, place: str, kind: str) -> UsageError:
     names = [known for known in dir(owner) if not known.startswith("_")]
     near = get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names[:12])}"
+    there = f"there are: {', '.join(names[:12])}" if names else None
+    hint = f"did you mean {near[0]!r}?" if near else there
     return UsageError(f"{place} has no {kind} named {name!r}", hint=hint)
 
 
 def _last_line(error: BaseException) -> str | None:
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
-    ]
+    """The line of the user's own code that the error came from; of an installed package where there is none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+    ours = str(Path(__file__).parents[1])
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and not frame.filename.startswith(ours)
+    ]
+    users = [frame for frame in frames if "site-packages" not in frame.filename]
+    last = next(reversed(users or frames), None)
+    return f"{last.filename}:{last.lineno}" if last else None

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 
+from sparsebit.cli.arguments import add_output
 from sparsebit.cli.command import Command, Outcome
-from sparsebit.cli.shared import add_output
-from sparsebit.config import preset_names, preset_text
-from sparsebit.config.schema import schema_text
-from sparsebit.config.sconfig_schema import sconfig_schema_text
-from sparsebit.report.write import write_text
+from sparsebit.write import write_text
 
-SCHEMAS = {"quantization": schema_text, "pruning": sconfig_schema_text}
+SCHEMAS = ("quantization", "pruning")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be said after ``sparsebit schema``."""
+    from sparsebit.config import preset_names
+
     parser.add_argument(
         "what",
         choices=(*SCHEMAS, *preset_names()),
@@ -30,8 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Print it, or write it."""
-    is_schema = arguments.what in SCHEMAS
-    text = SCHEMAS[arguments.what]() if is_schema else preset_text(arguments.what)
+    from sparsebit.config import preset_text
+    from sparsebit.config.schema import schema_text
+    from sparsebit.config.sconfig_schema import sconfig_schema_text
+
+    texts = dict(zip(SCHEMAS, (schema_text, sconfig_schema_text), strict=True))
+    is_schema = arguments.what in texts
+    text = texts[arguments.what]() if is_schema else preset_text(arguments.what)
     key = "schema" if is_schema else "yaml"
     data = {"what": arguments.what, key: json.loads(text) if is_schema else text, "output": arguments.output}
     if arguments.output:
@@ -53,4 +57,5 @@ as YAML to start a file of your own from.
     ),
     add_arguments=add_arguments,
     run=run,
+    loads_torch=False,
 )

@@ -25,6 +25,7 @@ from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
 from sparsebit.progress import progress
 from sparsebit.quantization import QuantModel, parse_qconfig
 from sparsebit.report import OnnxFile, ParetoPoint, collect, compare_latency, measure, save_report
+from sparsebit.report.page import require_page
 from sparsebit.report.size import quantized_bytes
 from sparsebit.sparse import SparseModel, SparseReport, parse_sconfig
 
@@ -56,7 +57,9 @@ class DemoResult:
     def shown(self) -> Iterable[Any]:
         """For a terminal."""
         table = Table(title=f"{sum(len(y) for _, y in held_out_data())} handwritten digits in ONNX Runtime")
-        for index, head in enumerate(("model", "accuracy", "size", "", "latency", "", "agreement")):
+        for index, head in enumerate(
+            ("model", "accuracy", "size", "smaller", "latency", "faster", "agreement")
+        ):
             table.add_column(head, justify="right" if index else "left")
         first = self.rows[0]
         for row in self.rows:
@@ -70,7 +73,7 @@ class DemoResult:
                 f"{100 * row.agreement:.2f} %",
             )
         yield table
-        yield "× is how many times smaller or faster; agreement, how often the file answers as the torch model does"
+        yield "agreement: how often the file answers as its torch model does"
         yield f"pruning: {str(self.pruning).splitlines()[0]}"
         yield f"int8 codes that differ between torch and the file: {self.off:.3%}"
         yield f"{self.seconds:.0f} s; written: {', '.join(map(str, self.files))}"
@@ -95,6 +98,7 @@ def run_demo(folder: Path, *, train: bool = False, seconds: float = 1.0, recover
 
 def _run(folder: Path, anew: bool, seconds: float, recovery: int) -> DemoResult:
     started = time.monotonic()
+    require_page()
     folder.mkdir(parents=True, exist_ok=True)
     calibration, test = training_data(), held_out_data()
     example = calibration[0][0][:2]

@@ -1,44 +1,39 @@
-"""Rich display in notebooks: models, plans and reports as tables instead of text.
+"""Rich display in notebooks: models, plans, groups and reports as tables instead of text.
 
-``%load_ext sparsebit.integrations.notebook`` in a notebook, or ``show_in_notebooks()`` in Python, gives the classes a
-``_repr_html_``; ``to_html(value)`` is the same for any of them.
+The classes have a ``_repr_html_`` that asks here, so nothing has to be loaded; ``to_html(value)`` is the same for
+anything. Colours are those of the notebook, light or dark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any
 
-from sparsebit.analysis import CostReport, ErrorProfile
-from sparsebit.export import CheckReport
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
 from sparsebit.graph import show
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.ops import coverage
 from sparsebit.quantization import QuantModel, QuantPlan
 from sparsebit.report import Report, render
-from sparsebit.sparse import SparseModel, SparseReport
+from sparsebit.sparse import SparseModel
+from sparsebit.sparse.channels import ChannelGroups
 
-_STYLE = "text-align:left;padding:.2em .7em"
+_CELL = "text-align:left;padding:.2em .7em;vertical-align:top"
+_BOX = "overflow:auto;max-height:32em"
 
 
 def to_html(value: Any) -> str:
     """One of the library's objects as a piece of HTML. Names are escaped."""
     for kind, make in _MAKERS:
         if isinstance(value, kind):
-            return str(make(value))
-    return f"<pre>{escape(str(value))}</pre>"
-
-
-def show_in_notebooks() -> None:
-    """Give every class that has a display its ``_repr_html_``; asking twice changes nothing."""
-    for kind, make in _MAKERS:
-        kind._repr_html_ = make
-
-
-def load_ipython_extension(ipython: object) -> None:
-    """What ``%load_ext sparsebit.integrations.notebook`` calls."""
-    show_in_notebooks()
+            return make(value)
+    if hasattr(value, "__rich__"):
+        return _shown(value)
+    return _shown(value.table()) + _line(value) if hasattr(value, "table") else _text(value)
 
 
 def _plan(plan: QuantPlan) -> str:
@@ -46,8 +41,10 @@ def _plan(plan: QuantPlan) -> str:
     left = [(edge.consumer, edge.source, edge.reason) for edge in plan.edges if edge.tensor is None]
     head = f"plan for {plan.target}: {len(plan.weights())} weights and {len(plan.activations())} activations"
     quantized = _table(("tensor", "", "codes", "read by", "why"), rows)
-    in_float = _folded(f"in float: {len(left)} inputs", ("operator", "input", "why"), left)
-    return f"<b>{escape(head)}</b>{quantized}{in_float}"
+    in_float = (
+        _folded(f"in float: {len(left)} inputs", _table(("operator", "input", "why"), left)) if left else ""
+    )
+    return f"{_bold(head)}{quantized}{in_float}"
 
 
 def _quant_model(qmodel: QuantModel) -> str:
@@ -56,16 +53,25 @@ def _quant_model(qmodel: QuantModel) -> str:
         for name, q in qmodel.quantizers.items()
     ]
     head = f"QuantModel for {qmodel.plan.target}: {len(rows)} quantizers"
-    return f"<b>{escape(head)}</b>{_table(('tensor', '', 'codes', 'state'), rows)}"
+    return f"{_bold(head)}{_table(('tensor', '', 'codes', 'state'), rows)}{_folded('its plan', _plan(qmodel.plan))}"
 
 
 def _captured(gm: CapturedModule) -> str:
     known = str(coverage(gm)).splitlines()[0]
-    return f"<b>{escape(type(gm).__name__)}</b> {escape(known)}{_rich(show.to_rich_table(gm))}"
+    return f"{_bold(type(gm).__name__)} {escape(known)}{_shown(show.to_rich_table(gm))}"
 
 
 def _sparse_model(smodel: SparseModel) -> str:
-    return f"<b>SparseModel</b>{_rich(smodel.report().table())}"
+    return f"{_bold('SparseModel')}{_shown(smodel.report().table())}"
+
+
+def _groups(groups: ChannelGroups) -> str:
+    rows = [
+        (group.name, str(group.units), ", ".join(group.producers), group.frozen or "can shrink")
+        for group in groups
+    ]
+    head = f"{len(groups)} channel groups, {len(groups.free)} of them can shrink"
+    return _bold(head) + _table(("group", "units", "made by", "state"), rows)
 
 
 def _report(report: Report) -> str:
@@ -74,45 +80,57 @@ def _report(report: Report) -> str:
     return f'<iframe srcdoc="{page}" style="{style}" title="Sparsebit report"></iframe>'
 
 
-def _rich(shown: Any) -> str:
-    """Anything for a terminal, as preformatted text."""
-    from rich.console import Console
+def _shown(value: Any) -> str:
+    """Anything made for a terminal: tables as tables, words as words."""
+    if hasattr(value, "__rich__"):
+        value = value.__rich__()
+    if isinstance(value, Group):
+        return "".join(_shown(part) for part in value.renderables)
+    if isinstance(value, Table):
+        title = _bold(str(value.title)) if value.title else ""
+        rows = zip(*(column.cells for column in value.columns), strict=True)
+        head = [str(column.header) for column in value.columns]
+        return title + _table(head, [[str(cell) for cell in row] for row in rows])
+    return _line(value) if isinstance(value, str | Text) else _text(_plain(value))
 
+
+def _plain(shown: Any) -> str:
     console = Console(width=140, color_system=None, force_terminal=False)
     with console.capture() as captured:
         console.print(shown)
-    return f'<pre style="line-height:1.15;overflow-x:auto">{escape(captured.get())}</pre>'
+    return captured.get()
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    cells = "".join(f'<th style="{_STYLE}">{escape(name)}</th>' for name in head)
+    cells = "".join(f'<th style="{_CELL}">{escape(name)}</th>' for name in head)
     body = "".join(
-        "<tr>" + "".join(f'<td style="{_STYLE}">{escape(cell)}</td>' for cell in row) + "</tr>"
-        for row in rows
+        "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in row) + "</tr>" for row in rows
     )
-    return f'<div style="overflow-x:auto"><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>'
+    thead = f"<thead><tr>{cells}</tr></thead>" if any(head) else ""
+    return f'<div style="{_BOX}"><table>{thead}<tbody>{body}</tbody></table></div>'
 
 
-def _folded(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return f"<details><summary>{escape(title)}</summary>{_table(head, rows)}</details>" if rows else ""
+def _folded(title: str, content: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
-def _cost(report: CostReport) -> str:
-    return _rich(report.table())
+def _bold(text: str) -> str:
+    return f"<b>{escape(text)}</b>"
 
 
-def _sparse_report(report: SparseReport) -> str:
-    return _rich(report.table())
+def _line(value: Any) -> str:
+    return f"<div>{escape(str(value))}</div>"
 
 
-_MAKERS: tuple[tuple[Any, Any], ...] = (
+def _text(value: Any) -> str:
+    return f'<pre style="line-height:1.15;{_BOX}">{escape(str(value))}</pre>'
+
+
+_MAKERS: tuple[tuple[type, Callable[[Any], str]], ...] = (
     (QuantPlan, _plan),
     (QuantModel, _quant_model),
     (SparseModel, _sparse_model),
     (CapturedModule, _captured),
-    (CostReport, _cost),
-    (SparseReport, _sparse_report),
-    (ErrorProfile, _rich),
-    (CheckReport, _rich),
+    (ChannelGroups, _groups),
     (Report, _report),
 )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
+from sparsebit.analysis.accuracy import LABELS
 from sparsebit.config import SConfig
 from sparsebit.errors import SparsebitError
+from sparsebit.progress import waiting
 from sparsebit.recipes.goals import Goals
 from sparsebit.recipes.limits import find_limits
 from sparsebit.recipes.metric import Metric, accuracy_on
@@ -41,6 +44,7 @@ def compress(
     folder: str | os.PathLike[str] | None = None,
     seed: int = 0,
     on_trial: Callable[[Trial], None] | None = None,
+    progress: bool | None = None,
 ) -> Compressed:
     """Try recipes, cheapest first, until one meets the goals or the time is over.
 
@@ -60,7 +64,8 @@ def compress(
         size: of the parameters: a part of the float model's (1 or less), or bytes.
         metric: a function from a model to a number, the higher the better. By default accuracy on ``validation``.
         validation: batches of (inputs, labels) for that; by default ``data``.
-        example_inputs: positional inputs of one call; by default the first batch's.
+        example_inputs: positional inputs of one call; by default the first batch's. Of a batch that is a dict, what
+            ``model.forward`` has arguments for.
         example_kwargs: keyword inputs of that call.
         latency: a function from a model to the seconds of one call, in place of the target's own runtime.
         finetune: trains a pruned model in place; without it pruning is followed by batch norm re-estimation alone.
@@ -73,6 +78,7 @@ def compress(
             there too: ``recipe.yaml``, ``result.json`` and the models.
         seed: recipes, metrics and sizes depend on nothing else; times are measured.
         on_trial: told of every trial.
+        progress: show what is being tried and the time left or not; by default on a terminal.
 
     Example:
         >>> import torch
@@ -92,7 +98,7 @@ def compress(
     batches = list(data)
     if not batches:
         raise SparsebitError("the data gave no batch", hint="pass a list of batches, or a loader")
-    examples = _examples(batches[0], example_inputs, example_kwargs)
+    examples = _examples(model, batches[0], example_inputs, example_kwargs)
     search = Search(
         model,
         batches,
@@ -110,9 +116,13 @@ def compress(
         seed=seed,
         on_trial=on_trial,
     )
-    search.run()
-    best = search.best()
-    float_model, qmodel = search.built(best)
+    left = max(1.0, time_budget - search.state.seconds)
+    with waiting("searching", seconds=left, shown=progress) as say:
+        search.run(say)
+        best = search.best()
+        say(f"finishing: {best.name}")
+        float_model, qmodel = search.built(best)
+        limits = find_limits(search, best, qmodel)
     result = Compressed(
         model=qmodel,
         float_model=float_model,
@@ -121,7 +131,7 @@ def compress(
         goals=search.goals,
         trials=tuple(search.state.trials.values()),
         pareto=front(search.state.trials.values()),
-        limits=find_limits(search, best, qmodel),
+        limits=limits,
         stopped=search.stopped,
     )
     if folder is not None:
@@ -130,15 +140,13 @@ def compress(
 
 
 def _examples(
-    batch: Any, inputs: Any, kwargs: Mapping[str, Any] | None
+    model: nn.Module, batch: Any, inputs: Any, kwargs: Mapping[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What the model is called with: as told, or as the first batch suggests."""
     if inputs is None and kwargs is None:
         if isinstance(batch, Mapping):
-            raise SparsebitError(
-                "which of the batch's items go to the model is not clear",
-                hint="pass example_inputs or example_kwargs",
-            )
+            takes = inspect.signature(model.forward).parameters
+            return (), {name: value for name, value in batch.items() if name in takes and name not in LABELS}
         inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
     positional = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
     return (() if inputs is None else tuple(positional)), dict(kwargs or {})

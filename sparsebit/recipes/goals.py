@@ -36,13 +36,13 @@ class Goals:
     size: float | None = None
 
     def __post_init__(self) -> None:
-        if self.max_drop < 0:
+        if not self.max_drop >= 0:
             raise ConfigError(
                 "max_drop: expected what the metric may lose, 0 or more", got=str(self.max_drop)
             )
-        if self.speedup is not None and self.speedup <= 0:
+        if self.speedup is not None and not self.speedup > 0:
             raise ConfigError("speedup: expected how many times as fast, such as 2", got=str(self.speedup))
-        if self.size is not None and self.size <= 0:
+        if self.size is not None and not self.size > 0:
             raise ConfigError(
                 "size: expected a part of the float model such as 0.25, or bytes", got=str(self.size)
             )

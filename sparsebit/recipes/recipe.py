@@ -12,7 +12,7 @@ import torch
 import yaml
 from torch import nn
 
-from sparsebit.config import QConfig, SConfig, load_qconfig, parse_sconfig
+from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
 from sparsebit.errors import ConfigError
 from sparsebit.quantization import QuantModel
 from sparsebit.recipes.reestimate import as_calls, reestimate_norms
@@ -67,7 +67,7 @@ class Recipe:
         prune = data.get("PRUNE")
         return cls(
             quantize=load_qconfig(data["QUANTIZE"]),
-            prune=parse_sconfig(prune) if prune else None,
+            prune=load_sconfig(prune) if prune else None,
             reestimate=bool(data.get("REESTIMATE_NORMS", False)),
             finetune=bool(data.get("FINETUNE", False)),
             seed=int(data.get("SEED", 0)),

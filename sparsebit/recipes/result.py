@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
+from sparsebit.above import in_notebook
 from sparsebit.analysis.cost import short_bytes
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
@@ -21,6 +22,7 @@ from sparsebit.recipes.goals import Goals, Measured, speedup_of
 from sparsebit.recipes.recipe import Recipe
 from sparsebit.recipes.trial import Trial
 from sparsebit.sparse import save as save_pruned
+from sparsebit.write import write_text
 
 
 class GoalsNotMet(SparsebitError):
@@ -45,6 +47,8 @@ class Compressed:
     """For every goal that is missed: by how much, and what limits it."""
     stopped: str
     """Why the search ended."""
+
+    _repr_html_ = in_notebook
 
     @property
     def recipe(self) -> Recipe:
@@ -102,8 +106,8 @@ class Compressed:
         self.model.save(place / "quantized")
         if self.recipe.prune is not None:
             save_pruned(self.float_model, place / "pruned")
-        _write(place / "recipe.yaml", self.yaml)
-        _write(place / "result.json", json.dumps(self.to_dict(), indent=1) + "\n")
+        write_text(place / "recipe.yaml", self.yaml)
+        write_text(place / "result.json", json.dumps(self.to_dict(), indent=1) + "\n")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -170,10 +174,3 @@ class Compressed:
         with console.capture() as captured:
             console.print(self)
         return captured.get().rstrip()
-
-
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing."""
-    made = path.with_name(f".{path.name}.new")
-    made.write_text(text, encoding="utf-8")
-    os.replace(made, path)

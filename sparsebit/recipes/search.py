@@ -20,7 +20,7 @@ from sparsebit.analysis import choose_bits, sensitivity
 from sparsebit.analysis.choices import find_choices, other_bytes
 from sparsebit.analysis.latency import runtime_latency
 from sparsebit.analysis.sensitivity import Sensitivity
-from sparsebit.config import QConfig, SConfig, load_qconfig, parse_sconfig
+from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
 from sparsebit.errors import SparsebitError
 from sparsebit.folder import MANIFEST
 from sparsebit.graph.capture import capture
@@ -72,7 +72,7 @@ class Search:
     ) -> None:
         self.model, self.batches, self.examples = model, batches, examples
         self.goals, self.target, self.metric, self.finetune = goals, target, metric, finetune
-        self.prune, self.ratios = parse_sconfig(prune or PRUNE), ratios
+        self.prune, self.ratios = load_sconfig(prune or PRUNE), ratios
         self.time_budget, self.exhaustive, self.seed = time_budget, exhaustive, seed
         self.folder = Path(folder) if folder is not None else None
         self.on_trial = on_trial
@@ -83,6 +83,8 @@ class Search:
         self._sensitivity: dict[float, Sensitivity] = {}
         self._built: dict[str, tuple[nn.Module, QuantModel]] = {}
         self._times: dict[str, float] = {}
+        self._in_finetune = False
+        self._say: Callable[[str], object] = str
         asked = {
             "model": digest_model(model),
             "data": digest_batch(batches[0]),
@@ -105,8 +107,9 @@ class Search:
 
     # -- the order ----------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Make trials until the goals are met, everything was tried, or the time is over."""
+    def run(self, say: Callable[[str], object] = str) -> None:
+        """Make trials until the goals are met, everything was tried, or the time is over; ``say`` is told of each."""
+        self._say = say
         mixed = importlib.util.find_spec("scipy") is not None
         if not mixed:
             self.notes.append("mixed bits were not tried: install sparsebit[mixed]")
@@ -206,6 +209,7 @@ class Search:
     ) -> None:
         if name in self.state.trials:
             return
+        self._say(name)
         start = time.perf_counter()
         recipe: Recipe | None = None
         measured: Measured | None = None
@@ -220,10 +224,15 @@ class Search:
                 if unlike == plan:
                     failed = "the same quantizers at the same places"
         except (SparsebitError, RuntimeError, NotImplementedError) as error:
+            if self._in_finetune:  # the user's code, and the user's to see
+                raise
             failed = str(error).partition("\n")[0]
         if not failed:
             measured = self._measure(structure, qmodel, plan)
-            self._remember(name, small, qmodel)
+            if math.isfinite(measured.metric):
+                self._remember(name, small, qmodel)
+            else:
+                measured, failed = None, "its metric is no number"
         seconds = time.perf_counter() - start
         trial = Trial(
             name=name,
@@ -251,7 +260,7 @@ class Search:
         )
 
     def _prune_config(self, ratio: float) -> SConfig:
-        return parse_sconfig(self.prune, [f"SPARSER.RATIO={ratio}"])
+        return load_sconfig(self.prune, [f"SPARSER.RATIO={ratio}"])
 
     def _small(self, ratio: float) -> nn.Module:
         """The pruned model, made once; a trained one is kept in the folder, since training is long."""
@@ -262,11 +271,18 @@ class Search:
             if kept is not None and (kept / MANIFEST).is_file():
                 self._pruned[ratio] = load_pruned(kept, self.model, *self.examples).eval()
             else:
-                small = prune_by(recipe, self.model, self.batches, *self.examples, finetune=self.finetune)
+                finetune = self._train if self.finetune else None
+                small = prune_by(recipe, self.model, self.batches, *self.examples, finetune=finetune)
                 if kept is not None:
                     save_pruned(small, kept)
                 self._pruned[ratio] = small
         return self._pruned[ratio]
+
+    def _train(self, model: nn.Module) -> None:
+        assert self.finetune is not None
+        self._in_finetune = True
+        self.finetune(model)
+        self._in_finetune = False
 
     def _same_as_before(self, ratio: float) -> str:
         """Why a pruned model is not worth a trial: widths are rounded, so two ratios may give one model."""
@@ -320,9 +336,10 @@ class Search:
         if self.latency is not None:
             inputs, kwargs = self.examples
             seconds = self.latency(capture(self.model, inputs, kwargs))
-        return Measured(
-            metric=float(self.metric(self.model)), bytes=sum(parameters.values()), seconds=seconds
-        )
+        metric = float(self.metric(self.model))
+        if not math.isfinite(metric):
+            raise SparsebitError("the metric of the float model is no number", got=str(metric))
+        return Measured(metric=metric, bytes=sum(parameters.values()), seconds=seconds)
 
     def _measure(self, structure: Structure, qmodel: QuantModel, plan: str) -> Measured:
         seconds = None
@@ -341,15 +358,10 @@ class Search:
         if self.target not in WITH_RUNTIME:
             raise SparsebitError(
                 f"there is no runtime here to measure the speed of {self.target} in",
-                hint="pass latency=, a function from a model to the seconds of one call",
+                hint="pass latency=, a function from a model to the seconds of one call; or choose a target that runs"
+                f" here: {', '.join(WITH_RUNTIME)}",
             )
-        inputs, kwargs = self.examples
-        if kwargs:
-            raise SparsebitError(
-                "keyword inputs cannot be timed here",
-                hint="pass latency=, a function from a model to seconds",
-            )
-        return lambda model: runtime_latency(model, inputs, runtime=self.target)
+        return lambda model: runtime_latency(model, self.examples, runtime=self.target)
 
     # -- the outcome --------------------------------------------------------------------------------------------
 
@@ -360,8 +372,8 @@ class Search:
         """
         done = [trial for trial in self.state.trials.values() if trial.measured is not None]
         if not done:
-            reasons = "; ".join(f"{t.name}: {t.failed}" for t in self.state.trials.values())
-            raise SparsebitError("no recipe could be applied to this model", got=reasons)
+            reasons = dict.fromkeys(trial.failed for trial in self.state.trials.values())
+            raise SparsebitError("no recipe could be applied to this model", got="; ".join(reasons))
 
         def order(trial: Trial) -> tuple[float, ...]:
             measured = trial.measured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,30 +14,41 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
-from sparsebit.folder import MANIFEST, read_folder, write_folder
 from sparsebit.recipes.goals import Measured
 from sparsebit.recipes.trial import Trial
+from sparsebit.write import write_text
 
-KIND, VERSION = "search for a recipe", 1
+STATE, VERSION = "search.json", 2
 
 
 class State:
-    """The float model's numbers and every trial, written out after each; None as folder keeps them in memory."""
+    """The float model's numbers and every trial, written out after each; None as folder keeps them in memory.
+
+    One file that is replaced at once: whenever the process is killed, either the last state is there or the one before.
+    """
 
     def __init__(self, folder: str | os.PathLike[str] | None, asked: Mapping[str, Any]) -> None:
-        self.folder = Path(folder) / "search" if folder is not None else None
+        self.file = Path(folder) / STATE if folder is not None else None
         self.asked = dict(asked)
         self.base: Measured | None = None
         self.trials: dict[str, Trial] = {}
-        if self.folder is not None and (self.folder / MANIFEST).is_file():
-            self._load(self.folder)
+        if self.file is not None and self.file.is_file():
+            self._load(self.file)
 
-    def _load(self, folder: Path) -> None:
-        content, _ = read_folder(folder, KIND, VERSION)
+    def _load(self, file: Path) -> None:
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            known = content["version"] == VERSION
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise SparsebitError(
+                f"{file} cannot be read: {type(error).__name__}: {error}", hint="choose another folder"
+            ) from None
+        if not known:
+            raise SparsebitError(f"{file} was written by another version", hint="choose another folder")
         different = [key for key in self.asked if content["asked"].get(key) != self.asked[key]]
         if different:
             raise SparsebitError(
-                f"{folder.parent} holds a search that was begun with another {different[0]}",
+                f"{file.parent} holds a search that was begun with another {different[0]}",
                 expected=str(content["asked"].get(different[0])),
                 got=str(self.asked[different[0]]),
                 hint="choose another folder, or remove this one to begin again",
@@ -51,14 +63,15 @@ class State:
 
     def write(self) -> None:
         """Everything to the folder, at once or not at all."""
-        if self.folder is None:
+        if self.file is None:
             return
         content = {
+            "version": VERSION,
             "asked": self.asked,
             "base": self.base.to_dict() if self.base else None,
             "trials": [trial.to_dict() for trial in self.trials.values()],
         }
-        write_folder(self.folder, KIND, VERSION, content, {})
+        write_text(self.file, json.dumps(content, indent=1) + "\n")
 
     @property
     def seconds(self) -> float:

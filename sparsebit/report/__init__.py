@@ -1,13 +1,13 @@
 """What was done to a model, as one HTML page for a person; and the measurements on it."""
 
-from sparsebit.report.accuracy import measure, top1
+from sparsebit.analysis.accuracy import measure, top1
 from sparsebit.report.collect import collect
 from sparsebit.report.content import Histogram, LayerEntry, Measure, ParetoPoint, Report
 from sparsebit.report.latency import Latency, compare_latency
 from sparsebit.report.of_search import report_search
 from sparsebit.report.page import render, save_report
 from sparsebit.report.runtime import OnnxFile
-from sparsebit.report.write import write_text
+from sparsebit.write import write_text
 
 __all__ = [
     "Histogram",

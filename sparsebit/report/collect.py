@@ -125,6 +125,8 @@ def _entry(layer: LayerError, pictures: dict[str, Any]) -> LayerEntry:
         sqnr_alone=layer.alone.sqnr_db,
         sqnr=layer.together.sqnr_db,
         cosine=layer.together.cosine,
+        mse=layer.together.mse,
+        weight_range=(layer.weight.lo, layer.weight.hi) if layer.weight else None,
         lo=first.lo if first else None,
         hi=first.hi if first else None,
         clipped=max((tensor.clipped for tensor in layer.inputs), default=None),

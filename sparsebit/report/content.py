@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from sparsebit.above import in_notebook
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
@@ -53,6 +55,8 @@ class LayerEntry:
     sqnr_alone: float | None = None
     sqnr: float | None = None
     cosine: float | None = None
+    mse: float | None = None
+    weight_range: tuple[float, float] | None = None
     lo: float | None = None
     hi: float | None = None
     clipped: float | None = None
@@ -102,3 +106,5 @@ class Report:
     configs: tuple[tuple[str, str], ...] = ()
     """Titles and the YAML under them."""
     made_with: tuple[tuple[str, str], ...] = ()
+
+    _repr_html_ = in_notebook

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sparsebit.report.content import GraphNode, Histogram, ParetoPoint
+from sparsebit.report.content import GraphNode, Histogram
 from sparsebit.report.layout import HEIGHT, WIDTH, Point, place
 from sparsebit.report.numbers import decibels, grade
 
@@ -86,17 +86,20 @@ def draw_histogram(shown: Histogram) -> Markup:
     from markupsafe import Markup
 
     width, height, foot = 340.0, 110.0, 22.0
-    scale, top = width / (shown.hi - shown.lo), max(shown.counts, default=0) or 1
-    step = width / max(len(shown.counts), 1)
-    inside: list[str] = []
-    outside: list[str] = []
-    for index, count in enumerate(shown.counts):
-        if count:
-            # The root keeps rare codes visible beside common ones.
-            tall = max(1.0, math.sqrt(count / top) * (height - 6))
-            middle = shown.lo + (index + 0.5) / len(shown.counts) * (shown.hi - shown.lo)
-            bar = f"M{index * step:.1f} {height:.1f}v{-tall:.1f}h{step * 0.92:.2f}v{tall:.1f}z"
-            (inside if shown.qmin - 0.5 <= middle <= shown.qmax + 0.5 else outside).append(bar)
+    scale = width / (shown.hi - shown.lo)
+    middles = [
+        shown.lo + (index + 0.5) / len(shown.counts) * (shown.hi - shown.lo)
+        for index in range(len(shown.counts))
+    ]
+    fits = [shown.qmin - 0.5 <= middle <= shown.qmax + 0.5 for middle in middles]
+    inside, outside = (
+        _bars(
+            [count if fit == kept else 0 for count, fit in zip(shown.counts, fits, strict=True)],
+            width,
+            height,
+        )
+        for kept in (True, False)
+    )
     every = -(-(shown.qmax - shown.qmin + 1) // GRID_LINES)
     codes = range(shown.qmin, shown.qmax + 1, every)
     lines = "".join(f"M{(code - shown.lo) * scale:.1f} 0v{height + 5:.0f}" for code in codes)
@@ -115,8 +118,8 @@ def draw_histogram(shown: Histogram) -> Markup:
         h=height + foot,
         label=label,
         lines=lines,
-        inside="".join(inside),
-        outside="".join(outside),
+        inside=inside,
+        outside=outside,
         ends=ends,
         texts=Markup("").join(
             [
@@ -128,79 +131,20 @@ def draw_histogram(shown: Histogram) -> Markup:
     )
 
 
-def draw_pareto(points: Sequence[ParetoPoint], axes: tuple[str, str]) -> Markup:
-    """Quality against cost: every point, and the line through those that no other beats."""
-    from markupsafe import Markup
-
-    width, height, left, foot = 640.0, 320.0, 64.0, 44.0
-    x0, x1 = _span([point.cost for point in points])
-    y0, y1 = _span([point.quality for point in points])
-
-    def at(point: ParetoPoint) -> tuple[float, float]:
-        return (
-            left + (point.cost - x0) / (x1 - x0) * (width - left - 16),
-            (height - foot) - (point.quality - y0) / (y1 - y0) * (height - foot - 16),
-        )
-
-    best = [at(point) for point in front(points)]
-    line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in best) if best else ""
-    parts = [
-        Markup(
-            '<svg class="pareto" viewBox="0 0 {} {}" role="img" aria-label="{} against {}, {} points">'
-        ).format(width, height, axes[1], axes[0], len(points)),
-        Markup('<path class="axis" d="M{l} 8V{b}H{r}"/><path class="front" d="{line}"/>').format(
-            l=left, b=height - foot, r=width - 8, line=line
-        ),
-    ]
-    text = Markup('<text x="{}" y="{}" text-anchor="{}" class="{}">{}</text>')
-    for share in (0.0, 0.5, 1.0):
-        x, y = left + share * (width - left - 16), (height - foot) - share * (height - foot - 16)
-        parts.append(text.format(x, height - foot + 18, "middle", "tick", f"{x0 + share * (x1 - x0):.3g}"))
-        parts.append(text.format(left - 8, y + 4, "end", "tick", f"{y0 + share * (y1 - y0):.3g}"))
-    parts.append(text.format((width + left) / 2, height - 6, "middle", "axis-name", axes[0]))
-    parts.append(text.format(left + 6, 14, "start", "axis-name", axes[1]))
-    for point in points:
-        x, y = at(point)
-        words = f"{point.name}: {axes[0]} {point.cost:.4g}, {axes[1]} {point.quality:.4g}"
-        parts.append(
-            Markup(
-                '<g class="point{}" role="img" aria-label="{}"><title>{}</title><circle cx="{}" cy="{}" r="{}"/></g>'
-            ).format(
-                " chosen" if point.chosen else "",
-                words,
-                words,
-                round(x, 1),
-                round(y, 1),
-                8 if point.chosen else 5,
-            )
-        )
-        end = x > 0.7 * width
-        parts.append(
-            text.format(x - 11 if end else x + 11, y + 4, "end" if end else "start", "label", point.name)
-        )
-    return Markup("").join([*parts, Markup("</svg>")])
-
-
-def front(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
-    """The points that no other beats in both, from cheap to dear.
-
-    Example:
-        >>> tried = [("a", 1, 0.9), ("b", 2, 0.8), ("c", 3, 0.95)]
-        >>> points = [ParetoPoint(name=name, cost=cost, quality=quality) for name, cost, quality in tried]
-        >>> [point.name for point in front(points)]
-        ['a', 'c']
-    """
-    kept: list[ParetoPoint] = []
-    for point in sorted(points, key=lambda point: (point.cost, -point.quality)):
-        if not kept or point.quality > kept[-1].quality:
-            kept.append(point)
-    return kept
-
-
-def _span(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    room = 0.08 * (high - low) or abs(high) * 0.05 or 1.0
-    return low - room, high + room
+def _bars(counts: Sequence[int], width: float, height: float) -> str:
+    """The outline of all bars as one path: a page holds hundreds of these."""
+    step, top = width / max(len(counts), 1), max(counts, default=0) or 1
+    path, open_at = "", False
+    for index, count in enumerate(counts):
+        if count and not open_at:
+            path += f"M{index * step:.1f} {height:.0f}"
+        if count:
+            # The root keeps rare codes visible beside common ones.
+            path += f"V{height - max(1.0, math.sqrt(count / top) * (height - 6)):.0f}h{step:.2f}"
+        elif open_at:
+            path += f"V{height:.0f}z"
+        open_at = bool(count)
+    return f"{path}V{height:.0f}z" if open_at else path
 
 
 def _short(text: str, length: int) -> str:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from importlib import resources
 from pathlib import Path
 
+from sparsebit.errors import SparsebitError
 from sparsebit.report.content import Report
-from sparsebit.report.drawing import draw_graph, draw_histogram, draw_pareto
+from sparsebit.report.drawing import draw_graph, draw_histogram
 from sparsebit.report.numbers import change, decibels, grade, quantity
-from sparsebit.report.write import write_text
+from sparsebit.report.pareto import draw_pareto
+from sparsebit.write import write_text
 
 _ASSETS = resources.files("sparsebit.report").joinpath("assets")
 
 
+def require_page() -> None:
+    """Make sure that a page can be made: to be asked before hours of work."""
+    if importlib.util.find_spec("jinja2") is None:
+        raise SparsebitError("a report needs the package 'jinja2'", hint="pip install 'sparsebit[report]'")
+
+
 def render(report: Report) -> str:
     """The whole page as text. Names and words are escaped: a layer may be called ``<script>``."""
+    require_page()
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 

@@ -49,9 +49,16 @@ class OnnxFile:
         beside = self.path.with_name(f"{self.path.name}.data")
         return self.path.stat().st_size + (beside.stat().st_size if beside.exists() else 0)
 
-    def feed(self, *tensors: Tensor) -> dict[str, Any]:
-        """The arrays of a call by the names of the file."""
-        return {name: tensor.numpy() for name, tensor in zip(self.names, tensors, strict=True)}
+    def feed(self, *tensors: Tensor, **named: Tensor) -> dict[str, Any]:
+        """The arrays of a call by the names of the file: those given by name, and the others in order."""
+        free = [name for name in self.names if name not in named]
+        if len(free) != len(tensors) or not named.keys() <= set(self.names):
+            raise SparsebitError(
+                f"the inputs do not fit {self.path}",
+                expected=", ".join(self.names),
+                got=", ".join([f"{len(tensors)} in order", *(f"{name} by name" for name in named)]),
+            )
+        return {name: tensor.numpy() for name, tensor in [*zip(free, tensors, strict=True), *named.items()]}
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
         """The bare call, for timing."""
@@ -74,8 +81,7 @@ class OnnxFile:
 
     def __call__(self, *tensors: Tensor, **named: Tensor) -> Any:
         """Run it on tensors, in order or by the names of the file."""
-        feed = self.feed(*tensors) if tensors else {name: tensor.numpy() for name, tensor in named.items()}
-        outputs = [torch.from_numpy(array) for array in self.run(feed)]
+        outputs = [torch.from_numpy(array) for array in self.run(self.feed(*tensors, **named))]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 

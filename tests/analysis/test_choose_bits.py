@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from sparsebit.analysis import (
     FLOAT,
+    LatencyTable,
     Sensitivity,
     choose_bits,
     measure_latencies,
@@ -23,7 +25,7 @@ from sparsebit.analysis import (
     runtime_latency,
     sensitivity,
 )
-from sparsebit.analysis.choose_bits import config_of, make_program, pareto
+from sparsebit.analysis.choose_bits import config_of, pareto
 from sparsebit.analysis.integer_program import PairCost, Program
 from sparsebit.config import QConfig
 from sparsebit.errors import SparsebitError
@@ -131,15 +133,40 @@ def test_float_leaves_a_tensor_alone(net: nn.Module, batches: list[Tensor]) -> N
     assert not qmodel.plan.weights()
 
 
-def test_on_real_errors_the_program_beats_every_other_choice(found: Sensitivity) -> None:
-    program = make_program(found, "bops")
-    budget = found.bops(found.uniform(4))
-    best = program.solve(budget)
-    assert best is not None
-    rivals = [program.error(bits) for bits in everything(program) if program.cost(bits) <= budget]
-    assert program.error(best) == pytest.approx(min(rivals))
-    some = found.uniform(4) | {"0.weight": 8, "2.weight": 2}
-    assert program.cost(some) == pytest.approx(found.bops(some))
+@pytest.fixture(scope="module")
+def all_widths(net: nn.Module, batches: list[Tensor]) -> Sensitivity:
+    """Weights and activations of three layers at 2, 4, 8 and 16 bits and in float: 15625 ways to choose."""
+    return sensitivity(net, CONFIG, batches, example_inputs=(batches[0],), sides=("W", "A"), progress=False)
+
+
+@pytest.mark.parametrize("kind", ["size", "bops", "latency"])
+def test_on_real_errors_nothing_beats_what_is_chosen_or_any_point_of_the_curve(
+    all_widths: Sensitivity, kind: str
+) -> None:
+    found, chance = all_widths, np.random.default_rng(0)
+    change = {name: {w: w * chance.uniform(0.5, 1.5) for w in by} for name, by in found.errors.items()}
+    table = LatencyTable(base=100.0, change=change)
+    names = list(found.errors)
+    options = [dict(zip(names, bits, strict=True)) for bits in itertools.product(*found.errors.values())]
+    assert len(options) == 5**6
+
+    def cost(bits: Mapping[str, int]) -> float:
+        if kind == "latency":
+            return 100.0 + sum(change[name][width] for name, width in bits.items())
+        return found.size(bits) if kind == "size" else found.bops(bits)
+
+    costs = np.array([cost(bits) for bits in options])
+    errors = np.array([sum(found.errors[n][w] for n, w in bits.items()) for bits in options])
+    budget = cost(found.uniform(4))
+    chosen = choose_bits(found, **{kind: budget}, table=table if kind == "latency" else None, points=8)  # type: ignore[arg-type]
+    assert chosen.cost == pytest.approx(cost(chosen.bits)) and chosen.cost <= budget
+    assert chosen.error == pytest.approx(errors[costs <= budget].min(), rel=1e-6)
+    assert len(chosen.pareto) > 2
+    for point in chosen.pareto:
+        assert point.cost == pytest.approx(cost(point.bits))
+        assert point.error == pytest.approx(
+            errors[costs <= point.cost * (1 + 1e-12)].min(), rel=1e-6, abs=1e-12
+        )
 
 
 def test_a_budget_that_cannot_be_met_is_refused_with_the_shortfall(found: Sensitivity) -> None:

@@ -186,3 +186,84 @@ def test_agreement_at_its_ends() -> None:
     assert Agreement.of(torch.zeros(3), x).sqnr_db == -math.inf
     assert Agreement.of(x, -x).cosine == pytest.approx(-1)
     assert ErrorProfile(layers=(), tensors=(), output=Agreement()).keep_float() == ()
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.a(x))
+        return self.c(h + self.b(h))
+
+
+def test_every_number_is_that_of_the_definition_in_double_precision() -> None:
+    """4-bit weights and 5-bit inputs with clipping, worked out by hand: quantize, multiply, compare."""
+    torch.manual_seed(0)
+    net, batches = Residual().eval(), [torch.randn(32, 6) for _ in range(3)]
+    batches[0][0, 0] = 9.0
+    sides = {
+        "W": {"QSCHEME": "per-channel-symmetric", "QUANTIZER": {"BIT": 4}, "OBSERVER": {"TYPE": "minmax"}},
+        "A": {
+            "QSCHEME": "per-tensor-affine",
+            "QUANTIZER": {"BIT": 5},
+            "OBSERVER": {"TYPE": "percentile", "PERCENTILE": {"ALPHA": 0.01}},
+        },
+    }
+    qmodel = QuantModel(net, {"BACKEND": "virtual", "DEVICE": "cpu", **sides}, (batches[0],))
+    qmodel.calibrate(batches, progress=False)
+    found = profile(qmodel, batches)
+
+    def grid(name: str) -> tuple[Tensor, Tensor, int, int]:
+        qp = qmodel.quantizers[name].qparams()
+        shape = (-1, 1) if name.endswith("weight") else (-1,)
+        return qp.scale.double().view(shape), qp.zero_point.double().view(shape), qp.qmin, qp.qmax
+
+    def snap(name: str, x: Tensor) -> Tensor:
+        scale, zero, low, high = grid(name)
+        return ((x / scale).round().add(zero).clamp(low, high) - zero) * scale
+
+    def linear(name: str, x: Tensor, weight: Tensor) -> Tensor:
+        bias = net.get_parameter(f"{name}.bias").detach().double()
+        return x @ weight.T + bias
+
+    weights = {name: net.get_parameter(f"{name}.weight").detach().double() for name in "abc"}
+    coarse = {name: snap(f"{name}.weight", weight) for name, weight in weights.items()}
+    x = torch.cat(batches).double()
+    exact = {"a": linear("a", x, weights["a"])}
+    h = exact["a"].relu()
+    exact["b"] = linear("b", h, weights["b"])
+    total = h + exact["b"]
+    exact["c"] = linear("c", total, weights["c"])
+    alone = {
+        "a": linear("a", snap("x", x), coarse["a"]),
+        "b": linear("b", snap("relu", h), coarse["b"]),
+        "c": linear("c", snap("add", total), coarse["c"]),
+    }
+    together = {"a": alone["a"]}
+    behind = together["a"].relu()
+    together["b"] = linear("b", snap("relu", behind), coarse["b"])
+    together["c"] = linear("c", snap("add", behind + together["b"]), coarse["c"])
+
+    def measures(true: Tensor, got: Tensor) -> list[float]:
+        noise = (true - got).square()
+        ratio = true.square().sum() / noise.sum()
+        cosine = (true * got).sum() / true.norm() / got.norm()
+        return [10 * math.log10(ratio), float(cosine), float(noise.mean())]
+
+    for layer in found.layers:
+        for seen, by_hand in ((layer.alone, alone), (layer.together, together)):
+            expected = measures(exact[layer.name], by_hand[layer.name])
+            assert [seen.sqnr_db, seen.cosine, seen.mse] == pytest.approx(expected, rel=1e-4)
+    assert found.output.sqnr_db == pytest.approx(measures(exact["c"], together["c"])[0], rel=1e-4)
+    streams = {"x": x, "relu": h, "add": total, **{f"{name}.weight": w for name, w in weights.items()}}
+    for tensor in found.tensors:
+        value, (scale, zero, low, high) = streams[tensor.name], grid(tensor.name)
+        beyond = (value < (low - 0.5 - zero) * scale) | (value > (high + 0.5 - zero) * scale)
+        assert tensor.clipped == pytest.approx(float(beyond.double().mean()))
+        assert (tensor.lo, tensor.hi) == pytest.approx((float(value.min()), float(value.max())), rel=1e-5)
+        assert tensor.agreement.sqnr_db == pytest.approx(
+            measures(value, snap(tensor.name, value))[0], rel=1e-4
+        )
+    assert any(tensor.clipped > 0 for tensor in found.tensors)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sparsebit.analysis import FLOAT, Agreement, Sensitivity, sensitivity, with_layer_bits
+from sparsebit.analysis.calls import only
 from sparsebit.analysis.choices import find_choices, find_products
+from sparsebit.analysis.curvature import Probe
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel, parse_qconfig
 
@@ -173,3 +177,49 @@ def test_it_prints_and_is_json(net: nn.Module, batches: list[tuple[Tensor, Tenso
     found = measured(net, batches, bits=(4, 8))
     assert "4 bits" in str(found) and "inner.weight" in str(found)
     assert json.loads(json.dumps(found.to_dict()))["choices"][0]["name"] == "stem.weight"
+
+
+class Bent(nn.Module):
+    """Small enough for every second derivative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.tanh(self.a(x)))
+
+
+def exact(call: Callable[[Tensor], Tensor], net: nn.Module, name: str) -> Tensor:
+    """All of JᵀJ of a function of one weight, in double precision, or of its Hessian where it gives one number."""
+    net = copy.deepcopy(net).double()
+    weight = net.get_parameter(name).detach()
+
+    def run(value: Tensor) -> Tensor:
+        return call(torch.func.functional_call(net, {name: value.view_as(weight)}, (X.double(),)))
+
+    if run(weight.flatten()).dim() == 0:
+        return torch.autograd.functional.hessian(run, weight.flatten())
+    jacobian = torch.autograd.functional.jacobian(run, weight.flatten()).flatten(0, -2)
+    return jacobian.T @ jacobian
+
+
+X, Y = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 1, 0])
+
+
+@pytest.mark.parametrize("name", ["a.weight", "b.weight"])
+def test_the_curvature_is_the_true_one(name: str) -> None:
+    torch.manual_seed(0)
+    net = Bent().eval()
+    qmodel = QuantModel(net, CONFIG, example_inputs=(X,))
+    qmodel.calibrate([X], progress=False)
+    with only(qmodel, ()):
+        fisher = Probe(qmodel, [name], hessian=False, samples=500, seed=0).run((X,), {}, None, ())[1][name]
+        trace = Probe(qmodel, [name], hessian=True, samples=500, seed=0).run((X,), {}, None, ())[1][name]
+        loss = nn.functional.cross_entropy
+        bent = Probe(qmodel, [name], hessian=True, samples=500, seed=0).run((X,), {}, loss, (Y,))[1][name]
+    diagonal = exact(lambda y: y, net, name).diagonal()
+    assert torch.allclose(fisher.flatten().double(), diagonal, rtol=0.3, atol=0.1 * float(diagonal.max()))
+    assert float(trace) == pytest.approx(float(diagonal.mean()), rel=0.1)
+    hessian = exact(lambda y: loss(y, Y), net, name)
+    assert float(bent) == pytest.approx(float(hessian.diagonal().mean()), rel=0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,16 @@ def test_a_metric_of_the_users_own(cli: Cli) -> None:
         (("--weights", "gone.pt"), "no such file of weights"),
         (("--pruned", "gone"), "is no saved model"),
         (("--batches", "0"), "expected 1 or more"),
+        (("--frobnicate",), "sparsebit quantize --help"),
+        (("--set", "DEVICE=tpu"), "there is no device 'tpu' here"),
+        (("--report", "net.py/r.html"), "is a file"),
+        (("--report", "out"), "both name out"),
+        (("--metric", "net.py:first_logit"), "add --test DATA"),
+        (("--test", "net.py:batches", "--metric", "net.py:words"), "is no function"),
+        (("--test", "net.py:batches", "--metric", "net.py:no_number"), "could not convert string to float"),
+        (("--test", "net.py:batches", "--metric", "net.py:not_a_number"), "the metric is no number"),
+        (("--test", "net.py:foreign_labels"), "there is a label 9"),
+        (("--test", "net.py:too_few_labels"), "labels do not fit the outputs"),
     ],
 )
 def test_mistakes_are_told_before_any_work(
@@ -221,6 +232,10 @@ def _interrupted(*_: object) -> None:
         (("quantize", "net.py:make", "--data", "net.py:changes_shape", "-o", "x"), "expected input"),
         (("quantize", "net.py:make", *DATA, "--test", "net.py:changes_shape", "-o", "x"), "expected input"),
         (("bench", "net.py:make", "--input", "1x4x8x8"), "called with this input, failed"),
+        (("quantize", "net.py:leaves", *DATA, "-o", "x"), "failed: SystemExit: 7"),
+        (("compress", "net.py:make", *DATA, "-o", "x", "--finetune", "net.py:words"), "is no function"),
+        (("compress", "net.py:make", *DATA, "-o", "x", "--max-drop", "nan"), "0 or more"),
+        (("compress", "net.py:make", *DATA, "-o", "x", "--metric", "net.py:not_a_number"), "is no number"),
     ],
 )
 def test_failures_of_the_users_data_are_not_called_bugs(
@@ -229,3 +244,36 @@ def test_failures_of_the_users_data_are_not_called_bugs(
     done = cli(*words)
     assert done.code == 2 and message in done.err, done
     assert not Path("x").exists()
+
+
+def test_what_the_users_code_prints_is_no_part_of_the_json(cli: Cli) -> None:
+    done = cli("capture", "net.py:talkative", "--input", "2x3x8x8", "--json")
+    assert done.data["ok"] and "hello from the factory" in done.err
+
+
+def test_an_error_in_finetuning_is_the_users_to_see(cli: Cli) -> None:
+    done = cli(
+        "compress", "net.py:make", *DATA, "--finetune", "net.py:broken_training", "--size", "0.05", "-o", "x"
+    )
+    assert done.code == 2 and "the function 'net.py:broken_training' failed: ZeroDivisionError" in done.err
+
+
+def test_a_file_is_fed_by_order_and_by_name(cli: Cli, place: Path) -> None:
+    assert cli("export", "net.py:make", "--input", "2x3x8x8", "-o", "f.onnx").code == 0
+    assert cli("bench", "f.onnx", "--input", "images=2x3x8x8", "--seconds", "0.01").code == 0
+    done = cli("bench", "f.onnx", "--input", "2x3x8x8", "--input", "2x3")
+    assert done.code == 2 and "do not fit f.onnx" in done.err
+    done = cli("check", "f.onnx", "torch.nn:Identity", "--input", "2x3x8")
+    assert done.code == 2, done
+
+
+def test_a_failed_export_leaves_the_file_that_was_there(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("export", "net.py:make", "--input", "2x3x8x8", "-o", "f.onnx")
+    assert cli(*words).code == 0
+    good = Path("f.onnx").read_bytes()
+    monkeypatch.setattr(sys.modules["sparsebit.export.export_onnx"], "_check", _interrupted)
+    assert cli(*words, "--weights", "none.pt").code == 2
+    assert cli(*words).code == 130
+    assert Path("f.onnx").read_bytes() == good and left_behind(place) == []

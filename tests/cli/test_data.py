@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from sparsebit.cli.arguments import add_data, add_input
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.data import (
-    add_data,
-    add_input,
     example_from,
     example_inputs,
     from_shapes,
@@ -135,4 +134,41 @@ def test_shapes_are_typed_inputs() -> None:
 
 def test_without_an_example_the_message_says_how_to_give_one() -> None:
     with pytest.raises(UsageError, match="--input 1x3x224x224"):
-        example_inputs(arguments())
+        example_inputs(arguments(), torch.nn.Identity())
+
+
+def test_data_that_does_not_fit_the_model_is_told_with_the_names(place: Path) -> None:
+    np.savez("x.npz", foo=np.ones((4, 3), np.float32), bar=np.ones((4, 3), np.float32))
+    words = arguments("--data", "x.npz")
+    with pytest.raises(UsageError) as error:
+        example_inputs(words, torch.nn.Linear(3, 2), open_data(words))
+    assert "does not fit Linear" in str(error.value) and "foo, bar by name" in str(error.value)
+    assert "go by the names of the arguments" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("0x3", "holds nothing"), ("9999999x9999999x9999", "no memory"), ("2:float99", "cannot read")],
+)
+def test_inputs_that_cannot_be_made(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        from_shapes([text])
+
+
+def test_not_a_number_is_found_in_whatever_batch_it_is(place: Path) -> None:
+    x = np.ones((6, 3), np.float32)
+    x[5, 1] = np.nan
+    np.savez("x.npz", x=x)
+    with pytest.raises(UsageError, match=r"batch 3 of 'x\.npz' holds"):
+        list(open_data(arguments("--data", "x.npz", "--batch-size", "2")))
+
+
+def test_files_that_are_no_arrays(place: Path) -> None:
+    Path("text.npz").write_text("hello")
+    with pytest.raises(UsageError, match=r"is no \.npz file"):
+        read_npz(Path("text.npz"), 2)
+    np.savez("none.npz")
+    np.savez("zero.npz", x=np.ones((0, 3)))
+    for name in ("none.npz", "zero.npz"):
+        with pytest.raises(UsageError, match="holds no samples"):
+            read_npz(Path(name), 2)

@@ -1,41 +1,68 @@
-"""Every example of every --help works as it stands, in an empty folder, one after the other."""
+"""Every --help is quick, and its examples work as they stand, in an empty folder, one after the other."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from sparsebit.__main__ import main
 from sparsebit.cli import COMMANDS
+from sparsebit.cli.arguments import TARGETS
+from sparsebit.cli.command import Command
+from sparsebit.targets import TARGETS as TABLE
 from tests.cli.conftest import Cli, left_behind
 
 pytest.importorskip("sklearn", reason="the examples use scikit-learn's images")
-
-
-def test_examples_of_every_command_work(cli: Cli, place: object, request: pytest.FixtureRequest) -> None:
-    folder = request.getfixturevalue("tmp_path")
-    (folder / "net.py").unlink()
-    for command in COMMANDS:
-        assert command.examples, command.name
-        for line in command.examples:
-            program, *words = shlex.split(line)
-            assert program == "sparsebit" and words[0] == command.name, line
-            done = cli(*words)
-            assert done.code == 0, f"{line}\n{done.err}"
-            assert done.out and "Traceback" not in done.err
-    assert left_behind(folder) == []
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_help_teaches(command: object, capsys: pytest.CaptureFixture[str]) -> None:
-    name = command.name  # type: ignore[attr-defined]
+def test_examples_work_in_an_empty_folder(cli: Cli, place: Path, command: Command) -> None:
+    (place / "net.py").unlink()
+    assert command.examples
+    for line in command.examples:
+        program, *words = shlex.split(line)
+        assert program == "sparsebit", line
+        done = cli(*words)
+        assert done.code == 0, f"{line}\n{done.err}"
+        assert done.out and "Traceback" not in done.err
+    assert words[0] == command.name and left_behind(place) == []
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["schema", "w4a8"], ["quantise"], ["compress", "--help"], ["bench"]]
+)
+def test_what_needs_no_torch_does_not_wait_for_it(words: list[str]) -> None:
+    program = (
+        "import sys\nfrom sparsebit.__main__ import main\n"
+        f"try: code = main({words!r})\nexcept SystemExit as stop: code = stop.code\n"
+        "assert code in (0, 2), code\n"
+        "sys.exit(' '.join({'torch', 'numpy', 'onnx'} & set(sys.modules)) or None)"
+    )
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_targets_that_can_be_typed_are_those_there_are() -> None:
+    assert tuple(sorted(TABLE)) == TARGETS
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_help_teaches(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    name = command.name
     with pytest.raises(SystemExit) as stop:
         main([name, "--help"])
     text = capsys.readouterr().out
     assert stop.value.code == 0
     assert f"sparsebit {name}" in text and "example" in text and "--json" in text and "--debug" in text
-    for line in command.examples:  # type: ignore[attr-defined]
+    assert "--resume" in text
+    for line in command.examples:
         assert line in text
 
 

@@ -67,4 +67,29 @@ def changes_shape():
 
 def first_logit(outputs, labels):
     return outputs[:, 0].mean()
+
+
+def no_number(outputs, labels):
+    return "good"
+
+
+def not_a_number(outputs, labels):
+    return float("nan")
+
+
+foreign_labels = [(torch.zeros(2, 3, 8, 8), torch.full((2,), 9))]
+too_few_labels = [(torch.zeros(2, 3, 8, 8), torch.zeros(1, dtype=torch.int64))]
+
+
+def leaves():
+    raise SystemExit(7)
+
+
+def talkative():
+    print("hello from the factory")
+    return make()
+
+
+def broken_training(model):
+    return 1 / 0
 """

@@ -295,3 +295,42 @@ def test_the_model_is_left_as_it_was(net: nn.Module, batches: Batches) -> None:
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
     assert not net.training and all(p.requires_grad for p in net.parameters())
     assert load_qconfig("int8_onnxruntime").W.QUANTIZER.BIT == 8
+
+
+class Named(nn.Module):
+    """Takes its inputs by name alone, in another order than a batch has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 32), nn.Linear(32, 4)
+
+    def forward(self, *, mask: torch.Tensor, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": self.second(torch.relu(self.first(ids)) * mask)}
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "openvino"])
+def test_batches_that_are_dicts_are_judged_and_timed(target: str) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip(target)
+    torch.manual_seed(0)
+    model = Named().eval()
+    inputs = [{"ids": torch.randn(16, 8), "mask": torch.ones(16, 1)} for _ in range(2)]
+    labelled = [{**batch, "labels": model(**batch)["logits"].argmax(1)} for batch in inputs]
+    found = compress(model, labelled, speedup=1e-6, max_drop=0.2, target=target, ratios=(0.0,))
+    assert found.base.metric == 1.0 and found.met
+    assert found.base.seconds and found.measured.seconds
+
+
+def test_a_metric_that_is_no_number_meets_no_goal(net: nn.Module, batches: Batches) -> None:
+    broken = by_config(lambda m: float("nan") if min(q.bit for q in m.quantizers.values()) < 8 else 0.5)
+    found = compress(net, batches, metric=broken, max_drop=0.1, size=0.2, ratios=(0.0,))
+    assert not found.met and found.best.name == "8-bit weights"
+    assert {trial.failed for trial in found.trials if trial.measured is None} == {"its metric is no number"}
+    with pytest.raises(SparsebitError, match="metric of the float model is no number"):
+        compress(net, batches, metric=lambda m: float("nan"), size=0.2)
+
+
+def test_a_damaged_state_is_refused(net: nn.Module, batches: Batches, tmp_path: Path) -> None:
+    (tmp_path / "search.json").write_text("{")
+    with pytest.raises(SparsebitError, match="cannot be read"):
+        compress(net, batches, size=0.5, folder=tmp_path)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from sparsebit.config import load_qconfig, parse_sconfig
+from sparsebit.config import load_qconfig, load_sconfig
 from sparsebit.errors import ConfigError
 from sparsebit.recipes import Goals, Measured, Recipe, Trial
 from sparsebit.recipes.metric import accuracy_on
@@ -18,7 +18,7 @@ from sparsebit.recipes.reestimate import reestimate_norms
 from sparsebit.recipes.space import LEVELS, structures
 from sparsebit.recipes.trial import front
 
-PRUNE = parse_sconfig(
+PRUNE = load_sconfig(
     {"SPARSER": {"TYPE": "structured", "STRATEGY": "l2norm", "RATIO": 0.25, "TARGET": "macs"}}
 )
 

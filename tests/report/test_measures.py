@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from sparsebit.analysis.accuracy import first_tensor, has_labels, split
 from sparsebit.errors import SparsebitError
 from sparsebit.report import compare_latency, measure, report_search, write_text
-from sparsebit.report.accuracy import first_tensor, has_labels, split
 from sparsebit.report.content import Measure
 from sparsebit.report.numbers import change, quantity
 from sparsebit.report.sentence import summarize

@@ -22,7 +22,26 @@ def top1(outputs: Tensor, labels: Tensor) -> Tensor:
         >>> top1(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
         tensor(0.5000)
     """
-    return (outputs.argmax(1) == labels).float().mean()
+    if not isinstance(outputs, Tensor) or outputs.dim() < 2:
+        got = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise SparsebitError(
+            "accuracy needs one row of class scores for each sample",
+            got=got,
+            hint="pass a metric of your own for other outputs",
+        )
+    answers = outputs.argmax(1)
+    if answers.shape != labels.shape:
+        raise SparsebitError(
+            "the labels do not fit the outputs of the model",
+            expected=f"labels of shape {tuple(answers.shape)} for outputs of shape {tuple(outputs.shape)}",
+            got=f"labels of shape {tuple(labels.shape)}",
+        )
+    if labels.numel() and int(labels.max()) >= outputs.shape[1]:
+        raise SparsebitError(
+            f"there is a label {int(labels.max())}, and the model tells {outputs.shape[1]} classes apart",
+            expected=f"labels from 0 to {outputs.shape[1] - 1}",
+        )
+    return (answers == labels).float().mean()
 
 
 def measure(

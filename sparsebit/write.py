@@ -10,6 +10,19 @@ from pathlib import Path
 from sparsebit.errors import SparsebitError
 
 
+def require_file(path: str | os.PathLike[str]) -> Path:
+    """The place for a file, after making sure that it can go there: to be asked before hours of work."""
+    place = Path(path)
+    if place.is_dir():
+        raise SparsebitError(f"cannot write {place}: it is a folder", hint="name a file in it")
+    above = next(parent for parent in place.absolute().parents if parent.exists())
+    if not above.is_dir():
+        raise SparsebitError(f"cannot write {place}: {above} is a file")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise SparsebitError(f"cannot write {place}: no permission to write in {above}")
+    return place
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
     """Write a file under another name beside its place and move it there; returns the path.
 

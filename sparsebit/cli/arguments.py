@@ -1,0 +1,118 @@
+"""Arguments that several commands have. Says what may be typed and reads nothing, so that --help is quick."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+TARGETS = ("onnxruntime", "openvino", "tensorrt", "virtual")  # a test holds this to the table of targets
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A time above zero, for argparse."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected more than 0, got {text}")
+    return number
+
+
+def add_model(parser: argparse.ArgumentParser, *, quantized: bool = False) -> None:
+    """MODEL, --weights, --pruned, and --quantized where a command can use one."""
+    parser.add_argument("model", metavar="MODEL", help="file.py:factory or package.module:factory")
+    add_weights(parser)
+    if quantized:
+        parser.add_argument(
+            "--quantized", metavar="FOLDER", help="what `sparsebit quantize` wrote for this model"
+        )
+
+
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """--weights and --pruned."""
+    parser.add_argument(
+        "--weights", metavar="FILE", help="weights to load: safetensors, or a state dict saved by torch"
+    )
+    parser.add_argument("--pruned", metavar="FOLDER", help="what `sparsebit prune` wrote for this model")
+
+
+def add_data(parser: argparse.ArgumentParser, *, required: bool = True, what: str = "to work with") -> None:
+    """--data and how to read it."""
+    group = parser.add_argument_group("data")
+    group.add_argument(
+        "--data", metavar="DATA", required=required, help=f"batches {what}: file.py:loader, images/, or x.npz"
+    )
+    _add_reading(group)
+
+
+def _add_reading(group: Any) -> None:
+    """How images and arrays become batches."""
+    group.add_argument(
+        "--batch-size", type=positive, default=32, metavar="N", help="for images and .npz (32)"
+    )
+    group.add_argument("--batches", type=positive, metavar="N", help="use only the first N batches")
+    group.add_argument("--image-size", type=positive, default=224, metavar="N", help="side of an image (224)")
+    group.add_argument(
+        "--mean",
+        type=float,
+        nargs="+",
+        default=[0.485, 0.456, 0.406],
+        help="subtracted from an image's channels",
+    )
+    group.add_argument("--std", type=float, nargs="+", default=[0.229, 0.224, 0.225], help="divides them")
+
+
+def add_input(parser: argparse.ArgumentParser) -> None:
+    """--input: sizes to record a model with, where there is no data."""
+    parser.add_argument(
+        "--input",
+        metavar="SHAPE",
+        action="append",
+        default=[],
+        help="an example input: 1x3x224x224, 1x128:int64, or by name mask=1x128:bool; repeat for several",
+    )
+
+
+def add_config(parser: argparse.ArgumentParser, *, what: str, default: str | None = None) -> None:
+    """--config and --set."""
+    shown = f" ({default})" if default else ""
+    parser.add_argument("--config", metavar="CONFIG", default=default, help=f"{what}{shown}")
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="overrides",
+        help="change one key of the config, such as W.QUANTIZER.BIT=4; may be repeated",
+    )
+
+
+def add_output(parser: argparse.ArgumentParser, what: str, *, required: bool = True) -> None:
+    """--output: written whole or not at all."""
+    parser.add_argument("-o", "--output", metavar="PATH", type=Path, required=required, help=what)
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """--report."""
+    parser.add_argument("--report", metavar="FILE", type=Path, help="also write an HTML report")
+
+
+def add_test(parser: argparse.ArgumentParser) -> None:
+    """--test and --metric."""
+    group = parser.add_argument_group("accuracy")
+    group.add_argument(
+        "--test", metavar="DATA", help="labelled batches to measure accuracy with, before and after"
+    )
+    group.add_argument(
+        "--metric",
+        metavar="NAME",
+        help="file.py:function of (outputs, labels), the larger the better; by default how often the largest output "
+        "is that of the label",
+    )

@@ -1,0 +1,54 @@
+"""What --test and --metric mean, and the number they give."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+
+from sparsebit.analysis.accuracy import Metric, has_labels, measure, top1
+from sparsebit.cli.command import UsageError
+from sparsebit.cli.data import Again, first, open_data
+from sparsebit.cli.reference import blamed_on, resolve
+
+
+def open_metric(arguments: argparse.Namespace) -> Metric:
+    """The function --metric names; what it does wrong is told as its own doing."""
+    if not arguments.metric:
+        return top1
+    found = resolve(arguments.metric, "metric")
+    if not callable(found):
+        raise UsageError(f"{arguments.metric!r} is no function", got=f"a {type(found).__name__}")
+
+    def metric(outputs: Any, labels: Any) -> float:
+        with blamed_on(f"the metric {arguments.metric!r}"):
+            return float(found(outputs, labels))
+
+    return metric
+
+
+def open_test(arguments: argparse.Namespace) -> Again | None:
+    """The batches of --test."""
+    if arguments.metric and not arguments.test:
+        raise UsageError("--metric measures on labelled batches", hint="add --test DATA")
+    return open_data(arguments, arguments.test) if arguments.test else None
+
+
+def accuracy_of(
+    model: nn.Module | Callable[..., Any], data: Iterable[Any], metric: Metric, what: str
+) -> float:
+    """The metric on labelled data; a message where there are no labels, or where the metric is no number."""
+    if metric is top1 and not has_labels(first(data)):
+        raise UsageError(
+            "the data of --test has no labels to count right answers with",
+            expected="batches of (inputs, labels) with whole numbers as labels",
+            hint="add --metric file.py:function for other kinds of labels",
+        )
+    with blamed_on("the model, called with the data,"):
+        found = measure(model, data, metric, what=what)
+    if math.isnan(found):
+        raise UsageError(f"{what}: the metric is no number")
+    return found
