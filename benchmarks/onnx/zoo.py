@@ -22,6 +22,7 @@ from rich.table import Table
 
 from benchmarks.environment import describe
 from sparsebit.export import Exported, ExportError, check, export_graph
+from sparsebit.export.undisturbed import undisturbed
 from sparsebit.graph.run import flatten_call
 from sparsebit.quantization import QuantModel
 from tests.zoo import ZOO, ZooEntry
@@ -53,12 +54,16 @@ def attempt(entry: ZooEntry, folder: Path, config: str) -> dict[str, Any]:
         step = "checker"
         onnx.checker.check_model(str(exported.path), full_check=True)
         step = "agreement"
-        calls = [entry.inputs(size) for size in (entry.batches if exported.axes else (batch,))]
+        sizes = [size for size in entry.batches if size == batch or _takes(qmodel, entry.inputs(size))]
+        calls = [entry.inputs(size) for size in (sizes if exported.axes else (batch,))]
         report = check(qmodel.model, exported, calls)
         row |= {
             "codes_off": report.share_off,
             "integer_ops": len(report.ops) - len(report.fallbacks),
             "planned_ops": len(report.ops),
+            "rounded_by_kernels": {
+                t.name: f"{t.off} of {t.elements}, by {t.most}" for t in report.tensors if t.blame == "kernel"
+            },
             "fallbacks": [f"{op.name}: {op.why}" for op in report.fallbacks],
             "sqnr_db": round(min((o.sqnr_db for o in report.outputs), default=200.0), 1),
         }
@@ -72,6 +77,16 @@ def attempt(entry: ZooEntry, folder: Path, config: str) -> dict[str, Any]:
         row |= {"result": f"failed: {step}", "why": f"{type(error).__name__}: {error}"[:600]}
     row["seconds"] = round(time.perf_counter() - started, 2)
     return row
+
+
+def _takes(qmodel: QuantModel, call: Any) -> bool:
+    """Whether the captured model runs on inputs of another batch at all."""
+    try:
+        with torch.no_grad(), undisturbed(qmodel.model):
+            qmodel(*call[0], **call[1])
+    except Exception:
+        return False
+    return True
 
 
 def _export(qmodel: QuantModel, entry: ZooEntry, path: Path) -> Exported:

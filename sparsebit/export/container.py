@@ -33,7 +33,6 @@ class Container:
     shift: int = 0
     clip: tuple[int, int] | None = None
     unpacked: bool = False  # 8-bit floats that no kernel of the target reads: cast where they stand
-    factor: int = 1  # codes are stored times this, scales divided by it: a power of two, so no number changes
 
     @property
     def dtype(self) -> Any:
@@ -56,8 +55,7 @@ def container_of(tensor: Marked, *, unsigned_activations: bool, opset: int) -> C
 
     Four-bit *activations* sit in 8 bits too: no runtime computes on them, and from 8 bits integer kernels can read.
     With ``unsigned_activations`` the codes sit as CPU kernels want them, which changes no number: signed 8-bit
-    activations become unsigned by adding 128 to code and zero point; and narrow weights fill their 8 bits, because
-    kernels round the bias to steps of input scale times weight scale, which would be coarse with the scale of 2 bits.
+    activations become unsigned by adding 128 to code and zero point.
     """
     qparams = tensor.qparams
     if qparams.dtype != "int":
@@ -75,8 +73,6 @@ def container_of(tensor: Marked, *, unsigned_activations: bool, opset: int) -> C
     shift = 0
     if kind == "INT8" and unsigned_activations and not weight:
         kind, shift = "UINT8", 128
-    if weight and unsigned_activations and kind in ("INT8", "UINT8"):
-        return Container(kind, factor=2 ** (8 - tensor.bits))
     used = (qparams.qmin + shift, qparams.qmax + shift)
     return Container(kind, shift, None if used == _RANGE[kind] or weight else used)
 

@@ -62,8 +62,11 @@ def translate(request: Request, engine: Engine = "auto") -> Translation:
         order.remove("program")
     if engine != "auto":
         order = [engine]
-    choices = [request.axes] if request.axes_required or not request.axes else [request.axes, {}]
     attempts: list[str] = []
+    choices = [request.axes] if request.axes_required or not request.axes else [request.axes, {}]
+    if len(choices) > 1 and (problem := _fixed_because(request)):
+        attempts.append(problem)
+        choices = [{}]
     for axes in choices:
         for name in order:
             try:
@@ -79,6 +82,18 @@ def translate(request: Request, engine: Engine = "auto") -> Translation:
         got="; ".join(attempts),
         hint="the first message of each engine names the operator; a fixed batch (dynamic_axes={}) may help",
     )
+
+
+def _fixed_because(request: Request) -> str | None:
+    """Why the graph itself takes no longer inputs, or None if it does."""
+    longer = lengthened(request.inputs, request.names, request.axes)
+    try:
+        if longer is not None:
+            with torch.no_grad(), same_state(request.flat, parameters=writes_in_place(request.flat.body)):
+                request.flat(*longer)
+    except Exception as error:
+        return f"the graph takes this batch alone: {_root_of(error)}"
+    return None
 
 
 def _root_of(error: BaseException) -> str:

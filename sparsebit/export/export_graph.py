@@ -16,19 +16,24 @@ from torch.fx import GraphModule
 
 from sparsebit.export import metadata
 from sparsebit.export.axes import AxisNames, DynamicAxes, lengthened, named_axes
+from sparsebit.export.biases import float_biases, integer_biases
 from sparsebit.export.container import BLOCK_OPSET, needed_opset
 from sparsebit.export.editor import Editor
 from sparsebit.export.engines import Engine, Request, translate
 from sparsebit.export.errors import ExportError
+from sparsebit.export.example_run import run_example
+from sparsebit.export.fill_weights import fill_weights
 from sparsebit.export.fixed_sizes import fix_sizes
 from sparsebit.export.flat_graph import FlatGraph, example_leaves
+from sparsebit.export.left_alone import leave_float8, leave_float_weights, leave_softmax, leave_vectors
 from sparsebit.export.lower import lower
 from sparsebit.export.marker import Markers, mark_tensor, quantizers_of, substituted
 from sparsebit.export.naming import tidy_names
 from sparsebit.export.packages import require
 from sparsebit.export.rewrites import (
     clip_codes,
-    integer_biases,
+    grids_before_concats,
+    means_as_pools,
     pads_into_convs,
     repeat_grids,
     sizes_from_codes,
@@ -36,7 +41,7 @@ from sparsebit.export.rewrites import (
 )
 from sparsebit.export.save import Draft
 from sparsebit.export.undisturbed import same_state, undisturbed, writes_in_place
-from sparsebit.export.weights_first import separate_weight_only, transpose_weights, widen_for_kernels
+from sparsebit.export.weights_first import separate_weight_only, transpose_weights
 from sparsebit.graph.run import flatten_call
 from sparsebit.targets import TARGETS
 
@@ -121,7 +126,7 @@ def export_graph(
         markers = Markers(dynamic=[q.name for q in quantizers if q.rows.kind == "token"])
         static = [quantizer for quantizer in quantizers if quantizer.rows.kind != "token"]
         with substituted(static, markers.note), same_state(flat, parameters=writes_in_place(gm)):
-            results = flat(*(x.clone() for x in inputs))
+            results = run_example(flat, inputs, markers)
         opset = _opset(markers, opset)
         names, outputs = _names(flat, input_names, "input"), _output_names(results, output_names)
         axes = named_axes(dynamic_axes, names, outputs, inputs)
@@ -132,7 +137,7 @@ def export_graph(
                 engine,
             )
         model = translation.model
-        lowered, rewrites = _finish(model, markers, target, opset, extra_info)
+        lowered, rewrites = _finish(model, markers, target, opset, extra_info, dynamic=bool(translation.axes))
         tidy_names(model, translation.axes, results, outputs)
         draft.write(model, external=external_data)
         files = draft.publish()
@@ -157,7 +162,7 @@ def export_graph(
 
 
 def _finish(
-    model: Any, markers: Markers, target: str, opset: int, extra_info: bool
+    model: Any, markers: Markers, target: str, opset: int, extra_info: bool, *, dynamic: bool
 ) -> tuple[list[str], dict[str, int]]:
     """Lower the markers and bring the graph into the forms of the target."""
     unsigned = target in REWRITTEN
@@ -165,15 +170,22 @@ def _finish(
     model.opset_imports[""] = opset_now
     model.ir_version = _ir_version(opset_now)
     lowered = lower(model, markers, unsigned_activations=unsigned, opset=opset_now, extra_info=extra_info)
-    editor = Editor(model)
+    editor, ranks = Editor(model), {name: len(tensor.shape) for name, tensor in markers.tensors.items()}
     rewrites = {"transpose_weights": transpose_weights(editor), "sizes_from_codes": sizes_from_codes(editor)}
     if unsigned:
         rewrites["pads_into_convs"] = pads_into_convs(editor)
+        rewrites["means_as_pools"] = means_as_pools(editor, ranks)
+        rewrites["grids_before_concats"] = grids_before_concats(editor)
         rewrites["repeat_grids"] = repeat_grids(editor)
         rewrites["clip_codes"] = clip_codes(editor)
-        rewrites["integer_biases"] = integer_biases(editor)
+        rewrites["leave_float_weights"] = leave_float_weights(editor)
+        rewrites["leave_softmax"] = leave_softmax(editor)
+        rewrites["leave_vectors"] = leave_vectors(editor)
+        rewrites["leave_float8"] = leave_float8(editor)
+        rewrites["float_biases"] = float_biases(editor)
+        rewrites["integer_biases"] = integer_biases(editor, markers.largest, dynamic=dynamic)
         rewrites["separate_weight_only"] = separate_weight_only(editor, opset_now)
-        rewrites["widen_for_kernels"] = widen_for_kernels(editor)
+        rewrites["fill_weights"] = fill_weights(editor)
         rewrites["sums_before_norms"] = sums_before_norms(editor) if lowered else 0
     metadata.describe(model, markers, lowered, target=target, unsigned=unsigned, opset=opset_now)
     return lowered, rewrites

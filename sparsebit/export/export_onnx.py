@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
+from sparsebit.above import in_notebook
 from sparsebit.export.axes import DynamicAxes
 from sparsebit.export.check import CheckReport
 from sparsebit.export.check.check import Call
@@ -19,6 +20,7 @@ from sparsebit.export.check.check import check as compare
 from sparsebit.export.check.tensorrt import Finding, check_tensorrt
 from sparsebit.export.errors import ExportError
 from sparsebit.export.export_graph import Exported, export_graph
+from sparsebit.export.save import Draft
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +32,8 @@ class OnnxExport:
     exported: Exported
     report: CheckReport | None = None
     findings: tuple[Finding, ...] = ()  # TensorRT's rules, where that is the target
+
+    _repr_html_ = in_notebook
 
     @property
     def path(self) -> Path:
@@ -68,7 +72,7 @@ def export_onnx(
         opset_version: by default the lowest with the types needed, and at least 20.
         verbose: log the whole report instead of its summary.
         extra_info: also write the width of every quantized tensor into the metadata of its nodes.
-        check: run the file in ONNX Runtime and compare; a mismatch is an error and leaves no file.
+        check: run the file in ONNX Runtime and compare; a mismatch is an error, and what was there before stays.
         calls: what to compare on, ``(args, kwargs)`` each: some calibration data. By default the dummy data.
         target: whose forms to use; by default the one the model was planned for.
         fixed_sizes: fix every size that ``dynamic_axes`` does not name, the batch too.
@@ -81,30 +85,31 @@ def export_onnx(
     path = Path(name)
     path = path if path.suffix else path.with_suffix(".onnx")
     chosen = target or str(getattr(getattr(model, "plan", None), "target", "onnxruntime"))
-    exported = export_graph(
-        graph,
-        args,
-        kwargs,
-        path,
-        input_names=input_names,
-        output_names=output_names,
-        dynamic_axes=dynamic_axes if dynamic_axes is not None or fixed_sizes else "batch",
-        opset=opset_version,
-        target=chosen,
-        extra_info=extra_info,
-    )
     report: CheckReport | None = None
     findings: tuple[Finding, ...] = ()
-    try:
+    with Draft(
+        path
+    ) as draft:  # checked before it takes its place: a good file there is not lost to a bad one
+        exported = export_graph(
+            graph,
+            args,
+            kwargs,
+            draft.file,
+            input_names=input_names,
+            output_names=output_names,
+            dynamic_axes=dynamic_axes if dynamic_axes is not None or fixed_sizes else "batch",
+            opset=opset_version,
+            target=chosen,
+            extra_info=extra_info,
+        )
         if check:
-            report = _check(graph, exported, calls or [(args, kwargs)])
+            report = replace(_check(graph, exported, calls or [(args, kwargs)]), path=path)
+            report.raise_for_mismatch()
         if chosen == "tensorrt":
-            findings = check_tensorrt(path)
+            findings = check_tensorrt(draft.file)
             _refuse_errors(findings, path, strict=check)
-    except BaseException:
-        for file in exported.files:
-            file.unlink(missing_ok=True)
-        raise
+        draft.files = list(reversed(exported.files))
+        exported = replace(exported, path=path, files=draft.publish())
     result = OnnxExport(exported=exported, report=report, findings=findings)
     logger.log(logging.INFO, "%s", result if verbose else exported)
     for op in report.fallbacks if report is not None else ():
@@ -114,7 +119,7 @@ def export_onnx(
 
 def _check(graph: GraphModule, exported: Exported, calls: Sequence[Call]) -> CheckReport:
     runtime = "openvino" if exported.target == "openvino" and _has_openvino() else "onnxruntime"
-    return compare(graph, exported, calls, runtime=runtime).raise_for_mismatch()  # type: ignore[arg-type]
+    return compare(graph, exported, calls, runtime=runtime)  # type: ignore[arg-type]
 
 
 def _has_openvino() -> bool:
@@ -137,6 +142,10 @@ def _refuse_errors(findings: Sequence[Finding], path: Path, *, strict: bool) -> 
 def _graph_of(model: nn.Module) -> GraphModule:
     if isinstance(model, GraphModule):
         return model
+    folded = getattr(model, "folded", None)
+    if folded is not None:  # a quantized model whose batch norm was kept for training
+        graph: GraphModule = folded()
+        return graph
     inner = getattr(model, "model", None)
     if isinstance(inner, GraphModule):
         return inner

@@ -87,10 +87,13 @@ def _write_activation(
             "Clip", [value, low, high], before=node, name=f"{name}/Clip", output=f"{name}.clipped",
             like=source, dtype=container.dtype,
         )  # fmt: skip
-    value = editor.node(
-        "DequantizeLinear", [value, scale, zero_point], before=node, name=f"{name}/DequantizeLinear",
-        output=f"{name}.quantized", like=source, dtype=ir.DataType.FLOAT, metadata=dict(info), **attributes,
-    )  # fmt: skip
+    if container.unpacked:
+        value = _unpacked(editor, node, tensor, value)
+    else:
+        value = editor.node(
+            "DequantizeLinear", [value, scale, zero_point], before=node, name=f"{name}/DequantizeLinear",
+            output=f"{name}.quantized", like=source, dtype=ir.DataType.FLOAT, metadata=dict(info), **attributes,
+        )  # fmt: skip
     return _back(editor, node, name, value, source, original)
 
 
@@ -113,8 +116,10 @@ def _write_weight(
 ) -> Any:
     name, source = tensor.name, node.inputs[0]
     assert tensor.codes is not None
-    if container.is_float and container.unpacked:
-        return _write_float8(editor, node, tensor, container)
+    if container.unpacked:
+        codes = editor.constant(_codes(tensor, container), container.dtype, f"{name}.codes")
+        value = _unpacked(editor, node, tensor, codes)
+        return _back(editor, node, name, value, source, _onnx_type(editor, tensor))
     scale, zero_point, attributes = _grid(editor, tensor, container)
     initializer = editor.constant(_codes(tensor, container), container.dtype, f"{name}.codes")
     value = editor.node(
@@ -124,27 +129,29 @@ def _write_weight(
     return _back(editor, node, name, value, source, _onnx_type(editor, tensor))
 
 
-def _write_float8(editor: Editor, node: Any, tensor: Marked, container: Container) -> Any:
-    """A cast and a product, which are folded when the file is loaded.
+def _unpacked(editor: Editor, node: Any, tensor: Marked, codes: Any) -> Any:
+    """8-bit floats as a cast and a product.
 
-    Kernels for integers would take the place of DequantizeLinear on both inputs, and then refuse 8-bit floats.
+    Kernels for integers would take the place of DequantizeLinear, and then refuse 8-bit floats.
     """
-    float32, name = editor.ir.DataType.FLOAT, tensor.name
-    codes = editor.constant(_codes(tensor, container), container.dtype, f"{name}.codes")
+    float32, name, rows = editor.ir.DataType.FLOAT, tensor.name, tensor.rows
     value = editor.node(
         "Cast", [codes], before=node, name=f"{name}/Widen", output=f"{name}.wide", like=node.inputs[0],
         dtype=float32, to=int(float32),
     )  # fmt: skip
-    scale = (
-        spread(tensor.qparams.scale, tensor.shape, tensor.rows)
-        if not tensor.per_tensor
-        else tensor.qparams.scale[0]
-    )
-    value = editor.node(
+    scale = tensor.qparams.scale
+    if tensor.per_tensor:
+        scale = scale[0]
+    elif tensor.side == "W":
+        scale = spread(scale, tensor.shape, rows)
+    else:
+        scale = scale.reshape(
+            [-1 if place == rows.axis % len(tensor.shape) else 1 for place in range(len(tensor.shape))]
+        )
+    return editor.node(
         "Mul", [value, editor.constant(scale.numpy(), float32, f"{name}.scale")], before=node, name=f"{name}/{SCALED}",
         output=f"{name}.quantized", like=node.inputs[0], dtype=float32,
     )  # fmt: skip
-    return _back(editor, node, name, value, node.inputs[0], _onnx_type(editor, tensor))
 
 
 def _onnx_type(editor: Editor, tensor: Marked) -> Any:
@@ -167,14 +174,12 @@ def _codes(tensor: Marked, container: Container) -> Any:
     assert codes is not None
     if container.is_float:
         return codes.view(torch.uint8).numpy().view(container.dtype.numpy())
-    array = codes.numpy()
-    return array * array.dtype.type(container.factor) if container.factor != 1 else array
+    return codes.numpy()
 
 
 def _grid(editor: Editor, tensor: Marked, container: Container) -> tuple[Any, Any, dict[str, int]]:
     """Scale, zero point and the attributes that say how they lie along the tensor."""
-    scale = tensor.qparams.scale.numpy() / np.float32(container.factor)
-    zero_point = tensor.qparams.zero_point.numpy() * container.factor + container.shift
+    scale, zero_point = tensor.qparams.scale.numpy(), tensor.qparams.zero_point.numpy() + container.shift
     rows, shape, float32 = tensor.rows, tensor.shape, editor.ir.DataType.FLOAT
     attributes: dict[str, int] = {}
     if scale.size == 1:
@@ -221,6 +226,14 @@ def reads_only(value: Any, *op_types: str) -> bool:
     """Whether all readers of a value are of these types."""
     found = readers(value)
     return bool(found) and not value.is_graph_output() and all(node.op_type in op_types for node in found)
+
+
+def is_float8(value: Any) -> bool:
+    """Whether a value is made of 8-bit floats that were unpacked, perhaps behind a reshape."""
+    while value.producer() is not None and value.producer().op_type in MOVES:
+        value = value.producer().inputs[0]
+    node = value.producer()
+    return node is not None and node.op_type == "Mul" and str(node.name).endswith(f"/{SCALED}")
 
 
 def quantized_source(value: Any) -> Any:

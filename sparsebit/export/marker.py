@@ -60,6 +60,7 @@ class Markers:
 
     tensors: dict[str, Marked] = field(default_factory=dict)
     dynamic: list[str] = field(default_factory=list)  # one scale per token, computed as the tokens come
+    largest: dict[str, float] = field(default_factory=dict)  # number of what each weight makes, by its name
 
     def note(self, quantizer: Quantizer, x: Tensor) -> Tensor:
         """Write down what a quantizer does to a tensor, and pass on what it gives."""
@@ -84,6 +85,17 @@ def quantizers_of(model: nn.Module) -> list[Quantizer]:
 
 def code_tensor(quantizer: Quantizer, x: Tensor) -> Tensor:
     """The codes a quantizer gives a tensor, whatever shares a scale in it."""
+    prepared, qparams = _prepared(quantizer, x)
+    return quantize(prepared, qparams).reshape(prepared.shape)
+
+
+def unrounded_codes(quantizer: Quantizer, x: Tensor) -> Tensor:
+    """Where the numbers of a tensor lie between its codes, in float32."""
+    prepared, qparams = _prepared(quantizer, x)
+    return prepared.float() / qparams.scale + qparams.zero_point
+
+
+def _prepared(quantizer: Quantizer, x: Tensor) -> tuple[Tensor, QParams]:
     prepared = quantizer.prepare(x)
     qparams, rows = quantizer.qparams(prepared), quantizer.rows_of(prepared)
     if qparams.scale.numel() > 1 and rows.kind in ("channel", "group"):
@@ -91,7 +103,7 @@ def code_tensor(quantizer: Quantizer, x: Tensor) -> Tensor:
         if scale.dim() < 2:  # one dimension means one per row to numerics, and a vector is its own rows
             scale, zero_point = scale[None], zero_point[None]
         qparams = qparams._replace(scale=scale, zero_point=zero_point)
-    return quantize(prepared, qparams).reshape(prepared.shape)
+    return prepared, qparams
 
 
 def _describe(quantizer: Quantizer, x: Tensor) -> Marked:

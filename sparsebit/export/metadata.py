@@ -29,7 +29,6 @@ def describe(
             "type": container.kind.lower(),
             "range": [tensor.qparams.qmin, tensor.qparams.qmax],
             "shift": container.shift,
-            "factor": container.factor,
         }
     value = {"format": FORMAT, "target": target, "tensors": tensors, "dynamic": sorted(markers.dynamic)}
     model.metadata_props[KEY] = json.dumps(value, separators=(",", ":"))

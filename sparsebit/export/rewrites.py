@@ -1,17 +1,17 @@
-"""Exact rewrites that let integer kernels in: no number changes, except that biases are rounded as the kernels do."""
+"""Exact rewrites that let integer kernels in: no number changes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from sparsebit.export.editor import Editor, array_of, attribute, evaluated, only_reader, readers
-from sparsebit.export.lower import MOVES, is_dequantized, quantized_source
-from sparsebit.export.weights_first import as_matmul
+from sparsebit.export.lower import MOVES, is_dequantized
 
-OPAQUE_MOVES = frozenset({"Gather", "Flatten", "Slice", "DepthToSpace", "SpaceToDepth"})
-_LIMITS = {"INT8": (-128, 127), "UINT8": (0, 255)}
+OPAQUE_MOVES = frozenset({"Gather", "Flatten", "Slice", "Concat", "DepthToSpace", "SpaceToDepth"})
+LIMITS = {"INT8": (-128, 127), "UINT8": (0, 255)}
 
 
 def sizes_from_codes(editor: Editor) -> int:
@@ -74,30 +74,104 @@ def repeat_grids(editor: Editor) -> int:
     """
     changed = 0
     for node in [node for node in editor.graph if node.op_type in ("Gemm", "MatMul", "Conv")]:
-        value, opaque = node.inputs[0], False
-        while (before := value.producer()) is not None and before.op_type in MOVES | OPAQUE_MOVES | {
-            "MaxPool"
-        }:
-            opaque |= before.op_type in OPAQUE_MOVES
-            value = before.inputs[0]
-        source, weight = is_dequantized(value), is_dequantized(node.inputs[1])
-        if not opaque or source is None or weight is None or array_of(source.inputs[0]) is not None:
+        passed: set[str] = set()
+        source, weight = _moved_from(node.inputs[0], passed), is_dequantized(node.inputs[1])
+        if not passed & OPAQUE_MOVES or source is None or weight is None:
+            continue
+        if array_of(source.inputs[0]) is not None:
             continue
         if np.ndim(array_of(source.inputs[1])) != 0:
             continue
-        moved, name = node.inputs[0], source.name.removesuffix("/DequantizeLinear")
-        grid, label = list(source.inputs[1:3]), f"{name}/again/{node.name}"
-        codes = editor.node(
-            "QuantizeLinear", [moved, *grid], before=node, name=f"{label}/Quantize", output=f"{label}.codes",
-            like=moved, dtype=source.inputs[0].dtype,
-        )  # fmt: skip
-        again = editor.node(
-            "DequantizeLinear", [codes, *grid], before=node, name=f"{label}/Dequantize",
-            output=f"{label}.quantized", like=moved, dtype=moved.dtype,
-        )  # fmt: skip
+        name = source.name.removesuffix("/DequantizeLinear")
+        again = _on_grid(editor, node.inputs[0], source, before=node, label=f"{name}/again/{node.name}")
         node.replace_input_with(0, again)
         changed += 1
     return changed
+
+
+def _on_grid(editor: Editor, value: Any, like: Any, *, before: Any, label: str) -> Any:
+    """A value quantized and dequantized on the grid of a QuantizeLinear or DequantizeLinear."""
+    grid, kind = list(like.inputs[1:3]), like.inputs[2].dtype
+    codes = editor.node(
+        "QuantizeLinear", [value, *grid], before=before, name=f"{label}/Quantize", output=f"{label}.codes",
+        like=value, dtype=kind,
+    )  # fmt: skip
+    return editor.node(
+        "DequantizeLinear", [codes, *grid], before=before, name=f"{label}/Dequantize",
+        output=f"{label}.quantized", like=value, dtype=value.dtype,
+    )  # fmt: skip
+
+
+def grids_before_concats(editor: Editor) -> int:
+    """Quantize the float inputs of a Concat on the grid that its result is quantized on; returns how many.
+
+    That changes none of the codes, and all inputs being on integers, so is the Concat: nothing is unpacked for it.
+    """
+    changed = 0
+    for node in [node for node in editor.graph if node.op_type == "Concat"]:
+        quantize = only_reader(node.outputs[0])
+        if quantize is None or quantize.op_type != "QuantizeLinear" or not _one_grid_of_8_bits(quantize):
+            continue
+        sources = [is_dequantized(value) for value in node.inputs]
+        if None not in sources or all(source is None for source in sources):
+            continue
+        for index, (value, source) in enumerate(zip(list(node.inputs), sources, strict=True)):
+            if source is None and array_of(value) is None:
+                label = f"{node.name}/{index}"
+                node.replace_input_with(index, _on_grid(editor, value, quantize, before=node, label=label))
+                changed += 1
+    return changed
+
+
+def means_as_pools(editor: Editor, ranks: Mapping[str, int]) -> int:
+    """Write a mean over height and width, between codes, as GlobalAveragePool, which runs on them; returns how many.
+
+    ``ranks`` has the number of dimensions of every quantized tensor.
+    """
+    changed = 0
+    for node in [node for node in editor.graph if node.op_type == "ReduceMean"]:
+        source, quantize = is_dequantized(node.inputs[0]), only_reader(node.outputs[0])
+        if source is None or quantize is None or quantize.op_type != "QuantizeLinear":
+            continue
+        axes = evaluated(editor, node.inputs[1]) if len(node.inputs) > 1 else attribute(node, "axes")
+        rank = ranks.get(source.name.removesuffix("/DequantizeLinear"))
+        if axes is None or rank != 4 or not _one_grid_of_8_bits(quantize):
+            continue
+        if sorted(int(axis) % 4 for axis in axes) != [2, 3]:
+            continue
+        value = editor.node(
+            "GlobalAveragePool", [node.inputs[0]], before=node, name=f"{node.name}/GlobalAveragePool",
+            output=f"{node.outputs[0].name}_pooled", dtype=node.outputs[0].dtype,
+        )  # fmt: skip
+        if not attribute(node, "keepdims", 1):
+            value = _on_grid(editor, value, quantize, before=node, label=f"{node.name}/pooled")
+            value = editor.node(
+                "Flatten", [value], before=node, name=f"{node.name}/Flatten", output=f"{node.outputs[0].name}_flat",
+                like=node.outputs[0], dtype=node.outputs[0].dtype, axis=1,
+            )  # fmt: skip
+        editor.replace(node.outputs[0], value)
+        editor.graph.remove(node, safe=True)
+        changed += 1
+    return changed
+
+
+def _one_grid_of_8_bits(quantize: Any) -> bool:
+    kind = quantize.inputs[2].dtype
+    return kind is not None and kind.name in LIMITS and np.ndim(array_of(quantize.inputs[1])) == 0
+
+
+def _moved_from(value: Any, passed: set[str]) -> Any:
+    """The DequantizeLinear that all numbers of a value come from, unchanged; what is between is added to ``passed``."""
+    before = value.producer()
+    if before is None or before.op_type == "DequantizeLinear":
+        return before
+    if before.op_type not in MOVES | OPAQUE_MOVES | {"MaxPool"}:
+        return None
+    passed.add(before.op_type)
+    sources = [
+        _moved_from(part, passed) for part in before.inputs[: None if before.op_type == "Concat" else 1]
+    ]
+    return sources[0] if all(source is sources[0] for source in sources) else None
 
 
 def clip_codes(editor: Editor) -> int:
@@ -111,13 +185,7 @@ def clip_codes(editor: Editor) -> int:
     for node in [node for node in editor.graph if node.op_type == "QuantizeLinear"]:
         kind = node.outputs[0].dtype
         scale, zero_point = array_of(node.inputs[1]), array_of(node.inputs[2])
-        if (
-            kind is None
-            or kind.name not in _LIMITS
-            or scale is None
-            or scale.ndim
-            or not _behind_kernel(node)
-        ):
+        if kind is None or kind.name not in LIMITS or scale is None or scale.ndim or not _behind_kernel(node):
             continue
         clip, pools = node.inputs[0].producer(), []
         while clip is not None and clip.op_type == "MaxPool" and only_reader(clip.outputs[0]) is not None:
@@ -128,7 +196,7 @@ def clip_codes(editor: Editor) -> int:
         bounds = _bounds(clip)
         if bounds is None or (pools and len(pools[-1].outputs) > 1):
             continue
-        low, high = (_code(end, scale, zero_point, _LIMITS[kind.name]) for end in bounds)
+        low, high = (_code(end, scale, zero_point, LIMITS[kind.name]) for end in bounds)
         editor.replace(clip.outputs[0], clip.inputs[0])
         _clip(editor, node, low, high, kind)
         changed += 1
@@ -184,7 +252,7 @@ def _clip(editor: Editor, node: Any, low: int, high: int, kind: Any) -> None:
     if merged:
         ends = [array_of(value) for value in following.inputs[1:3]]
         low, high = max(low, int(ends[0])), min(high, int(ends[1]))
-    if (low, high) == _LIMITS[kind.name]:
+    if (low, high) == LIMITS[kind.name]:
         return
     name = node.name.removesuffix("/QuantizeLinear")
     bounds = [editor.constant(np.array(end), kind, f"{name}.code_bound") for end in (low, high)]
@@ -221,85 +289,3 @@ def sums_before_norms(editor: Editor) -> int:
         editor.graph.remove(node, safe=True)
         changed += 1
     return changed
-
-
-def integer_biases(editor: Editor) -> int:
-    """Store the bias of a quantized Linear as int32 with the scale of the products; returns how many.
-
-    The scale must be exactly input scale times weight scale, or ONNX Runtime stays in float. Convolutions keep theirs
-    in float, because there the runtime does the same by itself.
-    """
-    changed = 0
-    for node in [node for node in editor.graph if node.op_type in ("Gemm", "MatMul")]:
-        weight, source = is_dequantized(node.inputs[1]), quantized_source(node.inputs[0])
-        if weight is None or source is None or array_of(weight.inputs[0]) is None:
-            continue
-        where = (node, 2) if node.op_type == "Gemm" else _added(node)
-        if where is None or len(where[0].inputs) <= where[1] or where[0].inputs[where[1]] is None:
-            continue
-        reader, index = where
-        bias = array_of(reader.inputs[index])
-        scales = _product_scale(node, source, weight)
-        if bias is None or bias.ndim != 1 or bias.dtype != np.float32 or scales is None:
-            continue
-        codes = np.rint(bias.astype(np.float64) / scales.astype(np.float64))
-        if scales.shape not in ((), bias.shape):
-            continue
-        if np.abs(codes).max(initial=0) >= 2**31:
-            _keep_apart(editor, node, reader, index, bias)
-            continue
-        reader.replace_input_with(index, _stored(editor, reader, reader.inputs[index], codes, scales))
-        changed += 1
-    editor.sweep()
-    return changed
-
-
-def _keep_apart(editor: Editor, node: Any, reader: Any, index: int, bias: Any) -> None:
-    """Leave a bias too large for int32 in float, and subtract its negative: a sum would undo the integer product."""
-    if node.op_type == "Gemm":
-        as_matmul(editor, node, apart=True)
-        return
-    name = reader.inputs[index].name
-    negated = editor.constant(-bias, reader.inputs[index].dtype, f"{name}.negated")
-    value = editor.node(
-        "Sub", [node.outputs[0], negated], before=reader, name=f"{reader.name}/Sub",
-        output=f"{reader.outputs[0].name}_sum", like=reader.outputs[0], dtype=reader.outputs[0].dtype,
-    )  # fmt: skip
-    editor.replace(reader.outputs[0], value)
-    editor.graph.remove(reader, safe=True)
-
-
-def _stored(editor: Editor, reader: Any, bias: Any, codes: Any, scales: Any) -> Any:
-    int32, float32 = editor.ir.DataType.INT32, editor.ir.DataType.FLOAT
-    name = bias.name
-    inputs = [
-        editor.constant(codes.astype(np.int32), int32, f"{name}.codes"),
-        editor.constant(scales, float32, f"{name}.scale"),
-        editor.constant(np.zeros(scales.shape), int32, f"{name}.zero_point"),
-    ]
-    attributes: dict[str, Any] = {"axis": 0} if scales.ndim else {}
-    return editor.node(
-        "DequantizeLinear", inputs, before=reader, name=f"{name}/DequantizeLinear",
-        output=f"{name}.quantized", like=bias, dtype=float32, **attributes,
-    )  # fmt: skip
-
-
-def _added(node: Any) -> tuple[Any, int] | None:
-    """The Add right behind a MatMul, and the place of its other input."""
-    reader = only_reader(node.outputs[0])
-    if reader is None or reader.op_type != "Add":
-        return None
-    return reader, 1 if reader.inputs[0] is node.outputs[0] else 0
-
-
-def _product_scale(node: Any, source: Any, weight: Any) -> Any:
-    """Input scale times weight scale, in float32 as the runtime multiplies; None where they vary inside a product."""
-    ours, theirs = array_of(source.inputs[1]), array_of(weight.inputs[1])
-    if attribute(weight, "block_size", 0) or ours.dtype != np.float32 or theirs.dtype != np.float32:
-        return None
-    if theirs.ndim == 0:
-        return (ours * theirs).reshape(())
-    output_axis = 0 if node.op_type == "Gemm" and attribute(node, "transB", 0) else 1
-    if theirs.ndim != 1 or attribute(weight, "axis", 1) % 2 != output_axis:
-        return None
-    return ours * theirs

@@ -28,8 +28,12 @@ class Draft:
         self.files: list[Path] = []
 
     def __enter__(self) -> Draft:
-        self.folder.mkdir()
-        return self
+        try:
+            self.folder.mkdir()
+            return self
+        except BaseException:  # an interrupt may come right after it was made
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
 
     def __exit__(self, *error: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -60,4 +64,5 @@ class Draft:
         stale = self.path.with_name(f"{self.path.name}.data")
         if stale not in placed:
             stale.unlink(missing_ok=True)
+        shutil.rmtree(self.folder)
         return tuple(reversed(placed))

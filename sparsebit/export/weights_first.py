@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsebit.export.container import BLOCK_OPSET
 from sparsebit.export.editor import Editor, array_of, attribute, readers
-from sparsebit.export.lower import is_dequantized, quantized_source
+from sparsebit.export.lower import is_dequantized, is_float8, quantized_source
 
 _FUSED = ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid", "Softplus")  # into Gemm
 LARGEST_BLOCK, SMALLEST_BLOCK = 128, 16  # MatMulNBits takes powers of two in this range
@@ -45,6 +45,7 @@ def separate_weight_only(editor: Editor, opset: int) -> int:
             weight is None
             or array_of(weight.inputs[0]) is None
             or quantized_source(node.inputs[0]) is not None
+            or is_float8(node.inputs[0])
         ):
             continue
         if node.op_type == "Gemm":
@@ -146,31 +147,3 @@ def _in_blocks(editor: Editor, node: Any) -> int:
     )  # fmt: skip
     editor.replace(node.outputs[0], value)
     return 1
-
-
-def widen_for_kernels(editor: Editor) -> int:
-    """Store 4-bit weights in 4 bits and hand them to integer kernels as 8; returns how many.
-
-    The cast of a constant is folded when the file is loaded, and kernels take 8-bit weights alone. Only where the input
-    is on integers too; weights in blocks have a kernel of their own.
-    """
-    changed = 0
-    int8, uint8 = editor.ir.DataType.INT8, editor.ir.DataType.UINT8
-    for node in [node for node in editor.graph if node.op_type in ("Conv", "Gemm", "MatMul")]:
-        weight, source = is_dequantized(node.inputs[1]), quantized_source(node.inputs[0])
-        if weight is None or source is None or attribute(weight, "block_size", 0):
-            continue
-        codes, name = weight.inputs[0], weight.name.partition("/")[0]
-        if codes.dtype is None or codes.dtype.name not in ("INT4", "UINT4") or array_of(codes) is None:
-            continue
-        kind = int8 if codes.dtype.name == "INT4" else uint8
-        wide = editor.node(
-            "Cast", [codes], before=weight, name=f"{name}/Widen", output=f"{name}.wide", like=codes,
-            dtype=kind, to=int(kind),
-        )  # fmt: skip
-        zero_point = array_of(weight.inputs[2]).astype(np.int8 if kind == int8 else np.uint8)
-        weight.replace_input_with(0, wide)
-        weight.replace_input_with(2, editor.constant(zero_point, kind, weight.inputs[2].name))
-        changed += 1
-    editor.sweep()
-    return changed

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from sparsebit.targets.onnxruntime import ONNXRUNTIME
 from sparsebit.targets.target import OpRule, Target
+from sparsebit.targets.weighted import WEIGHTED
 
 _SOURCE = "the low-precision transformations described in OpenVINO's documentation, 2026.4"
-_WEIGHTED = (
-    *(
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "conv_transpose3d",
-        "linear",
-        "addmm",
-    ),
-)
 
 OPENVINO = Target(
     name="openvino",
@@ -29,7 +18,7 @@ OPENVINO = Target(
                 because="runs on integers when its input and weight are, and hands integers on to additions",
                 source=_SOURCE,
             )
-            for op in _WEIGHTED
+            for op in WEIGHTED
         },
         "matmul": OpRule(because="both inputs on integers", source=_SOURCE),
         **{

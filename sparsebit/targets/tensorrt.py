@@ -4,32 +4,21 @@ from __future__ import annotations
 
 from sparsebit.targets.moving import MOVES
 from sparsebit.targets.target import OpRule, Target
+from sparsebit.targets.weighted import WEIGHTED
 
 _SOURCE = "TensorRT developer guide, explicit quantization: recommended Q/DQ placement"
-_WEIGHTED = (
-    *(
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "conv_transpose3d",
-        "linear",
-        "addmm",
-    ),
-)
 
 TENSORRT = Target(
     name="tensorrt",
     rules={
         **{
             op: OpRule(weight=True, because="quantize the inputs of what has weights", source=_SOURCE)
-            for op in _WEIGHTED
+            for op in WEIGHTED
         },
         "matmul": OpRule(because="both inputs of a batched product", source=_SOURCE),
         "add": OpRule(
             when="joins",
-            inside=frozenset(_WEIGHTED),
+            inside=frozenset(WEIGHTED),
             because="the skip branch is quantized, so that the add fuses into the convolution",
             source=_SOURCE,
         ),
@@ -42,7 +31,7 @@ TENSORRT = Target(
     fused={
         **{
             op: frozenset({"relu", "relu6", "clamp", "sigmoid", "tanh", "silu", "gelu", "leaky_relu"})
-            for op in _WEIGHTED
+            for op in WEIGHTED
         },
         "add": frozenset({"relu"}),
     },

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from sparsebit.targets.moving import MOVES
 from sparsebit.targets.target import OpRule, Target
+from sparsebit.targets.weighted import WEIGHTED
 
 _SOURCE = "the operators that the 2022 toolkit quantized by default"
-_WEIGHTED = (
-    *(
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "conv_transpose3d",
-        "linear",
-        "addmm",
-    ),
-)
 _ACTIVATIONS = frozenset(
     {
         *(
@@ -53,7 +42,7 @@ VIRTUAL = Target(
     rules={
         **{
             op: OpRule(weight=True, because="a weight meets its input here", source=_SOURCE)
-            for op in _WEIGHTED
+            for op in WEIGHTED
         },
         **{
             op: OpRule(because="computes on its input", source=_SOURCE)
@@ -67,7 +56,7 @@ VIRTUAL = Target(
     },
     moves=MOVES,
     fused={
-        **{op: _ACTIVATIONS for op in _WEIGHTED},
+        **{op: _ACTIVATIONS for op in WEIGHTED},
         "batch_norm": _ACTIVATIONS - {"batch_norm"},
         "add": frozenset({"relu", "relu6", "clamp"}),
     },

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.export import CheckReport, Exported, ExportError, check, export_graph
-from sparsebit.export.check.codes import relative_error, sqnr
+from sparsebit.export.check.codes import relative_error, sqnr, unexplained
 from sparsebit.quantization import QuantModel
 from tests.export.nets import Residual, config, quantized
 
@@ -64,10 +64,10 @@ def scaled(name: str, factor: float) -> Any:
 @pytest.mark.parametrize(
     ("name", "factor", "blamed"),
     [
-        ("relu.scale", 1.1, "relu"),
-        ("stem.weight.scale", 1.05, "stem.weight"),
-        ("a.bias", 2.0, "relu_1"),
-        ("fc.bias.codes", 3, "output"),
+        ("relu.scale", 1.003, "relu"),
+        ("stem.weight.scale", 1 + 1e-6, "stem.weight"),
+        ("a.bias", 1.02, "relu_1"),
+        ("fc.bias.codes", 1.05, "output"),
     ],
 )
 def test_a_wrong_number_in_the_file_is_an_error(
@@ -78,6 +78,50 @@ def test_a_wrong_number_in_the_file_is_an_error(
     assert not report.ok and any(repr(blamed) in problem for problem in report.problems), report.problems
     with pytest.raises(ExportError, match="does not compute in onnxruntime"):
         report.raise_for_mismatch()
+
+
+def test_a_kernel_that_gives_other_codes_is_an_error(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one would that overflows: the file is right, and its user would still get other numbers."""
+    import sys
+
+    module = sys.modules[check.__module__]
+    run_file = module.in_onnxruntime
+
+    def overflowing(*args: Any, optimize: bool = True, **rest: Any) -> Any:
+        run = run_file(*args, optimize=optimize, **rest)
+
+        def shifted(feed: Any) -> dict[str, Any]:
+            found = run(feed)
+            return (
+                found | {"relu.codes": found["relu.codes"] ^ 4}
+                if optimize and "relu.codes" in found
+                else found
+            )
+
+        return shifted
+
+    monkeypatch.setattr(module, "in_onnxruntime", overflowing)
+    report = check(made[0].model, made[1], [((made[2],), {})])
+    assert "the file is right, but the integer kernel of onnxruntime gives other codes" in report.problems[0]
+    assert {t.name: t.blame for t in report.tensors if t.blame} == {"relu": "kernel"}
+
+
+def test_a_code_is_explained_by_how_near_its_number_is(made: Made) -> None:
+    assert unexplained([3, 4], [3.51, 3.49], 0.02, (0, 255)) == 0
+    assert unexplained([3, 4], [3.53, 3.47], 0.02, (0, 255)) == 2
+    assert unexplained([0, 255], [-9.0, 300.0], 0.02, (0, 255)) == 0
+    assert unexplained([1, 254], [-9.0, 300.0], 0.02, (0, 255)) == 2
+
+
+def test_weights_in_a_second_file_are_checked_too(made: Made, tmp_path: Path) -> None:
+    qmodel, _, x = made
+    split = export_graph(qmodel.model, (x,), path=tmp_path / "net.onnx", external_data=True)
+    report = check(qmodel.model, split, [((x,), {})])
+    assert report.ok and len(report.tensors) == len(split.tensors) and not report.fallbacks
+    data = bytearray(split.files[1].read_bytes())
+    data[len(data) // 2] ^= 16
+    split.files[1].write_bytes(data)
+    assert not check(qmodel.model, split, [((x,), {})]).ok
 
 
 def test_reasons_for_float(tmp_path: Path) -> None:
@@ -105,6 +149,16 @@ def test_openvino_computes_the_same(made: Made) -> None:
     qmodel, done, x = made
     report = check(qmodel.model, done, [((x,), {})], runtime="openvino")
     assert report.ok and report.runtime == "openvino" and report.outputs[0].sqnr_db > 20
+    assert {t.name for t in report.tensors} == set(done.tensors)
+    assert report.share_off < 1e-3 and not any(t.blame for t in report.tensors)
+
+
+def test_openvino_is_held_to_the_same(made: Made, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    qmodel, done, x = made
+    broken = sabotaged(done, tmp_path, scaled("relu.scale", 1.01))
+    report = check(qmodel.model, broken, [((x,), {})], runtime="openvino")
+    assert not report.ok and "'relu'" in report.problems[0]
 
 
 def test_a_check_needs_a_call(made: Made) -> None:

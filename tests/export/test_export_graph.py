@@ -98,6 +98,18 @@ def test_a_batch_that_cannot_vary_is_fixed_unless_it_was_asked_for(tmp_path: Pat
     assert not (tmp_path / "no.onnx").exists()
 
 
+class TwoRows(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.arange(2.0)[:, None]
+
+
+def test_a_graph_that_takes_one_batch_alone_says_so(tmp_path: Path) -> None:
+    x = torch.randn(2, 4)
+    done = export_graph(capture(TwoRows(), x), (x,), path=tmp_path / "net.onnx")
+    assert done.axes == {} and len(done.attempts) == 1
+    assert done.attempts[0].startswith("the graph takes this batch alone: ")
+
+
 class Several(nn.Module):
     def forward(self, x: Tensor, scale: Tensor | None = None) -> dict[str, object]:
         assert scale is not None

@@ -18,6 +18,13 @@ from sparsebit.quantization.quantizers import QUANTIZERS, Uniform, register_quan
 from tests.export.nets import Residual, Tokens, config, initializers, op_types, quantized
 
 FLOAT_INPUTS = {"bits": 0}
+WAYS: dict[str, dict[str, Any]] = {
+    "e4m3": {"dtype": "fp8_e4m3", "scheme": "per-tensor-symmetric"},
+    "e5m2": {"dtype": "fp8_e5m2", "scheme": "per-tensor-symmetric"},
+    "int8": {},
+    "int4": {"bits": 4},
+    "float": FLOAT_INPUTS,
+}
 SETTINGS: dict[str, tuple[type[nn.Module], dict[str, Any], str, set[int]]] = {
     # net, config, backend, ONNX types of the codes in the file
     "int8": (Residual, config(), "onnxruntime", {2, 3}),
@@ -65,6 +72,19 @@ SETTINGS: dict[str, tuple[type[nn.Module], dict[str, Any], str, set[int]]] = {
         "virtual",
         {17},
     ),
+    **{
+        f"float8 {w} beside {a}": (net, config(w=WAYS[w], a=WAYS[a]), "virtual", types)
+        for net, w, a, types in (
+            (Residual, "e4m3", "e4m3", {17}),
+            (Residual, "e5m2", "e5m2", {19}),
+            (Residual, "int8", "e4m3", {3}),
+            (Tokens, "int8", "e4m3", {3}),
+            (Tokens, "int4", "e4m3", {22}),
+            (Residual, "e4m3", "int8", {2, 17}),
+            (Tokens, "e4m3", "int8", {2, 17}),
+            (Tokens, "e4m3", "float", {17}),
+        )
+    },
 }
 TYPES = {2, 3, 4, 5, 17, 18, 19, 20, 21, 22, 25, 26}
 
@@ -171,5 +191,5 @@ def test_what_a_quantizer_does_before_snapping_is_exported(tmp_path: Path, shrin
     done = export_graph(qmodel.model, (3 * x,), path=tmp_path / "net.onnx")
     report = check(qmodel.model, done, [((3 * x,), {})])
     assert report.ok, report
-    weight = stored_weights(onnx.load(str(done.path)))["stem.weight"]
+    weight = dict(stored_weights(onnx.load(str(done.path))))["stem.weight"]
     assert np.abs(weight).max() <= 1 < float(net.stem.weight.detach().abs().max())

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sparsebit.export import check, export_graph
-from tests.export.nets import Tokens, config, initializers, op_types, quantized
+from tests.export.nets import config, initializers, op_types, quantized
 
 
 class Clipped(nn.Module):
@@ -50,18 +49,6 @@ def test_a_relu_that_the_codes_clip_anyway_is_dropped(tmp_path: Path) -> None:
     assert check(qmodel.model, done, [((5 * x,), {})]).ok
 
 
-def test_the_bias_of_a_linear_has_the_scale_of_its_products(tmp_path: Path) -> None:
-    x = torch.randn(2, 5, 32)
-    qmodel = quantized(Tokens(), x)
-    done = export_graph(qmodel.model, (x,), path=tmp_path / "net.onnx")
-    tensors = {name: onnx.numpy_helper.to_array(tensor) for name, tensor in initializers(done.path).items()}
-    assert tensors["up.bias.codes"].dtype == np.int32
-    wanted = tensors["norm.scale"] * tensors["up.weight.scale"]
-    assert np.array_equal(tensors["up.bias.scale"], wanted)
-    bias = qmodel.get_parameter("model.up.bias").detach().numpy()
-    assert np.abs(tensors["up.bias.codes"] * wanted - bias).max() <= wanted.max() / 2 * 1.001
-
-
 class FirstToken(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -77,6 +64,26 @@ def test_integers_pass_what_selects(tmp_path: Path) -> None:
     done = export_graph(qmodel.model, (x,), path=tmp_path / "net.onnx", dynamic_axes=None)
     report = check(qmodel.model, done, [((x,), {})])
     assert report.ok and not report.fallbacks and len(report.ops) == 2, report
+
+
+class Rolled(nn.Module):
+    """Shifts a quantized tensor round, as windows of attention are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.roll(torch.relu(self.a(x)), 2, 1))  # type: ignore[no-any-return]
+
+
+def test_integers_pass_what_rolls(tmp_path: Path) -> None:
+    x = torch.randn(2, 5, 32)
+    qmodel = quantized(Rolled(), x)
+    done = export_graph(qmodel.model, (x,), path=tmp_path / "net.onnx")
+    report = check(qmodel.model, done, [((x,), {})])
+    assert report.ok and not report.fallbacks, report
+    assert [op.runs_as for op in report.ops if op.op == "MatMul"] == 2 * ["MatMulIntegerToFloat"]
 
 
 class Padded(nn.Module):
@@ -121,16 +128,33 @@ def test_four_bit_weights_reach_integer_kernels(tmp_path: Path) -> None:
     assert report.ok and {op.runs_as for op in report.ops} == {"QLinearConv"}, report
 
 
-@pytest.mark.parametrize("rank", [2, 3])
-def test_a_bias_too_large_for_its_scale_stays_in_float_and_the_product_on_integers(
-    rank: int, tmp_path: Path
-) -> None:
-    x = 1e-6 * torch.randn(*((2, 16) if rank == 2 else (2, 5, 16)))
-    layer = nn.Linear(16, 8)
-    with torch.no_grad():
-        layer.weight.mul_(1e-3)
-        layer.bias.add_(5)
-    qmodel = quantized(nn.Sequential(layer), x)
+class Joined(nn.Module):
+    """A skip on integers and a branch in float, joined and read by a convolution; then a mean over the image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.Conv2d(8, 8, 2, stride=2),
+            nn.Conv2d(16, 8, 3),
+        )
+        self.up, self.fc = nn.ConvTranspose2d(8, 8, 2, stride=2), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.a(x))
+        x = torch.cat([x, self.up(torch.relu(self.b(x)))], 1)
+        return self.fc(torch.relu(self.c(x)).mean([2, 3]))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("bits", [6, 8])
+def test_joins_and_means_run_on_integers(bits: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 12, 12)
+    qmodel = quantized(Joined(), x, config(a={"bits": bits}))
     done = export_graph(qmodel.model, (x,), path=tmp_path / "net.onnx")
-    report = check(qmodel.model, done, [((x,), {})])
-    assert report.ok and [op.runs_as for op in report.ops] == ["MatMulIntegerToFloat"], report
+    assert done.rewrites["grids_before_concats"] == 1 and done.rewrites["means_as_pools"] == 1
+    report = check(qmodel.model, done, [((x,), {}), ((3 * x[:1],), {})])
+    assert report.ok and not report.fallbacks, report
+    kinds = {op.op: op.runs_as for op in report.ops}
+    assert kinds["Concat"] == "QLinearConcat" and kinds["GlobalAveragePool"] == "QLinearGlobalAveragePool"
+    assert not any(t.blame for t in report.tensors)

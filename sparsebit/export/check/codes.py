@@ -17,6 +17,23 @@ def distance(got: Any, wanted: Any) -> tuple[int, int]:
     return int(np.count_nonzero(difference)), int(difference.max(initial=0))
 
 
+def unexplained(got: Any, unrounded: Any, tolerance: float, ends: tuple[int, int]) -> int:
+    """How many codes are not what a number rounds to, even if it is moved by ``tolerance`` steps.
+
+    ``unrounded`` is the number in steps; a code at one of the ``ends`` of the range stands for everything beyond.
+
+    Example:
+        >>> unexplained([3, 4, 9], [3.49, 3.49, 20.0], 0.02, (0, 9))
+        0
+        >>> unexplained([4], [3.3], 0.02, (0, 9))
+        1
+    """
+    codes, place = np.asarray(got).astype(np.float64), np.asarray(unrounded, dtype=np.float64)
+    below = np.where(codes <= ends[0], -np.inf, codes - 0.5) - place
+    above = place - np.where(codes >= ends[1], np.inf, codes + 0.5)
+    return int(np.count_nonzero(np.maximum(below, above) > tolerance))
+
+
 def float8_steps(numbers: Any, tensor: Marked) -> Any:
     """Numbers on an 8-bit float grid as integers in the order of the grid."""
     kind = torch.float8_e4m3fn if tensor.qparams.dtype == "fp8_e4m3" else torch.float8_e5m2

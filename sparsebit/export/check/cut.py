@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparsebit.export.lower import SCALED
 from sparsebit.export.packages import require
 
 GIVEN = ".given"
+_ENDS = (("DequantizeLinear", "DequantizeLinear"), ("Mul", SCALED))  # the last nodes of a quantized tensor
 _FLOAT8 = (17, 18, 19, 20)  # numbers of the 8-bit floats in ONNX's enumeration
 
 
@@ -35,11 +37,11 @@ def cut(proto: Any, ranks: dict[str, int]) -> CutModel:
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
     for node in list(graph.node):
         name, _, kind = node.name.rpartition("/")
-        if node.op_type != "DequantizeLinear" or kind != "DequantizeLinear" or name not in ranks:
+        if (node.op_type, kind) not in _ENDS or name not in ranks:
             continue
         if node.input[0] not in producer:
             continue  # a weight
-        element = types[node.input[2]]
+        element = types[node.input[2]] if kind != SCALED else _FLOAT8[0]
         dims = [f"{name}_{axis}" for axis in range(ranks[name])]
         if element in _FLOAT8:
             found.as_numbers.add(name)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparsebit.export.check.report import IntegerOp
+from sparsebit.export.lower import SCALED
 from sparsebit.export.packages import require
 
 # By ONNX operator: what its integer form is called in ONNX Runtime's optimized graphs.
@@ -32,7 +33,6 @@ _KERNELS: dict[str, frozenset[str]] = {
     "GlobalAveragePool": frozenset({"QLinearGlobalAveragePool"}),
     "Sigmoid": frozenset({"QLinearSigmoid"}),
     "LeakyRelu": frozenset({"QLinearLeakyRelu"}),
-    "Softmax": frozenset({"QLinearSoftmax"}),
     "Resize": frozenset({"Resize"}),
     "ConvTranspose": frozenset(),
 }
@@ -40,6 +40,7 @@ _WEIGHTED = ("Conv", "Gemm", "MatMul", "ConvTranspose")
 _MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "MaxPool", "Gather", "Slice")
 _SUFFIX = re.compile(r"(_token_\d+|_nhwc|_quant|/MatMulAddFusion|/MatMulScaleFusion/?)+$")
 _EIGHT_BITS = {2, 3}  # UINT8, INT8
+_NO_FLOAT8 = "8-bit floats have no kernel on a CPU; they are unpacked and computed on in float"
 _FOUR_BITS = {21, 22, 25, 26}
 
 
@@ -64,12 +65,20 @@ class _File:
             node = self.producer.get(node.input[0])
         return node if node is not None and node.op_type == "DequantizeLinear" else None
 
+    def is_float8(self, name: str) -> bool:
+        """Whether a value is unpacked from 8-bit floats."""
+        node = self.producer.get(name)
+        while node is not None and node.op_type in (*_MOVES, "Sum") and len(node.input) > 0:
+            node = self.producer.get(node.input[0])
+        return node is not None and node.op_type == "Mul" and node.name.endswith(f"/{SCALED}")
+
     def is_weight(self, dequantize: Any) -> bool:
         if dequantize is None:
             return False
-        maker = self.producer.get(dequantize.input[0])
-        widened = maker is not None and maker.op_type == "Cast" and maker.input[0] in self.tensors
-        return widened or dequantize.input[0] in self.tensors
+        source = dequantize.input[0]
+        while (maker := self.producer.get(source)) is not None and maker.op_type in ("Cast", "Mul"):
+            source = maker.input[0]  # 4-bit codes on their way to an 8-bit kernel
+        return source in self.tensors
 
     def code_type(self, dequantize: Any) -> int:
         return int(self.tensors[dequantize.input[2]].data_type)
@@ -92,10 +101,18 @@ def integer_ops(exported: Any, optimized: Any) -> tuple[IntegerOp, ...]:
     made = _by_name(optimized)
     found = []
     for node in file.nodes:
-        if not _planned(file, node):
+        float8 = node.op_type in _WEIGHTED and any(file.is_float8(name) for name in node.input[:2])
+        if not float8 and not _planned(file, node):
             continue
         became = made.get(node.name) or _by_output(optimized, file, node)
         kind = became.op_type if became is not None else "folded away"
+        if float8:
+            found.append(
+                IntegerOp(
+                    name=node.name, op=node.op_type, runs_as=node.op_type, on_integers=False, why=_NO_FLOAT8
+                )
+            )
+            continue
         on_integers = became is None or kind in _KERNELS[node.op_type]
         if on_integers and became is not None and kind in ("Concat", "Resize"):
             on_integers = _integer_typed(optimized, became)

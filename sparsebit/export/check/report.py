@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from sparsebit.above import in_notebook
 from sparsebit.export.errors import ExportError
 
 
@@ -22,9 +23,8 @@ class TensorAgreement:
     elements: int
     off: int  # codes that differ
     most: int  # by how much at most
-    blame: str = (
-        ""  # "", "kernel" (an integer kernel rounds in its own way), "rounding" (of biases), or "file"
-    )
+    unexplained: int = 0  # of those, codes that rounding floats and biases does not explain
+    blame: str = ""  # for the unexplained: "kernel" (an integer kernel rounds in its own way) or "file"
 
     @property
     def share(self) -> float:
@@ -64,6 +64,8 @@ class CheckReport:
     outputs: tuple[OutputAgreement, ...] = ()
     ops: tuple[IntegerOp, ...] = ()
     problems: tuple[str, ...] = ()
+
+    _repr_html_ = in_notebook
 
     @property
     def ok(self) -> bool:

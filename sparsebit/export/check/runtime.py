@@ -16,7 +16,11 @@ Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 def in_onnxruntime(
     model: Any, *, optimize: bool = True, optimized: Path | None = None, folder: Path | None = None
 ) -> Run:
-    """A function from named arrays to named arrays. ``model`` is a path or an onnx ModelProto."""
+    """A function from named arrays to named arrays.
+
+    ``model`` is a path or an onnx ModelProto, whose external weights are in ``folder``. The optimized graph goes to
+    ``optimized``, its weights beside it.
+    """
     runtime = require("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 4
@@ -25,6 +29,8 @@ def in_onnxruntime(
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
+        for key, value in (("file_name", f"{optimized.name}.data"), ("min_size_in_bytes", "1024")):
+            options.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)
     source = str(model) if isinstance(model, (str, Path)) else model.SerializeToString()
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))

@@ -35,8 +35,8 @@ class Finding:
 
 
 class _Graph:
-    def __init__(self, proto: Any) -> None:
-        self.proto = proto
+    def __init__(self, proto: Any, folder: Path) -> None:
+        self.proto, self.folder = proto, str(folder)
         self.nodes = list(proto.graph.node)
         self.tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
         self.maker = {name: node for node in self.nodes for name in node.output}
@@ -47,7 +47,7 @@ class _Graph:
 
     def array(self, name: str) -> Any:
         tensor = self.tensors.get(name)
-        return None if tensor is None else require("onnx").numpy_helper.to_array(tensor)
+        return None if tensor is None else require("onnx").numpy_helper.to_array(tensor, base_dir=self.folder)
 
     def pairs(self) -> Iterator[Any]:
         """Every QuantizeLinear and DequantizeLinear of codes (biases in int32 have a rule of their own)."""
@@ -233,7 +233,7 @@ RULES: tuple[Rule, ...] = (
 
 def check_tensorrt(path: str | Path) -> tuple[Finding, ...]:
     """Every place in a file that TensorRT would refuse, read otherwise or not run on integers."""
-    graph = _Graph(require("onnx").load(str(path)))
+    graph = _Graph(require("onnx").load(str(path), load_external_data=False), Path(path).parent)
     return tuple(finding for rule in RULES for finding in rule(graph))
 
 

@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from sparsebit.export.flat_graph import FlatGraph, example_leaves
 from sparsebit.export.lower import tensor_label
-from sparsebit.export.marker import code_tensor, quantizers_of, substituted
+from sparsebit.export.marker import code_tensor, quantizers_of, substituted, unrounded_codes
 from sparsebit.export.undisturbed import undisturbed
 from sparsebit.graph.run import flatten_call
 from sparsebit.quantization.quantizers import Quantizer
@@ -25,7 +25,10 @@ class TorchRun:
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     codes: dict[str, Tensor] = field(default_factory=dict)  # of activations
-    snapped: dict[str, Tensor] = field(default_factory=dict)  # the numbers they stand for
+    unrounded: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # the same before they were rounded and clipped
+    snapped: dict[str, Tensor] = field(default_factory=dict)  # the numbers they stand for, of 8-bit floats
     weights: dict[str, Tensor] = field(default_factory=dict)  # weights, fake-quantized
 
     def note(self, quantizer: Quantizer, x: Tensor) -> Tensor:
@@ -38,7 +41,10 @@ class TorchRun:
             while (label := tensor_label(quantizer.name, call)) in self.codes:
                 call += 1
             self.codes[label] = code_tensor(quantizer, x).detach().cpu()
-            self.snapped[label] = result.detach().cpu()
+            if quantizer.spec.dtype == "int":
+                self.unrounded[label] = unrounded_codes(quantizer, x).detach().cpu()
+            else:
+                self.snapped[label] = result.detach().cpu()
         return result
 
 

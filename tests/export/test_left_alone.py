@@ -1,0 +1,109 @@
+"""What ONNX Runtime would rewrite into other numbers is written so that it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparsebit.export import CheckReport, check, export_graph
+from sparsebit.export import export_graph as module_of_export
+from tests.export.nets import config, quantized
+
+FLOAT8 = {"dtype": "fp8_e4m3", "scheme": "per-tensor-symmetric"}
+
+
+class Computed(nn.Module):
+    """A weight that is computed, and so not quantized, between codes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)
+        self.gain, self.weight = (
+            nn.Parameter(torch.rand(8, 1, 1, 1) ** 4),
+            nn.Parameter(torch.randn(8, 8, 3, 3)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.conv2d(torch.relu(self.first(x)), self.gain * self.weight)
+        return self.last(torch.relu(x))  # type: ignore[no-any-return]
+
+
+class Vectors(nn.Module):
+    """A weighted mean, as detectors decode boxes: a transpose in front of a product with a vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 12, 1)
+        self.register_buffer("steps", torch.arange(3.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x).reshape(x.size(0), 4, 3, -1).softmax(2)
+        return y.permute(0, 1, 3, 2) @ self.steps
+
+
+class Weighted(nn.Module):
+    """A product with a vector that is a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.randn(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x) @ self.vector
+
+
+class Probabilities(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x).softmax(1))  # type: ignore[no-any-return]
+
+
+IMAGE, ROWS = (2, 3, 8, 8), (4, 8)
+CASES: dict[str, tuple[type[nn.Module], tuple[int, ...], dict[str, Any]]] = {
+    "leave_float_weights": (Computed, IMAGE, config()),
+    "leave_vectors": (Vectors, IMAGE, config()),
+    "leave_softmax": (Probabilities, IMAGE, config(BACKEND="virtual")),
+    "leave_float8": (Computed, IMAGE, config(w=FLOAT8, a=FLOAT8, BACKEND="virtual")),
+}
+
+
+def checked(name: str, path: Path) -> CheckReport:
+    net, shape, setting = CASES[name]
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    qmodel = quantized(net(), x, setting)
+    done = export_graph(qmodel.model, (x,), path=path)
+    return check(qmodel.model, done, [((x,), {})])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_runtime_gives_the_right_numbers(name: str, tmp_path: Path) -> None:
+    report = checked(name, tmp_path / "net.onnx")
+    assert report.ok and not any(t.blame for t in report.tensors), report
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_without_it_the_runtime_gives_others(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails, the runtime has been repaired and the rewrite can go."""
+    import sys
+
+    monkeypatch.setattr(sys.modules[module_of_export.__module__], name, lambda editor: 0)
+    report = checked(name, tmp_path / "net.onnx")
+    assert not report.ok or any(t.blame == "kernel" for t in report.tensors)
+
+
+def test_a_vector_that_is_a_weight(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(ROWS)
+    qmodel = quantized(Weighted(), x, config(BACKEND="virtual"))
+    done = export_graph(qmodel.model, (x,), path=tmp_path / "net.onnx")
+    assert check(qmodel.model, done, [((x,), {})]).ok
