@@ -88,7 +88,7 @@ def test_what_is_known_without_the_library_is_what_the_library_has() -> None:
         ({"brecq": {"steps": "many"}}, "(?s)brecq: steps.*a whole number.*'many'"),
         ({"brecq": {"steps": 10.5}}, "(?s)brecq: steps.*a whole number.*10.5"),
         ({"brecq": {"lr": True}}, "(?s)brecq: lr.*a number.*True"),
-        ({"brecq": {"steps": 0}}, "steps and batch of at least 1"),
+        ({"brecq": {"steps": 0}}, "steps, batch and largest of at least 1"),
         ({"smoothquant": {"alpha": 2}}, "from 0 to 1"),
         ({"bias_correction": {"method": "guess"}}, "empirical or analytic"),
     ],
