@@ -52,6 +52,8 @@ def onnxruntime_session(path: Path, threads: int) -> Callable[[Mapping[str, Any]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
+    # The workers of a session look for work a while after each call, on the core that the next session needs.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
     return lambda feed: session.run(None, feed)
 
