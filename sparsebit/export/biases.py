@@ -28,11 +28,7 @@ def float_biases(editor: Editor) -> int:
     """
     changed = 0
     for node in [node for node in editor.graph if node.op_type == "Conv" and len(node.inputs) > 2]:
-        weight, source, bias = (
-            is_dequantized(node.inputs[1]),
-            quantized_source(node.inputs[0]),
-            array_of(node.inputs[2]),
-        )
+        weight, source = is_dequantized(node.inputs[1]), quantized_source(node.inputs[0])
         bias, quantize = array_of(node.inputs[2]), _quantized_next(node)
         if weight is None or source is None or bias is None or quantize is None:
             continue

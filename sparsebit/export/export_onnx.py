@@ -20,6 +20,7 @@ from sparsebit.export.check.check import check as compare
 from sparsebit.export.check.tensorrt import Finding, check_tensorrt
 from sparsebit.export.errors import ExportError
 from sparsebit.export.export_graph import Exported, export_graph
+from sparsebit.export.on_cpu import on_cpu
 from sparsebit.export.save import Draft
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def export_onnx(
     Raises:
         ExportError: where the model cannot be written, or the file computes something else.
     """
-    graph = _graph_of(model)
+    graph = on_cpu(_graph_of(model))
     args, kwargs = _as_call(dummy_data)
     path = Path(name)
     path = path if path.suffix else path.with_suffix(".onnx")

@@ -24,6 +24,7 @@ from sparsebit.export.check.weights import stored_weights
 from sparsebit.export.container import Container, container_of
 from sparsebit.export.export_graph import REWRITTEN, Exported
 from sparsebit.export.marker import Marked
+from sparsebit.export.on_cpu import on_cpu
 from sparsebit.export.packages import require
 
 Runtime = Literal["onnxruntime", "openvino"]
@@ -58,6 +59,7 @@ def check(
         runtime: ``onnxruntime`` or ``openvino``. A model in two files is compared in OpenVINO by weights and outputs.
     """
     checked: _Check | None = None
+    gm = on_cpu(gm)
     for args, kwargs in calls:
         run = run_torch(gm, args, kwargs)
         checked = checked or _Check(exported, runtime, run)
@@ -73,9 +75,7 @@ class _Check:
     def __init__(self, exported: Exported, runtime: Runtime, first: TorchRun) -> None:
         self.exported, self.runtime = exported, runtime
         self.folder = exported.path.parent
-        self.optimize = (
-            exported.target != "tensorrt"
-        )  # whose forms are not those that ONNX Runtime fuses right
+        self.optimize = exported.target != "tensorrt"  # whose forms are not those ONNX Runtime fuses right
         # weights in a file of their own stay there: such a model is larger than a protobuf message can be
         self.proto = require("onnx").load(str(exported.path), load_external_data=False)
         self.ops: Any = ()
