@@ -43,14 +43,8 @@ def float_biases(editor: Editor) -> int:
             -bias.reshape(shape), node.inputs[2].dtype, f"{node.inputs[2].name}.negated"
         )
         node.replace_input_with(2, None)
-        following = readers(node.outputs[0])
-        value = editor.node(
-            "Sub", [node.outputs[0], negated], before=following[0], name=f"{node.name}/Sub",
-            output=f"{node.outputs[0].name}_sum", like=node.outputs[0], dtype=node.outputs[0].dtype,
-        )  # fmt: skip
-        for reader, place in list(node.outputs[0].uses()):
-            if reader is not value.producer():
-                reader.replace_input_with(place, value)
+        result = node.outputs[0]
+        editor.put_behind(result, "Sub", [negated], name=f"{node.name}/Sub", output=f"{result.name}_sum")
         changed += 1
     return changed
 

@@ -104,6 +104,18 @@ class Editor:
             if output is old:
                 self.graph.outputs[index] = self._as_output(old, new)
 
+    def put_behind(
+        self, value: Any, op_type: str, more: Sequence[Any] = (), *, name: str, output: str
+    ) -> None:
+        """Let all who read a value read the result of a new node instead, which takes it and ``more``."""
+        uses = list(value.uses())
+        made = self.node(
+            op_type, [value, *more], before=readers(value)[0], name=name, output=output, like=value,
+            dtype=value.dtype,
+        )  # fmt: skip
+        for reader, place in uses:
+            reader.replace_input_with(place, made)
+
     def _as_output(self, old: Any, new: Any) -> Any:
         name, old.name = old.name, self.fresh(f"{old.name}_before")
         if new.producer() is not None and new not in self.graph.outputs and not new.is_graph_input():

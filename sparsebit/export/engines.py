@@ -80,7 +80,8 @@ def translate(request: Request, engine: Engine = "auto") -> Translation:
     raise ExportError(
         "no exporter could translate this graph",
         got="; ".join(attempts),
-        hint="the first message of each engine names the operator; a fixed batch (dynamic_axes={}) may help",
+        hint="the messages name the operator: replace it in the model by ones ONNX has, or leave that part out of "
+        "what is exported; where a size is named instead, a fixed batch (dynamic_axes={}) may help",
     )
 
 

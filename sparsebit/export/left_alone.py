@@ -114,18 +114,13 @@ def _constant_rank(value: Any) -> int | None:
 
 def _hide_input(editor: Editor, node: Any, index: int) -> None:
     value = node.inputs[index]
-    node.replace_input_with(index, _sum(editor, value, before=node, name=f"{node.name}/Sum_{index}"))
+    hidden = editor.node(
+        "Sum", [value], before=node, name=f"{node.name}/Sum_{index}", output=f"{value.name}_as_is", like=value,
+        dtype=value.dtype,
+    )  # fmt: skip
+    node.replace_input_with(index, hidden)
 
 
 def _hide_result(editor: Editor, node: Any) -> None:
     result = node.outputs[0]
-    value = _sum(editor, result, before=readers(result)[0], name=f"{node.name}/Sum")
-    for reader, place in list(result.uses()):
-        if reader is not value.producer():
-            reader.replace_input_with(place, value)
-
-
-def _sum(editor: Editor, value: Any, *, before: Any, name: str) -> Any:
-    return editor.node(
-        "Sum", [value], before=before, name=name, output=f"{value.name}_as_is", like=value, dtype=value.dtype
-    )
+    editor.put_behind(result, "Sum", name=f"{node.name}/Sum", output=f"{result.name}_as_is")

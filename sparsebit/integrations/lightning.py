@@ -27,37 +27,12 @@ def _base() -> type:
 _Callback: Any = _base()
 
 
-class QatCallback(_Callback):  # type: ignore[misc]
-    """Quantization-aware training: calibrates when training starts, then trains with rounding.
+class _StepCallback(_Callback):  # type: ignore[misc]
+    """Counts steps of the optimizer, which are fewer than batches when gradients are accumulated."""
 
-    Takes what ``QatSteps`` takes, by keyword.
-    """
-
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, steps: QatSteps | PruningSteps) -> None:
         super().__init__()
-        self.steps = QatSteps(**settings)
-        self._last = 0
-
-    def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Calibrate, unless that was done, and switch on."""
-        self._last = int(getattr(trainer, "global_step", 0))
-        self.steps.begin(pl_module, getattr(trainer, "train_dataloader", None))
-
-    def on_train_batch_end(
-        self, trainer: Any, pl_module: nn.Module, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Count steps of the optimizer, which are fewer than batches when gradients are accumulated."""
-        if trainer.global_step != self._last:
-            self._last = int(trainer.global_step)
-            self.steps.after_step(pl_module, self._last)
-
-
-class PruningCallback(_Callback):  # type: ignore[misc]
-    """Gradual pruning by the schedule of the config. Takes what ``PruningSteps`` takes, by keyword."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__()
-        self.steps = PruningSteps(**settings)
+        self.steps = steps
         self._last = 0
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
@@ -67,7 +42,31 @@ class PruningCallback(_Callback):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: Any, pl_module: nn.Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Prune where the schedule says so. Gradients of the step are still there."""
+        """What is due behind a step. Its gradients are still there."""
         if trainer.global_step != self._last:
             self._last = int(trainer.global_step)
             self.steps.after_step(pl_module, self._last)
+
+
+class QatCallback(_StepCallback):
+    """Quantization-aware training: calibrates when training starts, then trains with rounding.
+
+    Takes what ``QatSteps`` takes, by keyword.
+    """
+
+    steps: QatSteps
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(QatSteps(**settings))
+
+    def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
+        """Calibrate, unless that was done, and switch on."""
+        super().on_train_start(trainer, pl_module)
+        self.steps.begin(pl_module, getattr(trainer, "train_dataloader", None))
+
+
+class PruningCallback(_StepCallback):
+    """Gradual pruning by the schedule of the config. Takes what ``PruningSteps`` takes, by keyword."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(PruningSteps(**settings))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.config.match import Layer
+from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops import OpCall, bind
 from sparsebit.graph.ops.spec import fetch_tensor
 
@@ -112,3 +113,15 @@ def tensors_of(gm: GraphModule) -> dict[str, Tensor]:
         **dict(gm.named_parameters(remove_duplicate=False)),
         **dict(gm.named_buffers(remove_duplicate=False)),
     }
+
+
+def require_finite(gm: GraphModule) -> None:
+    """Refuse weights that are not numbers, also in layers that no criterion looks at."""
+    for name, parameter in gm.named_parameters():
+        if parameter.is_floating_point() and not bool(parameter.isfinite().all()):
+            raise SparsebitError(
+                "the model holds weights that are not finite",
+                where=name,
+                got=f"{int((~parameter.isfinite()).sum())} of {parameter.numel()} are NaN or infinite",
+                hint="load the model again, or train it in float32",
+            )

@@ -24,7 +24,7 @@ from sparsebit.sparse.evidence import Evidence, gather
 from sparsebit.sparse.guess_inputs import guess_inputs
 from sparsebit.sparse.holding import hold, release
 from sparsebit.sparse.layer_sparser import LayerSparser, attach, detach
-from sparsebit.sparse.layers import find_layers, tensors_of
+from sparsebit.sparse.layers import find_layers, require_finite, tensors_of
 from sparsebit.sparse.mask_store import MaskStore
 from sparsebit.sparse.origin import Form, Origin, describe_example
 from sparsebit.sparse.pruner import Latency, Pruner
@@ -395,6 +395,7 @@ class SparseModel(nn.Module):
         return {"gradient": plain, "gradient_square": squares}
 
     def _prune(self, progress: float, evidence: Evidence, latency: Latency | None) -> None:
+        require_finite(self.model)
         if latency is None and self.cfg.SPARSER.TARGET == "latency":
             latency = RuntimeClock(self._fitting_examples() if self._sizes_known else ((), {}))
         kept = self.masks.as_dict()

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sparsebit.analysis.cost import cost
-from sparsebit.errors import GraphError
+from sparsebit.errors import GraphError, SparsebitError
 from sparsebit.graph import CapturedModule
 from sparsebit.sparse import SparseModel
 from sparsebit.sparse.batch import DataError
-from sparsebit.sparse.masks import ScoreError
+from sparsebit.sparse.masks import ScoreError, without_nan
 from tests.sparse.nets import images, residual
 from tests.sparse.zoo import STRUCTURES
 
@@ -90,11 +90,18 @@ def test_ranks_of_recurrent_cells() -> None:
     assert "one: HRank finds nothing to score here" in str(smodel.report())  # two results, and no map
 
 
-def test_numbers_that_are_none_are_refused() -> None:
-    model = residual()
-    model.get_parameter("conv1.weight").data[0, 0, 0, 0] = float("nan")
-    with pytest.raises(ScoreError, match=r"not numbers[\s\S]*conv1[\s\S]*1 NaN among 24"):
-        SparseModel(model, {"SPARSER": HALF}, images()).calc_params()
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused_wherever_they_are(bad: float) -> None:
+    for name in dict(residual().named_parameters()):  # the classifier too, which no criterion looks at
+        model = residual()
+        model.get_parameter(name).data.flatten()[0] = bad
+        with pytest.raises(SparsebitError, match=rf"not finite[\s\S]*{name}[\s\S]*1 of"):
+            SparseModel(model, {"SPARSER": HALF}, images()).calc_params()
+
+
+def test_scores_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(ScoreError, match=r"not numbers[\s\S]*conv1[\s\S]*1 NaN among 2"):
+        without_nan(torch.tensor([1.0, float("nan")]), "conv1")
 
 
 def test_an_operator_without_second_derivative_is_told() -> None:
