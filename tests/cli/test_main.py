@@ -114,7 +114,13 @@ def test_a_killed_run_leaves_nothing(place: Path) -> None:
     words = ["quantize", "net.py:make", "--data", "slow.py:batches", "--output", "out"]
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     started = subprocess.Popen(
-        [sys.executable, "-m", "sparsebit", *words], cwd=place, env=env, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "sparsebit", *words],
+        cwd=place,
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts its background jobs with the interrupt ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     for _ in range(600):
         if (place / "running").exists() or started.poll() is not None:
