@@ -16,7 +16,7 @@ PACKAGE = "sparsebit"
 
 # From the ground up. A part may import its own layer and those before it.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "registry", "progress", "folder", "write", "above"),
+    ("errors", "registry", "progress", "storage", "above"),
     ("config",),
     ("graph",),
     ("targets", "kernels"),

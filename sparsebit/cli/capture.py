@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sparsebit.cli.arguments import add_data, add_input, add_model, add_output
 from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.progress import waiting
-from sparsebit.write import require_file, write_text
+from sparsebit.storage import require_file, write_text
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule

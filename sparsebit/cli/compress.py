@@ -21,7 +21,7 @@ from sparsebit.cli.arguments import (
 )
 from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.result import require_report
-from sparsebit.write import require_file
+from sparsebit.storage import require_file
 
 if TYPE_CHECKING:
     from sparsebit.recipes import Trial

@@ -7,7 +7,7 @@ import argparse
 from sparsebit.cli.arguments import TARGETS, add_data, add_input, add_model, add_output
 from sparsebit.cli.command import Command, Outcome
 from sparsebit.progress import waiting
-from sparsebit.write import require_file
+from sparsebit.storage import require_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import argparse
 from sparsebit.cli.arguments import add_config, add_data, add_input, add_model, add_output, add_test
 from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.result import accuracy_rows, before_and_after
-from sparsebit.folder import require_place
+from sparsebit.storage import require_place
 
 DEFAULT = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
 

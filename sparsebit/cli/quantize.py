@@ -16,7 +16,7 @@ from sparsebit.cli.arguments import (
 )
 from sparsebit.cli.command import Command, Outcome
 from sparsebit.cli.result import accuracy_rows, before_and_after, require_report
-from sparsebit.folder import require_place
+from sparsebit.storage import require_place
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

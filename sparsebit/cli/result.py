@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 
 from sparsebit.cli.command import UsageError
-from sparsebit.write import require_file
+from sparsebit.storage import require_file
 
 
 def require_report(arguments: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import json
 
 from sparsebit.cli.arguments import add_output
 from sparsebit.cli.command import Command, Outcome
-from sparsebit.write import write_text
+from sparsebit.storage import write_text
 
 SCHEMAS = ("quantization", "pruning")
 

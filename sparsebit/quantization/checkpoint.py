@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from sparsebit.errors import GraphError
-from sparsebit.folder import ArtifactError, read_folder, unshared, write_folder
 from sparsebit.graph.digest import graph_digest
 from sparsebit.quantization.algorithms.edits import restore_edits
 from sparsebit.quantization.batches import to_device
@@ -25,6 +24,7 @@ from sparsebit.quantization.bn_tuning import fold_quantized
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.qat import Distillation
 from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.storage import ArtifactError, read_folder, unshared, write_folder
 
 if TYPE_CHECKING:
     from sparsebit.quantization.quant_model import QuantModel

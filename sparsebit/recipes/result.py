@@ -22,7 +22,7 @@ from sparsebit.recipes.goals import Goals, Measured, speedup_of
 from sparsebit.recipes.recipe import Recipe
 from sparsebit.recipes.trial import Trial
 from sparsebit.sparse import save as save_pruned
-from sparsebit.write import write_text
+from sparsebit.storage import write_text
 
 
 class GoalsNotMet(SparsebitError):

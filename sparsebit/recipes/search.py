@@ -22,7 +22,6 @@ from sparsebit.analysis.latency import runtime_latency
 from sparsebit.analysis.sensitivity import Sensitivity
 from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
 from sparsebit.errors import SparsebitError
-from sparsebit.folder import MANIFEST
 from sparsebit.graph.capture import capture
 from sparsebit.quantization import QuantModel
 from sparsebit.recipes.goals import Goals, Measured
@@ -33,6 +32,7 @@ from sparsebit.recipes.state import State, digest_batch, digest_model
 from sparsebit.recipes.trial import Trial
 from sparsebit.sparse import load as load_pruned
 from sparsebit.sparse import save as save_pruned
+from sparsebit.storage import MANIFEST
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.recipes.goals import Measured
 from sparsebit.recipes.trial import Trial
-from sparsebit.write import write_text
+from sparsebit.storage import write_text
 
 STATE, VERSION = "search.json", 2
 

@@ -7,7 +7,7 @@ from sparsebit.report.latency import Latency, compare_latency
 from sparsebit.report.of_search import report_search
 from sparsebit.report.page import render, save_report
 from sparsebit.report.runtime import OnnxFile
-from sparsebit.write import write_text
+from sparsebit.storage import write_text
 
 __all__ = [
     "Histogram",

@@ -12,7 +12,7 @@ from sparsebit.report.content import Report
 from sparsebit.report.drawing import draw_graph, draw_histogram
 from sparsebit.report.numbers import change, decibels, grade, quantity
 from sparsebit.report.pareto import draw_pareto
-from sparsebit.write import write_text
+from sparsebit.storage import write_text
 
 _ASSETS = resources.files("sparsebit.report").joinpath("assets")
 

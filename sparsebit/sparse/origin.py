@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sparsebit.folder import ArtifactError
+from sparsebit.storage import ArtifactError
 
 Form = Literal["graph", "module"]
 _SHORT = 4096

@@ -13,10 +13,10 @@ from typing import Any
 from torch import nn
 
 from sparsebit.errors import GraphError
-from sparsebit.folder import ArtifactError, read_folder, unshared, write_folder
 from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.origin import Origin, example_from
 from sparsebit.sparse.sparse_model import SparseModel
+from sparsebit.storage import ArtifactError, read_folder, unshared, write_folder
 
 KIND, VERSION = "pruned model", 1
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
-from sparsebit.folder import ArtifactError
 from sparsebit.quantization import QUANTIZERS, QuantModel, parse_qconfig
+from sparsebit.storage import ArtifactError
 from tests.quantization.nets import CONFIGS, config, images, quantized, residual
 from tests.zoo import ZOO, outputs_of
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sparsebit.errors import SparsebitError
-from sparsebit.folder import ArtifactError
 from sparsebit.sparse import SparseModel, load, save
 from sparsebit.sparse.origin import describe_example, example_from
+from sparsebit.storage import ArtifactError
 from tests.sparse.nets import Residual, images, labels, residual
 
 

@@ -21,7 +21,6 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.errors import ConfigError
-from sparsebit.folder import ArtifactError, read_folder, require_place, write_folder
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, Granularity, extract, find_blocks
@@ -37,6 +36,7 @@ from sparsebit.quantization.algorithms.reconstruction.streams import Samples, St
 from sparsebit.quantization.granularity import spread
 from sparsebit.quantization.learned_step import learned_fake_quantize
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
+from sparsebit.storage import ArtifactError, read_folder, require_place, write_folder
 
 KIND, VERSION = "reconstructed block", 2
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sparsebit.folder import MANIFEST, ArtifactError, read_folder, write_folder
+from sparsebit.storage import MANIFEST, ArtifactError, read_folder, write_folder
 
 CONTENT = {"text": "ü", "list": [1, 2.5, None, True], "nested": {"a": {}}}
 TENSORS = {"state": {"w": torch.arange(6.0).view(2, 3), "e": torch.empty(0)}, "more": {}}
@@ -126,7 +126,7 @@ def test_any_edit_of_the_manifest_shows(tmp_path: Path, key: str) -> None:
 
 def test_a_file_elsewhere_cannot_be_named(tmp_path: Path) -> None:
     """A name with a path in it is looked for in the folder itself."""
-    from sparsebit.folder import _canonical, _digest
+    from sparsebit.storage.folder import _canonical, _digest
 
     write(tmp_path / "it")
     write(tmp_path / "other")

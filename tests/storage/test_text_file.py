@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from sparsebit import folder, write
 from sparsebit.errors import SparsebitError
-from sparsebit.folder import read_folder, write_folder
-from sparsebit.write import require_file, write_text
+from sparsebit.storage import folder, read_folder, require_file, text_file, write_folder, write_text
 
 
 def interrupted_at(count: int, action: Callable[[], object], file: str) -> bool:
@@ -69,7 +67,7 @@ def test_a_file_survives_an_interrupt_at_any_line(tmp_path: Path) -> None:
     place = tmp_path / "a.txt"
     place.write_text("old")
     for count in range(1, 100):
-        if not interrupted_at(count, lambda: write_text(place, "new"), write.__file__):
+        if not interrupted_at(count, lambda: write_text(place, "new"), text_file.__file__):
             break
         assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
         assert place.read_text() in ("old", "new")
