@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "registry", "progress", "storage", "above"),
     ("config",),
     ("graph",),
-    ("targets", "kernels"),
+    ("targets", "kernels", "runtime"),
     ("quantization", "sparse"),
     ("llm", "export", "analysis"),
     ("recipes",),

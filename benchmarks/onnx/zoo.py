@@ -22,7 +22,7 @@ from rich.table import Table
 
 from benchmarks.environment import describe
 from sparsebit.export import Exported, ExportError, check, export_graph
-from sparsebit.export.undisturbed import undisturbed
+from sparsebit.export.translate.undisturbed import undisturbed
 from sparsebit.graph.run import flatten_call
 from sparsebit.quantization import QuantModel
 from tests.zoo import ZOO, ZooEntry

@@ -12,8 +12,8 @@ from torch import nn
 from torch.fx import GraphModule
 
 from sparsebit.export import export_onnx
-from sparsebit.export.packages import require
 from sparsebit.graph.run import flatten_call
+from sparsebit.runtime.packages import require
 
 
 def time_call(call: Callable[[], Any], *, rounds: int = 20, warm_up: int = 3, at_least: float = 0.2) -> float:

@@ -1,10 +1,10 @@
 """From a compressed graph to a file a runtime executes, and the proof that it does."""
 
-from sparsebit.export.check import CheckReport, IntegerOp, OutputAgreement, TensorAgreement, check
-from sparsebit.export.check.tensorrt import Finding, check_tensorrt
 from sparsebit.export.errors import ExportError
-from sparsebit.export.export_graph import Exported, export_graph
-from sparsebit.export.export_onnx import OnnxExport, export_onnx
+from sparsebit.export.graph_export import Exported, export_graph
+from sparsebit.export.onnx_export import OnnxExport, export_onnx
+from sparsebit.export.proof import CheckReport, IntegerOp, OutputAgreement, TensorAgreement, check
+from sparsebit.export.proof.tensorrt import Finding, check_tensorrt
 
 __all__ = [
     "CheckReport",

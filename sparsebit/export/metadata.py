@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from sparsebit.export.container import container_of
-from sparsebit.export.marker import Markers
+from sparsebit.export.forms.container import container_of
+from sparsebit.export.translate.marker import Markers
 
 KEY = "sparsebit.quant"
 FORMAT = 1

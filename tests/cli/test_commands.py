@@ -273,7 +273,7 @@ def test_a_failed_export_leaves_the_file_that_was_there(
     words = ("export", "net.py:make", "--input", "2x3x8x8", "-o", "f.onnx")
     assert cli(*words).code == 0
     good = Path("f.onnx").read_bytes()
-    monkeypatch.setattr(sys.modules["sparsebit.export.export_onnx"], "_check", _interrupted)
+    monkeypatch.setattr(sys.modules["sparsebit.export.onnx_export"], "_check", _interrupted)
     assert cli(*words, "--weights", "none.pt").code == 2
     assert cli(*words).code == 130
     assert Path("f.onnx").read_bytes() == good and left_behind(place) == []

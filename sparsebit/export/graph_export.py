@@ -1,0 +1,247 @@
+"""From a graph with quantizers in it to an ONNX file."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from sparsebit.export import metadata
+from sparsebit.export.draft import Draft
+from sparsebit.export.errors import ExportError
+from sparsebit.export.forms.biases import float_biases, integer_biases
+from sparsebit.export.forms.container import BLOCK_OPSET, needed_opset
+from sparsebit.export.forms.editor import Editor
+from sparsebit.export.forms.fill_weights import fill_weights
+from sparsebit.export.forms.keep_float import leave_float8, leave_float_weights, leave_softmax, leave_vectors
+from sparsebit.export.forms.lower import lower
+from sparsebit.export.forms.matmul_layout import separate_weight_only, transpose_weights
+from sparsebit.export.forms.rewrites import (
+    clip_codes,
+    grids_before_concats,
+    means_as_pools,
+    pads_into_convs,
+    repeat_grids,
+    sizes_from_codes,
+    sums_before_norms,
+)
+from sparsebit.export.translate.axes import AxisNames, DynamicAxes, lengthened, named_axes
+from sparsebit.export.translate.engines import Engine, Request, translate
+from sparsebit.export.translate.example_run import run_example
+from sparsebit.export.translate.fixed_sizes import fix_sizes
+from sparsebit.export.translate.flat_graph import FlatGraph, example_leaves
+from sparsebit.export.translate.marker import Markers, mark_tensor, quantizers_of, substituted
+from sparsebit.export.translate.naming import tidy_names
+from sparsebit.export.translate.undisturbed import same_state, undisturbed, writes_in_place
+from sparsebit.graph.run import flatten_call
+from sparsebit.runtime.packages import require
+from sparsebit.targets import TARGETS
+
+DEFAULT_OPSET = 20
+HIGHEST_OPSET = 25
+REWRITTEN = ("onnxruntime", "openvino", "virtual")  # targets that take the forms of CPU kernels
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A written file, and how it came to be."""
+
+    path: Path
+    files: tuple[Path, ...]
+    opset: int
+    target: str
+    engine: str
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    axes: AxisNames
+    tensors: tuple[str, ...]  # quantized, by name
+    bytes: int
+    seconds: float
+    attempts: tuple[str, ...] = ()  # what failed before the engine that worked
+    rewrites: dict[str, int] = field(default_factory=dict)
+    markers: Markers = field(default_factory=Markers, repr=False)
+
+    def __str__(self) -> str:
+        size = f"{self.bytes / 1e6:.1f} MB, opset {self.opset}, {len(self.tensors)} integer tensors"
+        return f"{self.path}: {size}, for {self.target}, in {self.seconds:.1f} s"
+
+
+def export_graph(
+    gm: GraphModule,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    path: str | Path = "model.onnx",
+    *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    dynamic_axes: DynamicAxes | Literal["batch"] | None = "batch",
+    opset: int | None = None,
+    target: str = "onnxruntime",
+    extra_info: bool = False,
+    engine: Engine = "auto",
+    external_data: bool | None = None,
+) -> Exported:
+    """Write a captured graph, with whatever quantizers are switched on in it, as ONNX.
+
+    Args:
+        gm: what ``capture`` returned, or the graph of a quantized model. It is as before afterwards.
+        args: example positional inputs; their sizes become fixed except for the dynamic axes.
+        kwargs: example keyword inputs.
+        path: the file to write. Nothing is there if this fails.
+        input_names: one for each tensor of the inputs; by default the names of the model's own arguments.
+        output_names: one for each tensor of the outputs; by default ``output``, or ``output_0``, ``output_1``...
+        dynamic_axes: as ``torch.onnx.export`` takes them: ``{"x": {0: "batch", 1: "length"}}`` or ``{"x": [0, 1]}``.
+            By default the batch, where the model allows it. ``None`` or ``{}`` fixes every size.
+        opset: by default the lowest that has the types needed, and at least 20.
+        target: whose forms to use, a name in ``sparsebit.targets.TARGETS``.
+        extra_info: also write the width of every quantized tensor on its nodes.
+        engine: which of torch's exporters translates; ``auto`` takes the fast one if its result is right.
+        external_data: whether to keep the weights in a second file; by default from 1.9 GB on.
+
+    Raises:
+        ExportError: where it cannot be done, with the reason of each engine.
+    """
+    started = time.perf_counter()
+    if target not in TARGETS:
+        TARGETS[target]  # raises, with the names there are
+    for package in ("onnx", "onnx_ir", "onnxscript", "onnxruntime"):
+        require(package)
+    path = Path(path)
+    with ExitStack() as stack:
+        stack.enter_context(undisturbed(gm))
+        stack.enter_context(torch.no_grad())
+        draft = stack.enter_context(Draft(path))
+        flat = FlatGraph(gm).eval()
+        inputs = example_leaves(flat, flatten_call(gm, tuple(args), dict(kwargs or {})), _device(gm))
+        quantizers = quantizers_of(flat)
+        markers = Markers(dynamic=[q.name for q in quantizers if q.rows.kind == "token"])
+        static = [quantizer for quantizer in quantizers if quantizer.rows.kind != "token"]
+        with substituted(static, markers.note), same_state(flat, parameters=writes_in_place(gm)):
+            results = run_example(flat, inputs, markers)
+        opset = _opset(markers, opset)
+        names, outputs = _names(flat, input_names, "input"), _output_names(results, output_names)
+        axes = named_axes(dynamic_axes, names, outputs, inputs)
+        with substituted(quantizers, mark_tensor):
+            fix_sizes(flat, inputs, lengthened(inputs, names, axes))
+            translation = translate(
+                Request(flat, inputs, names, outputs, axes, opset, axes_required=dynamic_axes != "batch"),
+                engine,
+            )
+        model = translation.model
+        lowered, rewrites = _finish(model, markers, target, opset, extra_info, dynamic=bool(translation.axes))
+        tidy_names(model, translation.axes, results, outputs)
+        draft.write(model, external=external_data)
+        files = draft.publish()
+    exported = Exported(
+        path=path,
+        files=files,
+        opset=opset,
+        target=target,
+        engine=translation.engine,
+        input_names=tuple(names),
+        output_names=tuple(outputs),
+        axes=translation.axes,
+        tensors=tuple(lowered),
+        bytes=sum(file.stat().st_size for file in files),
+        seconds=time.perf_counter() - started,
+        attempts=translation.attempts,
+        rewrites=rewrites,
+        markers=markers,
+    )
+    logger.info("wrote %s", exported)
+    return exported
+
+
+def _finish(
+    model: Any, markers: Markers, target: str, opset: int, extra_info: bool, *, dynamic: bool
+) -> tuple[list[str], dict[str, int]]:
+    """Lower the markers and bring the graph into the forms of the target."""
+    unsigned = target in REWRITTEN
+    opset_now = max(opset, model.opset_imports.get("", opset))
+    model.opset_imports[""] = opset_now
+    model.ir_version = _ir_version(opset_now)
+    lowered = lower(model, markers, unsigned_activations=unsigned, opset=opset_now, extra_info=extra_info)
+    editor, ranks = Editor(model), {name: len(tensor.shape) for name, tensor in markers.tensors.items()}
+    rewrites = {"transpose_weights": transpose_weights(editor), "sizes_from_codes": sizes_from_codes(editor)}
+    if unsigned:
+        rewrites["pads_into_convs"] = pads_into_convs(editor)
+        rewrites["means_as_pools"] = means_as_pools(editor, ranks)
+        rewrites["grids_before_concats"] = grids_before_concats(editor)
+        rewrites["repeat_grids"] = repeat_grids(editor)
+        rewrites["clip_codes"] = clip_codes(editor)
+        rewrites["leave_float_weights"] = leave_float_weights(editor)
+        rewrites["leave_softmax"] = leave_softmax(editor)
+        rewrites["leave_vectors"] = leave_vectors(editor)
+        rewrites["leave_float8"] = leave_float8(editor)
+        rewrites["float_biases"] = float_biases(editor)
+        rewrites["integer_biases"] = integer_biases(editor, markers.largest, dynamic=dynamic)
+        rewrites["separate_weight_only"] = separate_weight_only(editor, opset_now)
+        rewrites["fill_weights"] = fill_weights(editor)
+        rewrites["sums_before_norms"] = sums_before_norms(editor) if lowered else 0
+    metadata.describe(model, markers, lowered, target=target, unsigned=unsigned, opset=opset_now)
+    return lowered, rewrites
+
+
+def _opset(markers: Markers, asked: int | None) -> int:
+    needs = {name: needed_opset(tensor) for name, tensor in markers.tensors.items()}
+    lowest = max(needs.values(), default=0)
+    if asked is None:
+        matrices_alone = markers.tensors and all(
+            t.side == "W" and len(t.shape) == 2 for t in markers.tensors.values()
+        )
+        # weights that meet a float input are computed on in blocks, which need a later opset
+        return max(DEFAULT_OPSET, lowest, BLOCK_OPSET if matrices_alone and not markers.dynamic else 0)
+    if asked > HIGHEST_OPSET:
+        raise ExportError("opset too high", expected=f"at most {HIGHEST_OPSET}", got=str(asked))
+    if asked < lowest:
+        name = max(needs, key=lambda name: needs[name])
+        raise ExportError(
+            f"opset {asked} cannot hold {name!r}",
+            expected=f"opset {lowest} or later for {markers.tensors[name].scheme}",
+            hint="leave opset_version out to get the lowest that works",
+        )
+    return asked
+
+
+def _ir_version(opset: int) -> int:
+    onnx = require("onnx")
+    version: int = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
+    return max(version, 8)
+
+
+def _names(flat: FlatGraph, asked: Sequence[str] | None, kind: str) -> list[str]:
+    if asked is None:
+        return list(flat.input_names)
+    if len(asked) != len(flat.input_names) or len(set(asked)) != len(asked):
+        raise ExportError(
+            f"{kind}_names does not fit the model",
+            expected=f"{len(flat.input_names)} different names, for {', '.join(flat.input_names)}",
+            got=repr(list(asked)),
+        )
+    return list(asked)
+
+
+def _output_names(results: Sequence[Tensor], asked: Sequence[str] | None) -> list[str]:
+    if asked is None:
+        return ["output"] if len(results) == 1 else [f"output_{index}" for index in range(len(results))]
+    if len(asked) != len(results) or len(set(asked)) != len(asked):
+        raise ExportError(
+            "output_names does not fit the model",
+            expected=f"{len(results)} different names",
+            got=repr(list(asked)),
+        )
+    return list(asked)
+
+
+def _device(gm: GraphModule) -> torch.device | None:
+    tensor = next((t for t in (*gm.parameters(), *gm.buffers())), None)
+    return tensor.device if tensor is not None else None

@@ -1,0 +1,167 @@
+"""The verb: a quantized, pruned or plain captured model to an ONNX file, checked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from sparsebit.above import in_notebook
+from sparsebit.export.draft import Draft
+from sparsebit.export.errors import ExportError
+from sparsebit.export.graph_export import Exported, export_graph
+from sparsebit.export.proof import CheckReport
+from sparsebit.export.proof.compare import Call
+from sparsebit.export.proof.compare import check as compare
+from sparsebit.export.proof.tensorrt import Finding, check_tensorrt
+from sparsebit.export.translate.axes import DynamicAxes
+from sparsebit.export.translate.undisturbed import on_cpu
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxExport:
+    """What ``export_onnx`` did: the file, and what running it showed."""
+
+    exported: Exported
+    report: CheckReport | None = None
+    findings: tuple[Finding, ...] = ()  # TensorRT's rules, where that is the target
+
+    _repr_html_ = in_notebook
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.exported.path
+
+    def __str__(self) -> str:
+        parts = [str(self.exported), *([str(self.report)] if self.report is not None else [])]
+        return "\n".join([*parts, *map(str, self.findings)])
+
+
+def export_onnx(
+    model: nn.Module,
+    dummy_data: Any,
+    name: str | Path,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    dynamic_axes: DynamicAxes | None = None,
+    opset_version: int | None = None,
+    verbose: bool = False,
+    extra_info: bool = False,
+    *,
+    check: bool = True,
+    calls: Sequence[Call] = (),
+    target: str | None = None,
+    fixed_sizes: bool = False,
+) -> OnnxExport:
+    """Write a model as ONNX, run the file, and compare it with the model.
+
+    Args:
+        model: a ``QuantModel`` or ``SparseModel``, or the graph of one; anything with a graph in ``.model``.
+        dummy_data: example input: a tensor, a tuple of positional or a dict of keyword arguments.
+        name: the file to write; ``.onnx`` is appended where it has no ending. Nothing is there if this fails.
+        input_names, output_names: by default the names of the model's arguments, and ``output``.
+        dynamic_axes: as for ``torch.onnx.export``. By default the batch is dynamic where the model allows it.
+        opset_version: by default the lowest with the types needed, and at least 20.
+        verbose: log the whole report instead of its summary.
+        extra_info: also write the width of every quantized tensor into the metadata of its nodes.
+        check: run the file in ONNX Runtime and compare; a mismatch is an error, and what was there before stays.
+        calls: what to compare on, ``(args, kwargs)`` each: some calibration data. By default the dummy data.
+        target: whose forms to use; by default the one the model was planned for.
+        fixed_sizes: fix every size that ``dynamic_axes`` does not name, the batch too.
+
+    Raises:
+        ExportError: where the model cannot be written, or the file computes something else.
+    """
+    graph = on_cpu(_graph_of(model))
+    args, kwargs = _as_call(dummy_data)
+    path = Path(name)
+    path = path if path.suffix else path.with_suffix(".onnx")
+    chosen = target or str(getattr(getattr(model, "plan", None), "target", "onnxruntime"))
+    report: CheckReport | None = None
+    findings: tuple[Finding, ...] = ()
+    with Draft(
+        path
+    ) as draft:  # checked before it takes its place: a good file there is not lost to a bad one
+        exported = export_graph(
+            graph,
+            args,
+            kwargs,
+            draft.file,
+            input_names=input_names,
+            output_names=output_names,
+            dynamic_axes=dynamic_axes if dynamic_axes is not None or fixed_sizes else "batch",
+            opset=opset_version,
+            target=chosen,
+            extra_info=extra_info,
+        )
+        if check:
+            report = replace(_check(graph, exported, calls or [(args, kwargs)]), path=path)
+            report.raise_for_mismatch()
+        if chosen == "tensorrt":
+            findings = check_tensorrt(draft.file)
+            _refuse_errors(findings, path, strict=check)
+        draft.files = list(reversed(exported.files))
+        exported = replace(exported, path=path, files=draft.publish())
+    result = OnnxExport(exported=exported, report=report, findings=findings)
+    logger.log(logging.INFO, "%s", result if verbose else exported)
+    for op in report.fallbacks if report is not None else ():
+        logger.info("%s runs in float: %s", op.name, op.why)
+    return result
+
+
+def _check(graph: GraphModule, exported: Exported, calls: Sequence[Call]) -> CheckReport:
+    runtime = "openvino" if exported.target == "openvino" and _has_openvino() else "onnxruntime"
+    return compare(graph, exported, calls, runtime=runtime)  # type: ignore[arg-type]
+
+
+def _has_openvino() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("openvino") is not None
+
+
+def _refuse_errors(findings: Sequence[Finding], path: Path, *, strict: bool) -> None:
+    errors = [finding for finding in findings if finding.level == "error"]
+    if errors and strict:
+        raise ExportError(
+            f"TensorRT would not take this file: {len(errors)} places break its rules",
+            where=str(path),
+            got="; ".join(map(str, errors[:5])),
+            hint="plan the model with BACKEND: tensorrt and symmetric grids, or pass check=False",
+        )
+
+
+def _graph_of(model: nn.Module) -> GraphModule:
+    if isinstance(model, GraphModule):
+        return model
+    folded = getattr(model, "folded", None)
+    if folded is not None:  # a quantized model whose batch norm was kept for training
+        graph: GraphModule = folded()
+        return graph
+    inner = getattr(model, "model", None)
+    if isinstance(inner, GraphModule):
+        return inner
+    raise ExportError(
+        "only captured models can be exported",
+        got=type(model).__name__,
+        hint="wrap it in QuantModel or SparseModel, or capture it with sparsebit.capture",
+    )
+
+
+def _as_call(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(data, Mapping):
+        return (), dict(data)
+    if isinstance(data, torch.Tensor) or not isinstance(data, (tuple, list)):
+        return (data,), {}
+    if len(data) == 2 and isinstance(data[0], (tuple, list)) and isinstance(data[1], dict):
+        return tuple(data[0]), dict(data[1])
+    return tuple(data), {}

@@ -1,0 +1,74 @@
+"""Compare codes with codes and numbers with numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsebit.export.translate.marker import Marked
+
+
+def distance(got: Any, wanted: Any) -> tuple[int, int]:
+    """How many codes differ, and by how much at most."""
+    difference = np.abs(np.asarray(got).astype(np.int64) - np.asarray(wanted).astype(np.int64))
+    return int(np.count_nonzero(difference)), int(difference.max(initial=0))
+
+
+def unexplained(got: Any, unrounded: Any, tolerance: float, ends: tuple[int, int]) -> int:
+    """How many codes are not what a number rounds to, even if it is moved by ``tolerance`` steps.
+
+    ``unrounded`` is the number in steps; a code at one of the ``ends`` of the range stands for everything beyond.
+
+    Example:
+        >>> unexplained([3, 4, 9], [3.49, 3.49, 20.0], 0.02, (0, 9))
+        0
+        >>> unexplained([4], [3.3], 0.02, (0, 9))
+        1
+    """
+    codes, place = np.asarray(got).astype(np.float64), np.asarray(unrounded, dtype=np.float64)
+    below = np.where(codes <= ends[0], -np.inf, codes - 0.5) - place
+    above = place - np.where(codes >= ends[1], np.inf, codes + 0.5)
+    return int(np.count_nonzero(np.maximum(below, above) > tolerance))
+
+
+def float8_steps(numbers: Any, tensor: Marked) -> Any:
+    """Numbers on an 8-bit float grid as integers in the order of the grid."""
+    kind = torch.float8_e4m3fn if tensor.qparams.dtype == "fp8_e4m3" else torch.float8_e5m2
+    codes = (torch.as_tensor(np.asarray(numbers)) / tensor.qparams.scale.reshape(-1)[0]).to(kind)
+    bits = codes.view(torch.uint8).to(torch.int16)
+    return torch.where(bits < 128, bits, 128 - bits).numpy()
+
+
+def relative_error(got: Any, wanted: Tensor) -> float:
+    """The largest difference against the largest value; infinite where they are not comparable."""
+    a, b = np.asarray(got), wanted.numpy() if wanted.dtype != torch.bfloat16 else wanted.float().numpy()
+    if a.shape != b.shape:
+        return float("inf")
+    if not b.size:
+        return 0.0
+    if b.dtype.kind not in "fc":
+        return float(np.mean(a != b))
+    wide = np.complex128 if b.dtype.kind == "c" else np.float64
+    a, b = a.astype(wide), b.astype(wide)
+    known = np.isfinite(b)
+    if not np.array_equal(known, np.isfinite(a)):
+        return float("inf")
+    if not known.any():
+        return 0.0
+    return float(np.abs(a[known] - b[known]).max() / max(float(np.abs(b[known]).max()), 1e-12))
+
+
+def sqnr(got: Any, wanted: Tensor) -> float:
+    """Power of the signal over power of the difference, in dB; at most 200."""
+    a, b = (
+        np.asarray(got).astype(np.float64),
+        wanted.double().numpy() if wanted.dtype.is_floating_point else None,
+    )
+    if b is None or a.shape != b.shape:
+        return float("nan")
+    known = np.isfinite(b) & np.isfinite(a)
+    noise, signal = float(np.square(a - b)[known].sum()), float(np.square(b)[known].sum())
+    return 200.0 if noise == 0 else min(200.0, 10 * float(np.log10(max(signal, 1e-30) / noise)))

@@ -1,0 +1,63 @@
+"""What the torch model computes: the codes of every quantized tensor, and the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from sparsebit.export.forms.lower import tensor_label
+from sparsebit.export.translate.flat_graph import FlatGraph, example_leaves
+from sparsebit.export.translate.marker import code_tensor, quantizers_of, substituted, unrounded_codes
+from sparsebit.export.translate.undisturbed import undisturbed
+from sparsebit.graph.run import flatten_call
+from sparsebit.quantization.quantizers import Quantizer
+
+
+@dataclass
+class TorchRun:
+    """One run of the fake-quantized model. Tensors by their names in the file, on the CPU."""
+
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    codes: dict[str, Tensor] = field(default_factory=dict)  # of activations
+    unrounded: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # the same before they were rounded and clipped
+    snapped: dict[str, Tensor] = field(default_factory=dict)  # the numbers they stand for, of 8-bit floats
+    weights: dict[str, Tensor] = field(default_factory=dict)  # weights, fake-quantized
+
+    def note(self, quantizer: Quantizer, x: Tensor) -> Tensor:
+        """Keep what one quantizer does."""
+        result = quantizer.snap(x)
+        if quantizer.side == "W":
+            self.weights.setdefault(quantizer.name, result.detach().cpu())
+        else:
+            call = 0
+            while (label := tensor_label(quantizer.name, call)) in self.codes:
+                call += 1
+            self.codes[label] = code_tensor(quantizer, x).detach().cpu()
+            if quantizer.spec.dtype == "int":
+                self.unrounded[label] = unrounded_codes(quantizer, x).detach().cpu()
+            else:
+                self.snapped[label] = result.detach().cpu()
+        return result
+
+
+def run_torch(gm: GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> TorchRun:
+    """Run a quantized graph in evaluation mode and keep everything; the model is as before afterwards."""
+    run = TorchRun()
+    with undisturbed(gm), torch.no_grad():
+        flat = FlatGraph(gm)
+        device = next((t.device for t in (*gm.parameters(), *gm.buffers())), None)
+        inputs = example_leaves(flat, flatten_call(gm, tuple(args), dict(kwargs or {})), device)
+        static = [quantizer for quantizer in quantizers_of(flat) if quantizer.rows.kind != "token"]
+        with substituted(static, run.note):
+            results = flat(*(x.clone() for x in inputs))
+    run.inputs = [x.cpu() for x in inputs]
+    run.outputs = [x.detach().cpu() for x in results]
+    return run

@@ -1,0 +1,1 @@
+"""From a graph to a float ONNX model with markers where its quantizers are."""

@@ -1,0 +1,70 @@
+"""Sizes that cannot change become numbers, so that no runtime computes them from shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from sparsebit.export.translate.flat_graph import FlatGraph
+from sparsebit.export.translate.undisturbed import same_state
+
+
+class _Sizes(fx.Interpreter):
+    """Runs a graph and keeps what its size nodes give."""
+
+    def __init__(self, body: fx.GraphModule) -> None:
+        super().__init__(body)
+        self.found: dict[str, int] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """One node; a size is written down."""
+        value = super().run_node(n)
+        if _reads_size(n) and type(value) is int:
+            self.found[n.name] = value
+        return value
+
+
+def fix_sizes(flat: FlatGraph, inputs: Sequence[Tensor], longer: Sequence[Tensor] | None) -> int:
+    """Replace the sizes that are the same for longer inputs by numbers; returns how many.
+
+    ``longer`` are the inputs with every dynamic axis lengthened, or None if no axis is dynamic.
+    """
+    body = flat.body
+    if not any(_reads_size(node) for node in body.graph.nodes):
+        return 0
+    runs = []
+    for values in (inputs, longer):
+        if values is None:
+            continue
+        sizes = _Sizes(body)
+        try:
+            with torch.no_grad(), same_state(flat):
+                sizes.run(*(x.clone() for x in values))
+        except Exception:
+            return 0  # longer is more than this model takes: nothing is known
+        runs.append(sizes.found)
+    fixed = 0
+    for node in [node for node in body.graph.nodes if node.name in runs[0]]:
+        if all(run.get(node.name) == runs[0][node.name] for run in runs):
+            _put(node, runs[0][node.name])
+            body.graph.erase_node(node)
+            fixed += 1
+    body.recompile()
+    return fixed
+
+
+def _put(node: fx.Node, value: int) -> None:
+    """Let everybody who reads a size read a number."""
+
+    def swap(arg: fx.Node) -> Any:
+        return value if arg is node else arg
+
+    for user in list(node.users):
+        user.args, user.kwargs = fx.node.map_arg(user.args, swap), fx.node.map_arg(user.kwargs, swap)
+
+
+def _reads_size(node: fx.Node) -> bool:
+    return node.op == "call_function" and node.target is torch.Tensor.size and len(node.args) == 2

@@ -1,0 +1,69 @@
+"""Use a model without leaving a trace in it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from sparsebit.graph.effects import is_effect
+from sparsebit.graph.ops import bind
+from sparsebit.quantization.quantizers import Quantizer
+
+
+@contextlib.contextmanager
+def undisturbed(model: GraphModule) -> Iterator[None]:
+    """Inside the block the model evaluates and nothing observes; then modes, state and random numbers are as before."""
+    modes = [(module, module.training) for module in model.modules()]
+    observing = [module for module in model.modules() if isinstance(module, Quantizer) and module.observing]
+    devices = sorted({p.device.index or 0 for p in (*model.parameters(), *model.buffers()) if p.is_cuda})
+    try:
+        for module, _ in modes:
+            module.training = False
+        for quantizer in observing:
+            quantizer.observing = False
+        with torch.random.fork_rng(devices=devices), same_state(model, parameters=writes_in_place(model)):
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for quantizer in observing:
+            quantizer.observing = True
+
+
+@contextlib.contextmanager
+def same_state(model: nn.Module, *, parameters: bool = True) -> Iterator[None]:
+    """Put back what a run inside the block writes into buffers, and if told so into parameters."""
+    tensors = [*model.buffers(), *(model.parameters() if parameters else ())]
+    kept = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, version, before in kept:
+                if tensor._version != version and not torch.equal(tensor, before):
+                    tensor.copy_(before)
+
+
+def writes_in_place(gm: GraphModule) -> bool:
+    """Whether a node changes a tensor or a buffer: a trace would not follow that through views."""
+    return any(node.op not in ("placeholder", "output") and _writes(gm, node) for node in gm.graph.nodes)
+
+
+def _writes(gm: GraphModule, node: Node) -> bool:
+    if is_effect(gm, node):
+        return True
+    call = bind(gm, node)
+    return (
+        call is not None and call.arguments.get("max_norm") is not None
+    )  # an embedding that rescales its table
+
+
+def on_cpu(graph: GraphModule) -> GraphModule:
+    """The graph, or a copy of it where it is on a GPU: there sums are rounded more coarsely than a check can allow."""
+    tensors = (*graph.parameters(), *graph.buffers())
+    return graph if all(tensor.device.type == "cpu" for tensor in tensors) else copy.deepcopy(graph).cpu()

@@ -1,0 +1,1 @@
+"""Open exported files in the runtimes installed here, and time them."""

@@ -1,0 +1,180 @@
+"""The check finds what is wrong with a file, and says what runs on integers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparsebit.export import CheckReport, Exported, ExportError, check, export_graph
+from sparsebit.export.proof.codes import relative_error, sqnr, unexplained
+from sparsebit.quantization import QuantModel
+from tests.export.nets import Residual, config, quantized
+
+Made = tuple[QuantModel, Exported, Tensor]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, 8, 8)
+    qmodel = quantized(Residual(), x)
+    return qmodel, export_graph(qmodel.model, (x,), path=tmp_path_factory.mktemp("check") / "net.onnx"), x
+
+
+def test_a_good_file_agrees_and_runs_on_integers(made: Made) -> None:
+    qmodel, done, x = made
+    report = check(qmodel.model, done, [((x,), {}), ((x[:1],), {})])
+    assert report.ok and report.raise_for_mismatch() is report
+    assert {op.runs_as for op in report.ops} == {
+        "QLinearConv",
+        "QLinearAdd",
+        "QLinearGlobalAveragePool",
+        "QGemm",
+    }
+    assert report.share_off < 1e-3 and max(t.most for t in report.tensors) <= 1
+    assert report.outputs[0].error < 1e-2 and report.outputs[0].sqnr_db > 30
+    text = str(report)
+    assert "agrees with torch" in text and "stem/Conv" in text and "QLinearConv" in text
+
+
+def sabotaged(done: Exported, folder: Path, change: Any) -> Exported:
+    proto = onnx.load(str(done.path))
+    change(proto)
+    path = folder / "broken.onnx"
+    onnx.save(proto, str(path))
+    return replace(done, path=path)
+
+
+def scaled(name: str, factor: float) -> Any:
+    def change(proto: onnx.ModelProto) -> None:
+        tensor = next(t for t in proto.graph.initializer if t.name == name)
+        array = onnx.numpy_helper.to_array(tensor)
+        tensor.CopyFrom(onnx.numpy_helper.from_array((array * factor).astype(array.dtype), name))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "blamed"),
+    [
+        ("relu.scale", 1.003, "relu"),
+        ("stem.weight.scale", 1 + 1e-6, "stem.weight"),
+        ("a.bias", 1.02, "relu_1"),
+        ("fc.bias.codes", 1.05, "output"),
+    ],
+)
+def test_a_wrong_number_in_the_file_is_an_error(
+    name: str, factor: float, blamed: str, made: Made, tmp_path: Path
+) -> None:
+    qmodel, done, x = made
+    report = check(qmodel.model, sabotaged(done, tmp_path, scaled(name, factor)), [((x,), {})])
+    assert not report.ok and any(repr(blamed) in problem for problem in report.problems), report.problems
+    with pytest.raises(ExportError, match="does not compute in onnxruntime"):
+        report.raise_for_mismatch()
+
+
+def test_a_kernel_that_gives_other_codes_is_an_error(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one would that overflows: the file is right, and its user would still get other numbers."""
+    import sys
+
+    module = sys.modules[check.__module__]
+    run_file = module.in_onnxruntime
+
+    def overflowing(*args: Any, optimize: bool = True, **rest: Any) -> Any:
+        run = run_file(*args, optimize=optimize, **rest)
+
+        def shifted(feed: Any) -> dict[str, Any]:
+            found = run(feed)
+            return (
+                found | {"relu.codes": found["relu.codes"] ^ 4}
+                if optimize and "relu.codes" in found
+                else found
+            )
+
+        return shifted
+
+    monkeypatch.setattr(module, "in_onnxruntime", overflowing)
+    report = check(made[0].model, made[1], [((made[2],), {})])
+    assert "the file is right, but the integer kernel of onnxruntime gives other codes" in report.problems[0]
+    assert {t.name: t.blame for t in report.tensors if t.blame} == {"relu": "kernel"}
+
+
+def test_a_code_is_explained_by_how_near_its_number_is(made: Made) -> None:
+    assert unexplained([3, 4], [3.51, 3.49], 0.02, (0, 255)) == 0
+    assert unexplained([3, 4], [3.53, 3.47], 0.02, (0, 255)) == 2
+    assert unexplained([0, 255], [-9.0, 300.0], 0.02, (0, 255)) == 0
+    assert unexplained([1, 254], [-9.0, 300.0], 0.02, (0, 255)) == 2
+
+
+def test_weights_in_a_second_file_are_checked_too(made: Made, tmp_path: Path) -> None:
+    qmodel, _, x = made
+    split = export_graph(qmodel.model, (x,), path=tmp_path / "net.onnx", external_data=True)
+    report = check(qmodel.model, split, [((x,), {})])
+    assert report.ok and len(report.tensors) == len(split.tensors) and not report.fallbacks
+    data = bytearray(split.files[1].read_bytes())
+    data[len(data) // 2] ^= 16
+    split.files[1].write_bytes(data)
+    assert not check(qmodel.model, split, [((x,), {})]).ok
+
+
+def test_reasons_for_float(tmp_path: Path) -> None:
+    class Ends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.up = nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.up(self.conv(x))
+
+    x = torch.randn(2, 3, 8, 8)
+    qmodel = quantized(Ends(), x, config(BACKEND="virtual"))
+    done = export_graph(qmodel.model, (x,), path=tmp_path / "net.onnx")
+    why = {op.name: op.why for op in check(qmodel.model, done, [((x,), {})]).fallbacks}
+    assert why["up/ConvTranspose"] == "ONNX Runtime has no integer kernel for ConvTranspose"
+    wide = quantized(Ends(), x, config(a={"bits": 16}, BACKEND="virtual"))
+    done = export_graph(wide.model, (x,), path=tmp_path / "net.onnx")
+    why = {op.name: op.why for op in check(wide.model, done, [((x,), {})]).fallbacks}
+    assert why["conv/Conv"] == "only 8-bit codes have integer kernels"
+
+
+def test_openvino_computes_the_same(made: Made) -> None:
+    pytest.importorskip("openvino")
+    qmodel, done, x = made
+    report = check(qmodel.model, done, [((x,), {})], runtime="openvino")
+    assert report.ok and report.runtime == "openvino" and report.outputs[0].sqnr_db > 20
+    assert {t.name for t in report.tensors} == set(done.tensors)
+    assert report.share_off < 1e-3 and not any(t.blame for t in report.tensors)
+
+
+def test_openvino_is_held_to_the_same(made: Made, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    qmodel, done, x = made
+    broken = sabotaged(done, tmp_path, scaled("relu.scale", 1.01))
+    report = check(qmodel.model, broken, [((x,), {})], runtime="openvino")
+    assert not report.ok and "'relu'" in report.problems[0]
+
+
+def test_a_check_needs_a_call(made: Made) -> None:
+    with pytest.raises(ValueError, match="at least one call"):
+        check(made[0].model, made[1], [])
+
+
+def test_numbers_are_compared_whatever_they_are() -> None:
+    assert relative_error(np.array([1.0, np.inf]), torch.tensor([1.0, torch.inf])) == 0
+    assert relative_error(np.array([1.0, 0.0]), torch.tensor([1.0, torch.nan])) == np.inf
+    assert relative_error(np.zeros(3), torch.zeros(2)) == np.inf
+    assert relative_error(np.array([1, 2]), torch.tensor([1, 3])) == 0.5
+    assert (
+        sqnr(np.array([1.0]), torch.tensor([1.0])) == 200 and sqnr(np.array([1.0]), torch.tensor([1.1])) > 20
+    )
+
+
+def test_an_empty_report_is_fine() -> None:
+    assert CheckReport(path=Path("x.onnx"), runtime="onnxruntime").ok
