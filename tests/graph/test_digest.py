@@ -9,13 +9,13 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from sparsebit.graph import capture
+from sparsebit.graph.capture import capture
 from sparsebit.graph.digest import graph_digest
 
 PROGRAM = """
 import torch
 from torch import nn
-from sparsebit.graph import capture
+from sparsebit.graph.capture import capture
 from sparsebit.graph.digest import graph_digest
 
 class Net(nn.Module):

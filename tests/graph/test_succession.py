@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsebit.graph import capture, succession
+from sparsebit.graph import succession
+from sparsebit.graph.capture import capture
 from sparsebit.graph.passes import FOLD, run_passes
 from sparsebit.graph.succession import follow_parameters, succeed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sparsebit.graph import capture
+from sparsebit.graph.capture import capture
 from sparsebit.graph.passes.edit import copy_module
 from sparsebit.quantization.leaves import evaluating, own_leaves
 from tests.quantization.nets import images, residual

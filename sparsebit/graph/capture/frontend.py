@@ -10,13 +10,13 @@ import torch
 from torch import fx, nn
 
 from sparsebit.errors import CaptureError, SpecializationWarning
-from sparsebit.graph.capture.exported import from_exported, from_model
+from sparsebit.graph.capture.exported.program import from_exported, from_model
 from sparsebit.graph.capture.leaves import find_leaves
 from sparsebit.graph.capture.module import CapturedModule, uninitialized
-from sparsebit.graph.capture.record import record
-from sparsebit.graph.capture.recorder import DataPolicy
+from sparsebit.graph.capture.recording.record import record
+from sparsebit.graph.capture.recording.recorder import DataPolicy
 from sparsebit.graph.capture.report import WARNED
-from sparsebit.graph.capture.symbolic import trace_symbolically
+from sparsebit.graph.capture.symbolic.trace import trace_symbolically
 
 Frontend = Literal["auto", "record", "symbolic", "exported"]
 _FRONTENDS = ("auto", "record", "symbolic", "exported")

@@ -14,9 +14,9 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from sparsebit.above import in_notebook
 from sparsebit.errors import CaptureError, SpecializationWarning
+from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.failure import explain_failure
 from sparsebit.graph.capture.report import CaptureReport
-from sparsebit.graph.capture.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.ops import find_op
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # rebuilt as such, so that indexing works

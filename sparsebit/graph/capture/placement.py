@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import fx, nn
 
-from sparsebit.graph.capture.mode import is_removable
+from sparsebit.graph.capture.modes import is_removable
 from sparsebit.graph.capture.module import ModeConstant
 
 

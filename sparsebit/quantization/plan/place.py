@@ -40,7 +40,7 @@ def make_plan(
         >>> import torch
         >>> from torch import nn
         >>> from sparsebit.config import load_qconfig
-        >>> from sparsebit.graph import capture
+        >>> from sparsebit.graph.capture import capture
         >>> gm = capture(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval(), torch.zeros(1, 3, 8, 8))
         >>> [tensor.name for tensor in make_plan(gm, load_qconfig("int8_onnxruntime")).tensors]
         ['0.weight', 'input_1', '_1']

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebit.config import load_qconfig
-from sparsebit.graph import capture
+from sparsebit.graph.capture import capture
 from sparsebit.graph.passes import SIMPLIFY, run_passes
 from sparsebit.quantization.plan import QuantPlan, make_plan
 from sparsebit.targets import TARGETS

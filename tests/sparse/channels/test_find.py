@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import GraphError
-from sparsebit.graph import CapturedModule, capture
+from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.channels import find_groups
 from tests.sparse.zoo import STRUCTURES

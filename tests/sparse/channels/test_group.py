@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sparsebit.errors import GraphError
-from sparsebit.graph import capture
+from sparsebit.graph.capture import capture
 from sparsebit.sparse.channels import Group, Slice, find_groups, mask_tensors
 
 

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from sparsebit.graph import CapturedModule, capture
+from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.sparse.channels import find_groups
 from sparsebit.sparse.shrink import make_plan, shrink_graph
 from tests.sparse.zoo import STRUCTURES

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebit.errors import GraphError
-from sparsebit.graph import capture
+from sparsebit.graph.capture import capture
 from sparsebit.sparse.channels import find_groups
 from sparsebit.sparse.shrink import make_plan, shrink_graph, shrink_module
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sparsebit.errors import GraphError
-from sparsebit.graph import capture
+from sparsebit.graph.capture import capture
 from sparsebit.sparse.channels import find_groups
 from sparsebit.sparse.shrink import ShrinkPlan, apply_plan, make_plan, shrink_graph, shrink_state_dict
 from tests.sparse.zoo import STRUCTURES

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.node import map_aggregate
 
-from sparsebit.graph import CapturedModule, capture
+from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.shrink import ShrinkPlan, make_plan, shrink_graph
 from tests.sparse.zoo.choose import choose

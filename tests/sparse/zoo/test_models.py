@@ -10,7 +10,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.analysis.cost import cost
-from sparsebit.graph import capture
+from sparsebit.graph.capture import capture
 from sparsebit.sparse.channels import find_groups
 from sparsebit.sparse.shrink import make_plan, shrink_graph, shrink_module
 from tests.sparse.zoo.checks import captured, error_against_original, shrunk

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture import capture
-from sparsebit.graph.capture.patching import announcing_capture
+from sparsebit.graph.capture.recording.patching import announcing_capture
 
 X = torch.randn(3, 4)
 

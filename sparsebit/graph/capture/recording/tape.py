@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.report import CaptureReport, Note
-from sparsebit.graph.capture.sizes import Expression, SizeFloat, SizeInt, plain_sizes
+from sparsebit.graph.capture.sizes.numbers import Expression, SizeFloat, SizeInt, plain_sizes
 from sparsebit.graph.capture.source import find_source
 from sparsebit.graph.effects import assign
 from sparsebit.graph.value import describe, tensors_in

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sparsebit.graph.capture.sizes import SizeFloat, SizeInt
+from sparsebit.graph.capture.sizes.numbers import SizeFloat, SizeInt
 
 
 def items_in(value: Any) -> Iterator[Any]:

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, fx, nn
 
 from sparsebit.errors import CaptureError
+from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
+from sparsebit.graph.capture.call.structure import Constant, Leaf, Tree, flatten
 from sparsebit.graph.capture.leaves import is_stochastic_leaf
-from sparsebit.graph.capture.mode import merge_modes
+from sparsebit.graph.capture.modes import merge_modes
 from sparsebit.graph.capture.module import CONTAINERS, CapturedModule, build_shell
 from sparsebit.graph.capture.normalize import canonical_call
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
 from sparsebit.graph.capture.report import CaptureReport
-from sparsebit.graph.capture.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.snapshot import overridden_modes, undisturbed
 from sparsebit.graph.capture.source import find_source, source_of_error
-from sparsebit.graph.capture.structure import Constant, Leaf, Tree, flatten
 from sparsebit.graph.passes.canonicalize_shape import canonicalize_shape
 
 

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsebit.graph.capture.arguments import tensors_in
 from sparsebit.graph.capture.normalize import functional_twin, is_tensor_method
+from sparsebit.graph.capture.recording.arguments import tensors_in
+from sparsebit.graph.capture.recording.tape import Tape
 from sparsebit.graph.capture.source import find_source
-from sparsebit.graph.capture.tape import Tape
 from sparsebit.graph.functional import overwrite, set_item
 
 _COMPARISONS = {

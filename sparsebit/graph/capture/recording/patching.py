@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sparsebit.graph.capture.leaves import LeafModules
-from sparsebit.graph.capture.recorder import Recorder
+from sparsebit.graph.capture.recording.recorder import Recorder
 from sparsebit.graph.functional import AutogradCall
 
 _lock = threading.RLock()  # the patches below are global: one recording at a time

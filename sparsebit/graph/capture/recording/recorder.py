@@ -16,16 +16,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparsebit.errors import CaptureError
-from sparsebit.graph.capture.arguments import items_in, tensors_in
+from sparsebit.graph.capture.call.structure import flatten, split_container
 from sparsebit.graph.capture.normalize import canonical_call, is_tensor_method, name_of
-from sparsebit.graph.capture.origins import Origins
+from sparsebit.graph.capture.recording.arguments import items_in, tensors_in
+from sparsebit.graph.capture.recording.origins import Origins
+from sparsebit.graph.capture.recording.tape import Tape
+from sparsebit.graph.capture.recording.writes import Writes, functional_call
 from sparsebit.graph.capture.report import CaptureReport, Note, NoteKind
-from sparsebit.graph.capture.size_names import SIZE_FUNCTIONS, CarryingMath
-from sparsebit.graph.capture.sizes import Expression, SizeInt, plain_sizes
+from sparsebit.graph.capture.sizes.numbers import Expression, SizeInt, plain_sizes
+from sparsebit.graph.capture.sizes.stand_ins import SIZE_FUNCTIONS, CarryingMath
 from sparsebit.graph.capture.source import find_source, is_foreign
-from sparsebit.graph.capture.structure import flatten, split_container
-from sparsebit.graph.capture.tape import Tape
-from sparsebit.graph.capture.writes import Writes, functional_call
 from sparsebit.graph.functional import check_branch
 from sparsebit.graph.value import describe
 

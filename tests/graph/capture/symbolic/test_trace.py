@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture import QTracer, capture
-from sparsebit.graph.capture.symbolic import required_inputs
+from sparsebit.graph.capture.symbolic.trace import required_inputs
 
 X = torch.randn(3, 4)
 

@@ -14,18 +14,23 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import CaptureError, SparsebitError
+from sparsebit.graph.capture.call.signature import CallSignature
+from sparsebit.graph.capture.call.structure import Branch, Tree, flatten, leaves_of
 from sparsebit.graph.capture.leaves import LeafModules
-from sparsebit.graph.capture.mode import differing_constants, merge_modes
-from sparsebit.graph.capture.patching import announcing_capture, recording
-from sparsebit.graph.capture.recorder import BelowRecorder, DataDependenceError, DataPolicy, Recorder
+from sparsebit.graph.capture.modes import differing_constants, merge_modes
+from sparsebit.graph.capture.recording.patching import announcing_capture, recording
+from sparsebit.graph.capture.recording.recorder import (
+    BelowRecorder,
+    DataDependenceError,
+    DataPolicy,
+    Recorder,
+)
+from sparsebit.graph.capture.recording.tape import StaleRead
 from sparsebit.graph.capture.report import CaptureReport, Note
-from sparsebit.graph.capture.signature import CallSignature
-from sparsebit.graph.capture.size_names import size_names
-from sparsebit.graph.capture.sizes import SizeFloat, SizeInt
+from sparsebit.graph.capture.sizes.numbers import SizeFloat, SizeInt
+from sparsebit.graph.capture.sizes.stand_ins import size_names
 from sparsebit.graph.capture.snapshot import undisturbed
 from sparsebit.graph.capture.source import source_of_error
-from sparsebit.graph.capture.structure import Branch, Tree, flatten, leaves_of
-from sparsebit.graph.capture.tape import StaleRead
 from sparsebit.graph.value import tensors_in
 
 _CHEAP = 5_000_000  # numbers computed in a run that is repeated without a thought

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from sparsebit.errors import CaptureError
-from sparsebit.graph.capture.structure import (
+from sparsebit.graph.capture.call.structure import (
     Branch,
     Constant,
     Leaf,

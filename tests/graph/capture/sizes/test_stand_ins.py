@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SpecializationWarning
 from sparsebit.graph.capture import capture
-from sparsebit.graph.capture.size_names import SIZE_FUNCTIONS, CarryingMath, size_names
-from sparsebit.graph.capture.sizes import Expression, SizeFloat, SizeInt, plain
-from tests.graph.capture.test_sizes import Listener, evaluate, look_up, size_of
+from sparsebit.graph.capture.sizes.numbers import Expression, SizeFloat, SizeInt, plain
+from sparsebit.graph.capture.sizes.stand_ins import SIZE_FUNCTIONS, CarryingMath, size_names
+from tests.graph.capture.sizes.test_numbers import Listener, evaluate, look_up, size_of
 
 SOURCE = """
 import math

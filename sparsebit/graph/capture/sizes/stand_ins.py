@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from sparsebit.graph.capture.sizes import SizeInt, Symbolic, combine, plain
+from sparsebit.graph.capture.sizes.numbers import SizeInt, Symbolic, combine, plain
 
 _NOT_OURS = {"torch", "builtins", "sparsebit", "numpy", "typing", "abc", "collections"}
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, fx
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from sparsebit.graph.capture.arguments import sizes_in
-from sparsebit.graph.capture.sizes import plain_sizes
+from sparsebit.graph.capture.recording.arguments import sizes_in
+from sparsebit.graph.capture.sizes.numbers import plain_sizes
 
 # Tensors made by these depend on the shape of their tensor argument, not on its numbers.
 _SHAPE_ONLY = {

@@ -10,7 +10,15 @@ from typing import Any
 import torch
 from torch.fx.graph import CodeGen
 
-from sparsebit.graph.capture.structure import Constant, Leaf, Tree, flatten, match_leaves, shift, unflatten
+from sparsebit.graph.capture.call.structure import (
+    Constant,
+    Leaf,
+    Tree,
+    flatten,
+    match_leaves,
+    shift,
+    unflatten,
+)
 
 
 def _is_literal(value: Any) -> bool:

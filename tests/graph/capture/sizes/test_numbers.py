@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sparsebit.graph.capture import capture
-from sparsebit.graph.capture.sizes import Expression, SizeFloat, SizeInt, combine, plain, plain_sizes
+from sparsebit.graph.capture.sizes.numbers import Expression, SizeFloat, SizeInt, combine, plain, plain_sizes
 
 
 class Listener:

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture import CapturedModule, capture
-from sparsebit.graph.capture.signature import CallSignature, CapturedCodeGen
+from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
 
 X, Y = torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])
 

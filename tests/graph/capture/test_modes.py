@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from sparsebit.errors import CaptureError, SpecializationWarning
 from sparsebit.graph.capture import CapturedModule, ModeConstant, capture
-from sparsebit.graph.capture.mode import differing_constants, is_removable, merge_modes
+from sparsebit.graph.capture.modes import differing_constants, is_removable, merge_modes
 from sparsebit.graph.functional import check_branch
 
 X = torch.randn(3, 4)

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import nn
 
+from sparsebit.graph.capture.call.signature import CapturedCodeGen
 from sparsebit.graph.capture.leaves import find_leaves, is_stochastic_leaf, without_hooks
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
-from sparsebit.graph.capture.recorder import DataPolicy
+from sparsebit.graph.capture.recording.recorder import DataPolicy
+from sparsebit.graph.capture.recording.runs import Runs, Trace
 from sparsebit.graph.capture.report import CaptureReport, Note
-from sparsebit.graph.capture.runs import Runs, Trace
-from sparsebit.graph.capture.signature import CapturedCodeGen
 from sparsebit.graph.capture.snapshot import overridden_modes
 
 

@@ -15,15 +15,15 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 
 from sparsebit.errors import CaptureError
+from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
+from sparsebit.graph.capture.call.structure import Tree, flatten, leaves_of, shift
 from sparsebit.graph.capture.leaves import is_torch_leaf
-from sparsebit.graph.capture.mode import merge_modes
+from sparsebit.graph.capture.modes import merge_modes
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
 from sparsebit.graph.capture.normalize import canonical_aten
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
 from sparsebit.graph.capture.report import CaptureReport, Note
-from sparsebit.graph.capture.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.source import source_of_error
-from sparsebit.graph.capture.structure import Tree, flatten, leaves_of, shift
 from sparsebit.graph.value import TensorInfo, describe
 
 _ONE_MODE = "an exported program holds the mode it was exported in; capture the module itself to have both"

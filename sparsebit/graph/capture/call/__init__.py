@@ -1,0 +1,1 @@
+"""How a captured graph is called: the model's own signature around flat tensors."""

@@ -1,0 +1,1 @@
+"""Run the model on example inputs and write down what it did."""

@@ -1,0 +1,1 @@
+"""Sizes of tensors as numbers that remember where they came from."""

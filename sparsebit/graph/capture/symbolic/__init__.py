@@ -1,0 +1,1 @@
+"""Trace a model without running it."""
