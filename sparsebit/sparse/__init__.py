@@ -2,7 +2,7 @@
 
 from sparsebit.config import SConfig
 from sparsebit.sparse.channels import ChannelGroups, find_groups
-from sparsebit.sparse.holding import hold, hold_zeros, release
+from sparsebit.sparse.masking.holding import hold, hold_zeros, release
 from sparsebit.sparse.report import SparseReport
 from sparsebit.sparse.shrink import ShrinkPlan, make_plan, shrink_graph, shrink_state_dict
 from sparsebit.sparse.sparse_config import parse_sconfig

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from sparsebit.above import in_notebook
-from sparsebit.sparse.budget import Reached
-from sparsebit.sparse.pruner import ReportRow
+from sparsebit.sparse.choose.budget import Reached
+from sparsebit.sparse.choose.pruner import ReportRow
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,25 +16,25 @@ from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.digest import graph_digest
 from sparsebit.graph.ops import op_name
-from sparsebit.sparse.batch import DataError, Loss, fit
-from sparsebit.sparse.channel_pruner import ChannelPruner
 from sparsebit.sparse.channels import ChannelGroups
-from sparsebit.sparse.compact import Call, CompactCall, compact_where_needed
-from sparsebit.sparse.evidence import Evidence, gather
+from sparsebit.sparse.choose.channel_pruner import ChannelPruner
+from sparsebit.sparse.choose.pruner import Latency, Pruner
+from sparsebit.sparse.choose.runtime_clock import RuntimeClock
+from sparsebit.sparse.choose.weight_pruner import WeightPruner
+from sparsebit.sparse.evidence.batch import DataError, Loss, fit
+from sparsebit.sparse.evidence.gather import Evidence, gather
 from sparsebit.sparse.guess_inputs import guess_inputs
-from sparsebit.sparse.holding import hold, release
 from sparsebit.sparse.layer_sparser import LayerSparser, attach, detach
 from sparsebit.sparse.layers import find_layers, require_finite, tensors_of
-from sparsebit.sparse.mask_store import MaskStore
+from sparsebit.sparse.masking.compact import Call, CompactCall, compact_where_needed
+from sparsebit.sparse.masking.holding import hold, release
+from sparsebit.sparse.masking.mask_store import MaskStore
 from sparsebit.sparse.origin import Form, Origin, describe_example
-from sparsebit.sparse.pruner import Latency, Pruner
 from sparsebit.sparse.report import SparseReport
-from sparsebit.sparse.runtime_clock import RuntimeClock
 from sparsebit.sparse.schedule import make_schedule
 from sparsebit.sparse.shrink import ShrinkPlan, make_plan, shrink_graph, shrink_module
 from sparsebit.sparse.sparse_config import parse_sconfig
 from sparsebit.sparse.sparsers import ACTIVATIONS
-from sparsebit.sparse.weight_pruner import WeightPruner
 
 _FROM_TRAINING = frozenset({"gradient", "gradient_square"})
 

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from sparsebit.sparse.pruner import ReportRow
+from sparsebit.sparse.choose.pruner import ReportRow
 from sparsebit.sparse.report import SparseReport
 
 REPORT = SparseReport(

@@ -15,7 +15,7 @@ from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.graph.capture import capture
 from sparsebit.graph.ops import bind
 from sparsebit.sparse import SPARSERS, SparseModel
-from sparsebit.sparse.batch import DataError
+from sparsebit.sparse.evidence.batch import DataError
 from tests.sparse.nets import images, labels, perceptron, residual
 
 BATCHES = [(images(), labels()), (images(2), labels(2))]

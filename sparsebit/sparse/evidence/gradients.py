@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.sparse.batch import Batch, DataError, Loss
+from sparsebit.sparse.evidence.batch import Batch, DataError, Loss
 from sparsebit.sparse.sparsers import Need
 
 Totals = dict[Need, dict[str, Tensor]]

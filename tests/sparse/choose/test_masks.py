@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparsebit.sparse.masks import (
+from sparsebit.sparse.choose.masks import (
     Blocks,
     ScoreError,
     count_removed,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.progress import progress
-from sparsebit.sparse.masks import count_removed, without_nan
+from sparsebit.sparse.choose.masks import count_removed, without_nan
 
 Rungs = dict[str, int]  # of every ladder, by name
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from sparsebit.graph.capture import CapturedModule
-from sparsebit.sparse.batch import fit
 from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.channels.labels import Labels
-from sparsebit.sparse.evidence import evaluating
+from sparsebit.sparse.evidence.batch import fit
+from sparsebit.sparse.evidence.gather import evaluating
 from sparsebit.sparse.layer_sparser import detach
 from sparsebit.sparse.shrink import ShrinkPlan, shrink_graph
 from sparsebit.sparse.shrink.alive import Alive

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 from sparsebit.graph import CapturedModule
 from sparsebit.sparse import SparseModel
-from sparsebit.sparse.evidence import gather
+from sparsebit.sparse.evidence.gather import gather
 from sparsebit.sparse.layers import find_layers
 from tests.sparse.nets import images, residual
 from tests.sparse.zoo import STRUCTURES

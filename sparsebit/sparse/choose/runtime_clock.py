@@ -12,7 +12,7 @@ from torch import nn
 
 from sparsebit.above import call_above
 from sparsebit.errors import SparsebitError
-from sparsebit.sparse.batch import move
+from sparsebit.sparse.evidence.batch import move
 
 TURNS = 15
 SHORTEST = 0.005  # seconds of one turn: a shorter call is repeated

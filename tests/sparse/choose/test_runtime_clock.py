@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.sparse import SparseModel
-from sparsebit.sparse import runtime_clock as place
-from sparsebit.sparse.runtime_clock import RuntimeClock
+from sparsebit.sparse.choose import runtime_clock as place
+from sparsebit.sparse.choose.runtime_clock import RuntimeClock
 from tests.sparse.nets import residual
 
 LATENCY = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, "TARGET": "latency"}}

@@ -12,9 +12,9 @@ from torch.fx import GraphModule
 
 from sparsebit.errors import CaptureError
 from sparsebit.progress import progress
-from sparsebit.sparse.activations import Activations, Compact
-from sparsebit.sparse.batch import Batch, DataError, Loss
-from sparsebit.sparse.gradients import Gradients, Totals
+from sparsebit.sparse.evidence.activations import Activations, Compact
+from sparsebit.sparse.evidence.batch import Batch, DataError, Loss
+from sparsebit.sparse.evidence.gradients import Gradients, Totals
 from sparsebit.sparse.layers import WeightedLayer
 from sparsebit.sparse.sparsers import ACTIVATIONS, GRADIENTS, Need
 

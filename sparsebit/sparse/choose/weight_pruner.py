@@ -10,13 +10,19 @@ import torch
 from torch import Tensor
 
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.sparse.budget import normalize
-from sparsebit.sparse.evidence import Evidence
+from sparsebit.sparse.choose.budget import normalize
+from sparsebit.sparse.choose.masks import (
+    Blocks,
+    count_removed,
+    keep_highest,
+    keep_highest_together,
+    keep_n_of_m,
+)
+from sparsebit.sparse.choose.pruner import Latency, Pruner, ReportRow
+from sparsebit.sparse.choose.scores import score_blocks, score_weights
+from sparsebit.sparse.evidence.gather import Evidence
 from sparsebit.sparse.layers import WeightedLayer, makes_outputs
-from sparsebit.sparse.masks import Blocks, count_removed, keep_highest, keep_highest_together, keep_n_of_m
-from sparsebit.sparse.pruner import Latency, Pruner, ReportRow
 from sparsebit.sparse.schedule import Schedule
-from sparsebit.sparse.scores import score_blocks, score_weights
 
 
 class WeightPruner(Pruner):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsebit.sparse import holding
-from sparsebit.sparse.holding import MaskError, apply_masks, hold, hold_zeros, mask_of, release
+from sparsebit.sparse.masking import holding
+from sparsebit.sparse.masking.holding import MaskError, apply_masks, hold, hold_zeros, mask_of, release
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sparsebit.graph.capture import CapturedModule, capture
-from sparsebit.sparse.batch import Batch, DataError
-from sparsebit.sparse.evidence import gather
+from sparsebit.sparse.evidence.batch import Batch, DataError
+from sparsebit.sparse.evidence.gather import gather
 from sparsebit.sparse.layers import find_layers
 from tests.sparse.nets import images, labels, perceptron, residual
 

@@ -11,15 +11,15 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.run import Runner
-from sparsebit.sparse.batch import Batch
-from sparsebit.sparse.gradients import Totals, wide
+from sparsebit.sparse.evidence.batch import Batch
+from sparsebit.sparse.evidence.gradients import Totals, wide
 from sparsebit.sparse.layers import WeightedLayer, activation_behind
 from sparsebit.sparse.sparsers import Need
 from sparsebit.sparse.sparsers.hrank import map_ranks
 
 
 class Compact(Protocol):
-    """A pruned model at its smaller size, as ``sparsebit.sparse.compact`` makes it."""
+    """A pruned model at its smaller size, as ``sparsebit.sparse.masking.compact`` makes it."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the whole model would be called; gradients reach its parameters."""

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from sparsebit.sparse.channels.group import Group, Slice
-from sparsebit.sparse.masks import Blocks
-from sparsebit.sparse.scores import score_blocks, score_group, score_weights
+from sparsebit.sparse.choose.masks import Blocks
+from sparsebit.sparse.choose.scores import score_blocks, score_group, score_weights
 from sparsebit.sparse.sparsers import make_sparser
 
 TENSORS = {

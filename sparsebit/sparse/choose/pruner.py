@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sparsebit.config.sconfig import SConfig
 from sparsebit.graph.capture import CapturedModule
-from sparsebit.sparse.evidence import Evidence
+from sparsebit.sparse.evidence.gather import Evidence
 from sparsebit.sparse.layer_sparser import LayerSparser
 from sparsebit.sparse.layers import WeightedLayer
 from sparsebit.sparse.schedule import Schedule

@@ -13,8 +13,8 @@ from sparsebit.analysis.cost import cost
 from sparsebit.errors import GraphError, SparsebitError
 from sparsebit.graph import CapturedModule
 from sparsebit.sparse import SparseModel
-from sparsebit.sparse.batch import DataError
-from sparsebit.sparse.masks import ScoreError, without_nan
+from sparsebit.sparse.choose.masks import ScoreError, without_nan
+from sparsebit.sparse.evidence.batch import DataError
 from tests.sparse.nets import images, residual
 from tests.sparse.zoo import STRUCTURES
 

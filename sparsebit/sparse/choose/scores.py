@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from sparsebit.sparse.channels.group import Group, Slice
-from sparsebit.sparse.evidence import Evidence
-from sparsebit.sparse.masks import Blocks
+from sparsebit.sparse.choose.masks import Blocks
+from sparsebit.sparse.evidence.gather import Evidence
 from sparsebit.sparse.sparsers import Rows, Sparser
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.ops import bind, op_name
-from sparsebit.sparse.budget import (
+from sparsebit.sparse.channels import ChannelGroups, Group, find_groups, mask_tensors
+from sparsebit.sparse.choose.budget import (
     Ladder,
     Reached,
     Rungs,
@@ -24,14 +25,13 @@ from sparsebit.sparse.budget import (
     steps_by_part,
     steps_by_price,
 )
-from sparsebit.sparse.channels import ChannelGroups, Group, find_groups, mask_tensors
-from sparsebit.sparse.cost import ChoiceCost
-from sparsebit.sparse.evidence import Evidence
+from sparsebit.sparse.choose.cost import ChoiceCost
+from sparsebit.sparse.choose.pruner import Latency, Pruner, ReportRow
+from sparsebit.sparse.choose.scores import score_group
+from sparsebit.sparse.evidence.gather import Evidence
 from sparsebit.sparse.layer_sparser import LayerSparser
 from sparsebit.sparse.layers import tensors_of
-from sparsebit.sparse.pruner import Latency, Pruner, ReportRow
 from sparsebit.sparse.schedule import Schedule
-from sparsebit.sparse.scores import score_group
 from sparsebit.sparse.shrink import make_plan, shrink_graph
 from sparsebit.sparse.sparsers import Sparser
 

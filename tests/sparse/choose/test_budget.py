@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparsebit.sparse.budget import (
+from sparsebit.sparse.choose.budget import (
     Ladder,
     choose_by_layer,
     choose_for_cost,

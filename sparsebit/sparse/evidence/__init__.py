@@ -1,0 +1,1 @@
+"""What criteria need beside the weights, measured on data."""

@@ -1,0 +1,1 @@
+"""Pruned weights held at zero while training goes on."""
