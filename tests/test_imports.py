@@ -18,7 +18,7 @@ PACKAGE = "sparsebit"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "registry", "progress", "storage", "above"),
     ("config",),
-    ("graph",),
+    ("graph", "batches"),
     ("targets", "kernels", "runtime"),
     ("quantization", "sparse"),
     ("llm", "export", "analysis"),

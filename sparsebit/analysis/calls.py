@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsebit.batches import as_call, to_device
 from sparsebit.errors import SparsebitError
 from sparsebit.progress import length, progress
 from sparsebit.quantization import Quantizer, QuantModel
-from sparsebit.quantization.batches import as_call, to_device
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
-from sparsebit.quantization.qat import BatchNormMode, follow
+from sparsebit.quantization.training.qat import BatchNormMode, follow
 from sparsebit.sparse import SparseModel
 
 T = TypeVar("T", bound=nn.Module)

@@ -1,8 +1,8 @@
 """Quantization: a plan for the graph, quantizers on its edges, one streaming pass to calibrate them."""
 
+from sparsebit.quantization.modules.qmodules import QuantOpr, register_qmodule
 from sparsebit.quantization.observers import OBSERVERS, register_observer
 from sparsebit.quantization.plan import QuantPlan, make_plan
-from sparsebit.quantization.qmodules import QuantOpr, register_qmodule
 from sparsebit.quantization.quant_config import parse_qconfig
 from sparsebit.quantization.quant_model import QuantModel
 from sparsebit.quantization.quantizers import QUANTIZERS, Quantizer, register_quantizer

@@ -16,14 +16,14 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from sparsebit.batches import to_device
 from sparsebit.errors import GraphError
 from sparsebit.graph.digest import graph_digest
 from sparsebit.quantization.algorithms.edits import restore_edits
-from sparsebit.quantization.batches import to_device
-from sparsebit.quantization.bn_tuning import fold_quantized
+from sparsebit.quantization.batch_norm.tune import fold_quantized
 from sparsebit.quantization.plan import QuantPlan
-from sparsebit.quantization.qat import Distillation
 from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.training.qat import Distillation
 from sparsebit.storage import ArtifactError, read_folder, unshared, write_folder
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops import bind
 from sparsebit.graph.run import flatten_call, last_uses
-from sparsebit.quantization.leaves import evaluating
+from sparsebit.quantization.modules.leaves import evaluating
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.targets.moving import only_moves
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebit.above import call_above, in_notebook
+from sparsebit.batches import Call, as_call, as_fed, crop_like, to_device
 from sparsebit.config import QConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
@@ -24,22 +25,25 @@ from sparsebit.graph.show import mermaid
 from sparsebit.progress import length, progress
 from sparsebit.quantization.algorithms import AdaRoundLayers, Algorithm, Job, Stage, make_algorithms
 from sparsebit.quantization.algorithms.reconstruction import Reconstruction
-from sparsebit.quantization.batches import Call, as_call, as_fed, crop_like, to_device
-from sparsebit.quantization.bn_tuning import (
+from sparsebit.quantization.batch_norm.tune import (
     fold_quantized,
     has_batch_norm,
     statistics_of,
     tune_batch_norm,
     without_scale,
 )
-from sparsebit.quantization.calibrate import Calibration
+from sparsebit.quantization.calibration.round import Calibration
 from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
 from sparsebit.quantization.compare import Checker, operator_errors
-from sparsebit.quantization.insert import build_own_quantizers, insert_quantizers, replace_registered
-from sparsebit.quantization.leaves import evaluating, own_leaves, own_memory
+from sparsebit.quantization.modules.insert import build_own_quantizers, insert_quantizers, replace_registered
+from sparsebit.quantization.modules.leaves import evaluating, own_leaves, own_memory
+from sparsebit.quantization.modules.qmodules import switch
+from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.plan import QuantPlan, make_plan
 from sparsebit.quantization.plan.layers import Layers
-from sparsebit.quantization.qat import (
+from sparsebit.quantization.quant_config import parse_qconfig
+from sparsebit.quantization.quantizers import AdaRound, Quantizer
+from sparsebit.quantization.training.qat import (
     BatchNormMode,
     Distillation,
     batch_norms,
@@ -47,10 +51,6 @@ from sparsebit.quantization.qat import (
     leave_unused,
     parameter_groups,
 )
-from sparsebit.quantization.qmodules import switch
-from sparsebit.quantization.quant_config import parse_qconfig
-from sparsebit.quantization.quantizers import AdaRound, Quantizer
-from sparsebit.quantization.view import QuantGraph
 from sparsebit.targets import TARGETS
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from sparsebit.analysis.accuracy import first_tensor, has_labels, split, top1
+from sparsebit.batches import as_call, to_device
 from sparsebit.errors import SparsebitError
-from sparsebit.quantization.batches import as_call, to_device
 
 Metric = Callable[[nn.Module], float]
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sparsebit.quantization.batches import as_call, to_device
+from sparsebit.batches import as_call, to_device
 
 
 def as_calls(

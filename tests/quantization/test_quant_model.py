@@ -493,7 +493,7 @@ def test_data_is_still_blamed_where_it_is_the_data() -> None:
 
 @pytest.mark.parametrize("state", ["fresh", "measuring", "calibrated", "recovered"])
 def test_a_copy_is_a_model_of_its_own(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparsebit.quantization.stored.MOST_IN_MEMORY", 0)
+    monkeypatch.setattr("sparsebit.quantization.calibration.spill_list.MOST_IN_MEMORY", 0)
     steps = ["equalization", {"brecq": {"steps": 2}}] if state == "recovered" else []
     qmodel = QuantModel(residual(), config(SCHEDULE={"FUSE_BN": True, "RECOVERY": steps}), images())
     if state == "measuring":

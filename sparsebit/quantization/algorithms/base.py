@@ -12,10 +12,10 @@ from torch import Tensor
 
 from sparsebit.config.recovery import register_step
 from sparsebit.errors import ConfigError
+from sparsebit.quantization.calibration.spill_list import SpillList
+from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quantizers import Quantizer
-from sparsebit.quantization.stored import Stored
-from sparsebit.quantization.view import QuantGraph
 from sparsebit.registry import Registry
 
 Kind = TypeVar("Kind", bound="type[Algorithm]")
@@ -36,7 +36,7 @@ class Job:
     gm: QuantGraph
     plan: QuantPlan
     quantizers: Mapping[str, Quantizer]
-    inputs: Stored
+    inputs: SpillList
     folder: Path | None = None
     batch_norms: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     shown: bool | None = None

@@ -20,10 +20,10 @@ from sparsebit.graph.passes import fold_batch_norm, remove_dead_nodes
 from sparsebit.graph.passes.why_not_fold import tensor_of
 from sparsebit.quantization.algorithms.layers import put_parameter
 from sparsebit.quantization.granularity import spread, to_rows
-from sparsebit.quantization.leaves import evaluating
+from sparsebit.quantization.modules.leaves import evaluating
+from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
 from sparsebit.quantization.quantizers.uniform import Uniform
-from sparsebit.quantization.view import QuantGraph
 
 if TYPE_CHECKING:
     from sparsebit.quantization.quant_model import QuantModel

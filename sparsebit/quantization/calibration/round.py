@@ -15,9 +15,9 @@ from torch.fx import GraphModule, Node
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.run import Runner, RunState
 from sparsebit.progress import progress
+from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.observers import CalibrationError
 from sparsebit.quantization.quantizers import Quantizer
-from sparsebit.quantization.stored import Stored
 
 
 class Calibration:
@@ -30,7 +30,7 @@ class Calibration:
 
     def __init__(self, gm: GraphModule, quantizers: Mapping[str, Quantizer]) -> None:
         self.gm, self.quantizers = gm, quantizers
-        self.inputs = Stored(copies=True)  # the caller may fill the same tensors again for the next batch
+        self.inputs = SpillList(copies=True)  # the caller may fill the same tensors again for the next batch
         for quantizer in quantizers.values():
             quantizer.reset()
             quantizer.observing = quantizer.side == "A" and not quantizer.fake_fused
@@ -94,7 +94,7 @@ class Calibration:
         for name, quantizer in self._active("W"):
             quantizer.observe_whole(weights[name])
             quantizer.use_quant = w_quant
-        runner, states = Runner(self.gm), Stored()
+        runner, states = Runner(self.gm), SpillList()
         stops = self._stops()
         try:
             with torch.no_grad():
@@ -112,7 +112,7 @@ class Calibration:
             if not quantizer.calibrated:  # inside an operator of the user's own
                 quantizer.finish()
 
-    def _advance(self, runner: Runner, states: Stored, index: int, stop: Node) -> RunState:
+    def _advance(self, runner: Runner, states: SpillList, index: int, stop: Node) -> RunState:
         """The state of one batch just before a quantizer."""
         before = stop.prev
         if index == len(states):

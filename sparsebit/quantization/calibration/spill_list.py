@@ -17,14 +17,14 @@ from torch import Tensor
 MOST_IN_MEMORY = 16 * 2**20
 
 
-class Stored:
+class SpillList:
     """A list of nested values, most of whose tensors may lie in a temporary folder.
 
     Values come back as equal ones on the device they were on, each time anew; nothing is ever unpickled. The folder
     goes with the object. With ``copies`` those in memory are copied too, so that whoever gave them may write over them.
 
     Example:
-        >>> stored = Stored(limit=0)
+        >>> stored = SpillList(limit=0)
         >>> stored.append({"x": torch.ones(2), "n": 3})
         >>> stored[0]
         {'x': tensor([1., 1.]), 'n': 3}
@@ -43,9 +43,9 @@ class Stored:
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Stored:
+    def __deepcopy__(self, memo: dict[int, Any]) -> SpillList:
         """Another one with the same values, in a folder of its own."""
-        twin = Stored(self._limit, copies=True)
+        twin = SpillList(self._limit, copies=True)
         for value in self:
             twin.append(value)
         return twin

@@ -10,7 +10,7 @@ from sparsebit.config import load_qconfig
 from sparsebit.errors import GraphError, RegistryError
 from sparsebit.graph.capture import capture
 from sparsebit.quantization import QuantModel, make_plan
-from sparsebit.quantization.insert import insert_quantizers, make_quantizer
+from sparsebit.quantization.modules.insert import insert_quantizers, make_quantizer
 from tests.quantization.nets import config, images, quantized, residual
 
 

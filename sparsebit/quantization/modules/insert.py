@@ -11,9 +11,9 @@ from sparsebit.graph.ops import op_name
 from sparsebit.graph.ops.spec import nodes_in
 from sparsebit.graph.passes.edit import set_module
 from sparsebit.quantization.granularity import Rows
+from sparsebit.quantization.modules.qmodules import QuantOpr, quantized_leaf, registered_for, show_inputs
 from sparsebit.quantization.plan import PlannedTensor, QuantPlan
 from sparsebit.quantization.plan.layers import Layers
-from sparsebit.quantization.qmodules import QuantOpr, quantized_leaf, registered_for, show_inputs
 from sparsebit.quantization.quantizers import QUANTIZERS, Quantizer
 
 HOME = "quantizers"  # the part of the graph module that holds those of activations

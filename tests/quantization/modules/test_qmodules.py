@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from sparsebit.errors import RegistryError, SparsebitError
 from sparsebit.quantization import QuantModel, QuantOpr, register_qmodule
-from sparsebit.quantization.qmodules import QMODULES, WITH_WEIGHT, quantized_leaf, unregister_qmodule
+from sparsebit.quantization.modules.qmodules import QMODULES, WITH_WEIGHT, quantized_leaf, unregister_qmodule
 from tests.quantization.nets import CONFIGS, config, images, quantized, residual
 
 LEAVES: dict[str, tuple[nn.Module, Tensor]] = {

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QUANTIZERS, QuantModel
-from sparsebit.quantization.qat import Distillation, parameter_groups
 from sparsebit.quantization.quantizers import PACT
+from sparsebit.quantization.training.qat import Distillation, parameter_groups
 from tests.quantization.nets import config, images, residual
 
 CLIPPING = ("alpha", "zero_point")  # only values beyond the grid move these

@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.utils._pytree as pytree
 
-from sparsebit.quantization.stored import Stored
+from sparsebit.quantization.calibration.spill_list import SpillList
 
 
 @pytest.mark.parametrize("limit", [0, 100, 2**20])
 def test_values_come_back_equal_wherever_they_lie(limit: int) -> None:
-    stored, base = Stored(limit=limit), torch.arange(12.0)
+    stored, base = SpillList(limit=limit), torch.arange(12.0)
     values = [
         {"x": base[:4], "same": base[:4], "view": base.view(3, 4).t(), "n": 3, "none": None},
         (torch.ones(2, dtype=torch.bool), [torch.tensor(1), "text"]),
@@ -33,12 +33,12 @@ def test_values_come_back_equal_wherever_they_lie(limit: int) -> None:
     assert torch.equal(stored[1], torch.full((3,), 7.0))
 
 
-def files(stored: Stored) -> list[Path]:
+def files(stored: SpillList) -> list[Path]:
     return sorted(stored._folder.iterdir()) if stored._folder is not None else []
 
 
 def test_memory_stays_bounded_and_the_rest_is_on_disk() -> None:
-    stored = Stored(limit=1000)
+    stored = SpillList(limit=1000)
     for index in range(20):
         stored.append(torch.full((100,), float(index)))
     kept = sum(
@@ -54,7 +54,7 @@ def test_memory_stays_bounded_and_the_rest_is_on_disk() -> None:
 
 
 def test_the_folder_goes_with_the_object() -> None:
-    stored = Stored(limit=0)
+    stored = SpillList(limit=0)
     stored.append(torch.ones(3))
     folder = files(stored)[0].parent
     del stored
@@ -63,7 +63,7 @@ def test_the_folder_goes_with_the_object() -> None:
 
 def test_copies_do_not_follow_what_they_were_made_from() -> None:
     for limit in (0, 1000):
-        x, stored = torch.ones(2), Stored(limit=limit, copies=True)
+        x, stored = torch.ones(2), SpillList(limit=limit, copies=True)
         stored.append(x)
         x.zero_()
         assert torch.equal(stored[0], torch.ones(2))

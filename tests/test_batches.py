@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from sparsebit.batches import as_call, as_fed, crop_like, to_device
 from sparsebit.errors import SparsebitError
-from sparsebit.quantization.batches import as_call, as_fed, crop_like, to_device
 
 X, Y = torch.zeros(1), torch.ones(1)
 

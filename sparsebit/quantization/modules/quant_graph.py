@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.ops import bind
-from sparsebit.quantization.qmodules import Reader
+from sparsebit.quantization.modules.qmodules import Reader
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.targets.moving import only_moves
 

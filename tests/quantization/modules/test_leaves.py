@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sparsebit.graph.capture import capture
 from sparsebit.graph.passes.edit import copy_module
-from sparsebit.quantization.leaves import evaluating, own_leaves
+from sparsebit.quantization.modules.leaves import evaluating, own_leaves
 from tests.quantization.nets import images, residual
 from tests.zoo import ZOO
 

@@ -12,14 +12,14 @@ import torch
 import torch.distributed
 import torch.nn.functional as F
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CASES = {"uniform": "update", "lsq": "freeze", "lsq+": "freeze", "pact": "freeze", "dorefa": "update"}
 
 
 def work(folder: str) -> None:
     """What one process does; started by torchrun."""
     from tests.quantization.nets import images
-    from tests.quantization.test_qat import LABELS, training
+    from tests.quantization.training.test_qat import LABELS, training
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")

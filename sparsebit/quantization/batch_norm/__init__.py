@@ -1,0 +1,1 @@
+"""Batch norm in a quantized graph: re-estimated, and folded."""

@@ -1,0 +1,1 @@
+"""One round of calibration, and the list that keeps its inputs."""

@@ -1,0 +1,1 @@
+"""What quantization-aware training needs beside ordinary training."""
