@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Outcome:
     """Print it, or write it."""
     from sparsebit.config import preset_text
-    from sparsebit.config.schema import schema_text
-    from sparsebit.config.sconfig_schema import sconfig_schema_text
+    from sparsebit.config.pruning.schema import sconfig_schema_text
+    from sparsebit.config.quantization.schema import schema_text
 
     texts = dict(zip(SCHEMAS, (schema_text, sconfig_schema_text), strict=True))
     is_schema = arguments.what in texts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.fx import GraphModule
 
-from sparsebit.config.sconfig import LayerSpec
+from sparsebit.config.pruning.sconfig import LayerSpec
 from sparsebit.errors import SparsebitError
 from sparsebit.sparse.layers import WeightedLayer
 

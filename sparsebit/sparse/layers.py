@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from sparsebit.config.match import Layer
+from sparsebit.config.engine.match import Layer
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops import OpCall, bind
 from sparsebit.graph.ops.spec import fetch_tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sparsebit.config.sconfig_sections import ScheduleSection
+from sparsebit.config.pruning.sections import ScheduleSection
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sparsebit.config.names import RULES, names_for
-from sparsebit.config.tensor_spec import Side
+from sparsebit.config.quantization.names import RULES, names_for
+from sparsebit.config.quantization.tensor_spec import Side
 
 WORDS = st.sampled_from(
     [

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sparsebit.config.load import load_qconfig
-from sparsebit.config.names import OBSERVER_RULES, RULES
-from sparsebit.config.nested import leaves
-from sparsebit.config.presets import preset_names
-from sparsebit.config.yaml_file import read_yaml
+from sparsebit.config.engine.nested import leaves
+from sparsebit.config.engine.yaml_file import read_yaml
+from sparsebit.config.quantization.load import load_qconfig
+from sparsebit.config.quantization.names import OBSERVER_RULES, RULES
+from sparsebit.config.quantization.presets import preset_names
 from tests.config.strategies import plain_config
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "configure.md"

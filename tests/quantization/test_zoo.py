@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx import Node
 
-from sparsebit.config.presets import preset_names
+from sparsebit.config.quantization.presets import preset_names
 from sparsebit.errors import SpecializationWarning
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.value import TensorInfo

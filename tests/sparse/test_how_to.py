@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sparsebit.config.nested import leaves
-from sparsebit.config.sconfig import load_sconfig
-from sparsebit.config.yaml_file import read_yaml
+from sparsebit.config.engine.nested import leaves
+from sparsebit.config.engine.yaml_file import read_yaml
+from sparsebit.config.pruning.sconfig import load_sconfig
 from sparsebit.sparse.sparsers import SPARSERS
 from sparsebit.sparse.sparsers.base import Need
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsebit.config.sconfig import load_sconfig
+from sparsebit.config.pruning.sconfig import load_sconfig
 from sparsebit.sparse.schedule import Schedule, make_schedule
 
 SCHEDULES = st.builds(

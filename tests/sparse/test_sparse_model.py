@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sparsebit.config.sconfig_names import SPARSER_RULES
+from sparsebit.config.pruning.criteria import SPARSER_RULES
 from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.graph.capture import capture
 from sparsebit.graph.ops import bind

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor
 
-from sparsebit.config.recovery import register_step
+from sparsebit.config.quantization.recovery import register_step
 from sparsebit.errors import ConfigError
 from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.modules.quant_graph import QuantGraph

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast, 
 import torch
 from torch import Tensor
 
-from sparsebit.config.names import (
+from sparsebit.config.quantization.names import (
     BOTH_STATIC,
     OBSERVER_RULES,
     STATIC_A,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from sparsebit.config.sconfig import SConfig
+from sparsebit.config.pruning.sconfig import SConfig
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.sparse.evidence.gather import Evidence
 from sparsebit.sparse.layer_sparser import LayerSparser

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, TypeVar
 
 from torch import Tensor
 
-from sparsebit.config.sconfig_names import TYPES, SparserRule, SparsityType, register_sparser_name
+from sparsebit.config.pruning.criteria import TYPES, SparserRule, SparsityType, register_sparser_name
 from sparsebit.errors import RegistryError
 from sparsebit.registry import Registry
 from sparsebit.sparse.channels.group import Role

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparsebit.config import recovery
+from sparsebit.config.quantization import recovery
 from sparsebit.errors import ConfigError, RegistryError
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms import (

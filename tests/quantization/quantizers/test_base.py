@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.config.names import QUANTIZER_RULES
-from sparsebit.config.tensor_spec import NumberFormat
+from sparsebit.config.quantization.names import QUANTIZER_RULES
+from sparsebit.config.quantization.tensor_spec import NumberFormat
 from sparsebit.errors import ConfigError, RegistryError, SparsebitError
 from sparsebit.quantization import QUANTIZERS, Quantizer, QuantModel, register_quantizer
 from sparsebit.quantization.granularity import Rows, row_blocks

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparsebit.config.sconfig_names import SPARSER_RULES
+from sparsebit.config.pruning.criteria import SPARSER_RULES
 from sparsebit.errors import RegistryError
 from sparsebit.sparse.sparsers import (
     ACTIVATIONS,

@@ -1,0 +1,1 @@
+"""What every kind of config is read, checked and described with."""

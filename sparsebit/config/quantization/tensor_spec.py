@@ -1,0 +1,134 @@
+"""What was asked for one tensor, after every default, preset and rule was applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from sparsebit.errors import ConfigError
+
+Side = Literal["W", "A"]
+NumberFormat = Literal["int", "fp8_e4m3", "fp8_e5m2"]
+Granularity = Literal["tensor", "channel", "group", "token"]
+Layout = Literal["NCHW", "NLC"]
+Scheme = Literal[
+    "per-tensor-symmetric",
+    "per-tensor-affine",
+    "per-channel-symmetric",
+    "per-channel-affine",
+    "per-group-symmetric",
+    "per-group-affine",
+    "per-token-symmetric",
+    "per-token-affine",
+]
+Scalar = bool | int | float | str
+
+SIDES: tuple[Side, ...] = get_args(Side)
+SIDE_WORD: Mapping[Side, str] = {"W": "weights", "A": "activations"}
+SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
+LOWEST_BITS, HIGHEST_BITS = 2, 16
+
+
+class Options(Mapping[str, Scalar]):
+    """Settings of one plug-in by name: a mapping that cannot change, so that what holds it can be hashed.
+
+    Example:
+        >>> Options({"alpha": 0.001})
+        Options(alpha=0.001)
+        >>> len({Options(a=1, b=2), Options(b=2, a=1)})
+        1
+    """
+
+    def __init__(self, values: Mapping[str, Scalar] | None = None, **more: Scalar) -> None:
+        self._values: dict[str, Scalar] = {**(values or {}), **more}
+
+    def __getitem__(self, key: str) -> Scalar:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __repr__(self) -> str:
+        return f"Options({', '.join(f'{key}={value!r}' for key, value in self._values.items())})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """How to quantize one tensor. Two equal specs ask for the same thing, so they can be counted and compared.
+
+    Each field is checked alone. Which of them go together is decided by ``rules``, which also
+    knows the side and the backend.
+
+    Example:
+        >>> print(TensorSpec(bits=4, granularity="group", group_size=128, observer="mse"))
+        int4 per-group-symmetric of 128, uniform, mse
+        >>> print(TensorSpec(enabled=False))
+        float
+    """
+
+    enabled: bool = True
+    bits: int = 8
+    dtype: NumberFormat = "int"
+    symmetric: bool = True  # symmetric: signed codes, zero point 0; affine: codes 0 .. 2**bits - 1
+    granularity: Granularity = "tensor"
+    group_size: int | None = None  # for "group": along the input channels of a weight
+    quantizer: str = "uniform"
+    quantizer_options: Mapping[str, Scalar] = field(default_factory=Options)
+    observer: str = "minmax"
+    observer_options: Mapping[str, Scalar] = field(default_factory=Options)
+    layout: Layout = "NCHW"  # activations: channels on axis 1, or on the last one
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("dtype", get_args(NumberFormat)),
+            ("granularity", get_args(Granularity)),
+            ("layout", get_args(Layout)),
+        ):
+            value = getattr(self, name)
+            if value not in choices:
+                raise ConfigError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
+        if type(self.bits) is not int or not LOWEST_BITS <= self.bits <= HIGHEST_BITS:
+            raise ConfigError(
+                f"bits: expected an integer from {LOWEST_BITS} to {HIGHEST_BITS}, got {self.bits!r}"
+            )
+        if self.dtype != "int" and self.bits != 8:
+            raise ConfigError(f"bits: {self.dtype} has 8 bits, got {self.bits}")
+        if (self.granularity == "group") != (self.group_size is not None):
+            raise ConfigError(
+                f"group_size: expected a size with granularity 'group' and None without, "
+                f"got {self.group_size!r} with {self.granularity!r}"
+            )
+        object.__setattr__(self, "quantizer_options", Options(self.quantizer_options))
+        object.__setattr__(self, "observer_options", Options(self.observer_options))
+
+    @property
+    def scheme(self) -> str:
+        """The name that ``QSCHEME`` gives to granularity and symmetry together."""
+        return f"per-{self.granularity}-{'symmetric' if self.symmetric else 'affine'}"
+
+    @property
+    def codes(self) -> str:
+        """The type of the stored numbers: ``int8``, ``uint4``, ``fp8_e4m3``, or ``float`` when not quantized."""
+        if not self.enabled:
+            return "float"
+        return self.dtype if self.dtype != "int" else f"{'int' if self.symmetric else 'uint'}{self.bits}"
+
+    def __str__(self) -> str:
+        if not self.enabled:
+            return "float"
+        scheme = f"{self.scheme} of {self.group_size}" if self.group_size else self.scheme
+        parts = [f"{self.codes} {scheme}"]
+        for name, options in (
+            (self.quantizer, self.quantizer_options),
+            (self.observer, self.observer_options),
+        ):
+            settings = ", ".join(f"{key}={value}" for key, value in options.items())
+            parts.append(f"{name}({settings})" if settings else name)
+        return ", ".join(parts)

@@ -1,0 +1,228 @@
+"""The pruning config: every kind of source, every value, every combination that cannot work, all told at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparsebit.config.engine.match import Layer
+from sparsebit.config.pruning.criteria import (
+    SPARSER_ALIASES,
+    SPARSER_RULES,
+    SparserRule,
+    canonical_sparser,
+    register_sparser_name,
+)
+from sparsebit.config.pruning.sconfig import SConfig, load_sconfig
+from sparsebit.errors import ConfigError, RegistryError
+
+ROOT = Path(__file__).parents[3]
+LAYERS = [Layer(("layer1.0.conv1", "layer1_0_conv1"), "conv2d"), Layer(("fc",), "linear")]
+
+
+def config(**sparser: Any) -> dict[str, Any]:
+    return {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, **sparser}}
+
+
+def complaint(source: Any, overrides: Any = ()) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_sconfig(source, overrides)
+    return str(caught.value)
+
+
+def test_one_config_from_every_kind_of_source(tmp_path: Path) -> None:
+    found = load_sconfig(config())
+    path = tmp_path / "sconfig.yaml"
+    path.write_text(found.to_yaml())
+    for source in (path, str(path), found, found.to_dict()):
+        assert load_sconfig(source) == found
+        assert hash(load_sconfig(source)) == hash(found)
+    assert load_sconfig(path).source == str(path)
+
+
+def test_defaults() -> None:
+    found = load_sconfig(config())
+    assert (found.SPARSER.ROUND_TO, found.SPARSER.SCOPE, found.SPARSER.TARGET) == (8, "layer", "units")
+    assert (found.DEVICE, found.IGNORE, found.SCHEDULE.TYPE) == ("auto", (), "one-shot")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("structed", "structured"), ("unstructed", "unstructured"), ("N:M", "nm")]
+)
+def test_old_spellings(old: str, new: str) -> None:
+    data = config(TYPE=old)
+    if new == "nm":
+        data["SPARSER"].pop("RATIO")
+    assert new == load_sconfig(data).SPARSER.TYPE
+
+
+@pytest.mark.parametrize("text", ["2:4", "[2, 4]", '"2:4"', "2/4"])
+def test_n_of_m_as_people_write_it(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "nm.yaml"
+    path.write_text(f"SPARSER: {{TYPE: nm, STRATEGY: l1norm, NM: {text}}}")
+    found = load_sconfig(path)
+    assert found.SPARSER.NM == (2, 4)
+    assert found.layer(["fc"], "linear").ratio == 0.5
+
+
+@pytest.mark.parametrize("value", ["4x4", [4, 4], 4, "4, 4"])
+def test_blocks_as_people_write_them(value: Any) -> None:
+    assert load_sconfig(config(TYPE="block", BLOCK=value)).SPARSER.BLOCK == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"RATIO": 1}, "SPARSER.RATIO: expected a number from 0 up to but not including 1, got 1"),
+        ({"RATIO": "half"}, "got 'half'"),
+        ({"STRATEGY": "l1nrom"}, "did you mean 'l1norm'?"),
+        ({"TYPE": "structurd"}, "did you mean 'structured'?"),
+        ({"ROUND_TO": 0}, "SPARSER.ROUND_TO: expected an integer of at least 1, got 0"),
+        ({"NM": "4:2"}, "SPARSER.NM: expected how many of how many stay, such as 2:4, got '4:2'"),
+        ({"BLOCK": [1, 1]}, "SPARSER.BLOCK: expected rows and columns of a block"),
+        ({"ROUNDTO": 8}, "SPARSER.ROUNDTO: unknown key; did you mean 'ROUND_TO'?"),
+        (
+            {"SPECIFIC": {"fc": {"TYPE": "nm"}}},
+            "SPARSER.SPECIFIC['fc'].TYPE: unknown key; there are: STRATEGY",
+        ),
+        ({"SPECIFIC": {"fc": {"RATIO": 2}}}, "SPARSER.SPECIFIC['fc'].RATIO: expected a number"),
+        ({"TYPE": "unstructured", "STRATEGY": "hrank"}, "expected a criterion for TYPE unstructured"),
+        (
+            {"TYPE": "unstructured", "SPECIFIC": {"fc": {"STRATEGY": "fpgm"}}},
+            "SPARSER.SPECIFIC['fc'].STRATEGY",
+        ),
+        ({"TYPE": "unstructured", "TARGET": "macs"}, "SPARSER.TARGET: expected units with TYPE unstructured"),
+        ({"OPTIONS": {"p": 2}}, "SPARSER.OPTIONS.p: unknown option; l1norm has no options"),
+        ({"STRATEGY": "random", "OPTIONS": {"sead": 2}}, "did you mean 'seed'?"),
+        ({"RATIO": None}, "SPARSER.RATIO: required"),
+        ({"TYPE": "nm", "RATIO": 0.3}, "SPARSER.RATIO: expected nothing, or 0.5 with NM 2:4"),
+        ({"TYPE": "nm", "RATIO": None, "SCOPE": "global"}, "SPARSER.SCOPE: expected layer with TYPE nm"),
+    ],
+)
+def test_what_is_wrong_is_told(changes: dict[str, Any], told: str) -> None:
+    assert told in complaint(config(**changes))
+
+
+def test_everything_is_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("SPARSER: {TYP: nm, STRATEGY: l1, RATIO: 7}\nIGNOR: [fc]\n")
+    lines = complaint(path).splitlines()
+    assert lines[0] == f"{path}: 3 problems"
+    assert {line.split(":")[0].strip() for line in lines[1:]} == {"SPARSER.TYP", "SPARSER.RATIO", "IGNOR"}
+
+
+def test_schedules_that_cannot_be() -> None:
+    assert "SCHEDULE.TIMES: expected 1" in complaint({**config(), "SCHEDULE": {"TIMES": 3}})
+    cubic = {**config(), "SCHEDULE": {"TYPE": "agp", "TIMES": 3, "INITIAL_RATIO": 0.6}}
+    assert "SCHEDULE.INITIAL_RATIO: expected at most RATIO, 0.5" in complaint(cubic)
+    nm = {**config(TYPE="nm", RATIO=None), "SCHEDULE": {"TYPE": "cubic"}}
+    assert "SCHEDULE.TYPE: expected one-shot with TYPE nm" in complaint(nm)
+
+
+def test_overrides_come_last_and_are_named_in_messages() -> None:
+    found = load_sconfig(config(), ["SPARSER.RATIO=0.25", "SCHEDULE.TYPE=cubic", "SCHEDULE.TIMES=4"])
+    assert (found.SPARSER.RATIO, found.SCHEDULE.TIMES) == (0.25, 4)
+    assert complaint(config(), "SPARSER.RATIO=2").startswith(
+        "override 'SPARSER.RATIO=2': SPARSER.RATIO: expected"
+    )
+    assert "expected KEY=VALUE such as SPARSER.RATIO=0.3" in complaint(config(), ["SPARSER.RATIO"])
+    assert "give SPECIFIC as a whole" in complaint(config(), ["SPARSER.SPECIFIC.fc=1"])
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ({}, "the config is empty; it needs at least SPARSER"),
+        (7, "expected a path, a mapping or an SConfig, got int"),
+        ("missing.yaml", "missing.yaml: no such file"),
+        (".", "is a folder"),
+        ({1: 2}, "expected a key in words"),
+    ],
+)
+def test_sources_that_are_none(source: Any, told: str) -> None:
+    assert told in complaint(source)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "list.yaml").write_text("- 1")
+    assert "not UTF-8" in complaint(tmp_path / "binary.yaml")
+    assert "expected keys such as SPARSER at the top, got a list" in complaint(tmp_path / "list.yaml")
+
+
+def test_later_rules_win_and_say_what_was_asked() -> None:
+    found = load_sconfig(config(SPECIFIC=[{"layer1.*": {"RATIO": 0.3}}, {"op:conv2d": {"ROUND_TO": 4}}]))
+    conv = found.layer(["layer1.0.conv1"], "conv2d")
+    assert (conv.ratio, conv.round_to, conv.asked) == (0.3, 4, True)
+    assert found.layer(["fc"], "linear") == ("l1norm", 0.5, 8, (2, 4), (4, 4), False)
+
+
+def test_a_pattern_that_matches_nothing_is_an_error() -> None:
+    found = load_sconfig({**config(SPECIFIC={"layr1.*": {"RATIO": 0.1}}), "IGNORE": ["head"]})
+    with pytest.raises(ConfigError) as caught:
+        found.require_matched(LAYERS, ["layer1", "fc"])
+    assert "SPARSER.SPECIFIC['layr1.*']: no layer matches; the nearest name is 'layer1'" in str(caught.value)
+    assert "IGNORE['head']: no module matches" in str(caught.value)
+    load_sconfig({**config(), "IGNORE": ["layer1*", "fc"]}).require_matched(LAYERS, ["layer1", "fc"])
+
+
+def test_it_cannot_be_changed() -> None:
+    with pytest.raises(Exception, match="frozen"):
+        load_sconfig(config()).SPARSER = None  # type: ignore[misc,assignment]
+    with pytest.raises(ConfigError, match="RATIO"):
+        SConfig(SPARSER={"TYPE": "structured", "STRATEGY": "l1norm"})
+
+
+@given(
+    st.sampled_from(["structured", "unstructured", "block"]),
+    st.floats(0, 0.99),
+    st.integers(1, 64),
+    st.sampled_from(["layer", "global"]),
+    st.lists(st.sampled_from(["a", "b.*", "op:linear"]), max_size=3),
+)
+def test_what_is_written_reads_as_the_same(
+    kind: str, ratio: float, multiple: int, scope: str, patterns: list[str]
+) -> None:
+    rules = [{pattern: {"RATIO": 0.1, "NM": [1, 4]}} for pattern in patterns]
+    data = config(TYPE=kind, RATIO=ratio, ROUND_TO=multiple, SCOPE=scope, SPECIFIC=rules)
+    found = load_sconfig(data)
+    assert load_sconfig(found.to_dict()) == found
+    assert found.to_yaml() == load_sconfig(found.to_dict()).to_yaml()
+
+
+@pytest.mark.parametrize("name", sorted(SPARSER_RULES))
+def test_every_criterion_can_be_named(name: str) -> None:
+    assert name == load_sconfig(config(STRATEGY=name.upper())).SPARSER.STRATEGY
+
+
+@pytest.mark.parametrize("alias", sorted(SPARSER_ALIASES))
+def test_every_other_spelling_is_of_a_criterion(alias: str) -> None:
+    assert canonical_sparser(alias) in SPARSER_RULES
+
+
+def test_a_name_of_ones_own() -> None:
+    register_sparser_name("test_age", SparserRule(types=("structured",), options=("years",)))
+    try:
+        assert load_sconfig(config(STRATEGY="test_age", OPTIONS={"years": 3})).SPARSER.OPTIONS["years"] == 3
+        assert "TYPE unstructured" in complaint(config(TYPE="unstructured", STRATEGY="test_age"))
+    finally:
+        SPARSER_RULES.remove("test_age")
+    with pytest.raises(RegistryError, match="another spelling of 'l1norm'"):
+        register_sparser_name("L1-norm")
+
+
+def test_reading_a_config_does_not_import_torch() -> None:
+    program = "import sys; import sparsebit.config.pruning.sections as s; print('torch' in sys.modules)"
+    # the package itself imports torch; its config parts alone must not
+    found = subprocess.run(
+        [sys.executable, "-c", f"import types; sys = __import__('sys'); p = types.ModuleType('sparsebit'); "
+         f"p.__path__ = ['sparsebit']; sys.modules['sparsebit'] = p; {program}"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert found.stdout == "False\n", found.stderr
