@@ -18,6 +18,7 @@ PACKAGE = "sparsebit"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "registry", "progress", "storage", "above"),
     ("config",),
+    ("numerics",),
     ("graph", "batches"),
     ("targets", "kernels", "runtime"),
     ("quantization", "sparse"),

@@ -29,12 +29,12 @@ from torch import Tensor, nn
 
 from benchmarks.environment import describe
 from benchmarks.ptq.timing import Cost, cost
+from sparsebit.numerics.layout import spread
 from sparsebit.quantization import QuantModel, parse_qconfig
 from sparsebit.quantization.algorithms import Brecq, Job
 from sparsebit.quantization.algorithms.reconstruction.apply import _all_on, to_adaround
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, extract, find_blocks
 from sparsebit.quantization.algorithms.reconstruction.streams import Samples, Streams
-from sparsebit.quantization.granularity import spread
 from sparsebit.quantization.quantizers import Quantizer
 from tests.zoo.nets.cifar_resnet import cifar_resnet20
 
@@ -63,7 +63,7 @@ class EagerLoop:
         v: dict[str, Tensor] = {}
         grids: dict[str, tuple[Tensor, Tensor, int, int]] = {}
         for name in block.weights:
-            qparams, rows = job.quantizers[name].qparams(), job.quantizers[name].rows
+            qparams, rows = job.quantizers[name].qparams(), job.quantizers[name].layout
             scale, zero = (spread(t, floats[name].shape, rows) for t in (qparams.scale, qparams.zero_point))
             grids[name] = (scale, zero, qparams.qmin, qparams.qmax)
             rest = (floats[name] / scale - (floats[name] / scale).floor()).clamp(1e-4, 1 - 1e-4)

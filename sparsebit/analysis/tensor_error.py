@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from sparsebit.analysis.agreement import Agreement
+from sparsebit.numerics.layout import spread
 from sparsebit.quantization import Quantizer
-from sparsebit.quantization.granularity import spread
 
 LONG_TAIL = 20.0  # times the standard deviation
 MUCH_CLIPPED = 1e-3
@@ -111,9 +111,9 @@ def grid_ends(quantizer: Quantizer, x: Tensor, *, beyond: float = 0.5) -> tuple[
 
     What lies up to half a step ``beyond`` the last code still rounds to it.
     """
-    grid, rows = quantizer.qparams(x), quantizer.rows_of(x)
+    grid, layout = quantizer.qparams(x), quantizer.layout_of(x)
     scale, zero_point = grid.scale, grid.zero_point
-    if rows.kind not in ("tensor", "token"):
-        scale, zero_point = (spread(value, x.shape, rows) for value in (scale, zero_point))
+    if layout.kind not in ("tensor", "token"):
+        scale, zero_point = (spread(value, x.shape, layout) for value in (scale, zero_point))
     half = beyond if quantizer.spec.dtype == "int" else 0.0
     return (grid.qmin - half - zero_point) * scale, (grid.qmax + half - zero_point) * scale

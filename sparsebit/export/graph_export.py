@@ -123,8 +123,8 @@ def export_graph(
         flat = FlatGraph(gm).eval()
         inputs = example_leaves(flat, flatten_call(gm, tuple(args), dict(kwargs or {})), _device(gm))
         quantizers = quantizers_of(flat)
-        markers = Markers(dynamic=[q.name for q in quantizers if q.rows.kind == "token"])
-        static = [quantizer for quantizer in quantizers if quantizer.rows.kind != "token"]
+        markers = Markers(dynamic=[q.name for q in quantizers if q.layout.kind == "token"])
+        static = [quantizer for quantizer in quantizers if quantizer.layout.kind != "token"]
         with substituted(static, markers.note), same_state(flat, parameters=writes_in_place(gm)):
             results = run_example(flat, inputs, markers)
         opset = _opset(markers, opset)

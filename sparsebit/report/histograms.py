@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.analysis.calls import active, calls_of, only
+from sparsebit.numerics.layout import spread
 from sparsebit.quantization import Quantizer, QuantModel
-from sparsebit.quantization.granularity import spread
 from sparsebit.report.content import Histogram
 
 BINS = 96
@@ -48,10 +48,10 @@ def _watched(quantizers: Iterable[Quantizer], positions: dict[str, list[Tensor]]
 def _on_grid(quantizer: Quantizer, x: Tensor, most: int = 200_000) -> Tensor:
     """Where each number lies, counted in codes; of very many, evenly spread ones."""
     x = quantizer.prepare(x.float())
-    grid, rows = quantizer.qparams(x), quantizer.rows_of(x)
+    grid, layout = quantizer.qparams(x), quantizer.layout_of(x)
     scale, zero_point = grid.scale, grid.zero_point
-    if rows.kind not in ("tensor", "token"):
-        scale, zero_point = (spread(value, x.shape, rows) for value in (scale, zero_point))
+    if layout.kind not in ("tensor", "token"):
+        scale, zero_point = (spread(value, x.shape, layout) for value in (scale, zero_point))
     codes = (x / scale + zero_point).flatten()
     return codes[:: -(-codes.numel() // most)].cpu()
 
@@ -80,13 +80,13 @@ def _count(quantizer: Quantizer, found: list[Tensor]) -> Histogram:
 
 
 def _ends(quantizer: Quantizer) -> tuple[int, int]:
-    grid = quantizer.qparams(torch.zeros(1, 1)) if quantizer.rows.kind == "token" else quantizer.qparams()
+    grid = quantizer.qparams(torch.zeros(1, 1)) if quantizer.layout.kind == "token" else quantizer.qparams()
     return grid.qmin, grid.qmax
 
 
 def _in_words(quantizer: Quantizer) -> str:
     kind = {"tensor": "one scale", "channel": "a scale per channel", "group": "a scale per group"}
-    text = kind.get(quantizer.rows.kind, "a scale per token")
+    text = kind.get(quantizer.layout.kind, "a scale per token")
     if quantizer.scale.numel():
         low, high = float(quantizer.scale.detach().min()), float(quantizer.scale.detach().max())
         text += f", {low:.3g}" if low == high else f", {low:.3g} to {high:.3g}"

@@ -80,7 +80,7 @@ def container_of(tensor: Marked, *, unsigned_activations: bool, opset: int) -> C
 def needed_opset(tensor: Marked) -> int:
     """The lowest opset in which this tensor can be written."""
     kind = container_of(tensor, unsigned_activations=False, opset=0).kind
-    blocked = tensor.rows.kind == "group" or tensor.rows.groups > 1
+    blocked = tensor.layout.kind == "group" or tensor.layout.groups > 1
     return max(
         PLAIN_OPSET, _OPSET.get(kind, PLAIN_OPSET), BLOCK_OPSET if blocked and not tensor.per_tensor else 0
     )

@@ -13,7 +13,7 @@ from sparsebit.export.errors import ExportError
 from sparsebit.export.forms.container import Container, container_of
 from sparsebit.export.forms.editor import Editor, array_of, attribute, readers
 from sparsebit.export.translate.marker import DOMAIN, Marked, Markers
-from sparsebit.quantization.granularity import spread
+from sparsebit.numerics.layout import spread
 
 MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity"})
 SCALED = "Scaled"
@@ -134,7 +134,7 @@ def _unpacked(editor: Editor, node: Any, tensor: Marked, codes: Any) -> Any:
 
     Kernels for integers would take the place of DequantizeLinear, and then refuse 8-bit floats.
     """
-    float32, name, rows = editor.ir.DataType.FLOAT, tensor.name, tensor.rows
+    float32, name, layout = editor.ir.DataType.FLOAT, tensor.name, tensor.layout
     value = editor.node(
         "Cast", [codes], before=node, name=f"{name}/Widen", output=f"{name}.wide", like=node.inputs[0],
         dtype=float32, to=int(float32),
@@ -143,10 +143,10 @@ def _unpacked(editor: Editor, node: Any, tensor: Marked, codes: Any) -> Any:
     if tensor.per_tensor:
         scale = scale[0]
     elif tensor.side == "W":
-        scale = spread(scale, tensor.shape, rows)
+        scale = spread(scale, tensor.shape, layout)
     else:
         scale = scale.reshape(
-            [-1 if place == rows.axis % len(tensor.shape) else 1 for place in range(len(tensor.shape))]
+            [-1 if place == layout.axis % len(tensor.shape) else 1 for place in range(len(tensor.shape))]
         )
     return editor.node(
         "Mul", [value, editor.constant(scale.numpy(), float32, f"{name}.scale")], before=node, name=f"{name}/{SCALED}",
@@ -180,12 +180,12 @@ def _codes(tensor: Marked, container: Container) -> Any:
 def _grid(editor: Editor, tensor: Marked, container: Container) -> tuple[Any, Any, dict[str, int]]:
     """Scale, zero point and the attributes that say how they lie along the tensor."""
     scale, zero_point = tensor.qparams.scale.numpy(), tensor.qparams.zero_point.numpy() + container.shift
-    rows, shape, float32 = tensor.rows, tensor.shape, editor.ir.DataType.FLOAT
+    layout, shape, float32 = tensor.layout, tensor.shape, editor.ir.DataType.FLOAT
     attributes: dict[str, int] = {}
     if scale.size == 1:
         scale, zero_point = scale.reshape(()), zero_point.reshape(())
-    elif rows.kind == "channel" and rows.groups == 1:
-        attributes["axis"] = rows.axis % max(len(shape), 1)
+    elif layout.kind == "channel" and layout.groups == 1:
+        attributes["axis"] = layout.axis % max(len(shape), 1)
     else:
         axis, block = _blocks(tensor)
         scale, zero_point = (_by_block(tensor, v, axis, block) for v in (scale, zero_point))
@@ -199,18 +199,18 @@ def _grid(editor: Editor, tensor: Marked, container: Container) -> tuple[Any, An
 
 def _blocks(tensor: Marked) -> tuple[int, int]:
     """Axis and length of the blocks that share a scale. A shorter last group is cut into pieces all have in common."""
-    rows, shape = tensor.rows, tensor.shape
-    axis = 0 if len(shape) < 2 or rows.axis % len(shape) == 1 else 1
-    inputs = shape[axis] // (rows.groups if axis == 0 else 1)
-    size = min(rows.group_size or inputs, inputs)
-    if rows.groups > 1 and axis != 0:
-        raise ExportError(f"{tensor.name!r}: no ONNX form for {rows}")
+    layout, shape = tensor.layout, tensor.shape
+    axis = 0 if len(shape) < 2 or layout.axis % len(shape) == 1 else 1
+    inputs = shape[axis] // (layout.groups if axis == 0 else 1)
+    size = min(layout.group_size or inputs, inputs)
+    if layout.groups > 1 and axis != 0:
+        raise ExportError(f"{tensor.name!r}: no ONNX form for {layout}")
     return axis, math.gcd(size, inputs)
 
 
 def _by_block(tensor: Marked, values: Any, axis: int, block: int) -> Any:
     """One value for each block of the tensor, in a tensor of its rank."""
-    everywhere = spread(torch.from_numpy(np.ascontiguousarray(values)), tensor.shape, tensor.rows)
+    everywhere = spread(torch.from_numpy(np.ascontiguousarray(values)), tensor.shape, tensor.layout)
     array = everywhere.expand(tensor.shape).numpy()
     index = tuple(slice(None, None, block) if place == axis else slice(None) for place in range(array.ndim))
     return array[index]

@@ -55,7 +55,7 @@ def run_torch(gm: GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any] | 
         flat = FlatGraph(gm)
         device = next((t.device for t in (*gm.parameters(), *gm.buffers())), None)
         inputs = example_leaves(flat, flatten_call(gm, tuple(args), dict(kwargs or {})), device)
-        static = [quantizer for quantizer in quantizers_of(flat) if quantizer.rows.kind != "token"]
+        static = [quantizer for quantizer in quantizers_of(flat) if quantizer.layout.kind != "token"]
         with substituted(static, run.note):
             results = flat(*(x.clone() for x in inputs))
     run.inputs = [x.cpu() for x in inputs]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.export.errors import ExportError
-from sparsebit.quantization.granularity import Rows, spread
-from sparsebit.quantization.numerics import SCALE_OF_ZEROS, QParams, quantize
+from sparsebit.numerics.grid import SCALE_OF_ZEROS, QParams, quantize
+from sparsebit.numerics.layout import Layout, spread
 from sparsebit.quantization.quantizers import Quantizer
 
 DOMAIN = "sparsebit"
@@ -42,7 +42,7 @@ class Marked:
     side: str  # "W" or "A"
     bits: int
     qparams: QParams  # scale and zero point in float32 on the CPU
-    rows: Rows
+    layout: Layout
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32  # of the numbers
     scheme: str = ""
@@ -97,9 +97,9 @@ def unrounded_codes(quantizer: Quantizer, x: Tensor) -> Tensor:
 
 def _prepared(quantizer: Quantizer, x: Tensor) -> tuple[Tensor, QParams]:
     prepared = quantizer.prepare(x)
-    qparams, rows = quantizer.qparams(prepared), quantizer.rows_of(prepared)
-    if qparams.scale.numel() > 1 and rows.kind in ("channel", "group"):
-        scale, zero_point = (spread(v, prepared.shape, rows) for v in (qparams.scale, qparams.zero_point))
+    qparams, layout = quantizer.qparams(prepared), quantizer.layout_of(prepared)
+    if qparams.scale.numel() > 1 and layout.kind in ("channel", "group"):
+        scale, zero_point = (spread(v, prepared.shape, layout) for v in (qparams.scale, qparams.zero_point))
         if scale.dim() < 2:  # one dimension means one per row to numerics, and a vector is its own rows
             scale, zero_point = scale[None], zero_point[None]
         qparams = qparams._replace(scale=scale, zero_point=zero_point)
@@ -108,7 +108,7 @@ def _prepared(quantizer: Quantizer, x: Tensor) -> tuple[Tensor, QParams]:
 
 def _describe(quantizer: Quantizer, x: Tensor) -> Marked:
     prepared = quantizer.prepare(x)
-    qparams, rows = quantizer.qparams(prepared), quantizer.rows_of(prepared)
+    qparams, layout = quantizer.qparams(prepared), quantizer.layout_of(prepared)
     scale, zero_point = (v.detach().float().cpu().reshape(-1) for v in (qparams.scale, qparams.zero_point))
     if not bool((torch.isfinite(scale) & (scale > 0)).all()):
         raise ExportError(
@@ -122,7 +122,7 @@ def _describe(quantizer: Quantizer, x: Tensor) -> Marked:
         side=quantizer.side,
         bits=quantizer.bit,
         qparams=qparams._replace(scale=scale, zero_point=zero_point),
-        rows=rows,
+        layout=layout,
         shape=tuple(prepared.shape),
         dtype=prepared.dtype,
         scheme=str(quantizer.spec),
@@ -132,7 +132,7 @@ def _describe(quantizer: Quantizer, x: Tensor) -> Marked:
 
 def mark_tensor(quantizer: Quantizer, x: Tensor) -> Tensor:
     """What a quantizer leaves in a traced graph: its preparation and a marker, or explicit steps per token."""
-    if quantizer.rows.kind == "token":
+    if quantizer.layout.kind == "token":
         return _snap_tokens(quantizer, quantizer.prepare(x))
     if quantizer.side == "W":
         return mark(x, quantizer.name)  # its codes are known, preparation included

@@ -18,8 +18,8 @@ from sparsebit.graph.ops import OpCall, bind, op_name
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes import fold_batch_norm, remove_dead_nodes
 from sparsebit.graph.passes.why_not_fold import tensor_of
+from sparsebit.numerics.layout import spread, to_rows
 from sparsebit.quantization.algorithms.layers import put_parameter
-from sparsebit.quantization.granularity import spread, to_rows
 from sparsebit.quantization.modules.leaves import evaluating
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
@@ -189,7 +189,7 @@ def _stuck(gm: QuantGraph, held: Mapping[str, Quantizer]) -> set[str]:
     stuck = set()
     for path, quantizer, norm in _pairs(gm, held):
         gamma, weight = tensor_of(norm, "weight"), fetch_tensor(gm, path).detach()
-        one_scale = quantizer.rows.kind == "tensor" and len(weight) > 1
+        one_scale = quantizer.layout.kind == "tensor" and len(weight) > 1
         if one_scale or (gamma is not None and _overturns(quantizer, weight, gamma.detach())):
             stuck.add(norm.node.name)
     for node in gm.graph.nodes:
@@ -205,10 +205,10 @@ def _overturns(quantizer: Quantizer, weight: Tensor, gamma: Tensor) -> bool:
     """Whether a weight at the lowest code would need the one above the highest, as its channel changes sign."""
     if not quantizer.is_symmetric or not quantizer.scale.numel() or not bool((gamma < 0).any()):
         return False
-    scale = spread(quantizer.qparams().scale.detach(), weight.shape, quantizer.rows)
-    steps = to_rows((quantizer.snap(weight) / scale).round(), quantizer.rows)
+    scale = spread(quantizer.qparams().scale.detach(), weight.shape, quantizer.layout)
+    steps = to_rows((quantizer.snap(weight) / scale).round(), quantizer.layout)
     qmin = quantizer.qparams().qmin
-    if quantizer.rows.kind != "channel" or len(steps) != len(gamma):
+    if quantizer.layout.kind != "channel" or len(steps) != len(gamma):
         return bool((steps == qmin).any())
     return bool((steps[gamma < 0] == qmin).any())
 
@@ -238,7 +238,7 @@ def _bake(gm: QuantGraph, path: str, quantizer: Quantizer) -> None:
 @torch.no_grad()
 def _carry_grid(quantizer: Quantizer, before: Tensor, after: Tensor) -> None:
     """Scale the grid of each channel as the channel was, and turn it over where the sign changed."""
-    old, new = (to_rows(weight.double(), quantizer.rows) for weight in (before, after))
+    old, new = (to_rows(weight.double(), quantizer.layout) for weight in (before, after))
     squares = old.square().sum(1)
     tiny = torch.finfo(squares.dtype).tiny
     factor = torch.where(squares > 0, (old * new).sum(1) / squares.clamp(min=tiny), 1.0)
@@ -253,19 +253,19 @@ def _carry_grid(quantizer: Quantizer, before: Tensor, after: Tensor) -> None:
     if not quantizer.is_symmetric:
         zero_point = torch.where(factor < 0, qmin + qmax - zero_point, zero_point)
     magnitude = torch.where(factor == 0, 1.0, factor.abs())  # a gamma of zero leaves a channel of zeros
-    codes = _codes(quantizer, before) * spread(torch.sign(factor), before.shape, quantizer.rows)
+    codes = _codes(quantizer, before) * spread(torch.sign(factor), before.shape, quantizer.layout)
     quantizer.set_grid(quantizer.scale * magnitude, zero_point)
     if isinstance(quantizer, AdaRound) and quantizer.up.numel():
         quantizer.up = (codes - quantizer.steps_of(after)[0].floor()) > 0.5
     # A weight halfway between two codes may have come down on the other side.
     tie = _codes(quantizer, after) != codes
-    scale = spread(quantizer.qparams().scale, after.shape, quantizer.rows)
+    scale = spread(quantizer.qparams().scale, after.shape, quantizer.layout)
     after.copy_(torch.where(tie, (codes * scale).to(after.dtype), after))
 
 
 def _codes(quantizer: Quantizer, weight: Tensor) -> Tensor:
     """The codes of a weight, counted from the zero point."""
-    scale = spread(quantizer.qparams().scale.detach(), weight.shape, quantizer.rows)
+    scale = spread(quantizer.qparams().scale.detach(), weight.shape, quantizer.layout)
     return (quantizer.snap(weight) / scale).round()
 
 

@@ -10,7 +10,7 @@ from sparsebit.errors import GraphError
 from sparsebit.graph.ops import op_name
 from sparsebit.graph.ops.spec import nodes_in
 from sparsebit.graph.passes.edit import set_module
-from sparsebit.quantization.granularity import Rows
+from sparsebit.numerics.layout import Layout
 from sparsebit.quantization.modules.qmodules import QuantOpr, quantized_leaf, registered_for, show_inputs
 from sparsebit.quantization.plan import PlannedTensor, QuantPlan
 from sparsebit.quantization.plan.layers import Layers
@@ -19,9 +19,9 @@ from sparsebit.quantization.quantizers import QUANTIZERS, Quantizer
 HOME = "quantizers"  # the part of the graph module that holds those of activations
 
 
-def make_quantizer(name: str, side: str, spec: TensorSpec, rows: Rows) -> Quantizer:
+def make_quantizer(name: str, side: str, spec: TensorSpec, layout: Layout) -> Quantizer:
     """The quantizer a spec asks for; ``register_quantizer`` adds kinds."""
-    return QUANTIZERS[spec.quantizer](name, side, spec, rows)  # type: ignore[arg-type]
+    return QUANTIZERS[spec.quantizer](name, side, spec, layout)  # type: ignore[arg-type]
 
 
 def replace_registered(gm: GraphModule, config: QConfig) -> tuple[str, ...]:
@@ -59,13 +59,13 @@ def build_own_quantizers(gm: GraphModule, config: QConfig, layers: Layers, nodes
             continue
         names, op = layers.names(by_name[name]), layers.op(by_name[name])
         spec = config.spec_for("A", names=names, op=op)
-        module.input_quantizer = make_quantizer(f"{name}.input", "A", spec, _rows(spec))
+        module.input_quantizer = make_quantizer(f"{name}.input", "A", spec, _layout(spec))
         if not spec.enabled:
             module.input_quantizer.set_fake_fused()
         module.weight_quantizer = None
         if module.weight is not None:
             spec = config.spec_for("W", names=names, op=op)
-            module.weight_quantizer = make_quantizer(f"{name}.weight", "W", spec, _rows(spec))
+            module.weight_quantizer = make_quantizer(f"{name}.weight", "W", spec, _layout(spec))
             if not spec.enabled:
                 module.weight_quantizer.set_fake_fused()
 
@@ -80,7 +80,7 @@ def insert_quantizers(gm: GraphModule, plan: QuantPlan) -> dict[str, Quantizer]:
     home, made = _home(gm), dict[str, Quantizer]()
     gm.add_module(home, nn.Module())
     for tensor in plan.tensors:
-        quantizer = made[tensor.name] = make_quantizer(tensor.name, tensor.side, tensor.spec, tensor.rows)
+        quantizer = made[tensor.name] = make_quantizer(tensor.name, tensor.side, tensor.spec, tensor.layout)
         if tensor.side == "W":
             _insert_weight(gm, tensor, quantizer, nodes, home)
         else:
@@ -161,5 +161,5 @@ def _home(gm: GraphModule) -> str:
     return name
 
 
-def _rows(spec: TensorSpec) -> Rows:
-    return Rows(kind=spec.granularity, group_size=spec.group_size)
+def _layout(spec: TensorSpec) -> Layout:
+    return Layout(kind=spec.granularity, group_size=spec.group_size)

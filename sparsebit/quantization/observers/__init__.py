@@ -1,6 +1,6 @@
 """Observers: each measures, from a stream of data, the range that a grid should cover."""
 
-from sparsebit.quantization.numerics import GridSpec
+from sparsebit.numerics.grid import GridSpec
 from sparsebit.quantization.observers.aciq import ACIQ
 from sparsebit.quantization.observers.base import (
     OBSERVERS,

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 
 from sparsebit.errors import ConfigError
-from sparsebit.quantization.numerics import GridSpec
+from sparsebit.numerics.grid import GridSpec
 from sparsebit.quantization.observers.base import Range, register_observer
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_edges
 

@@ -19,7 +19,7 @@ from sparsebit.config.quantization.names import (
     register_name,
 )
 from sparsebit.errors import RegistryError, SparsebitError
-from sparsebit.quantization.numerics import GridSpec
+from sparsebit.numerics.grid import GridSpec
 from sparsebit.registry import Registry
 
 State = TypeVar("State", bound="tuple[Tensor, ...]")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import ConfigError
-from sparsebit.quantization.numerics import GridSpec
+from sparsebit.numerics.grid import GridSpec
 from sparsebit.quantization.observers.base import Range, register_observer
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_width
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import ConfigError
-from sparsebit.quantization.numerics import GridSpec
+from sparsebit.numerics.grid import GridSpec
 from sparsebit.quantization.observers.base import Observer, Range, extremes, float_dtype, register_observer
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import ConfigError
-from sparsebit.quantization.numerics import GridSpec, QParams, fake_quantize
+from sparsebit.numerics.grid import GridSpec, QParams, fake_quantize
 from sparsebit.quantization.observers.base import Range, extremes, float_dtype, register_observer
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_edges
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch.fx import GraphModule, Node
 
 from sparsebit.config import Layer, QConfig, TensorSpec
-from sparsebit.quantization.granularity import Rows
+from sparsebit.numerics.layout import Layout
 from sparsebit.quantization.plan.layers import Layers
 from sparsebit.quantization.plan.plan import PlannedEdge, PlannedTensor, QuantPlan
 from sparsebit.quantization.plan.weights import plan_weights
@@ -163,7 +163,7 @@ class _Places:
             readers=tuple(n.name for n in sorted(place.readers, key=lambda n: order.get(n, 0))),
             consumers=consumers,
             spec=spec,
-            rows=_rows(spec),
+            layout=_layout(spec),
             reason=reason,
         )
 
@@ -219,5 +219,5 @@ class _Places:
         ]
 
 
-def _rows(spec: TensorSpec) -> Rows:
-    return Rows(kind=spec.granularity, group_size=spec.group_size)
+def _layout(spec: TensorSpec) -> Layout:
+    return Layout(kind=spec.granularity, group_size=spec.group_size)

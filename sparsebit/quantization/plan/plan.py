@@ -9,7 +9,7 @@ from typing import Any
 from sparsebit.above import in_notebook
 from sparsebit.config import Side, TensorSpec
 from sparsebit.errors import SparsebitError
-from sparsebit.quantization.granularity import Rows
+from sparsebit.numerics.layout import Layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class PlannedTensor:
     readers: tuple[str, ...]
     consumers: tuple[str, ...]
     spec: TensorSpec
-    rows: Rows
+    layout: Layout
     reason: str
 
 
@@ -100,7 +100,7 @@ class QuantPlan:
                         "readers": tuple(tensor["readers"]),
                         "consumers": tuple(tensor["consumers"]),
                         "spec": TensorSpec(**tensor["spec"]),
-                        "rows": Rows(**tensor["rows"]),
+                        "layout": Layout(**tensor["layout"]),
                     }
                 )
                 for tensor in data["tensors"]

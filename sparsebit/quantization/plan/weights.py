@@ -11,7 +11,7 @@ from torch.fx import Node
 from sparsebit.config import QConfig, TensorSpec
 from sparsebit.graph.ops import OpCall
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.quantization.granularity import Rows
+from sparsebit.numerics.layout import Layout
 from sparsebit.quantization.plan.layers import Layers
 from sparsebit.quantization.plan.plan import PlannedTensor
 
@@ -57,7 +57,7 @@ def plan_weights(
                 readers=names,
                 consumers=names,
                 spec=widest.spec,
-                rows=weight_rows(widest.call, widest.spec),
+                layout=weight_layout(widest.call, widest.spec),
                 reason=widest.reason,
             )
         )
@@ -95,12 +95,12 @@ def channel_axis(call: OpCall) -> tuple[int, int]:
     return axis, groups if axis == 1 else 1
 
 
-def weight_rows(call: OpCall, spec: TensorSpec) -> Rows:
+def weight_layout(call: OpCall, spec: TensorSpec) -> Layout:
     """What shares a scale: along the output channels, of each group for a transposed convolution."""
     if spec.granularity == "tensor":
-        return Rows()
+        return Layout()
     axis, groups = channel_axis(call)
-    return Rows(kind=spec.granularity, axis=axis, group_size=spec.group_size, groups=groups)
+    return Layout(kind=spec.granularity, axis=axis, group_size=spec.group_size, groups=groups)
 
 
 def _unique(weight: str, node: Node, taken: Sequence[PlannedTensor]) -> str:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.quantization.granularity import Rows, spread
+from sparsebit.numerics.layout import Layout, spread
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
 
 ZETA, GAMMA = 1.1, -0.1
@@ -35,8 +35,8 @@ class AdaRound(Quantizer):
     TYPE = "adaround"
     up: Tensor
 
-    def __init__(self, name: str, side: Side, spec: TensorSpec, rows: Rows | None = None) -> None:
-        super().__init__(name, side, spec, rows)
+    def __init__(self, name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> None:
+        super().__init__(name, side, spec, layout)
         self.register_buffer("up", torch.empty(0, dtype=torch.bool))
 
     def reset(self) -> None:
@@ -47,7 +47,7 @@ class AdaRound(Quantizer):
     def steps_of(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """``x / scale`` and the scale, in a shape that broadcasts; half precision is computed in float32."""
         wide = x.double() if x.dtype == torch.float64 else x.float()
-        scale = spread(self.scale.to(wide.dtype), x.shape, self.rows)
+        scale = spread(self.scale.to(wide.dtype), x.shape, self.layout)
         return wide / scale, scale
 
     def nearest(self, x: Tensor) -> Tensor:

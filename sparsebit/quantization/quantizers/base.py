@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec, register_name
 from sparsebit.errors import SparsebitError
-from sparsebit.quantization.granularity import (
-    Rows,
+from sparsebit.numerics.grid import GridSpec, QParams, fake_quantize, integer_range
+from sparsebit.numerics.layout import (
+    Layout,
     activation_axis,
     join_blocks,
     row_blocks,
@@ -21,7 +22,6 @@ from sparsebit.quantization.granularity import (
     to_rows,
     to_samples,
 )
-from sparsebit.quantization.numerics import GridSpec, QParams, fake_quantize, integer_range
 from sparsebit.quantization.observers import OBSERVERS, CalibrationError, Observer, observe
 from sparsebit.quantization.observers.distributed import everywhere, merge_across_processes
 from sparsebit.registry import Registry
@@ -74,7 +74,7 @@ class Quantizer(nn.Module):
         name: of the tensor, unique in the model: that of the node or parameter it belongs to.
         side: "W" or "A".
         spec: what was asked for. Replaced by ``set_bit``.
-        rows: what shares a scale; for an activation the axis is that of its layout.
+        layout: what shares a scale; for an activation the axis is that of its layout.
         substitute: a function called instead of ``fake_quantize``, by which exporters put their own operator here.
     """
 
@@ -83,10 +83,10 @@ class Quantizer(nn.Module):
     zero_point: Tensor
     followed: Tensor
 
-    def __init__(self, name: str, side: Side, spec: TensorSpec, rows: Rows | None = None) -> None:
+    def __init__(self, name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> None:
         super().__init__()
         self.name, self.side, self.spec = name, side, spec
-        self.rows = rows or Rows(kind=spec.granularity, group_size=spec.group_size)
+        self.layout = layout or Layout(kind=spec.granularity, group_size=spec.group_size)
         self.use_quant = self.fake_fused = self.observing = self.following = False
         self.substitute: Substitute | None = None
         self.observer: Observer[Any] = OBSERVERS[spec.observer](**spec.observer_options)
@@ -125,12 +125,12 @@ class Quantizer(nn.Module):
     @property
     def calibrated(self) -> bool:
         """Whether there is a grid to snap to; one per token is made as the tokens come."""
-        return self.scale.numel() > 0 or self.rows.kind == "token"
+        return self.scale.numel() > 0 or self.layout.kind == "token"
 
     @property
     def has_seen(self) -> bool:
         """Whether there is something to make a grid from."""
-        return self._state is not None or self.rows.kind == "token"
+        return self._state is not None or self.layout.kind == "token"
 
     def set_bit(self, bit: int) -> None:
         """Another width of the codes; the range must be measured again after it."""
@@ -178,9 +178,9 @@ class Quantizer(nn.Module):
     def observe(self, x: Tensor) -> None:
         """Take one more batch into account."""
         self._batches += 1
-        if self.rows.kind == "token" or x.numel() == 0:
+        if self.layout.kind == "token" or x.numel() == 0:
             return
-        x, rows = self.prepare(x.detach()), self.rows_of(x)
+        x, rows = self.prepare(x.detach()), self.layout_of(x)
         seen = to_samples(x, rows) if self.observer.by_sample else to_rows(x, rows, any_order=True)
         try:
             self._state = self.observer.update(
@@ -199,7 +199,7 @@ class Quantizer(nn.Module):
         """Measure a tensor that will not change, such as a weight, and take its range."""
         prepared = self.prepare(x.detach())
         try:
-            ranges = [observe(self.observer, block, self.grid) for block in row_blocks(prepared, self.rows)]
+            ranges = [observe(self.observer, block, self.grid) for block in row_blocks(prepared, self.layout)]
         except CalibrationError as error:
             raise CalibrationError(
                 f"{self.name!r} cannot be quantized: {error.message}",
@@ -211,7 +211,7 @@ class Quantizer(nn.Module):
 
     def finish(self) -> None:
         """Turn what was seen, here and in every other process, into a grid."""
-        if self.rows.kind == "token":
+        if self.layout.kind == "token":
             return
         if not everywhere(self._state is not None):
             raise SparsebitError(
@@ -231,7 +231,7 @@ class Quantizer(nn.Module):
         The range is part of the state dict, so that training goes on from a checkpoint as if it had not stopped, and
         it is that of the batches of all processes, so that all of them keep the same grid.
         """
-        if self.rows.kind == "token" or x.numel() == 0:
+        if self.layout.kind == "token" or x.numel() == 0:
             return
         if self.side == "W":
             self.observe_whole(x)
@@ -260,11 +260,11 @@ class Quantizer(nn.Module):
 
     # -- snapping -----------------------------------------------------------------------------------------------
 
-    def rows_of(self, x: Tensor) -> Rows:
+    def layout_of(self, x: Tensor) -> Layout:
         """What shares a scale in this tensor."""
-        if self.side == "A" and self.rows.kind == "channel":
-            return replace(self.rows, axis=activation_axis(x.dim(), self.spec.layout))
-        return self.rows
+        if self.side == "A" and self.layout.kind == "channel":
+            return replace(self.layout, axis=activation_axis(x.dim(), self.spec.layout))
+        return self.layout
 
     def prepare(self, x: Tensor) -> Tensor:
         """What happens to a tensor before it is snapped. Here: nothing."""
@@ -272,13 +272,13 @@ class Quantizer(nn.Module):
 
     def qparams(self, x: Tensor | None = None) -> QParams:
         """The grid. With one scale per token it is that of ``x``, shaped to broadcast against it."""
-        if self.rows.kind == "token":
+        if self.layout.kind == "token":
             assert x is not None
-            rows = to_rows(x, self.rows)
+            rows = to_rows(x, self.layout)
             grid = self.grid.qparams(rows.amin(1), rows.amax(1))
             return grid._replace(
-                scale=spread(grid.scale, x.shape, self.rows),
-                zero_point=spread(grid.zero_point, x.shape, self.rows),
+                scale=spread(grid.scale, x.shape, self.layout),
+                zero_point=spread(grid.zero_point, x.shape, self.layout),
             )
         if self.spec.dtype == "int":
             return QParams(self.scale, self.zero_point, *integer_range(self.spec.bits, self.spec.symmetric))
@@ -288,7 +288,7 @@ class Quantizer(nn.Module):
     def snap(self, x: Tensor) -> Tensor:
         """``fake_quantize(prepare(x), qparams())``, whether switched on or not."""
         x = self.prepare(x)
-        qparams, rows = self.qparams(x), self.rows_of(x)
+        qparams, rows = self.qparams(x), self.layout_of(x)
         if rows.kind in ("tensor", "token"):
             return fake_quantize(x, qparams)
         if rows.groups > 1 or (rows.kind == "channel" and rows.axis == 0 and x.dim() == 0):

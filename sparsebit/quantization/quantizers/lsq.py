@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.quantization.granularity import Rows
-from sparsebit.quantization.learned_step import learned_fake_quantize
-from sparsebit.quantization.numerics import GridSpec, QParams, integer_range
+from sparsebit.numerics.grid import GridSpec, QParams, integer_range
+from sparsebit.numerics.layout import Layout
+from sparsebit.numerics.learned_step import learned_fake_quantize
 from sparsebit.quantization.observers.base import Observer, Range, extremes
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
 
@@ -71,8 +71,8 @@ class LSQ(Quantizer):
 
     TYPE = "lsq"
 
-    def __init__(self, name: str, side: Side, spec: TensorSpec, rows: Rows | None = None) -> None:
-        super().__init__(name, side, spec, rows)
+    def __init__(self, name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> None:
+        super().__init__(name, side, spec, layout)
         self.observer: Observer[Any] = self.first_observer()
         del self.scale
         self.scale = nn.Parameter(torch.empty(0))
@@ -111,5 +111,5 @@ class LSQ(Quantizer):
             return super().snap(x)
         prepared = self.prepare(x)
         return learned_fake_quantize(
-            prepared, self.qparams(prepared), self.rows_of(prepared), self.gradient_scale(prepared)
+            prepared, self.qparams(prepared), self.layout_of(prepared), self.gradient_scale(prepared)
         )

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.quantization.granularity import Rows, to_rows
-from sparsebit.quantization.numerics import QParams, integer_range
+from sparsebit.numerics.grid import QParams, integer_range
+from sparsebit.numerics.layout import Layout, to_rows
 from sparsebit.quantization.observers.base import OBSERVERS, Observer
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
 from sparsebit.quantization.quantizers.lsq import LSQ
@@ -25,8 +25,8 @@ class LSQPlus(LSQ):
 
     TYPE = "lsq+"
 
-    def __init__(self, name: str, side: Side, spec: TensorSpec, rows: Rows | None = None) -> None:
-        super().__init__(name, side, spec, rows)
+    def __init__(self, name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> None:
+        super().__init__(name, side, spec, layout)
         if side == "A":
             del self.zero_point
             self.zero_point = nn.Parameter(torch.empty(0))
@@ -40,7 +40,7 @@ class LSQPlus(LSQ):
         if x is None:
             Quantizer.set_range(self, lo, hi, x)
             return
-        values = to_rows(x.detach().double(), self.rows)
+        values = to_rows(x.detach().double(), self.layout)
         mean, std = values.mean(1), values.std(1, correction=int(values.shape[1] > 1))
         reach = torch.maximum((mean - 3 * std).abs(), (mean + 3 * std).abs())
         qmin, qmax = super().qparams()[2:4]

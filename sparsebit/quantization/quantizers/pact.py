@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.quantization.granularity import Rows
-from sparsebit.quantization.numerics import QParams
+from sparsebit.numerics.grid import QParams
+from sparsebit.numerics.layout import Layout
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
 
 
@@ -23,8 +23,8 @@ class PACT(Quantizer):
 
     TYPE = "pact"
 
-    def __init__(self, name: str, side: Side, spec: TensorSpec, rows: Rows | None = None) -> None:
-        super().__init__(name, side, spec, rows)
+    def __init__(self, name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> None:
+        super().__init__(name, side, spec, layout)
         self.alpha = nn.Parameter(torch.tensor([float(spec.quantizer_options.get("alpha_value", 10.0))]))
 
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparsebit.numerics.grid import quantize
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms import WeightCorrection
 from sparsebit.quantization.algorithms.weight_correction.core import norm_ratio
-from sparsebit.quantization.numerics import quantize
 from tests.quantization.algorithms.jobs import is_same, open_job, snapshot
 from tests.quantization.nets import config, images, residual
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
+from sparsebit.numerics.grid import quantize
 from sparsebit.quantization import QuantModel
-from sparsebit.quantization.numerics import quantize
 from tests.quantization.nets import CONFIGS, config, images, residual
 
 BATCHES = tuple(images(6, seed) for seed in range(3))
@@ -31,7 +31,7 @@ def calibrated(net: nn.Module, settings: dict[str, Any]) -> QuantModel:
 def codes(qmodel: QuantModel, name: str) -> Tensor:
     quantizer = qmodel.quantizers[f"{name}.weight"]
     weight = qmodel.model.get_submodule(name).weight.detach()
-    return quantize(weight, quantizer.qparams(), axis=quantizer.rows.axis).int()
+    return quantize(weight, quantizer.qparams(), axis=quantizer.layout.axis).int()
 
 
 @pytest.mark.parametrize("target", sorted(CONFIGS))

@@ -63,7 +63,7 @@ def test_a_quantizer_nobody_registered_and_a_plan_for_another_graph() -> None:
     spec = plan.tensors[0].spec
     object.__setattr__(spec, "quantizer", "unifrom")
     with pytest.raises(RegistryError, match=r"unifrom(.|\n)*uniform"):
-        make_quantizer("it", "A", spec, plan.tensors[0].rows)
+        make_quantizer("it", "A", spec, plan.tensors[0].layout)
     other = capture(nn.Sequential(nn.Linear(8, 8)).eval(), images())
     with pytest.raises(GraphError, match=r"the plan names(.|\n)*make it again"):
         insert_quantizers(other, make_plan(gm, load_qconfig(config(SCHEDULE={}))))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsebit.quantization.numerics import GridSpec, fake_quantize
+from sparsebit.numerics.grid import GridSpec, fake_quantize
 from sparsebit.quantization.observers import Observer, Range
 
 

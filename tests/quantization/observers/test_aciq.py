@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparsebit.quantization.numerics import GridSpec
+from sparsebit.numerics.grid import GridSpec
 from sparsebit.quantization.observers import ACIQ, Range
 from sparsebit.quantization.observers.aciq import Distribution, optimal_clip
 from tests.quantization.observers.data import draw, measure, sqnr

@@ -11,7 +11,7 @@ from torch import Tensor
 from sparsebit.config import load_qconfig
 from sparsebit.config.quantization.names import OBSERVER_RULES, STATIC_A, NameRule
 from sparsebit.errors import ConfigError, RegistryError, SparsebitError
-from sparsebit.quantization.numerics import GridSpec
+from sparsebit.numerics.grid import GridSpec
 from sparsebit.quantization.observers import (
     ACIQ,
     MSE,

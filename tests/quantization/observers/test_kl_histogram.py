@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsebit.quantization.numerics import GridSpec
+from sparsebit.numerics.grid import GridSpec
 from sparsebit.quantization.observers import Histogram, KLHistogram, MinMax, Range
 from sparsebit.quantization.observers.histogram import bin_width
 from sparsebit.quantization.observers.kl_histogram import divergences

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsebit.quantization.numerics import GridSpec
+from sparsebit.numerics.grid import GridSpec
 from sparsebit.quantization.observers import MovingAverage, Range
 from tests.quantization.observers.data import feed
 

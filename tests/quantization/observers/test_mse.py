@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsebit.quantization.numerics import GridSpec, fake_quantize
+from sparsebit.numerics.grid import GridSpec, fake_quantize
 from sparsebit.quantization.observers import MSE, MinMax, mse
 from tests.quantization.observers.data import NAMES, draw, measure, sqnr
 

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparsebit.quantization.granularity import (
-    Rows,
+from sparsebit.numerics.grid import GridSpec, fake_quantize
+from sparsebit.numerics.layout import (
+    Layout,
     activation_axis,
     join_blocks,
     row_blocks,
     to_rows,
     to_samples,
 )
-from sparsebit.quantization.numerics import GridSpec, fake_quantize
 from sparsebit.quantization.observers import OBSERVERS, CalibrationError, Observer, Range, observe
 from tests.quantization.observers.data import NAMES, draw, feed, measure, sqnr
 
@@ -220,7 +220,7 @@ def test_gradients_are_not_recorded(name: str) -> None:
 def test_activations_of_any_rank_over_unequal_batches(name: str, shape: tuple[int, ...], layout: Any) -> None:
     """Per channel, over several batches and a smaller last one: C ranges, those of the channels."""
     observer, x = make(name), draw("gaussian", 5000)[: torch.Size(shape).numel()].reshape(shape)
-    rows = Rows(kind="channel", axis=activation_axis(x.dim(), layout))
+    rows = Layout(kind="channel", axis=activation_axis(x.dim(), layout))
     batches = [x, x] if x.dim() == 1 else list(x.split(4))
     change = to_samples if observer.by_sample else to_rows
     lo, hi = observer.finish(feed(observer, [change(batch, rows) for batch in batches]), GridSpec())
@@ -232,16 +232,16 @@ def test_activations_of_any_rank_over_unequal_batches(name: str, shape: tuple[in
 
 
 CUTS = [
-    Rows(),
-    Rows(kind="channel"),
-    Rows(kind="channel", axis=1),
-    Rows(kind="group", group_size=2),
-    Rows(kind="group", group_size=4),
-    Rows(kind="group", group_size=4, axis=1),
+    Layout(),
+    Layout(kind="channel"),
+    Layout(kind="channel", axis=1),
+    Layout(kind="group", group_size=2),
+    Layout(kind="group", group_size=4),
+    Layout(kind="group", group_size=4, axis=1),
 ]
 
 
-def slices(x: Tensor, rows: Rows) -> list[Tensor]:
+def slices(x: Tensor, rows: Layout) -> list[Tensor]:
     """What shares a range, cut out by index."""
     if rows.kind == "tensor":
         return [x]
@@ -256,7 +256,7 @@ def slices(x: Tensor, rows: Rows) -> list[Tensor]:
 @pytest.mark.parametrize("rows", CUTS, ids=str)
 @pytest.mark.parametrize("grid", [GridSpec(8), GridSpec(4, False)])
 def test_every_granularity_is_its_slices_alone_in_float64(
-    name: str, shape: tuple[int, ...], rows: Rows, grid: GridSpec
+    name: str, shape: tuple[int, ...], rows: Layout, grid: GridSpec
 ) -> None:
     x = draw("laplace", 5000)[: torch.Size(shape).numel()].reshape(shape)
     found = [observe(make(name), block, grid) for block in row_blocks(x, rows)]

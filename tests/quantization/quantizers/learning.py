@@ -7,11 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from sparsebit.config import Side, TensorSpec
+from sparsebit.numerics.layout import Layout
 from sparsebit.quantization import QUANTIZERS, Quantizer
-from sparsebit.quantization.granularity import Rows
 
 
-def learning(kind: str, side: Side, x: Tensor, rows: Rows | None = None, **settings: Any) -> Quantizer:
+def learning(kind: str, side: Side, x: Tensor, rows: Layout | None = None, **settings: Any) -> Quantizer:
     """A quantizer calibrated on a tensor and switched on."""
     quantizer = QUANTIZERS[kind]("it", side, TensorSpec(quantizer=kind, **settings), rows)
     if side == "W":

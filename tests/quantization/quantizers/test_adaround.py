@@ -7,13 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsebit.quantization.granularity import Rows, spread
-from sparsebit.quantization.numerics import quantize
+from sparsebit.numerics.grid import quantize
+from sparsebit.numerics.layout import Layout, spread
 from sparsebit.quantization.quantizers import AdaRound
 from sparsebit.quantization.quantizers.adaround import inverse_rectified_sigmoid, rectified_sigmoid
 from tests.quantization.quantizers.learning import learning
 
-ROWS = [Rows(), Rows(kind="channel"), Rows(kind="channel", axis=1), Rows(kind="group", group_size=2)]
+ROWS = [Layout(), Layout(kind="channel"), Layout(kind="channel", axis=1), Layout(kind="group", group_size=2)]
 
 
 def test_h_reaches_both_ends_and_is_half_at_zero() -> None:
@@ -30,7 +30,7 @@ def test_v_gives_back_the_fraction_it_was_made_from(fraction: float) -> None:
     assert torch.autograd.gradcheck(rectified_sigmoid, (inverse_rectified_sigmoid(h).requires_grad_(),))
 
 
-def chosen(x: torch.Tensor, rows: Rows, symmetric: bool) -> AdaRound:
+def chosen(x: torch.Tensor, rows: Layout, symmetric: bool) -> AdaRound:
     quantizer = learning(
         "adaround",
         "W",
@@ -47,7 +47,7 @@ def chosen(x: torch.Tensor, rows: Rows, symmetric: bool) -> AdaRound:
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("rows", ROWS, ids=lambda rows: f"{rows.kind}{rows.axis}")
-def test_until_it_was_decided_it_rounds_to_the_nearest(rows: Rows, symmetric: bool) -> None:
+def test_until_it_was_decided_it_rounds_to_the_nearest(rows: Layout, symmetric: bool) -> None:
     x = torch.randn(6, 4, 3)
     quantizer = chosen(x, rows, symmetric)
     scale, zero_point = (spread(v, x.shape, rows) for v in (quantizer.scale, quantizer.zero_point))
@@ -57,7 +57,7 @@ def test_until_it_was_decided_it_rounds_to_the_nearest(rows: Rows, symmetric: bo
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("rows", ROWS, ids=lambda rows: f"{rows.kind}{rows.axis}")
-def test_the_codes_are_floor_plus_choice(rows: Rows, symmetric: bool) -> None:
+def test_the_codes_are_floor_plus_choice(rows: Layout, symmetric: bool) -> None:
     """Those that an exporter takes of the prepared weight, too."""
     x = torch.randn(6, 4, 3) * 3
     quantizer = chosen(x / 2, rows, symmetric)  # so that some are clipped
@@ -72,7 +72,7 @@ def test_the_codes_are_floor_plus_choice(rows: Rows, symmetric: bool) -> None:
 
 def test_gradients_pass_straight_through_so_that_training_can_go_on() -> None:
     x = torch.randn(6, 4).requires_grad_()
-    quantizer = chosen(x.detach(), Rows(), True)
+    quantizer = chosen(x.detach(), Layout(), True)
     quantizer.up = torch.rand(x.shape) < 0.5
     with torch.no_grad():
         expected = quantizer(x)
@@ -84,7 +84,7 @@ def test_gradients_pass_straight_through_so_that_training_can_go_on() -> None:
 
 def test_half_precision_makes_the_same_choice() -> None:
     x = torch.randn(6, 40).bfloat16()
-    quantizer = chosen(x.float(), Rows(kind="channel"), True)
+    quantizer = chosen(x.float(), Layout(kind="channel"), True)
     quantizer.up = torch.rand(x.shape) < 0.5
     codes = [quantize(quantizer.prepare(w), quantizer.qparams(), axis=0) for w in (x, x.float())]
     assert torch.equal(*codes)
@@ -92,7 +92,7 @@ def test_half_precision_makes_the_same_choice() -> None:
 
 def test_reset_forgets_the_choice() -> None:
     x = torch.randn(6, 4)
-    quantizer = chosen(x, Rows(), True)
+    quantizer = chosen(x, Layout(), True)
     quantizer.up = torch.ones(x.shape, dtype=torch.bool)
     quantizer.reset()
     assert quantizer.up.numel() == 0 and not quantizer.calibrated

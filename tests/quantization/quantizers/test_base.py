@@ -14,8 +14,8 @@ from sparsebit.config import Side, TensorSpec
 from sparsebit.config.quantization.names import QUANTIZER_RULES
 from sparsebit.config.quantization.tensor_spec import NumberFormat
 from sparsebit.errors import ConfigError, RegistryError, SparsebitError
+from sparsebit.numerics.layout import Layout, row_blocks
 from sparsebit.quantization import QUANTIZERS, Quantizer, QuantModel, register_quantizer
-from sparsebit.quantization.granularity import Rows, row_blocks
 from sparsebit.quantization.quantizers import Uniform
 from tests.quantization.nets import config, images, residual
 
@@ -54,13 +54,13 @@ def calibrated(quantizer: Quantizer, x: Tensor) -> Quantizer:
 def test_results_lie_on_a_grid_that_was_asked_for(name: str, side: Side, scheme: str) -> None:
     x = torch.randn(6, 10, 3, 3)
     quantizer = make(name, side, scheme, bits=4)
-    assert not quantizer.calibrated or quantizer.rows.kind == "token"
+    assert not quantizer.calibrated or quantizer.layout.kind == "token"
     assert torch.equal(quantizer(x), x), "off until it is switched on"
     calibrated(quantizer, x)
     with torch.no_grad():
         got = quantizer(x)
     assert got.shape == x.shape and got.isfinite().all()
-    for block in row_blocks(got, quantizer.rows_of(x)):
+    for block in row_blocks(got, quantizer.layout_of(x)):
         assert all(len(row.unique()) <= 16 for row in block), "more codes than 4 bits have"
     assert quantizer.is_enable and quantizer.name in quantizer.describe()
     twin = copy.deepcopy(quantizer)
@@ -151,7 +151,7 @@ def test_no_data_and_empty_data_are_told_apart() -> None:
 def test_groups_of_a_ragged_last_size() -> None:
     x = torch.randn(3, 10)
     quantizer = QUANTIZERS["uniform"](
-        "it", "W", TensorSpec(bits=4, granularity="group", group_size=4), Rows(kind="group", group_size=4)
+        "it", "W", TensorSpec(bits=4, granularity="group", group_size=4), Layout(kind="group", group_size=4)
     )
     calibrated(quantizer, x)
     for start, stop in ((0, 4), (4, 8), (8, 10)):

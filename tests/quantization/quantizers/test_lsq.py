@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from sparsebit.numerics.layout import Layout
 from sparsebit.quantization import Quantizer
-from sparsebit.quantization.granularity import Rows
 from sparsebit.quantization.quantizers.lsq import StepSize
 from tests.quantization.quantizers.learning import learning
 
@@ -17,7 +17,7 @@ from tests.quantization.quantizers.learning import learning
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_first_step_size_of_a_weight(bits: int) -> None:
     x = torch.randn(5, 7, 3, 3)
-    quantizer = learning("lsq", "W", x, Rows(kind="channel"), bits=bits, granularity="channel")
+    quantizer = learning("lsq", "W", x, Layout(kind="channel"), bits=bits, granularity="channel")
     qmax = 2 ** (bits - 1) - 1
     torch.testing.assert_close(quantizer.scale.detach(), 2 * x.abs().mean((1, 2, 3)) / math.sqrt(qmax))
     assert not quantizer.zero_point.any() and quantizer.scale.requires_grad
@@ -53,8 +53,8 @@ def _gradients(quantizer: Quantizer, x: Tensor) -> tuple[Tensor, ...]:
     return (y.detach(), *torch.autograd.grad(y.square().sum(), (x, quantizer.scale)))
 
 
-@pytest.mark.parametrize(("side", "rows"), [("W", Rows(kind="channel")), ("A", Rows())])
-def test_the_gradient_is_divided_by_the_root_of_values_and_codes(side: str, rows: Rows) -> None:
+@pytest.mark.parametrize(("side", "rows"), [("W", Layout(kind="channel")), ("A", Layout())])
+def test_the_gradient_is_divided_by_the_root_of_values_and_codes(side: str, rows: Layout) -> None:
     x = torch.randn(4, 6, 5)
     granularity = rows.kind
     quantizer = learning("lsq", side, x, rows, bits=3, granularity=granularity)  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def test_a_scale_that_crossed_zero_counts_by_its_magnitude() -> None:
 def test_a_channel_of_zeros_has_a_scale_that_can_learn() -> None:
     x = torch.randn(3, 4)
     x[1] = 0
-    quantizer = learning("lsq", "W", x, Rows(kind="channel"), bits=4, granularity="channel")
+    quantizer = learning("lsq", "W", x, Layout(kind="channel"), bits=4, granularity="channel")
     quantizer(x).sum().backward()
     assert (quantizer.scale > 0).all() and quantizer.scale.grad is not None
     assert quantizer.scale.grad.isfinite().all()
@@ -98,7 +98,7 @@ def test_merging_is_as_if_seen_at_once() -> None:
 
 def test_training_and_inference_give_the_same_numbers() -> None:
     x = torch.randn(4, 6, 5, 5)
-    for side, rows in (("W", Rows(kind="channel")), ("A", Rows())):
+    for side, rows in (("W", Layout(kind="channel")), ("A", Layout())):
         quantizer = learning("lsq", side, x, rows, bits=4, granularity=rows.kind)  # type: ignore[arg-type]
         trained = quantizer(x).detach()
         with torch.no_grad():

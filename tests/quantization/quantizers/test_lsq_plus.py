@@ -6,13 +6,13 @@ import math
 
 import torch
 
-from sparsebit.quantization.granularity import Rows
+from sparsebit.numerics.layout import Layout
 from tests.quantization.quantizers.learning import learning
 
 
 def test_weights_start_from_three_standard_deviations() -> None:
     x = torch.randn(5, 7, 3, 3) + torch.arange(5).view(-1, 1, 1, 1)
-    quantizer = learning("lsq+", "W", x, Rows(kind="channel"), bits=4, granularity="channel")
+    quantizer = learning("lsq+", "W", x, Layout(kind="channel"), bits=4, granularity="channel")
     mean, std = x.mean((1, 2, 3)), x.std((1, 2, 3))
     reach = torch.maximum((mean - 3 * std).abs(), (mean + 3 * std).abs())
     torch.testing.assert_close(quantizer.scale.detach(), 2 * reach / 15)
@@ -21,14 +21,19 @@ def test_weights_start_from_three_standard_deviations() -> None:
 
 def test_grouped_transposed_weights_have_a_scale_for_each_output() -> None:
     x = torch.randn(4, 3, 2, 2)
-    rows = Rows(kind="channel", axis=1, groups=2)
+    rows = Layout(kind="channel", axis=1, groups=2)
     quantizer = learning("lsq+", "W", x, rows, bits=4, granularity="channel")
     assert quantizer.scale.shape == (6,) and quantizer(x).shape == x.shape
 
 
 def test_one_value_in_a_channel_has_no_spread() -> None:
     quantizer = learning(
-        "lsq+", "W", torch.tensor([[2.0], [-4.0], [0.0]]), Rows(kind="channel"), bits=4, granularity="channel"
+        "lsq+",
+        "W",
+        torch.tensor([[2.0], [-4.0], [0.0]]),
+        Layout(kind="channel"),
+        bits=4,
+        granularity="channel",
     )
     torch.testing.assert_close(quantizer.scale.detach()[:2], torch.tensor([4.0, 8.0]) / 15)
     assert quantizer.scale[2] > 0

@@ -21,6 +21,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.errors import ConfigError
+from sparsebit.numerics.layout import spread
+from sparsebit.numerics.learned_step import learned_fake_quantize
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, Granularity, extract, find_blocks
@@ -33,8 +35,6 @@ from sparsebit.quantization.algorithms.reconstruction.core import (
     variances,
 )
 from sparsebit.quantization.algorithms.reconstruction.streams import Samples, Streams
-from sparsebit.quantization.granularity import spread
-from sparsebit.quantization.learned_step import learned_fake_quantize
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
 from sparsebit.storage import ArtifactError, read_folder, require_place, write_folder
 
@@ -201,7 +201,7 @@ class Reconstruction(Algorithm):
                 qparams = quantizer.qparams(x)._replace(scale=scales[quantizer].abs())
                 per_scale = x.numel() / scales[quantizer].numel()
                 factor = 1 / math.sqrt(max(per_scale, 1) * max(qparams.qmax, 1))
-                snapped = learned_fake_quantize(x, qparams, quantizer.rows_of(x), factor)
+                snapped = learned_fake_quantize(x, qparams, quantizer.layout_of(x), factor)
             else:
                 snapped = quantizer.snap(x)
             return drop(snapped, x, self.drop, noise)
@@ -313,12 +313,12 @@ def become_adaround(quantizer: Quantizer) -> None:
 
 
 def _learns(quantizer: Quantizer) -> bool:
-    return quantizer.rows.kind != "token" and quantizer.spec.dtype == "int" and quantizer.scale.numel() > 0
+    return quantizer.layout.kind != "token" and quantizer.spec.dtype == "int" and quantizer.scale.numel() > 0
 
 
 def _weight(quantizer: Quantizer, tensor: Tensor) -> tuple[Tensor, Tensor, Tensor, int, int]:
     qparams, x = quantizer.qparams(), tensor.detach().float()
-    scale, zero_point = (spread(v, x.shape, quantizer.rows) for v in (qparams.scale, qparams.zero_point))
+    scale, zero_point = (spread(v, x.shape, quantizer.layout) for v in (qparams.scale, qparams.zero_point))
     return x, scale.detach(), zero_point.detach(), qparams.qmin, qparams.qmax
 
 

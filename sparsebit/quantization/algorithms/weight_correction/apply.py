@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparsebit.numerics.layout import to_rows
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.layers import find_layers
 from sparsebit.quantization.algorithms.weight_correction.core import norm_ratio
-from sparsebit.quantization.granularity import to_rows
 
 
 @register_algorithm
@@ -26,11 +26,15 @@ class WeightCorrection(Algorithm):
         corrected = 0
         for layer in progress(list(find_layers(job.gm)), "correcting weights", shown=job.shown):
             quantizer = layer.quantizer
-            if quantizer.rows.kind != "channel" or quantizer.rows.groups > 1 or quantizer.TYPE != "uniform":
+            if (
+                quantizer.layout.kind != "channel"
+                or quantizer.layout.groups > 1
+                or quantizer.TYPE != "uniform"
+            ):
                 continue
             rounded = quantizer.snap(layer.weight)
-            ratio = norm_ratio(*(to_rows(w.double(), quantizer.rows) for w in (layer.weight, rounded)))
-            shape = [-1 if dim == quantizer.rows.axis else 1 for dim in range(rounded.dim())]
+            ratio = norm_ratio(*(to_rows(w.double(), quantizer.layout) for w in (layer.weight, rounded)))
+            shape = [-1 if dim == quantizer.layout.axis else 1 for dim in range(rounded.dim())]
             layer.set(weight=rounded.double() * ratio.reshape(shape))
             quantizer.set_grid(quantizer.scale * ratio.to(quantizer.scale), quantizer.zero_point)
             corrected += 1

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import ConfigError
+from sparsebit.numerics.grid import quantize
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms import AdaRoundLayers, Brecq
 from sparsebit.quantization.algorithms.reconstruction import Reconstruction, find_blocks
 from sparsebit.quantization.algorithms.reconstruction.blocks import extract
 from sparsebit.quantization.algorithms.reconstruction.streams import Streams
-from sparsebit.quantization.numerics import quantize
 from sparsebit.quantization.quantizers import AdaRound
 from sparsebit.storage import ArtifactError
 from tests.quantization.algorithms.jobs import Dense, Encoder, is_same, snapshot

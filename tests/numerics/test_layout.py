@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
-from sparsebit.quantization.granularity import (
-    Rows,
+from sparsebit.numerics.layout import (
+    Layout,
     activation_axis,
     align,
     from_rows,
@@ -26,7 +26,7 @@ from sparsebit.quantization.granularity import (
 )
 
 
-def key(index: tuple[int, ...], shape: tuple[int, ...], rows: Rows) -> tuple[int, ...]:
+def key(index: tuple[int, ...], shape: tuple[int, ...], rows: Layout) -> tuple[int, ...]:
     """What elements must have in common to share a scale, said without tensors."""
     if rows.kind == "tensor" or not index:
         return ()
@@ -44,7 +44,7 @@ def key(index: tuple[int, ...], shape: tuple[int, ...], rows: Rows) -> tuple[int
     return (*first, index[out], place // (rows.group_size or 1))
 
 
-def labels(shape: tuple[int, ...], rows: Rows) -> Tensor:
+def labels(shape: tuple[int, ...], rows: Layout) -> Tensor:
     """The row each element belongs to, by ``key``."""
     keys = [key(index, shape, rows) for index in itertools.product(*map(range, shape))]
     number = {k: n for n, k in enumerate(sorted(set(keys)))}
@@ -52,24 +52,24 @@ def labels(shape: tuple[int, ...], rows: Rows) -> Tensor:
 
 
 @st.composite
-def tensors(draw: st.DrawFn) -> tuple[tuple[int, ...], Rows]:
+def tensors(draw: st.DrawFn) -> tuple[tuple[int, ...], Layout]:
     shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=5)))
     kind = draw(st.sampled_from(["tensor", "channel", "group", "token"]))
     if kind == "channel":
-        return shape, Rows(kind="channel", axis=draw(st.integers(-len(shape), len(shape) - 1)))
+        return shape, Layout(kind="channel", axis=draw(st.integers(-len(shape), len(shape) - 1)))
     if kind == "group":
         axis = draw(st.integers(0, min(1, len(shape) - 1)))
-        return shape, Rows(kind="group", axis=axis, group_size=draw(st.integers(1, 6)))
-    return shape, Rows(kind=kind)  # type: ignore[arg-type]
+        return shape, Layout(kind="group", axis=axis, group_size=draw(st.integers(1, 6)))
+    return shape, Layout(kind=kind)  # type: ignore[arg-type]
 
 
 @st.composite
-def transposed_weights(draw: st.DrawFn) -> tuple[tuple[int, ...], Rows]:
+def transposed_weights(draw: st.DrawFn) -> tuple[tuple[int, ...], Layout]:
     groups = draw(st.integers(1, 3))
     shape = (groups * draw(st.integers(1, 5)), *draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
     if draw(st.booleans()):
-        return shape, Rows(kind="channel", axis=1, groups=groups)
-    return shape, Rows(kind="group", axis=1, groups=groups, group_size=draw(st.integers(1, 4)))
+        return shape, Layout(kind="channel", axis=1, groups=groups)
+    return shape, Layout(kind="group", axis=1, groups=groups, group_size=draw(st.integers(1, 4)))
 
 
 cases = st.one_of(tensors(), transposed_weights())
@@ -80,7 +80,7 @@ def numbered(shape: tuple[int, ...]) -> Tensor:
 
 
 @given(cases)
-def test_each_row_holds_exactly_the_elements_that_share_a_scale(case: tuple[tuple[int, ...], Rows]) -> None:
+def test_each_row_holds_exactly_the_elements_that_share_a_scale(case: tuple[tuple[int, ...], Layout]) -> None:
     shape, rows = case
     expected = labels(shape, rows)
     assert row_count(shape, rows) == expected.max() + 1
@@ -95,7 +95,7 @@ def test_each_row_holds_exactly_the_elements_that_share_a_scale(case: tuple[tupl
 
 
 @given(cases)
-def test_spread_gives_every_element_the_value_of_its_row(case: tuple[tuple[int, ...], Rows]) -> None:
+def test_spread_gives_every_element_the_value_of_its_row(case: tuple[tuple[int, ...], Layout]) -> None:
     shape, rows = case
     expected = labels(shape, rows)
     values = torch.arange(row_count(shape, rows))
@@ -105,7 +105,7 @@ def test_spread_gives_every_element_the_value_of_its_row(case: tuple[tuple[int, 
 
 
 @given(cases)
-def test_rows_go_back_to_the_tensor(case: tuple[tuple[int, ...], Rows]) -> None:
+def test_rows_go_back_to_the_tensor(case: tuple[tuple[int, ...], Layout]) -> None:
     shape, rows = case
     blocks = row_blocks(numbered(shape), rows)
     if len(blocks) == 1:
@@ -114,7 +114,7 @@ def test_rows_go_back_to_the_tensor(case: tuple[tuple[int, ...], Rows]) -> None:
 
 
 @given(tensors())
-def test_the_order_inside_a_row_may_change_and_nothing_else(case: tuple[tuple[int, ...], Rows]) -> None:
+def test_the_order_inside_a_row_may_change_and_nothing_else(case: tuple[tuple[int, ...], Layout]) -> None:
     shape, rows = case
     if rows.kind == "group":
         return
@@ -129,35 +129,35 @@ def test_the_order_inside_a_row_may_change_and_nothing_else(case: tuple[tuple[in
 
 def test_channels_last_memory_is_not_copied() -> None:
     x = torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
-    assert to_rows(x, Rows(), any_order=True).data_ptr() == x.data_ptr()
-    assert to_samples(x, Rows()).data_ptr() == x.data_ptr()
-    assert to_rows(torch.zeros(4, 6), Rows(kind="group", group_size=3)).shape == (8, 3)
+    assert to_rows(x, Layout(), any_order=True).data_ptr() == x.data_ptr()
+    assert to_samples(x, Layout()).data_ptr() == x.data_ptr()
+    assert to_rows(torch.zeros(4, 6), Layout(kind="group", group_size=3)).shape == (8, 3)
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (2, 7), (2, 5, 7), (2, 3, 4, 5), (2, 3, 4, 5, 6)])
 @pytest.mark.parametrize("layout", ["NCHW", "NLC"])
 def test_activations_of_any_rank_have_channels(shape: tuple[int, ...], layout: str) -> None:
     axis = activation_axis(len(shape), layout)  # type: ignore[arg-type]
-    rows = Rows(kind="channel", axis=axis)
+    rows = Layout(kind="channel", axis=axis)
     channels = shape[axis] if shape else 1
     assert row_count(shape, rows) == channels
     assert to_rows(torch.zeros(shape), rows).shape == (channels, math.prod(shape) // channels)
     for kind in ("tensor", "token"):
-        assert to_rows(torch.zeros(shape), Rows(kind=kind)).numel() == math.prod(shape)
+        assert to_rows(torch.zeros(shape), Layout(kind=kind)).numel() == math.prod(shape)
 
 
 @pytest.mark.parametrize(
     ("shape", "rows", "expected"),
     [
-        ((6, 2, 3), Rows(), (1, 6, 6)),
-        ((6, 2, 3), Rows(kind="channel", axis=1), (2, 6, 3)),
-        ((6, 2, 3), Rows(kind="channel", axis=-1), (3, 6, 2)),
-        ((6, 4), Rows(kind="channel", axis=1), (4, 6, 1)),
-        ((6,), Rows(), (1, 1, 6)),
-        ((6, 4), Rows(kind="channel", axis=0), (6, 1, 4)),
+        ((6, 2, 3), Layout(), (1, 6, 6)),
+        ((6, 2, 3), Layout(kind="channel", axis=1), (2, 6, 3)),
+        ((6, 2, 3), Layout(kind="channel", axis=-1), (3, 6, 2)),
+        ((6, 4), Layout(kind="channel", axis=1), (4, 6, 1)),
+        ((6,), Layout(), (1, 1, 6)),
+        ((6, 4), Layout(kind="channel", axis=0), (6, 1, 4)),
     ],
 )
-def test_samples_stay_apart(shape: tuple[int, ...], rows: Rows, expected: tuple[int, ...]) -> None:
+def test_samples_stay_apart(shape: tuple[int, ...], rows: Layout, expected: tuple[int, ...]) -> None:
     x = numbered(shape)
     samples = to_samples(x, rows)
     assert samples.shape == expected
@@ -167,21 +167,21 @@ def test_samples_stay_apart(shape: tuple[int, ...], rows: Rows, expected: tuple[
 
 
 def test_empty_tensors_have_rows() -> None:
-    assert to_rows(torch.zeros(0, 3, 4), Rows(kind="channel", axis=1)).shape == (3, 0)
-    assert to_rows(torch.zeros(0), Rows()).shape == (1, 0)
-    assert to_samples(torch.zeros(0, 3, 4), Rows()).shape == (1, 0, 12)
+    assert to_rows(torch.zeros(0, 3, 4), Layout(kind="channel", axis=1)).shape == (3, 0)
+    assert to_rows(torch.zeros(0), Layout()).shape == (1, 0)
+    assert to_samples(torch.zeros(0, 3, 4), Layout()).shape == (1, 0, 12)
 
 
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(SparsebitError, match="group_size belongs to the granularity 'group'"):
-        Rows(kind="channel", group_size=4)
+        Layout(kind="channel", group_size=4)
     with pytest.raises(SparsebitError, match="group_size belongs"):
-        Rows(kind="group")
+        Layout(kind="group")
     with pytest.raises(SparsebitError, match="at least one element"):
-        Rows(kind="group", group_size=0)
+        Layout(kind="group", group_size=0)
     with pytest.raises(SparsebitError, match="weight of a transposed convolution"):
-        Rows(kind="channel", axis=0, groups=2)
+        Layout(kind="channel", axis=0, groups=2)
     with pytest.raises(SparsebitError, match=r"(?s)two lengths.*7 input channels in groups of 3.*row_blocks"):
-        to_rows(torch.zeros(2, 7), Rows(kind="group", group_size=3))
+        to_rows(torch.zeros(2, 7), Layout(kind="group", group_size=3))
     with pytest.raises(SparsebitError, match=r"(?s)number of values.*expected: 2.*got: +3"):
-        align(torch.zeros(2, 7), Rows(kind="channel"), torch.zeros(3))
+        align(torch.zeros(2, 7), Layout(kind="channel"), torch.zeros(3))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sparsebit.errors import ConfigError, SparsebitError
-from sparsebit.quantization.granularity import Rows, spread
-from sparsebit.quantization.numerics import (
+from sparsebit.numerics.grid import (
     SCALE_OF_ZEROS,
     Dtype,
     GridSpec,
@@ -26,6 +25,7 @@ from sparsebit.quantization.numerics import (
     qparams_from_range,
     quantize,
 )
+from sparsebit.numerics.layout import Layout, spread
 
 GRIDS = [
     GridSpec(bits, symmetric, "int") for bits in (2, 3, 4, 7, 8, 12, 16) for symmetric in (True, False)
@@ -313,7 +313,7 @@ def test_groups_are_each_group_alone(shape: tuple[int, ...], axis: int, group_si
 def test_a_scale_per_token_comes_spread() -> None:
     x = data(2 * 3 * 8).reshape(2, 3, 8)
     qparams = GridSpec(8).qparams(x.amin(-1).flatten(), x.amax(-1).flatten())
-    scale, zero_point = (spread(values, x.shape, Rows(kind="token")) for values in qparams[:2])
+    scale, zero_point = (spread(values, x.shape, Layout(kind="token")) for values in qparams[:2])
     y = fake_quantize(x, qparams._replace(scale=scale, zero_point=zero_point))
     for token, expected, s in zip(x.flatten(0, 1), y.flatten(0, 1), qparams.scale, strict=True):
         assert fake_quantize(token, QParams(s[None], torch.zeros(1), -128, 127)).equal(expected)

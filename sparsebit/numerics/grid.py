@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import ConfigError, SparsebitError
-from sparsebit.quantization.granularity import Rows, align
+from sparsebit.numerics.layout import Layout, align
 
 Dtype = Literal["int", "fp8_e4m3", "fp8_e5m2"]
 
@@ -151,7 +151,7 @@ def fake_quantize(
     """Snap ``x`` to the grid and back; gradients pass straight through inside the range and stop outside.
 
     A scale of shape [C] is laid along ``axis`` of ``x``, or with ``group_size`` along the groups of input channels of
-    each output channel (see ``granularity.Rows``). A scale with more dimensions must broadcast against ``x`` by
+    each output channel (see ``granularity.Layout``). A scale with more dimensions must broadcast against ``x`` by
     itself: that is how ``granularity.spread`` serves every other case, one scale per token among them.
 
     The gradient with respect to scale and zero point is computed only if they ask for it: it is the one of
@@ -197,7 +197,7 @@ def _aligned(
             got=f"{scale.numel()} scales for a tensor of shape {tuple(x.shape)}",
             hint="pass axis=, or shape the scale to broadcast against the tensor",
         )
-    rows = Rows(kind="channel" if group_size is None else "group", axis=axis or 0, group_size=group_size)
+    rows = Layout(kind="channel" if group_size is None else "group", axis=axis or 0, group_size=group_size)
     view, (scale, zero_point) = align(x, rows, scale, zero_point)
     return view, scale, zero_point
 

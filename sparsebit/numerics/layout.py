@@ -1,6 +1,6 @@
 """Which elements of a tensor share one scale: tensors as rows, and scales back in the tensor's shape.
 
-Everything that measures or quantizes a tensor sees it as [C, N]: C rows, one scale each. ``Rows`` says how a
+Everything that measures or quantizes a tensor sees it as [C, N]: C rows, one scale each. ``Layout`` says how a
 tensor of 0 to 5 dimensions becomes such rows; the functions here do it without knowing what the numbers mean.
 
 Behind all of them is one idea, ``_row_view``: a *view* of the tensor in which whole axes index the rows. For a
@@ -24,7 +24,7 @@ ActivationLayout = Literal["NCHW", "NLC"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class Layout:
     """How a tensor is cut into rows of elements that share one scale.
 
     - ``tensor``: one row.
@@ -36,7 +36,7 @@ class Rows:
     - ``token``: one row per position, over the last axis.
 
     Example:
-        >>> to_rows(torch.zeros(8, 3, 5, 5), Rows(kind="channel", axis=1)).shape
+        >>> to_rows(torch.zeros(8, 3, 5, 5), Layout(kind="channel", axis=1)).shape
         torch.Size([3, 200])
     """
 
@@ -72,7 +72,7 @@ def activation_axis(ndim: int, layout: ActivationLayout) -> int:
     return max(ndim - 1, 0) if layout == "NLC" else min(1, max(ndim - 1, 0))
 
 
-def row_count(shape: Sequence[int], rows: Rows) -> int:
+def row_count(shape: Sequence[int], rows: Layout) -> int:
     """How many rows, and so how many scales, a tensor of this shape has."""
     if rows.kind != "group":
         view, axes = _row_view(torch.empty(shape, device="meta"), rows)
@@ -81,14 +81,14 @@ def row_count(shape: Sequence[int], rows: Rows) -> int:
     return channels * math.ceil(_input_length(shape, rows) / _size(shape, rows))
 
 
-def to_rows(x: Tensor, rows: Rows, *, any_order: bool = False) -> Tensor:
+def to_rows(x: Tensor, rows: Layout, *, any_order: bool = False) -> Tensor:
     """The tensor as [C, N], without a copy where its memory allows.
 
     ``any_order=True`` lets the elements *inside* a row come in any order, which spares tensors in
     channels-last memory a copy. Observers do not mind; ``from_rows`` does.
 
     Example:
-        >>> to_rows(torch.arange(4).view(1, 2, 2), Rows(kind="token"))
+        >>> to_rows(torch.arange(4).view(1, 2, 2), Layout(kind="token"))
         tensor([[0, 1],
                 [2, 3]])
     """
@@ -106,7 +106,7 @@ def to_rows(x: Tensor, rows: Rows, *, any_order: bool = False) -> Tensor:
     return view.permute([*axes, *rest]).reshape(count, math.prod(view.shape[axis] for axis in rest))
 
 
-def from_rows(values: Tensor, shape: Sequence[int], rows: Rows) -> Tensor:
+def from_rows(values: Tensor, shape: Sequence[int], rows: Layout) -> Tensor:
     """The inverse of ``to_rows``: [C, N] back in the shape of the tensor it came from."""
     view, axes = _row_view(torch.empty(shape, device="meta"), rows)
     order = [*axes, *(axis for axis in range(view.dim()) if axis not in axes)]
@@ -114,7 +114,7 @@ def from_rows(values: Tensor, shape: Sequence[int], rows: Rows) -> Tensor:
     return values.reshape([view.shape[axis] for axis in order]).permute(back).reshape(tuple(shape))
 
 
-def row_blocks(x: Tensor, rows: Rows) -> tuple[Tensor, ...]:
+def row_blocks(x: Tensor, rows: Layout) -> tuple[Tensor, ...]:
     """The rows as one [C, N] block, or as two when the last group is shorter: full groups, then the rest.
 
     What is found for each block goes back together with ``join_blocks``.
@@ -137,7 +137,7 @@ def join_blocks(values: Sequence[Tensor]) -> Tensor:
     """Values of each block of ``row_blocks`` ([C] each) as one [C], in the order of the rows.
 
     Example:
-        >>> blocks = row_blocks(torch.arange(10).view(2, 5), Rows(kind="group", group_size=2))
+        >>> blocks = row_blocks(torch.arange(10).view(2, 5), Layout(kind="group", group_size=2))
         >>> join_blocks([block.amax(1) for block in blocks])
         tensor([1, 3, 4, 6, 8, 9])
     """
@@ -148,7 +148,7 @@ def join_blocks(values: Sequence[Tensor]) -> Tensor:
     return torch.cat([full.reshape(channels, -1), last.reshape(channels, 1)], dim=1).flatten()
 
 
-def to_samples(x: Tensor, rows: Rows) -> Tensor:
+def to_samples(x: Tensor, rows: Layout) -> Tensor:
     """An activation as [C, B, M]: its rows, apart for each of the B samples along axis 0, each in any order.
 
     Where axis 0 is no batch (a vector, or the channels themselves are on axis 0) it is all one sample.
@@ -162,14 +162,14 @@ def to_samples(x: Tensor, rows: Rows) -> Tensor:
     return x.permute(*channel, 0, *rest).reshape(sizes)
 
 
-def align(x: Tensor, rows: Rows, *values: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+def align(x: Tensor, rows: Layout, *values: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     """A view of ``x`` and each of the [C] ``values`` shaped to broadcast against that view.
 
     Arithmetic between them followed by ``reshape(x.shape)`` applies to every row its own value. Nothing is copied,
     except the values of ragged groups, which are repeated along the input axis.
 
     Example:
-        >>> view, (scale,) = align(torch.zeros(4, 6), Rows(kind="group", group_size=3), torch.zeros(8))
+        >>> view, (scale,) = align(torch.zeros(4, 6), Layout(kind="group", group_size=3), torch.zeros(8))
         >>> view.shape, scale.shape
         (torch.Size([4, 2, 3]), torch.Size([4, 2, 1]))
     """
@@ -201,11 +201,11 @@ def align(x: Tensor, rows: Rows, *values: Tensor) -> tuple[Tensor, tuple[Tensor,
     )
 
 
-def spread(values: Tensor, shape: Sequence[int], rows: Rows) -> Tensor:
+def spread(values: Tensor, shape: Sequence[int], rows: Layout) -> Tensor:
     """``values`` [C] in a shape that broadcasts against the whole tensor, one value for each element of a row.
 
     Example:
-        >>> spread(torch.tensor([1.0, 2.0]), (2, 3), Rows(kind="channel"))
+        >>> spread(torch.tensor([1.0, 2.0]), (2, 3), Layout(kind="channel"))
         tensor([[1.],
                 [2.]])
     """
@@ -215,7 +215,7 @@ def spread(values: Tensor, shape: Sequence[int], rows: Rows) -> Tensor:
     return aligned.expand(view.shape).reshape(tuple(shape))
 
 
-def _row_view(x: Tensor, rows: Rows) -> tuple[Tensor, tuple[int, ...]]:
+def _row_view(x: Tensor, rows: Layout) -> tuple[Tensor, tuple[int, ...]]:
     """A view of ``x`` and the axes of it that index the rows, in the order of the rows."""
     if rows.kind == "tensor" or x.dim() == 0:
         return x, ()
@@ -242,22 +242,22 @@ def _cut(x: Tensor, axis: int, *, size: int) -> Tensor:
     return x.view(*x.shape[:axis], x.shape[axis] // size, size, *x.shape[axis + 1 :])
 
 
-def _input_axis(ndim: int, rows: Rows) -> int:
+def _input_axis(ndim: int, rows: Layout) -> int:
     return 0 if ndim < 2 or rows.axis % ndim == 1 else 1
 
 
-def _input_length(shape: Sequence[int], rows: Rows) -> int:
+def _input_length(shape: Sequence[int], rows: Layout) -> int:
     if not shape:
         return 1
     axis = _input_axis(len(shape), rows)
     return shape[axis] // (rows.groups if axis == 0 else 1)
 
 
-def _is_ragged(shape: Sequence[int], rows: Rows) -> bool:
+def _is_ragged(shape: Sequence[int], rows: Layout) -> bool:
     return rows.kind == "group" and _input_length(shape, rows) % _size(shape, rows) != 0
 
 
-def _size(shape: Sequence[int], rows: Rows) -> int:
+def _size(shape: Sequence[int], rows: Layout) -> int:
     """How many input channels a group has, which is at most all."""
     assert rows.group_size is not None
     return max(1, min(rows.group_size, _input_length(shape, rows)))

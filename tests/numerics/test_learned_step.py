@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparsebit.quantization.granularity import Rows, spread
-from sparsebit.quantization.learned_step import learned_fake_quantize
-from sparsebit.quantization.numerics import QParams, fake_quantize
+from sparsebit.numerics.grid import QParams, fake_quantize
+from sparsebit.numerics.layout import Layout, spread
+from sparsebit.numerics.learned_step import learned_fake_quantize
 
 ROWS = [
-    Rows(),
-    Rows(kind="channel"),
-    Rows(kind="channel", axis=1),
-    Rows(kind="group", group_size=2),
-    Rows(kind="group", group_size=4),  # the last one is shorter
+    Layout(),
+    Layout(kind="channel"),
+    Layout(kind="channel", axis=1),
+    Layout(kind="group", group_size=2),
+    Layout(kind="group", group_size=4),  # the last one is shorter
 ]
 
 
@@ -29,8 +29,8 @@ def grid(count: int, *, asymmetric: bool = False, dtype: torch.dtype = torch.flo
     return QParams(scale, zero_point, *((0, 7) if asymmetric else (-4, 3)))
 
 
-def count_of(x: Tensor, rows: Rows) -> int:
-    from sparsebit.quantization.granularity import row_count
+def count_of(x: Tensor, rows: Layout) -> int:
+    from sparsebit.numerics.layout import row_count
 
     return row_count(x.shape, rows)
 
@@ -42,7 +42,7 @@ def gradients(y: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("rows", ROWS, ids=lambda rows: f"{rows.kind}{rows.axis}{rows.group_size or ''}")
 @pytest.mark.parametrize("asymmetric", [False, True])
-def test_values_and_gradients_are_those_of_the_equations(rows: Rows, asymmetric: bool) -> None:
+def test_values_and_gradients_are_those_of_the_equations(rows: Layout, asymmetric: bool) -> None:
     x = torch.randn(6, 10, 3, dtype=torch.float64).requires_grad_()
     qparams = grid(count_of(x, rows), asymmetric=asymmetric)
     got = learned_fake_quantize(x, qparams, rows, 0.25)
@@ -60,7 +60,7 @@ def test_values_and_gradients_are_those_of_the_equations(rows: Rows, asymmetric:
         torch.testing.assert_close(own, other * factor)
 
 
-def native(x: Tensor, qparams: QParams, rows: Rows, factor: float) -> Tensor:
+def native(x: Tensor, qparams: QParams, rows: Layout, factor: float) -> Tensor:
     function: Callable[..., Tensor]
     if rows.kind == "tensor":
         function = torch._fake_quantize_learnable_per_tensor_affine
@@ -71,7 +71,7 @@ def native(x: Tensor, qparams: QParams, rows: Rows, factor: float) -> Tensor:
 
 @pytest.mark.parametrize("rows", ROWS[:3], ids=lambda rows: f"{rows.kind}{rows.axis}")
 @pytest.mark.parametrize("asymmetric", [False, True])
-def test_torch_has_the_same_gradients(rows: Rows, asymmetric: bool) -> None:
+def test_torch_has_the_same_gradients(rows: Layout, asymmetric: bool) -> None:
     x = torch.randn(6, 10, 5).requires_grad_()
     qparams = grid(count_of(x, rows), asymmetric=asymmetric, dtype=torch.float32)
     given_ = (x, qparams.scale, qparams.zero_point)
@@ -93,7 +93,7 @@ def test_finite_differences_where_there_is_no_rounding(seed: int, bits: int, sym
     zero_point = torch.tensor([0.0 if symmetric else 1.0], dtype=torch.float64).requires_grad_()
 
     def function(*values: Tensor) -> Tensor:
-        return learned_fake_quantize(values[0], QParams(values[1], values[2], qmin, qmax), Rows(), 1.0)
+        return learned_fake_quantize(values[0], QParams(values[1], values[2], qmin, qmax), Layout(), 1.0)
 
     assert torch.autograd.gradcheck(function, (x, scale, zero_point))
 
@@ -103,7 +103,7 @@ def test_inside_the_step_follows_the_residue(seed: int) -> None:
     """d/ds = round(v) - v: what a finite difference gives for s * v_round with the code held, plus straight through."""
     x = (torch.rand(50, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5) * 3
     scale = torch.tensor([0.4], dtype=torch.float64).requires_grad_()
-    y = learned_fake_quantize(x, QParams(scale, torch.zeros(1), -8, 7), Rows(), 1.0)
+    y = learned_fake_quantize(x, QParams(scale, torch.zeros(1), -8, 7), Layout(), 1.0)
     (slope,) = torch.autograd.grad(y.sum(), scale)
     v = x / 0.4
     torch.testing.assert_close(slope, (v.round() - v).sum()[None])
@@ -113,7 +113,7 @@ def test_inside_the_step_follows_the_residue(seed: int) -> None:
 def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
     x = torch.randn(64, 8).to(dtype).requires_grad_()
     qparams = grid(8, dtype=torch.float32)
-    rows = Rows(kind="channel", axis=1)
+    rows = Layout(kind="channel", axis=1)
     y = learned_fake_quantize(x, qparams, rows, 1.0)
     reference = learned_fake_quantize(x.float(), qparams, rows, 1.0)
     assert y.dtype == dtype and torch.equal(y, reference.to(dtype))
@@ -125,7 +125,7 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
 def test_only_what_is_asked_for_is_computed() -> None:
     x = torch.randn(5)
     scale = torch.ones(1).requires_grad_()
-    y = learned_fake_quantize(x, QParams(scale, torch.zeros(1), -2, 1), Rows(), torch.tensor([0.5]))
+    y = learned_fake_quantize(x, QParams(scale, torch.zeros(1), -2, 1), Layout(), torch.tensor([0.5]))
     y.sum().backward()
     assert scale.grad is not None and x.grad is None
     steps = x.round()
@@ -137,8 +137,8 @@ def test_only_what_is_asked_for_is_computed() -> None:
 def test_other_memory_layouts() -> None:
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
     scale = torch.full((1,), 0.3).requires_grad_()
-    y = learned_fake_quantize(x, QParams(scale, torch.zeros(1), -2, 1), Rows(), 1.0)
+    y = learned_fake_quantize(x, QParams(scale, torch.zeros(1), -2, 1), Layout(), 1.0)
     own = gradients(y, x, scale)
-    z = learned_fake_quantize(x.contiguous(), QParams(scale, torch.zeros(1), -2, 1), Rows(), 1.0)
+    z = learned_fake_quantize(x.contiguous(), QParams(scale, torch.zeros(1), -2, 1), Layout(), 1.0)
     for a, b in zip(own, gradients(z, x, scale), strict=True):
         torch.testing.assert_close(a, b)

@@ -17,16 +17,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from sparsebit.quantization.granularity import Rows, align
-from sparsebit.quantization.numerics import QParams
+from sparsebit.numerics.grid import QParams
+from sparsebit.numerics.layout import Layout, align
 
 
-def learned_fake_quantize(x: Tensor, qparams: QParams, rows: Rows, gradient_scale: float | Tensor) -> Tensor:
+def learned_fake_quantize(
+    x: Tensor, qparams: QParams, rows: Layout, gradient_scale: float | Tensor
+) -> Tensor:
     """``fake_quantize`` whose gradients to scale and zero point [C] are multiplied by ``gradient_scale``.
 
     Example:
         >>> scale = torch.ones(1, requires_grad=True)
-        >>> y = learned_fake_quantize(torch.tensor([0.4, 9.0]), QParams(scale, torch.zeros(1), -2, 1), Rows(), 1.0)
+        >>> y = learned_fake_quantize(torch.tensor([0.4, 9.0]), QParams(scale, torch.zeros(1), -2, 1), Layout(), 1.0)
         >>> y.sum().backward()
         >>> y.detach(), scale.grad
         (tensor([0., 1.]), tensor([0.6000]))
