@@ -17,6 +17,7 @@ from sparsebit.errors import CaptureError, SpecializationWarning
 from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.failure import explain_failure
 from sparsebit.graph.capture.report import CaptureReport
+from sparsebit.graph.codegen import make_safe
 from sparsebit.graph.ops import find_op
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # rebuilt as such, so that indexing works
@@ -103,6 +104,7 @@ class CapturedModule(fx.GraphModule):
 
     def recompile(self) -> Any:
         """Generate the code of the current graph; activations work in place again where nobody can tell."""
+        make_safe(self.graph)
         _settle_in_place(self)
         code = super().recompile()
         if "__call__" in vars(type(self)):

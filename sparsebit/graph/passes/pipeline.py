@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
@@ -70,7 +71,9 @@ class _Snapshot:
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
         self.graph = _copy_graph(gm.graph)
-        self.held = [(module, [part.copy() for part in _held_by(module)]) for module in gm.modules()]
+        scripted = torch.jit.ScriptModule  # a leaf that no pass looks into; its tables cannot be copied
+        parts = [module for module in gm.modules() if not isinstance(module, scripted)]
+        self.held = [(module, [part.copy() for part in _held_by(module)]) for module in parts]
 
     def restore(self) -> None:
         for module, held in self.held:

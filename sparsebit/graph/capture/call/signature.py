@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from torch.fx.graph import CodeGen
 
 from sparsebit.graph.capture.call.structure import (
     Constant,
@@ -19,11 +18,14 @@ from sparsebit.graph.capture.call.structure import (
     shift,
     unflatten,
 )
+from sparsebit.graph.codegen import SafeCodeGen
 
 
 def _is_literal(value: Any) -> bool:
-    """Whether ``repr`` of a value is source text for it."""
-    return value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
+    """Whether ``repr`` of a value is source text for it; torch.fx drops lines in which it finds marks of its own."""
+    if type(value) is str:
+        return "#" not in value
+    return value is None or type(value) in (bool, int) or (type(value) is float and math.isfinite(value))
 
 
 def is_tensor(value: Any) -> bool:
@@ -111,7 +113,7 @@ def _another_kind(leaf: Leaf, variable: str) -> str:
     return f"{variable}.dim() != {leaf.rank} or {variable}.is_floating_point() is not {leaf.floating}"
 
 
-class CapturedCodeGen(CodeGen):
+class CapturedCodeGen(SafeCodeGen):
     """Generates a ``forward`` with the model's own parameters, defaults and output structure."""
 
     def __init__(self, signature: CallSignature) -> None:
@@ -194,6 +196,6 @@ def _expression(tree: Tree, leaves: list[str]) -> str | None:
         return f"({''.join(f'{part}, ' for part in parts)})"
     if tree.type is list:
         return f"[{', '.join(map(str, parts))}]"
-    if tree.type is dict and all(isinstance(key, str) for key in tree.keys):
+    if tree.type is dict and all(type(key) is str and _is_literal(key) for key in tree.keys):
         return f"{{{', '.join(f'{key!r}: {part}' for key, part in zip(tree.keys, parts, strict=True))}}}"
     return None

@@ -24,6 +24,7 @@ from sparsebit.graph.capture.normalize import canonical_aten
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
 from sparsebit.graph.capture.report import CaptureReport, Note
 from sparsebit.graph.capture.source import source_of_error
+from sparsebit.graph.codegen import find_unsafe_name, is_plain_path
 from sparsebit.graph.value import TensorInfo, describe
 
 _ONE_MODE = "an exported program holds the mode it was exported in; capture the module itself to have both"
@@ -38,6 +39,9 @@ class _Slot:
 
 def from_exported(program: torch.export.ExportedProgram) -> CapturedModule:
     """The normal form of an exported program; it keeps the one mode it was exported in."""
+    _refuse_unsafe_name(
+        next((name for name in (*program.state_dict, *program.constants) if not is_plain_path(name)), None)
+    )
     exported = _unlifted(program)
     graph = _convert(exported)
     signature = _signature(program, graph, _parameters(program, exported))
@@ -64,6 +68,7 @@ def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) ->
 
     It is exported in both modes, so that what depends on ``training`` follows the mode.
     """
+    _refuse_unsafe_name(find_unsafe_name(model))
     program = _export(model, args, kwargs)
     report = CaptureReport(frontend="exported")
     if any(1 in value.shape for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)):
@@ -87,6 +92,16 @@ def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) ->
     module = _finish(shell, graph, signature, type(model).__name__, conflict)
     module.capture_report = report
     return module
+
+
+def _refuse_unsafe_name(name: str | None) -> None:
+    """torch.export writes names into code as they are, and runs it: a name that is data must not get there."""
+    if name is not None:
+        raise CaptureError(
+            f"torch.export cannot take a module or tensor named {name!r}",
+            expected="names of letters, digits and underscores that are not Python keywords",
+            hint="use the default front-end, which takes any name: sparsebit.capture(model, args)",
+        )
 
 
 def _finish(

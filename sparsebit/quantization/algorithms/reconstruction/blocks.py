@@ -8,6 +8,7 @@ from typing import Literal
 from torch import fx
 from torch.fx import GraphModule, Node
 
+from sparsebit.graph.codegen import make_safe
 from sparsebit.graph.ops import find_op
 from sparsebit.quantization.algorithms.layers import Layer, find_layers, only_reader
 from sparsebit.quantization.quantizers import Quantizer
@@ -180,7 +181,7 @@ def extract(gm: GraphModule, block: Block) -> fx.GraphModule:
     for node in block.nodes:
         twins[node] = graph.node_copy(node, twins.__getitem__)
     graph.output(tuple(twins[node] for node in block.outputs))
-    return fx.GraphModule(gm, graph)
+    return fx.GraphModule(gm, make_safe(graph))
 
 
 def _pointwise(layer: Layer, fewer_than: int | None = None) -> bool:
