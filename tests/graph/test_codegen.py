@@ -79,7 +79,7 @@ def test_any_name_is_captured_and_none_is_executed(frontend: str) -> None:
 
 def test_torch_export_is_not_given_such_names() -> None:
     model, x = _model()
-    with pytest.raises(CaptureError, match="torch.export cannot take a module or tensor named"):
+    with pytest.raises(CaptureError, match=r"torch\.export cannot take a module or tensor named"):
         sparsebit.capture(model, (x,), frontend="exported")
 
 
