@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-TARGETS = ("onnxruntime", "openvino", "tensorrt", "virtual")  # a test holds this to the table of targets
-
 
 def positive(text: str) -> int:
     """A whole number from 1 on, for argparse."""

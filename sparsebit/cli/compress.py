@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsebit.cli.arguments import (
-    TARGETS,
     add_data,
     add_input,
     add_model,
@@ -22,6 +21,7 @@ from sparsebit.cli.arguments import (
 from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.result import require_report
 from sparsebit.storage import require_file
+from sparsebit.targets import TARGETS
 
 if TYPE_CHECKING:
     from sparsebit.recipes import Trial
@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     goals.add_argument(
         "--size", type=float, help="a part of the float model's parameters such as 0.25, or bytes"
     )
-    goals.add_argument("--target", choices=TARGETS, default="onnxruntime", help="runtime (onnxruntime)")
+    goals.add_argument(
+        "--target", choices=tuple(TARGETS), default="onnxruntime", help="runtime (onnxruntime)"
+    )
     add_output(parser, "folder for the recipe, the models and every trial")
     add_input(parser)
     parser.add_argument(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from sparsebit.cli.arguments import TARGETS, add_data, add_input, add_model, add_output
+from sparsebit.cli.arguments import add_data, add_input, add_model, add_output
 from sparsebit.cli.command import Command, Outcome
 from sparsebit.progress import waiting
 from sparsebit.storage import require_file
+from sparsebit.targets import TARGETS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--opset", type=int, metavar="N", help="ONNX opset; by default the lowest that has the types"
     )
-    parser.add_argument("--target", choices=TARGETS, help="runtime to write for; by default as quantized")
+    parser.add_argument(
+        "--target", choices=tuple(TARGETS), help="runtime to write for; by default as quantized"
+    )
     parser.add_argument("--fixed-sizes", action="store_true", help="fix every size, the batch too")
     parser.add_argument("--no-check", action="store_true", help="do not run the file and compare")
     add_data(parser, required=False, what="to compare on, and for the example input")

@@ -47,7 +47,6 @@ from sparsebit.targets import TARGETS
 
 DEFAULT_OPSET = 20
 HIGHEST_OPSET = 25
-REWRITTEN = ("onnxruntime", "openvino", "virtual")  # targets that take the forms of CPU kernels
 logger = logging.getLogger(__name__)
 
 
@@ -111,8 +110,7 @@ def export_graph(
         ExportError: where it cannot be done, with the reason of each engine.
     """
     started = time.perf_counter()
-    if target not in TARGETS:
-        TARGETS[target]  # raises, with the names there are
+    TARGETS[target]  # raises, with the names there are
     for package in ("onnx", "onnx_ir", "onnxscript", "onnxruntime"):
         require(package)
     path = Path(path)
@@ -165,7 +163,7 @@ def _finish(
     model: Any, markers: Markers, target: str, opset: int, extra_info: bool, *, dynamic: bool
 ) -> tuple[list[str], dict[str, int]]:
     """Lower the markers and bring the graph into the forms of the target."""
-    unsigned = target in REWRITTEN
+    unsigned = TARGETS[target].forms == "cpu"
     opset_now = max(opset, model.opset_imports.get("", opset))
     model.opset_imports[""] = opset_now
     model.ir_version = _ir_version(opset_now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from sparsebit.export.proof.compare import check as compare
 from sparsebit.export.proof.tensorrt import Finding, check_tensorrt
 from sparsebit.export.translate.axes import DynamicAxes
 from sparsebit.export.translate.undisturbed import on_cpu
+from sparsebit.targets import TARGETS
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +108,7 @@ def export_onnx(
         if check:
             report = replace(_check(graph, exported, calls or [(args, kwargs)]), path=path)
             report.raise_for_mismatch()
-        if chosen == "tensorrt":
+        if TARGETS[chosen].forms == "tensorrt":
             findings = check_tensorrt(draft.file)
             _refuse_errors(findings, path, strict=check)
         draft.files = list(reversed(exported.files))
@@ -119,14 +121,10 @@ def export_onnx(
 
 
 def _check(graph: GraphModule, exported: Exported, calls: Sequence[Call]) -> CheckReport:
-    runtime = "openvino" if exported.target == "openvino" and _has_openvino() else "onnxruntime"
+    runtime = TARGETS[exported.target].runtime
+    if runtime is None or importlib.util.find_spec(runtime) is None:
+        runtime = "onnxruntime"
     return compare(graph, exported, calls, runtime=runtime)  # type: ignore[arg-type]
-
-
-def _has_openvino() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("openvino") is not None
 
 
 def _refuse_errors(findings: Sequence[Finding], path: Path, *, strict: bool) -> None:

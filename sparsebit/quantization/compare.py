@@ -16,7 +16,6 @@ from sparsebit.graph.ops import bind
 from sparsebit.graph.run import flatten_call, last_uses
 from sparsebit.quantization.modules.leaves import evaluating
 from sparsebit.quantization.quantizers import Quantizer
-from sparsebit.targets.moving import only_moves
 
 Checker = Callable[[Tensor, Tensor], Any]
 
@@ -116,7 +115,7 @@ def _quantizers_of(gm: GraphModule, node: Node) -> tuple[Quantizer, ...]:
 
 def _hands_on(gm: GraphModule, node: Node) -> bool:
     call = bind(gm, node)
-    return call is not None and only_moves(call)
+    return call is not None and call.moves
 
 
 @contextlib.contextmanager

@@ -19,8 +19,9 @@ from sparsebit.recipes.metric import Metric, accuracy_on
 from sparsebit.recipes.recipe import Finetune
 from sparsebit.recipes.result import Compressed
 from sparsebit.recipes.search import Search
-from sparsebit.recipes.space import PRESETS, RATIOS
+from sparsebit.recipes.space import RATIOS
 from sparsebit.recipes.trial import Trial, front
+from sparsebit.targets import TARGETS
 
 
 def compress(
@@ -88,8 +89,7 @@ def compress(
         >>> found.met, found.best.name
         (True, '8-bit weights')
     """
-    if target not in PRESETS:
-        raise SparsebitError(f"there is no target {target!r}", expected=", ".join(PRESETS))
+    target = TARGETS[target].name  # raises, with the names there are
     if model.training:
         raise SparsebitError(
             f"the {type(model).__name__} is in training mode",

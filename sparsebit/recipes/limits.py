@@ -13,8 +13,9 @@ from sparsebit.errors import SparsebitError
 from sparsebit.export import export_onnx
 from sparsebit.quantization import QuantModel
 from sparsebit.recipes.goals import speedup_of
-from sparsebit.recipes.search import WITH_RUNTIME, Search, stored_bytes
+from sparsebit.recipes.search import Search, stored_bytes
 from sparsebit.recipes.trial import Trial
+from sparsebit.targets import TARGETS
 
 NAMED = 3  # layers in one sentence
 
@@ -78,7 +79,7 @@ def _speed(search: Search, best: Trial, qmodel: QuantModel) -> str:
         f"speed: {reached:.2f} times as fast, {search.goals.speedup - reached:.2f} short of {search.goals.speedup:.3g};"
         f" the fastest of all recipes reaches {fastest:.2f}"
     )
-    if search.target not in WITH_RUNTIME:
+    if TARGETS[search.target].runtime is None:
         return text
     try:
         with tempfile.TemporaryDirectory() as folder:

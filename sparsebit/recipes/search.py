@@ -27,12 +27,13 @@ from sparsebit.quantization import QuantModel
 from sparsebit.recipes.goals import Goals, Measured
 from sparsebit.recipes.metric import Metric
 from sparsebit.recipes.recipe import Finetune, Recipe, prune_by, quantize_by
-from sparsebit.recipes.space import LEVELS, PRESETS, STORED, WIDTHS, Level, Structure, Variant, structures
+from sparsebit.recipes.space import LEVELS, Level, Structure, Variant, structures
 from sparsebit.recipes.state import State, digest_batch, digest_model
 from sparsebit.recipes.trial import Trial
 from sparsebit.sparse import load as load_pruned
 from sparsebit.sparse import save as save_pruned
 from sparsebit.storage import MANIFEST
+from sparsebit.targets import TARGETS
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,6 @@ PRUNE: Mapping[str, Any] = {
         "SCOPE": "global",
     }
 }
-WITH_RUNTIME = ("onnxruntime", "openvino")
 
 
 class Search:
@@ -265,7 +265,7 @@ class Search:
     def _small(self, ratio: float) -> nn.Module:
         """The pruned model, made once; a trained one is kept in the folder, since training is long."""
         if ratio not in self._pruned:
-            base = load_qconfig(PRESETS[self.target])
+            base = load_qconfig(TARGETS[self.target].preset)
             recipe = self._recipe(Structure(ratio=ratio, weights="8"), base, "")
             kept = self.folder / f"pruned_{round(100 * ratio)}" if self.folder and self.finetune else None
             if kept is not None and (kept / MANIFEST).is_file():
@@ -295,7 +295,7 @@ class Search:
     def _first_config(self, structure: Structure) -> QConfig:
         """The target's preset, on the model's device, with the bits of a structure."""
         home = next((p.device for p in self.model.parameters()), torch.device("cpu"))
-        config = load_qconfig(PRESETS[self.target], [f"BACKEND={self.target}", f"DEVICE={home}"])
+        config = load_qconfig(TARGETS[self.target].preset, [f"BACKEND={self.target}", f"DEVICE={home}"])
         if structure.weights == "8":
             return config
         config = load_qconfig(config, ["W.OBSERVER.TYPE=mse"])  # it pays below 8 bits
@@ -312,7 +312,7 @@ class Search:
             options: dict[str, Any] = {
                 "example_inputs": inputs,
                 "example_kwargs": kwargs,
-                "bits": WIDTHS.get(self.target, STORED),
+                "bits": TARGETS[self.target].stored_bits,
                 "batches": 4,
                 "seed": self.seed,
                 "progress": False,
@@ -355,13 +355,14 @@ class Search:
             return latency
         if self.goals.speedup is None:
             return None
-        if self.target not in WITH_RUNTIME:
+        runtime = TARGETS[self.target].runtime
+        if runtime is None:
             raise SparsebitError(
                 f"there is no runtime here to measure the speed of {self.target} in",
                 hint="pass latency=, a function from a model to the seconds of one call; or choose a target that runs"
-                f" here: {', '.join(WITH_RUNTIME)}",
+                f" here: {', '.join(name for name, target in TARGETS.items() if target.runtime)}",
             )
-        return lambda model: runtime_latency(model, self.examples, runtime=self.target)
+        return lambda model: runtime_latency(model, self.examples, runtime=runtime)
 
     # -- the outcome --------------------------------------------------------------------------------------------
 

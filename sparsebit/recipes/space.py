@@ -9,14 +9,6 @@ from sparsebit.config import QConfig, load_qconfig
 from sparsebit.recipes.goals import Goals
 
 RATIOS = (0.0, 0.15, 0.3, 0.5)
-PRESETS = {
-    "onnxruntime": "int8_onnxruntime",
-    "openvino": "int8_openvino",
-    "tensorrt": "int8_tensorrt",
-    "virtual": "int8_onnxruntime",
-}
-WIDTHS = {"virtual": (2, 3, 4, 5, 6, 8)}  # others store what is between 4 and 8 bits in 8
-STORED = (4, 8)
 MIXED = (0.8, 0.65)  # of the bytes at 8 bits, where no size is asked for
 
 

@@ -1,14 +1,6 @@
-"""What runtimes can execute on integers: one table each, by the names that ``BACKEND`` takes."""
+"""What runtimes can execute on integers: one object each, under the name that ``BACKEND`` takes."""
 
-from sparsebit.registry import Registry
-from sparsebit.targets.onnxruntime import ONNXRUNTIME
-from sparsebit.targets.openvino import OPENVINO
-from sparsebit.targets.target import OpRule, Target
-from sparsebit.targets.tensorrt import TENSORRT
-from sparsebit.targets.virtual import VIRTUAL
+from sparsebit.targets.registered import TARGETS, register_target, unregister_target
+from sparsebit.targets.target import Accepts, OpRule, Row, Target
 
-TARGETS: Registry[Target] = Registry("target")
-for _target in (VIRTUAL, ONNXRUNTIME, OPENVINO, TENSORRT):
-    TARGETS.register(_target.name)(_target)
-
-__all__ = ["ONNXRUNTIME", "OPENVINO", "TARGETS", "TENSORRT", "VIRTUAL", "OpRule", "Target"]
+__all__ = ["TARGETS", "Accepts", "OpRule", "Row", "Target", "register_target", "unregister_target"]

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from sparsebit.targets.moving import MOVES
-from sparsebit.targets.target import OpRule, Target
+from sparsebit.targets.schemes import PER_TENSOR, PER_TENSOR_OR_CHANNEL, UP_TO_8_BITS
+from sparsebit.targets.target import Accepts, OpRule, Row, Target
 
 _SOURCE = "optimized graphs and node timings of onnxruntime 1.31 on an AVX512-VNNI CPU"
 _CLIPS = frozenset({"relu", "relu6", "clamp", "hardtanh"})
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+PRODUCTS = ("linear", "addmm")
 
 
 def _rule(because: str, **fields: object) -> OpRule:
     return OpRule(because=because, source=_SOURCE, **fields)  # type: ignore[arg-type]
 
 
-_CONVOLUTION = _rule(
-    "QLinearConv needs integers on both sides; without them behind it runs in float and unpacks its weights each time",
-    output=True,
-    weight=True,
-)
+_CONVOLUTION = _rule("QLinearConv: integers in and out", output=True, weight=True)
 _JOINED = {
     **{
         op: _rule("QLinearAveragePool, between integers", output=True, when="joins")
@@ -33,25 +32,63 @@ _JOINED = {
     "leaky_relu": _rule("QLinearLeakyRelu", output=True, when="joins"),
     "interpolate": _rule("Resize on integers", output=True, when="joins"),
 }
+_MATMULS = frozenset(
+    {"QLinearMatMul", "MatMulIntegerToFloat", "QGemm", "DynamicQuantizeMatMul", "MatMulNBits"}
+)
 
 ONNXRUNTIME = Target(
     name="onnxruntime",
     rules={
-        **{op: _CONVOLUTION for op in ("conv1d", "conv2d", "conv3d")},
+        **{op: _CONVOLUTION for op in CONVOLUTIONS},
         **{
-            op: _rule(
-                "QGemm or MatMulIntegerToFloat with an int32 bias; integers behind it buy nothing",
-                weight=True,
-            )
-            for op in ("linear", "addmm")
+            op: _rule("QGemm or MatMulIntegerToFloat; its result may stay in float", weight=True)
+            for op in PRODUCTS
         },
         **_JOINED,
         "matmul": _rule("MatMulIntegerToFloat, no faster than float in attention", when="if_asked"),
     },
-    moves=MOVES,
-    fused={**{op: _CLIPS for op in ("conv1d", "conv2d", "conv3d")}, "add": frozenset({"relu"})},
+    fused={**{op: _CLIPS for op in CONVOLUTIONS}, "add": frozenset({"relu"})},
+    accepts={
+        # Measured: a one-operator model against the unoptimized graph, onnxruntime 1.31.1.
+        "W": Accepts(
+            rows=(
+                Row(bits=UP_TO_8_BITS, schemes=PER_TENSOR_OR_CHANNEL),
+                # These sizes become MatMulNBits; 4, 8, 24, 48, 96, 384, 512 and 1024 do not.
+                Row(
+                    bits=UP_TO_8_BITS,
+                    schemes=("per-group-symmetric", "per-group-affine"),
+                    group_sizes=(16, 32, 64, 128, 256),
+                ),
+            ),
+            dtype="onnxruntime runs integers; fp8 weights are turned back into float on each run",
+            bits="onnxruntime weights have at most 8 bits; wider ones are turned back into float on each run",
+            group_size="onnxruntime reads groups of these sizes only; others are turned back into float",
+        ),
+        "A": Accepts(
+            rows=(Row(bits=UP_TO_8_BITS, schemes=PER_TENSOR),),
+            # Measured: fp8 beside int8 weights does not load, per-channel fails when QLinearConv runs.
+            dtype="onnxruntime activations are integers; a graph with fp8 beside int8 does not load",
+            scheme="onnxruntime activations have one scale per tensor; its convolutions fail on more",
+            bits="onnxruntime activations have at most 8 bits; wider ones run in float",
+        ),
+    },
+    runtime="onnxruntime",
+    kernels={
+        "Conv": frozenset({"QLinearConv", "ConvInteger"}),
+        "Gemm": _MATMULS,
+        "MatMul": _MATMULS | {"MatMulInteger"},
+        "Add": frozenset({"QLinearAdd"}),
+        "Mul": frozenset({"QLinearMul"}),
+        "Concat": frozenset({"QLinearConcat", "Concat"}),
+        "AveragePool": frozenset({"QLinearAveragePool"}),
+        "GlobalAveragePool": frozenset({"QLinearGlobalAveragePool"}),
+        "Sigmoid": frozenset({"QLinearSigmoid"}),
+        "LeakyRelu": frozenset({"QLinearLeakyRelu"}),
+        "Resize": frozenset({"Resize"}),
+        "ConvTranspose": frozenset(),
+    },
     remarks=(
         "transposed convolutions, softmax, layer norm, gelu, hardswish, tanh and means over axes stay in float",
-        "an embedding would be unpacked whole on every run, so it stays in float",
+        "an embedding would be unpacked as one tensor on every run, so it stays in float",
     ),
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from sparsebit.targets.onnxruntime import ONNXRUNTIME
-from sparsebit.targets.target import OpRule, Target
-from sparsebit.targets.weighted import WEIGHTED
+from sparsebit.targets.onnxruntime import CONVOLUTIONS, PRODUCTS, TRANSPOSED
+from sparsebit.targets.schemes import PER_TENSOR_OR_CHANNEL, SCHEMES_OF, UP_TO_8_BITS
+from sparsebit.targets.target import Accepts, OpRule, Row, Target
 
 _SOURCE = "the low-precision transformations described in OpenVINO's documentation, 2026.4"
+_FUSED = ("relu", "relu6", "clamp", "hardtanh", "prelu", "leaky_relu", "sigmoid", "silu", "hardswish")
 
 OPENVINO = Target(
     name="openvino",
@@ -14,24 +15,36 @@ OPENVINO = Target(
         **{
             op: OpRule(
                 weight=True,
-                output=op.startswith("conv"),
+                output=op in CONVOLUTIONS + TRANSPOSED,
                 because="runs on integers when its input and weight are, and hands integers on to additions",
                 source=_SOURCE,
             )
-            for op in WEIGHTED
+            for op in (*CONVOLUTIONS, *TRANSPOSED, *PRODUCTS)
         },
         "matmul": OpRule(because="both inputs on integers", source=_SOURCE),
         **{
-            op: OpRule(output=True, when="joins", because="keeps the integer path whole", source=_SOURCE)
+            op: OpRule(
+                output=True, when="joins", because="keeps integers between its neighbours", source=_SOURCE
+            )
             for op in ("add", "mul", "cat", "avg_pool2d", "adaptive_avg_pool2d", "interpolate")
         },
     },
-    moves=ONNXRUNTIME.moves,
-    fused={
-        op: frozenset(
-            {"relu", "relu6", "clamp", "hardtanh", "prelu", "leaky_relu", "sigmoid", "silu", "hardswish"}
-        )
-        for op in ("conv1d", "conv2d", "conv3d")
-    }
-    | {"add": frozenset({"relu"})},
+    fused={**{op: frozenset(_FUSED) for op in CONVOLUTIONS}, "add": frozenset({"relu"})},
+    accepts={
+        # Measured: a one-operator model against the unoptimized graph, openvino 2026.4.1.
+        "W": Accepts(
+            rows=(Row(bits=UP_TO_8_BITS, schemes=SCHEMES_OF["W"]),),
+            dtype="openvino runs integers on a CPU; fp8 weights are turned back into float",
+            bits="openvino weights have at most 8 bits; wider ones are turned back into float",
+        ),
+        "A": Accepts(
+            rows=(Row(bits=UP_TO_8_BITS, schemes=PER_TENSOR_OR_CHANNEL),),
+            dtype="openvino activations are integers on a CPU; fp8 runs in float",
+            scheme="openvino activations have fixed scales, which tokens do not",
+            # Measured: a 16-bit QuantizeLinear does not saturate, so results are wrong outside its range.
+            bits="openvino activations have at most 8 bits; 16-bit ones are not clipped to their range",
+        ),
+    },
+    preset="int8_openvino",
+    runtime="openvino",
 )

@@ -1,4 +1,4 @@
-"""What a runtime can execute on integers, as data."""
+"""What one runtime can execute on integers, as plain data."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sparsebit.targets.schemes import NumberFormat, Scheme, Side
+
 When = Literal["always", "joins", "if_asked"]
+Forms = Literal["cpu", "tensorrt"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpRule:
-    """What must stand around one operator for the runtime to run it on integers.
+    """What must be quantized around one operator for the runtime to run it on integers.
 
-    ``when`` says whether it is worth it: ``always``; ``joins``, only where its inputs are on integers anyway, so that
-    it does not tear two integer operators apart; ``if_asked``, only by an explicit wish in the config.
+    ``when`` says whether it pays: ``always``; ``joins``, only where its inputs are quantized anyway, so that it does
+    not separate two integer operators; ``if_asked``, only where the config asks for it.
     ``inside`` names operators that compute this one on their way out: one input that comes from such an operator and
-    goes nowhere else stays in float.
+    has no other reader stays in float.
     """
 
     inputs: bool = True
@@ -29,17 +32,62 @@ class OpRule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
-    """A runtime: rules by canonical operator name; an operator without a rule stays in float.
+class Row:
+    """One number format with the widths and schemes that go with it."""
 
-    ``moves`` are operators that only move or select numbers, so they run on whatever grid comes in.
-    ``fused`` lists, for an operator, the activations that its integer kernel computes on the way out.
+    dtype: NumberFormat = "int"
+    bits: tuple[int, ...] = (8,)
+    schemes: tuple[Scheme, ...]
+    group_sizes: tuple[int, ...] | None = None  # None: any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepts:
+    """What a target takes for its weights or for its activations, and why it refuses everything else.
+
+    List a combination if the runtime computes the right result and has a reason to be fast at it. What only works by
+    going back to float belongs to the target ``virtual``.
+    """
+
+    rows: tuple[Row, ...]
+    dtype: str = ""  # why other number formats are refused
+    scheme: str = ""  # why other schemes are refused
+    bits: str = ""  # why other widths are refused
+    group_size: str = ""  # why other group sizes are refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A runtime: everything the library has to know to plan, configure, write and check a model for it.
+
+    Register one of your own with ``register_target``; config, command line, plan, export and check then accept it.
+
+    Placement:
+        rules: by canonical operator name; an operator without a rule stays in float.
+        fused: for an operator, the activations that its integer kernel computes on the way out.
+
+    Config:
+        accepts: what it takes for weights ("W") and activations ("A"); a side that is missing takes anything.
+        preset: the config to start from; ``int8_<name of the target>`` is this one with its BACKEND replaced.
+        stored_bits: widths at which a smaller weight really takes less space in a file.
+
+    File:
+        forms: how quantized tensors are written. "cpu" shifts 8-bit activations to unsigned integers and brings the
+            graph into the forms that CPU kernels fuse; "tensorrt" keeps them signed and checks TensorRT's rules.
+        runtime: the package that runs the file on this machine, for timing and the check. None: there is none; the
+            check then runs the file in ONNX Runtime.
+        kernels: by ONNX operator, the node types in the runtime's optimized graph that mean "runs on integers".
     """
 
     name: str
-    rules: Mapping[str, OpRule]
-    moves: frozenset[str] = frozenset()
+    rules: Mapping[str, OpRule] = field(default_factory=dict)
     fused: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    accepts: Mapping[Side, Accepts] = field(default_factory=dict)
+    preset: str = "int8_onnxruntime"
+    stored_bits: tuple[int, ...] = (4, 8)
+    forms: Forms = "cpu"
+    runtime: str | None = None
+    kernels: Mapping[str, frozenset[str]] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
     def rule(self, op: str | None) -> OpRule | None:

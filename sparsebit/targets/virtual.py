@@ -2,62 +2,40 @@
 
 from __future__ import annotations
 
-from sparsebit.targets.moving import MOVES
+from sparsebit.targets.onnxruntime import CONVOLUTIONS, ONNXRUNTIME, PRODUCTS, TRANSPOSED
 from sparsebit.targets.target import OpRule, Target
-from sparsebit.targets.weighted import WEIGHTED
 
 _SOURCE = "the operators that the 2022 toolkit quantized by default"
-_ACTIVATIONS = frozenset(
-    {
-        *(
-            "relu",
-            "relu6",
-            "clamp",
-            "hardtanh",
-            "sigmoid",
-            "leaky_relu",
-            "mish",
-            "silu",
-            "hardsigmoid",
-            "hardswish",
-        ),
-        *("prelu", "elu", "gelu", "tanh", "batch_norm"),
-    }
+_WEIGHTED = (*CONVOLUTIONS, *TRANSPOSED, *PRODUCTS)
+_ACTIVATIONS = (
+    *("relu", "relu6", "clamp", "hardtanh", "sigmoid", "leaky_relu", "mish", "silu", "hardsigmoid"),
+    *("hardswish", "prelu", "elu", "gelu", "tanh"),
 )
 _OTHERS = (
     *("matmul", "scaled_dot_product_attention", "softmax", "layer_norm", "group_norm", "mean"),
-    *(
-        "avg_pool1d",
-        "avg_pool2d",
-        "avg_pool3d",
-        "adaptive_avg_pool1d",
-        "adaptive_avg_pool2d",
-        "adaptive_avg_pool3d",
-    ),
-    "interpolate",
+    *("avg_pool1d", "avg_pool2d", "avg_pool3d"),
+    *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "interpolate"),
 )
 
 VIRTUAL = Target(
     name="virtual",
     rules={
         **{
-            op: OpRule(weight=True, because="a weight meets its input here", source=_SOURCE)
-            for op in WEIGHTED
+            op: OpRule(weight=True, because="multiplies its input by a weight", source=_SOURCE)
+            for op in _WEIGHTED
         },
         **{
             op: OpRule(because="computes on its input", source=_SOURCE)
-            for op in (*_OTHERS, *sorted(_ACTIVATIONS - {"batch_norm"}))
+            for op in (*_OTHERS, *sorted(_ACTIVATIONS))
         },
-        **{
-            op: OpRule(when="if_asked", because="A.QADD.ENABLE_QUANT asks for it", source=_SOURCE)
-            for op in ("add",)
-        },
+        "add": OpRule(when="if_asked", because="A.QADD.ENABLE_QUANT is true", source=_SOURCE),
         "embedding": OpRule(inputs=False, weight=True, because="a table of weights", source=_SOURCE),
     },
-    moves=MOVES,
     fused={
-        **{op: _ACTIVATIONS for op in WEIGHTED},
-        "batch_norm": _ACTIVATIONS - {"batch_norm"},
+        **{op: frozenset({*_ACTIVATIONS, "batch_norm"}) for op in _WEIGHTED},
+        "batch_norm": frozenset(_ACTIVATIONS),
         "add": frozenset({"relu", "relu6", "clamp"}),
     },
+    stored_bits=(2, 3, 4, 5, 6, 8),
+    kernels=ONNXRUNTIME.kernels,
 )

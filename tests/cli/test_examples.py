@@ -12,9 +12,7 @@ import pytest
 
 from sparsebit.__main__ import main
 from sparsebit.cli import COMMANDS
-from sparsebit.cli.arguments import TARGETS
 from sparsebit.cli.command import Command
-from sparsebit.targets import TARGETS as TABLE
 from tests.cli.conftest import Cli, left_behind
 
 pytest.importorskip("sklearn", reason="the examples use scikit-learn's images")
@@ -47,10 +45,6 @@ def test_what_needs_no_torch_does_not_wait_for_it(words: list[str]) -> None:
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_targets_that_can_be_typed_are_those_there_are() -> None:
-    assert tuple(sorted(TABLE)) == TARGETS
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)

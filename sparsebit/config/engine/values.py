@@ -29,9 +29,9 @@ from sparsebit.config.quantization.tensor_spec import (
     Scheme,
     Side,
 )
+from sparsebit.targets import TARGETS
 
 FP8: tuple[NumberFormat, ...] = ("fp8_e4m3", "fp8_e5m2")
-BACKENDS = ("virtual", "onnxruntime", "openvino", "tensorrt")
 BITS_WISH = f"an integer from {LOWEST_BITS} to {HIGHEST_BITS}, 0 for off, {' or '.join(FP8)}"
 FIRST_LAST_WISH = f"an integer from {LOWEST_BITS} to {HIGHEST_BITS}, {', '.join(FP8)}, or float"
 
@@ -187,6 +187,11 @@ def _literal(text: str) -> object:
     return found if isinstance(found, list | tuple) else [text]
 
 
+def parse_backend(value: object) -> object:
+    """The name of a target: ours, or one that was registered from outside."""
+    return one_of(tuple(TARGETS)).parse(value)
+
+
 def parse_device(value: object) -> str:
     """A device as torch names it, or auto."""
     if isinstance(value, str) and re.fullmatch(r"[a-z_]+(:\d+)?", value.strip().lower()):
@@ -227,7 +232,7 @@ DType = Annotated[NumberFormat, one_of(("int", *FP8))]
 WeightScheme = Annotated[Scheme, _scheme("W")]
 ActivationScheme = Annotated[Scheme, _scheme("A")]
 TensorLayout = Annotated[Layout, one_of(("NCHW", "NLC"))]
-Backend = Annotated[str, one_of(BACKENDS)]
+Backend = Annotated[str, Read(parse_backend, one_of(tuple(TARGETS)).schema)]
 Distribution = Annotated[str, one_of(("gaus", "laplace"), aliases={"gauss": "gaus", "gaussian": "gaus"})]
 QuantizerName = Annotated[str, plug_in("quantizer")]
 ObserverName = Annotated[str, plug_in("observer")]

@@ -12,17 +12,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from sparsebit.config.quantization.tensor_spec import SCHEMES, NumberFormat, Scheme, Side
+from sparsebit.config.quantization.tensor_spec import NumberFormat, Scheme, Side
 from sparsebit.errors import RegistryError
 from sparsebit.registry import Registry
+from sparsebit.targets.schemes import SCHEMES_OF as SCHEMES_OF
 
 Kind = Literal["quantizer", "observer"]
 
-# Groups run along the input channels of a weight; a token is a row of an activation.
-SCHEMES_OF: Mapping[Side, tuple[Scheme, ...]] = {
-    "W": tuple(scheme for scheme in SCHEMES if "token" not in scheme),
-    "A": tuple(scheme for scheme in SCHEMES if "group" not in scheme),
-}
 STATIC_A: tuple[Scheme, ...] = tuple(scheme for scheme in SCHEMES_OF["A"] if "token" not in scheme)
 BOTH_STATIC: Mapping[Side, tuple[Scheme, ...]] = {"W": SCHEMES_OF["W"], "A": STATIC_A}
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 
 from sparsebit.errors import ConfigError
+from sparsebit.targets import TARGETS, Target
 
 _FOLDER = resources.files("sparsebit.config").joinpath("presets")
 
@@ -16,12 +18,24 @@ def preset_names() -> tuple[str, ...]:
         >>> preset_names()
         ('int8_onnxruntime', 'int8_openvino', 'int8_tensorrt', 'w4a16_g128', 'w4a8')
     """
+    return tuple(sorted({*_shipped(), *_of_targets()}))
+
+
+def _shipped() -> set[str]:
     files = (entry.name for entry in _FOLDER.iterdir())
-    return tuple(sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml")))
+    return {name.removesuffix(".yaml") for name in files if name.endswith(".yaml")}
+
+
+def _of_targets() -> dict[str, Target]:
+    """A preset for every target that says what it accepts: the one it starts from, with its own BACKEND."""
+    return {f"int8_{name}": target for name, target in TARGETS.items() if target.accepts}
 
 
 def preset_text(name: str) -> str:
     """The YAML of one preset, to read or to start a file of one's own from."""
     if name not in preset_names():
         raise ConfigError(f"{name}: no such preset", hint=f"there are: {', '.join(preset_names())}")
-    return _FOLDER.joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    if name in _shipped():
+        return _FOLDER.joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    target = _of_targets()[name]
+    return re.sub(r"(?m)^BACKEND:.*$", f"BACKEND: {target.name}", preset_text(target.preset))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from sparsebit.config.engine.problems import Problem, suggest
 from sparsebit.config.engine.specific import BIT, DTYPE, Rule
-from sparsebit.config.quantization.backends import BACKEND_RULES, Row
 from sparsebit.config.quantization.names import RULES, Kind, names_for
 from sparsebit.config.quantization.resolve import (
     OPTION_KEYS,
@@ -19,6 +18,7 @@ from sparsebit.config.quantization.resolve import (
 )
 from sparsebit.config.quantization.sections import ActivationSection, QConfigKeys, WeightSection
 from sparsebit.config.quantization.tensor_spec import SIDE_WORD, SIDES, Side, TensorSpec
+from sparsebit.targets import TARGETS, Row
 
 QSCHEME, GROUP_SIZE = "QSCHEME", "GROUP_SIZE"
 NUMBERS = frozenset({BIT, DTYPE})
@@ -122,7 +122,7 @@ def _option_clashes(flat: Flat, kind: Kind) -> Iterator[Clash]:
 
 def _backend_clashes(spec: TensorSpec, side: Side, backend: str) -> Iterator[Clash]:
     """The first of number format, scheme, bits and group size that no row of the backend's table takes."""
-    accepts = BACKEND_RULES[backend].sides.get(side)
+    accepts = TARGETS[backend].accepts.get(side)
     if accepts is None:
         return
     rows, before = accepts.rows, frozenset[str]()

@@ -7,26 +7,17 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from sparsebit.errors import ConfigError
+from sparsebit.targets.schemes import SCHEMES as SCHEMES
+from sparsebit.targets.schemes import SIDE_WORD as SIDE_WORD
+from sparsebit.targets.schemes import SIDES as SIDES
+from sparsebit.targets.schemes import NumberFormat as NumberFormat
+from sparsebit.targets.schemes import Scheme as Scheme
+from sparsebit.targets.schemes import Side as Side
 
-Side = Literal["W", "A"]
-NumberFormat = Literal["int", "fp8_e4m3", "fp8_e5m2"]
 Granularity = Literal["tensor", "channel", "group", "token"]
 Layout = Literal["NCHW", "NLC"]
-Scheme = Literal[
-    "per-tensor-symmetric",
-    "per-tensor-affine",
-    "per-channel-symmetric",
-    "per-channel-affine",
-    "per-group-symmetric",
-    "per-group-affine",
-    "per-token-symmetric",
-    "per-token-affine",
-]
 Scalar = bool | int | float | str
 
-SIDES: tuple[Side, ...] = get_args(Side)
-SIDE_WORD: Mapping[Side, str] = {"W": "weights", "A": "activations"}
-SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 LOWEST_BITS, HIGHEST_BITS = 2, 16
 
 

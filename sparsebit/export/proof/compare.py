@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from sparsebit.export.forms.container import Container, container_of
-from sparsebit.export.graph_export import REWRITTEN, Exported
+from sparsebit.export.graph_export import Exported
 from sparsebit.export.proof.bias_steps import bias_steps
 from sparsebit.export.proof.codes import distance, float8_steps, relative_error, sqnr, unexplained
 from sparsebit.export.proof.cut import CutModel, cut
@@ -26,6 +26,7 @@ from sparsebit.export.proof.weights import stored_weights
 from sparsebit.export.translate.marker import Marked
 from sparsebit.export.translate.undisturbed import on_cpu
 from sparsebit.runtime.packages import require
+from sparsebit.targets import TARGETS
 
 Runtime = Literal["onnxruntime", "openvino"]
 Call = tuple[Sequence[Any], Mapping[str, Any]]
@@ -75,7 +76,7 @@ class _Check:
     def __init__(self, exported: Exported, runtime: Runtime, first: TorchRun) -> None:
         self.exported, self.runtime = exported, runtime
         self.folder = exported.path.parent
-        self.optimize = exported.target != "tensorrt"  # whose forms are not those ONNX Runtime fuses right
+        self.optimize = TARGETS[exported.target].forms == "cpu"  # ONNX Runtime fuses no other forms right
         # weights in a file of their own stay there: such a model is larger than a protobuf message can be
         self.proto = require("onnx").load(str(exported.path), load_external_data=False)
         self.ops: Any = ()
@@ -107,7 +108,7 @@ class _Check:
             optimized = Path(folder) / "optimized.onnx"
             run = in_onnxruntime(self.exported.path, optimized=optimized)
             graph = require("onnx").load(str(optimized), load_external_data=False)
-            self.ops = integer_ops(self.proto, graph)
+            self.ops = integer_ops(self.proto, graph, TARGETS[self.exported.target].kernels)
         return run
 
     def _marked(self, name: str) -> Marked:
@@ -153,7 +154,7 @@ class _Check:
         self._compare_outputs(run, pieces, whole)
 
     def _container(self, name: str) -> Container:
-        unsigned = self.exported.target in REWRITTEN
+        unsigned = TARGETS[self.exported.target].forms == "cpu"
         return container_of(self._marked(name), unsigned_activations=unsigned, opset=self.exported.opset)
 
     def _stored(self, run: TorchRun, name: str) -> Any:

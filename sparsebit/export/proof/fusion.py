@@ -10,32 +10,7 @@ from sparsebit.export.forms.lower import SCALED
 from sparsebit.export.proof.report import IntegerOp
 from sparsebit.runtime.packages import require
 
-# By ONNX operator: what its integer form is called in ONNX Runtime's optimized graphs.
-_KERNELS: dict[str, frozenset[str]] = {
-    "Conv": frozenset({"QLinearConv", "ConvInteger"}),
-    "Gemm": frozenset(
-        {"QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "MatMulNBits"}
-    ),
-    "MatMul": frozenset(
-        {
-            "QLinearMatMul",
-            "MatMulIntegerToFloat",
-            "QGemm",
-            "DynamicQuantizeMatMul",
-            "MatMulNBits",
-            "MatMulInteger",
-        }
-    ),
-    "Add": frozenset({"QLinearAdd"}),
-    "Mul": frozenset({"QLinearMul"}),
-    "Concat": frozenset({"QLinearConcat", "Concat"}),
-    "AveragePool": frozenset({"QLinearAveragePool"}),
-    "GlobalAveragePool": frozenset({"QLinearGlobalAveragePool"}),
-    "Sigmoid": frozenset({"QLinearSigmoid"}),
-    "LeakyRelu": frozenset({"QLinearLeakyRelu"}),
-    "Resize": frozenset({"Resize"}),
-    "ConvTranspose": frozenset(),
-}
+Kernels = Mapping[str, frozenset[str]]
 _WEIGHTED = ("Conv", "Gemm", "MatMul", "ConvTranspose")
 _MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "MaxPool", "Gather", "Slice")
 _SUFFIX = re.compile(r"(_token_\d+|_nhwc|_quant|/MatMulAddFusion|/MatMulScaleFusion/?)+$")
@@ -95,14 +70,17 @@ class _File:
         return found
 
 
-def integer_ops(exported: Any, optimized: Any) -> tuple[IntegerOp, ...]:
-    """Every operator of the file whose inputs are all quantized, and what it became. Both arguments are ModelProtos."""
+def integer_ops(exported: Any, optimized: Any, kernels: Kernels) -> tuple[IntegerOp, ...]:
+    """Every operator of the file whose inputs are all quantized, and what it became.
+
+    ``exported`` and ``optimized`` are ModelProtos; ``kernels`` is the target's table of integer kernels.
+    """
     file = _File(exported)
     made = _by_name(optimized)
     found = []
     for node in file.nodes:
         float8 = node.op_type in _WEIGHTED and any(file.is_float8(name) for name in node.input[:2])
-        if not float8 and not _planned(file, node):
+        if not float8 and not _planned(file, node, kernels):
             continue
         became = made.get(node.name) or _by_output(optimized, file, node)
         kind = became.op_type if became is not None else "folded away"
@@ -113,18 +91,18 @@ def integer_ops(exported: Any, optimized: Any) -> tuple[IntegerOp, ...]:
                 )
             )
             continue
-        on_integers = became is None or kind in _KERNELS[node.op_type]
+        on_integers = became is None or kind in kernels[node.op_type]
         if on_integers and became is not None and kind in ("Concat", "Resize"):
             on_integers = _integer_typed(optimized, became)
-        why = "" if on_integers else _why(file, node)
+        why = "" if on_integers else _why(file, node, kernels)
         found.append(
             IntegerOp(name=node.name, op=node.op_type, runs_as=kind, on_integers=on_integers, why=why)
         )
     return tuple(found)
 
 
-def _planned(file: _File, node: Any) -> bool:
-    if node.op_type not in _KERNELS or node.domain not in ("", "ai.onnx"):
+def _planned(file: _File, node: Any, kernels: Kernels) -> bool:
+    if node.op_type not in kernels or node.domain not in ("", "ai.onnx"):
         return False
     if node.op_type in _WEIGHTED:
         first, second = file.source(node.input[0]), file.source(node.input[1])
@@ -179,9 +157,9 @@ def _integer_typed(optimized: Any, node: Any) -> bool:
     return node.input[0] not in floats and (maker is None or maker.op_type != "DequantizeLinear")
 
 
-def _why(file: _File, node: Any) -> str:
+def _why(file: _File, node: Any, kernels: Kernels) -> str:
     """The rule of ONNX Runtime's fusions that an operator breaks, as far as the file shows it."""
-    if not _KERNELS[node.op_type]:
+    if not kernels[node.op_type]:
         return f"ONNX Runtime has no integer kernel for {node.op_type}"
     sources = [source for name in node.input[:2] if (source := file.source(name)) is not None]
     types = {file.code_type(source) for source in sources}

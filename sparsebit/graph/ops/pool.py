@@ -24,6 +24,7 @@ def _pool(name: str, *targets: object, signature: str, random: bool = False) -> 
         signature=signature,
         tidy=_stride_is_kernel if "stride" in signature else None,
         channels="keeps",
+        moves="max_" in name,  # a maximum over a window is one of the numbers in it
         random=random,
     )
 

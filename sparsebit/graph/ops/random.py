@@ -19,6 +19,7 @@ def _dropout(
         signature=signature,
         aliases={"train": "training"},
         channels="keeps",
+        moves="alpha" not in name,
         elementwise=True,
         view=True,  # in eval mode the input itself is returned
         random=True,
@@ -65,6 +66,7 @@ OPS = (
         aliases={"drop_prob": "p"},
         attributes={"p": "drop_prob"},
         channels="keeps",
+        moves=True,
         elementwise=True,
         view=True,
         random=True,

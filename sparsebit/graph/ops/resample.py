@@ -41,6 +41,7 @@ OPS = (
             torch.nn.functional.upsample_bilinear: {"mode": "bilinear", "align_corners": True},
         },
         channels="keeps",
+        moves=lambda call: str(call.arguments.get("mode", "nearest")).startswith("nearest"),
     ),
     OpSpec(
         name="grid_sample",

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.fx import Node
 
-from sparsebit.graph.ops.spec import ChannelFlow, OpSpec
+from sparsebit.graph.ops.spec import Answer, ChannelFlow, OpCall, OpSpec
 from sparsebit.graph.ops.targets import named
 
 
@@ -20,6 +20,7 @@ def _move(
     activations: tuple[str, ...] = ("input",),
     view: bool = False,
     channels: ChannelFlow = "moves",
+    moves: Answer | None = None,
     overloads: Mapping[object, Callable[[Node], str]] | None = None,
     orders: Mapping[object, str] | None = None,
     attributes: Mapping[str, str] | None = None,
@@ -39,11 +40,14 @@ def _move(
         implied=implied or {},
         activations=activations,
         channels=channels,
+        moves=channels == "moves" and activations == ("input",) if moves is None else moves,
         view=view,
     )
 
 
-def _same(name: str, *targets: object, signature: str = "input", view: bool = True) -> OpSpec:
+def _same(
+    name: str, *targets: object, signature: str = "input", view: bool = True, moves: bool = True
+) -> OpSpec:
     """The input again, in the same order."""
     return OpSpec(
         name=name,
@@ -51,6 +55,7 @@ def _same(name: str, *targets: object, signature: str = "input", view: bool = Tr
         family="shape",
         signature=signature,
         channels="keeps",
+        moves=moves,
         elementwise=True,
         view=view,
     )
@@ -60,6 +65,11 @@ def _view_or_bitcast(node: Node) -> str:
     """``x.view(torch.int32)`` reinterprets bits; with sizes it is a reshape."""
     target = node.args[1] if len(node.args) > 1 else node.kwargs.get("dtype")
     return "view_dtype" if isinstance(target, torch.dtype) else "reshape"
+
+
+def _pads_with_its_own_numbers(call: OpCall) -> bool:
+    """Padding with zero too: zero is a point of every grid."""
+    return call.arguments.get("mode", "constant") != "constant" or not call.arguments.get("value")
 
 
 _PADS = {
@@ -114,8 +124,8 @@ _RESHAPING = (
     _move("broadcast_tensors", signature="*tensors", activations=("tensors",), view=True),
     _move("meshgrid", signature="*tensors, indexing=None", activations=("tensors",), view=True),
     _move("as_strided", signature="input, size, stride, storage_offset=None", view=True, channels="stops"),
-    _move("view_as_real", signature="input", view=True),
-    _move("view_as_complex", signature="input", view=True),
+    _move("view_as_real", signature="input", view=True, moves=False),
+    _move("view_as_complex", signature="input", view=True, moves=False),
 )
 
 _JOINING = (
@@ -165,6 +175,7 @@ _CUTTING = (
         family="shape",
         signature="input, dimension, size, step",
         channels="moves",
+        moves=True,
         view=True,
     ),
     _move("diagonal", torch.linalg.diagonal, signature="input, offset=0, dim1=0, dim2=1", view=True),
@@ -202,7 +213,7 @@ _PICKING = (
         channels="mixes",
     ),
     _move("index_copy", signature="input, dim, index, source", activations=("input", "source")),
-    _move("index_fill", signature="input, dim, index, value"),
+    _move("index_fill", signature="input, dim, index, value", moves=False),
     _move(
         *("index_put", "aten::_index_put_impl_", "aten::_unsafe_index_put"),
         signature="input, indices, values, accumulate=False",
@@ -234,6 +245,7 @@ _ARRANGING = (
         signature="input, pad, mode='constant', value=None",
         attributes={"pad": "padding"},
         implied=_PADS,
+        moves=_pads_with_its_own_numbers,
         padding="pad",
     ),
     _move("roll", signature="input, shifts, dims=None"),
@@ -271,9 +283,9 @@ _COPYING = (
         signature="input, *, memory_format=None",
         view=False,
     ),
-    _same("conj", "aten::_conj", "conj_physical"),
-    _same("real"),
-    _same("imag"),
+    _same("conj", "aten::_conj", "conj_physical", moves=False),
+    _same("real", moves=False),
+    _same("imag", moves=False),
     _same("tril", signature="input, diagonal=0", view=False),
     _same("triu", signature="input, diagonal=0", view=False),
 )

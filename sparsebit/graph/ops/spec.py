@@ -16,6 +16,7 @@ from sparsebit.errors import GraphError, RegistryError
 from sparsebit.graph.value import tensors_in
 
 ChannelFlow = Literal["produces", "keeps", "joins", "moves", "mixes", "stops"]
+Answer = bool | Callable[["OpCall"], bool]
 
 
 class Signature(NamedTuple):
@@ -82,6 +83,8 @@ class OpSpec:
             "moves": every element of the result is a copy of an input element (or a fill): run it on labels.
             "mixes": a channel of the result may depend on every input channel, through no weight of its own.
             "stops": the result does not carry the input's channels.
+        moves: every number of the result is a number of the first activation, or zero. So the operator runs on any
+            grid. A function of the call where that depends on the arguments (padding with zero moves).
         elementwise: an element of the result depends only on the same element of each (broadcast) input.
         view: the result may share memory with an input (in the out-of-place form).
         random: it may draw random numbers.
@@ -107,6 +110,7 @@ class OpSpec:
     weight_axes: tuple[int, int] | None = None
     channel_axis: int | None = None
     channels: ChannelFlow = "stops"
+    moves: Answer = False
     elementwise: bool = False
     view: bool = False
     random: bool = False
@@ -201,6 +205,12 @@ class OpCall:
         if isinstance(target, torch._ops.OpOverload):
             name = target._schema.name
         return name.endswith("_")
+
+    @property
+    def moves(self) -> bool:
+        """Whether this call only hands on numbers of its first activation, and perhaps zeros."""
+        answer = self.spec.moves
+        return answer(self) if callable(answer) else answer
 
     @property
     def macs(self) -> int:

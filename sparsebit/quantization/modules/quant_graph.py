@@ -11,7 +11,6 @@ from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.ops import bind
 from sparsebit.quantization.modules.qmodules import Reader
 from sparsebit.quantization.quantizers import Quantizer
-from sparsebit.targets.moving import only_moves
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,6 @@ def _quantizer_above(gm: QuantGraph, node: Node) -> Quantizer | None:
             if isinstance(module, Quantizer):
                 return module
         call = bind(gm, node)
-        if call is None or not call.activations or not only_moves(call):
+        if call is None or not call.activations or not call.moves:
             return None
         node = call.activations[0]

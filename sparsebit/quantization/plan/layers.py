@@ -13,7 +13,6 @@ from sparsebit.graph.ops import OpCall, bind
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.value import TensorInfo
 from sparsebit.targets import Target
-from sparsebit.targets.moving import only_moves
 
 # Their second operand, where it is a parameter, makes them a linear layer.
 _PRODUCTS = frozenset({"matmul", "addmm", "baddbmm", "grouped_mm"})
@@ -125,7 +124,7 @@ class Layers:
     def moves(self, node: Node) -> bool:
         """Whether a node hands on numbers of its first input unchanged."""
         call = self.calls.get(node)
-        return call is not None and bool(call.activations) and only_moves(call, self.target.moves)
+        return call is not None and bool(call.activations) and call.moves
 
     def above(self, node: Node) -> Node | None:
         """The tensor whose numbers a moving node hands on, past splits and other tuples; None where there is none."""

@@ -79,7 +79,7 @@ def test_a_scheme_of_the_other_side_is_recognised() -> None:
 
 def test_other_words_are_refused_with_the_nearest() -> None:
     assert complaint(values.Backend, "onnx-runtime") == (
-        "one of virtual, onnxruntime, openvino, tensorrt",
+        "one of onnxruntime, openvino, tensorrt, virtual",
         "did you mean 'onnxruntime'?",
     )
     assert complaint(values.TensorLayout, 3) == ("one of NCHW, NLC", "")

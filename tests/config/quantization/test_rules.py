@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsebit.config.engine.values import BACKENDS
-from sparsebit.config.quantization.backends import BACKEND_RULES
 from sparsebit.config.quantization.load import load_qconfig
 from sparsebit.config.quantization.names import RULES, SCHEMES_OF, names_for
 from sparsebit.config.quantization.tensor_spec import SIDES, Scheme, Side
 from sparsebit.errors import ConfigError
+from sparsebit.targets import TARGETS
 from tests.config.strategies import activations, plain_config, weights
 
 
@@ -106,7 +105,7 @@ def complaints(**sections: Any) -> list[str]:
         (
             {"BACKEND": "openvino", "W": weights(QUANTIZER={"DTYPE": "fp8_e5m2"})},
             "W.QUANTIZER.DTYPE: expected int with BACKEND openvino, got 'fp8_e5m2'; "
-            "rule: openvino runs integer codes on a CPU; fp8 weights are turned back into float",
+            "rule: openvino runs integers on a CPU; fp8 weights are turned back into float",
         ),
         (
             {"FIRST_LAST": 16, "BACKEND": "openvino", "A": activations(QUANTIZER={"BIT": 0})},
@@ -149,7 +148,7 @@ def test_names_work_exactly_where_their_rules_say(kind: Any, side: Side) -> None
 
 
 @given(
-    st.sampled_from([name for name in BACKENDS if name != "virtual"]),
+    st.sampled_from([name for name in TARGETS if name != "virtual"]),
     st.sampled_from(SIDES),
     st.sampled_from(["fp8_e4m3", "fp8_e5m2", *range(2, 17)]),
     st.data(),
@@ -168,7 +167,7 @@ def test_backends_take_exactly_their_rows(backend: str, side: Side, bits: Any, d
         and width in row.bits
         and scheme in row.schemes
         and ("group" not in scheme or row.group_sizes is None or size in row.group_sizes)
-        for row in BACKEND_RULES[backend].sides[side].rows
+        for row in TARGETS[backend].accepts[side].rows
     )
     both = {"W": off, "A": off, side: section}
     assert (not complaints(BACKEND=backend, **both)) == (possible and taken)

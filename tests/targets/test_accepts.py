@@ -1,4 +1,4 @@
-"""The tables of backends: complete, and the same as what the how-to says."""
+"""What targets accept: complete, and the same as what the how-to says."""
 
 from __future__ import annotations
 
@@ -7,25 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from sparsebit.config.engine.values import BACKENDS
-from sparsebit.config.quantization.backends import BACKEND_RULES
 from sparsebit.config.quantization.load import load_qconfig
-from sparsebit.config.quantization.names import SCHEMES_OF
 from sparsebit.config.quantization.presets import preset_names
-from sparsebit.config.quantization.tensor_spec import SIDES
+from sparsebit.targets import TARGETS
+from sparsebit.targets.schemes import SCHEMES_OF, SIDES
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "configure.md"
 
 
-def test_every_backend_has_rules_and_virtual_has_none() -> None:
-    assert set(BACKEND_RULES) == set(BACKENDS)
-    assert not BACKEND_RULES["virtual"].sides
+def test_every_target_says_what_it_accepts_and_virtual_takes_anything() -> None:
+    assert [name for name, target in TARGETS.items() if not target.accepts] == ["virtual"]
 
 
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "virtual"])
+@pytest.mark.parametrize("backend", [name for name in TARGETS if name != "virtual"])
 def test_rows_are_possible_and_refusals_have_reasons(backend: str) -> None:
     for side in SIDES:
-        accepts = BACKEND_RULES[backend].sides[side]
+        accepts = TARGETS[backend].accepts[side]
         for row in accepts.rows:
             assert set(row.schemes) <= set(SCHEMES_OF[side])
             assert row.dtype == "int" or row.bits == (8,)
@@ -47,9 +44,9 @@ def test_int8_presets_are_for_their_backend() -> None:
 
 def test_the_how_to_lists_every_backend_and_its_group_sizes() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", HOW_TO.read_text(), re.MULTILINE))
-    assert set(BACKENDS) <= set(rows)
-    for backend, rules in BACKEND_RULES.items():
-        for accepts in rules.sides.values():
+    assert set(TARGETS) <= set(rows)
+    for backend, target in TARGETS.items():
+        for accepts in target.accepts.values():
             for row in accepts.rows:
                 low, high = row.bits[0], row.bits[-1]
                 assert (

@@ -1,0 +1,34 @@
+"""The targets there are, and how one is added from outside."""
+
+from __future__ import annotations
+
+from sparsebit.registry import Registry
+from sparsebit.targets.onnxruntime import ONNXRUNTIME
+from sparsebit.targets.openvino import OPENVINO
+from sparsebit.targets.target import Target
+from sparsebit.targets.tensorrt import TENSORRT
+from sparsebit.targets.virtual import VIRTUAL
+
+TARGETS: Registry[Target] = Registry("target")
+
+
+def register_target(target: Target, *, replace: bool = False) -> Target:
+    """Add a target under its own name, for config, command line, plan, export and check.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> mine = register_target(replace(TARGETS["onnxruntime"], name="my_accelerator"))
+        >>> "my_accelerator" in TARGETS
+        True
+        >>> unregister_target("my_accelerator")
+    """
+    return TARGETS.register(target.name, replace=replace)(target)
+
+
+def unregister_target(name: str) -> None:
+    """Take a target out again."""
+    TARGETS.remove(name)
+
+
+for _target in (VIRTUAL, ONNXRUNTIME, OPENVINO, TENSORRT):
+    register_target(_target)
