@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
@@ -25,6 +24,7 @@ from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.training.qat import Distillation
 from sparsebit.storage import ArtifactError, read_folder, unshared, write_folder
+from sparsebit.storage.nested import UnsupportedValue, decode_call, encode_nested
 
 if TYPE_CHECKING:
     from sparsebit.quantization.quant_model import QuantModel
@@ -43,7 +43,7 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str]) -> None:
         for name, buffer in qmodel.model.named_buffers(remove_duplicate=False)
         if name not in state and name not in aliases
     }
-    example, structure = _flat_example(qmodel._examples)
+    example, structure = _encode_example(qmodel._examples)
     content = {
         "config": qmodel.cfg.to_dict(),
         "plan": plan.to_dict(),
@@ -77,7 +77,7 @@ def load_checkpoint(
     """A quantized model with the numbers of the folder."""
     content, tensors = read_folder(folder, KIND, VERSION)
     if example_inputs is None and example_kwargs is None:
-        example = _example(content["example"], tensors["example"], folder)
+        example = _decode_example(content["example"], tensors["example"], folder)
         home = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
         example_inputs, example_kwargs = to_device(example, home)
     plan = QuantPlan.from_dict(content["plan"])
@@ -199,30 +199,35 @@ def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.Path
         raise ArtifactError(f"{os.fspath(folder)!r} does not fit this model: {error}") from None
 
 
-def _flat_example(examples: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[dict[str, Tensor], Any]:
-    """Tensors by position, and the structure around them as JSON; None where that cannot be written."""
-    leaves, spec = pytree.tree_flatten(examples)
-    tensors = {
-        str(index): leaf.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for index, leaf in enumerate(leaves)
-        if isinstance(leaf, Tensor)
-    }
-    plain = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    if any(not isinstance(leaf, (bool, int, float, str, type(None))) for leaf in plain):
-        return {}, None
+def _encode_example(examples: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[dict[str, Tensor], Any]:
+    """Tensors by position, and the structure around them as JSON; its "unsupported" names what cannot be written."""
+    tensors: dict[str, Tensor] = {}
+
+    def keep(tensor: Tensor) -> str:
+        name = str(len(tensors))
+        tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return name
+
     try:
-        return tensors, {"leaves": plain, "structure": pytree.treespec_dumps(spec)}
-    except (NotImplementedError, TypeError, ValueError):
-        return {}, None
+        return tensors, {"call": encode_nested(examples, keep)}
+    except UnsupportedValue as error:
+        return {}, {"unsupported": str(error)}
 
 
-def _example(written: Any, tensors: Mapping[str, Tensor], folder: object) -> tuple[Any, Any]:
-    if written is None:
+def _decode_example(written: Any, tensors: Mapping[str, Tensor], folder: object) -> tuple[Any, Any]:
+    if not isinstance(written, Mapping) or "call" not in written:
+        kind = written.get("unsupported") if isinstance(written, Mapping) else None
         raise ArtifactError(
             "the example inputs of this model could not be saved with it",
             where=str(folder),
+            got=f"a {kind} among them" if isinstance(kind, str) else None,
             hint="pass example_inputs= and example_kwargs= to load()",
         )
-    leaves = [tensors.get(str(index), leaf) for index, leaf in enumerate(written["leaves"])]
-    args, kwargs = pytree.tree_unflatten(leaves, pytree.treespec_loads(written["structure"]))
+
+    def find(name: Any) -> Tensor:
+        if not isinstance(name, str) or name not in tensors:
+            raise ArtifactError("the saved example inputs are damaged", where=str(folder))
+        return tensors[name]
+
+    args, kwargs = decode_call(written["call"], find)
     return (args or None), kwargs

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from sparsebit.storage import ArtifactError
+from sparsebit.storage.nested import UnsupportedValue, decode_call, encode_nested
 
 Form = Literal["graph", "module"]
 _SHORT = 4096
+_MOST = 2**28  # elements of an example that is made from a written size
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,76 +28,78 @@ class Origin:
     config: dict[str, Any]
     graph: str
     kept: Mapping[str, Tensor]
-    inputs: dict[str, Any] | None
+    inputs: Any
     form: Form = "graph"
 
 
-def describe_example(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+def describe_example(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Example inputs as JSON data: sizes and types of tensors, the values of short ones of integers, and plain values.
 
-    None where there are none. Where one cannot be told in JSON, its type is: {"lost": "MyInput"}.
+    None where there are none. Where one cannot be written as JSON, its type is: {"unsupported": "MyInput"}.
 
     Example:
-        >>> describe_example((torch.zeros(1, 2),), {"use_cache": False})
-        {'args': [['float32', [1, 2]]], 'kwargs': {'use_cache': {'value': False}}}
+        >>> describe_example((torch.zeros(1, 2),), {"use_cache": False})["tuple"][0]
+        {'tuple': [{'tensor': ['float32', [1, 2]]}]}
     """
     if not args and not kwargs:
         return None
     try:
-        return {
-            "args": [_spell(value) for value in args],
-            "kwargs": {name: _spell(value) for name, value in kwargs.items()},
-        }
-    except _Lost as lost:
-        return {"lost": str(lost)}
+        return encode_nested((tuple(args), dict(kwargs)), _describe)
+    except UnsupportedValue as error:
+        return {"unsupported": str(error)}
 
 
-def example_from(described: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any] | None]:
-    """Inputs of the sizes that were described, of zeros where values were not told; nothing where nothing was."""
+def example_from(described: Any) -> tuple[Any, dict[str, Any] | None]:
+    """Inputs of the sizes that were described, zeros where values were not kept; nothing where there were none."""
     if described is None:
         return None, None
-    if "lost" in described:
+    if isinstance(described, Mapping) and "unsupported" in described:
         raise ArtifactError(
             "the example inputs of this model could not be saved with it",
-            got=f"a {described['lost']} among them",
+            got=f"a {described['unsupported']} among them",
             hint="pass example_inputs= or example_kwargs= to load()",
         )
-    args = tuple(map(_read, described["args"]))
-    return args or None, {name: _read(each) for name, each in described["kwargs"].items()} or None
+    args, kwargs = decode_call(described, _zeros_or_values)
+    return args or None, kwargs or None
 
 
-class _Lost(Exception):
-    """An input that JSON cannot hold."""
+def _describe(tensor: Tensor) -> list[Any]:
+    told = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+    short = tensor.numel() <= _SHORT and not tensor.is_floating_point() and not tensor.is_complex()
+    return (
+        [*told, tensor.flatten().tolist()] if short else told
+    )  # lengths and indices decide what a model does
 
 
-def _spell(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        told = [str(value.dtype).removeprefix("torch."), list(value.shape)]
-        short = value.numel() <= _SHORT and not value.is_floating_point() and not value.is_complex()
-        return [*told, value.tolist()] if short else told  # lengths and indices decide what a model does
-    if (
-        value is None
-        or isinstance(value, bool | int | str)
-        or (isinstance(value, float) and math.isfinite(value))
-    ):
-        return {"value": value}
-    if type(value) in (tuple, list):
-        return {type(value).__name__: [_spell(item) for item in value]}
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {"dict": {key: _spell(item) for key, item in value.items()}}
-    raise _Lost(type(value).__name__)
+def _zeros_or_values(told: Any) -> Tensor:
+    dtype = getattr(torch, told[0], None) if _is_description(told) else None
+    if not isinstance(dtype, torch.dtype) or math.prod(told[1]) > _MOST:
+        raise _damaged(told)
+    if len(told) == 2:
+        return torch.zeros(told[1], dtype=dtype)
+    try:
+        return torch.tensor(told[2], dtype=dtype).reshape(told[1])
+    except (RuntimeError, TypeError, ValueError, OverflowError):
+        raise _damaged(told) from None
 
 
-def _read(told: Any) -> Any:
-    if isinstance(told, Mapping):
-        ((kind, held),) = told.items()
-        if kind == "value":
-            return held
-        if kind == "dict":
-            return {key: _read(item) for key, item in held.items()}
-        items = [_read(item) for item in held]
-        return tuple(items) if kind == "tuple" else items
-    dtype, shape, *values = told
-    if values:
-        return torch.tensor(values[0], dtype=getattr(torch, dtype)).reshape(shape)
-    return torch.zeros(shape, dtype=getattr(torch, dtype))
+def _is_description(told: Any) -> bool:
+    """Whether this is [type, sizes] or [type, sizes, values]."""
+    return (
+        isinstance(told, list)
+        and len(told) in (2, 3)
+        and isinstance(told[0], str)
+        and isinstance(told[1], list)
+        and len(told[1]) <= 16
+        and all(type(size) is int and 0 <= size <= _MOST for size in told[1])
+        and (len(told) == 2 or (isinstance(told[2], list) and all(type(v) in (int, bool) for v in told[2])))
+    )
+
+
+def _damaged(told: Any) -> ArtifactError:
+    return ArtifactError(
+        "the saved sizes of the example inputs are damaged",
+        expected=f"a type, and sizes of at most {_MOST} elements in all",
+        got=repr(told)[:80],
+        hint="pass example_inputs= or example_kwargs= to load()",
+    )

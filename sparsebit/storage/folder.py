@@ -16,13 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sparsebit.errors import SparsebitError
+from sparsebit.storage.errors import ArtifactError
 
 MANIFEST = "sparsebit.json"
-
-
-class ArtifactError(SparsebitError):
-    """A folder that cannot be written, or cannot be trusted."""
 
 
 def write_folder(
