@@ -20,7 +20,7 @@ from torch import nn
 from sparsebit import QuantModel
 from sparsebit.cli.data import read_npz
 from sparsebit.cli.model import read_weights
-from sparsebit.config.yaml_file import read_yaml
+from sparsebit.config.engine.yaml_file import read_yaml
 from sparsebit.errors import SparsebitError
 from sparsebit.recipes.recipe import Recipe
 from sparsebit.storage import folder as storage_folder
@@ -42,7 +42,7 @@ ALLOWED = {
     ("graph", "ast.literal_eval"): "literals in our own tables",
     ("export", "onnx.load_from_string"): "what torch just wrote",
     ("export", "onnx.load"): "a protobuf",
-    ("export", "importlib.import_module"): "constants",
+    ("runtime", "importlib.import_module"): "constants",
     ("integrations", "importlib.import_module"): "constants",
     ("above", "importlib.import_module"): "constants",
     ("__init__", "importlib.import_module"): "constants",

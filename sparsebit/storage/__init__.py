@@ -1,8 +1,8 @@
 """Files that survive an interrupt and are checked before they are believed: text files, and folders of tensors."""
 
+from sparsebit.storage.errors import ArtifactError
 from sparsebit.storage.folder import (
     MANIFEST,
-    ArtifactError,
     read_folder,
     require_place,
     unshared,
