@@ -1,0 +1,218 @@
+"""Open a model in a runtime: the one place where ONNX Runtime and OpenVINO are started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from sparsebit.errors import SparsebitError
+from sparsebit.registry import Registry
+from sparsebit.runtime.packages import require
+
+Optimize = Literal["all", "basic", "none"]
+LONGEST_REASON = 300  # characters of a runtime's own message
+_NUMPY = {"float": "float32", "double": "float64"}
+
+
+class SessionError(SparsebitError):
+    """A runtime could not open a model, or failed to run it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputInfo:
+    """One input that a file declares; a free dimension is a name, or None."""
+
+    name: str
+    shape: tuple[int | str | None, ...]
+    dtype: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """An open model: a function from arrays by name to arrays by name."""
+
+    runtime: str
+    source: str  # the file, or "model in memory"
+    inputs: tuple[InputInfo, ...]
+    output_names: tuple[str, ...]
+    execute: Callable[[dict[str, Any]], dict[str, Any]]
+
+    def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the model. Arrays it does not read are ignored; one that is missing is an error."""
+        try:
+            given = {value.name: feed[value.name] for value in self.inputs}
+        except KeyError as missing:
+            raise SessionError(
+                f"input {missing.args[0]!r} is missing",
+                where=self.source,
+                expected=", ".join(value.name for value in self.inputs),
+                got=", ".join(feed) or "no inputs",
+            ) from None
+        try:
+            return self.execute(given)
+        except Exception as error:  # the exceptions of runtimes have no common base
+            raise SessionError(
+                f"{self.runtime} could not run the model: {first_line(error)}", where=self.source
+            ) from error
+
+
+class Opener(Protocol):
+    """Opens a path or a serialized model in one runtime."""
+
+    def __call__(
+        self, source: str | bytes, *, threads: int | None, optimize: Optimize, options: SessionOptions
+    ) -> Session: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """What only a check asks of ONNX Runtime."""
+
+    save_optimized: Path | None = None  # write the graph after the runtime's own optimizations to this file
+    weights_folder: Path | None = None  # where the external weights of a model in memory are
+
+
+RUNTIMES: Registry[Opener] = Registry("runtime")
+
+
+def open_session(
+    model: Any,
+    *,
+    runtime: str = "onnxruntime",
+    threads: int | None = None,
+    optimize: Optimize = "all",
+    save_optimized: Path | None = None,
+    weights_folder: Path | None = None,
+) -> Session:
+    """Open a model in a runtime, on the CPU.
+
+    Args:
+        model: a path, or an onnx ``ModelProto``.
+        runtime: a name in ``RUNTIMES``.
+        threads: how many threads the runtime may use; by default as many as it takes.
+        optimize: how far the runtime may rewrite the graph; OpenVINO always rewrites all it can.
+        save_optimized: where ONNX Runtime writes the graph it runs, weights beside it.
+        weights_folder: where the external weights of a ``ModelProto`` are.
+
+    Raises:
+        SessionError: the file does not exist, or the runtime refuses it; with the runtime's reason.
+    """
+    opener = RUNTIMES[runtime]
+    if isinstance(model, (str, os.PathLike)):
+        if not Path(model).is_file():
+            raise SessionError(f"no such file: {model}", hint=f"looked in {Path.cwd()}")
+        source: str | bytes = str(model)
+    else:
+        source = model.SerializeToString()
+    options = SessionOptions(save_optimized=save_optimized, weights_folder=weights_folder)
+    try:
+        return opener(source, threads=threads, optimize=optimize, options=options)
+    except SparsebitError:
+        raise
+    except Exception as error:
+        raise SessionError(
+            f"{runtime} could not open the model: {first_line(error)}", where=_describe(source)
+        ) from error
+
+
+@RUNTIMES.register("onnxruntime")
+def _open_onnxruntime(
+    source: str | bytes, *, threads: int | None, optimize: Optimize, options: SessionOptions
+) -> Session:
+    ort = require("onnxruntime")
+    settings, levels = ort.SessionOptions(), ort.GraphOptimizationLevel
+    settings.log_severity_level = 4
+    if threads is not None:
+        settings.intra_op_num_threads = threads
+    settings.graph_optimization_level = {
+        "all": levels.ORT_ENABLE_ALL,
+        "basic": levels.ORT_ENABLE_BASIC,
+        "none": levels.ORT_DISABLE_ALL,
+    }[optimize]
+    if (optimized := options.save_optimized) is not None:
+        settings.optimized_model_filepath = str(optimized)
+        for key, value in (("file_name", f"{optimized.name}.data"), ("min_size_in_bytes", "1024")):
+            settings.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)
+    if options.weights_folder is not None:
+        settings.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(options.weights_folder)
+        )
+    session = ort.InferenceSession(source, settings, ["CPUExecutionProvider"])
+    names = tuple(value.name for value in session.get_outputs())
+    return Session(
+        runtime="onnxruntime",
+        source=_describe(source),
+        inputs=tuple(
+            InputInfo(name=value.name, shape=tuple(value.shape), dtype=_numpy_type(value.type))
+            for value in session.get_inputs()
+        ),
+        output_names=names,
+        execute=lambda feed: dict(zip(names, session.run(None, feed), strict=True)),
+    )
+
+
+@RUNTIMES.register("openvino")
+def _open_openvino(
+    source: str | bytes, *, threads: int | None, optimize: Optimize, options: SessionOptions
+) -> Session:
+    openvino = require("openvino")
+    core = openvino.Core()
+    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
+    if threads is not None:
+        settings["INFERENCE_NUM_THREADS"] = threads
+    compiled = core.compile_model(core.read_model(source), "CPU", settings)
+    request = compiled.create_infer_request()
+
+    def execute(feed: dict[str, Any]) -> dict[str, Any]:
+        request.infer(feed)
+        return {
+            name: request.get_output_tensor(index).data.copy()
+            for index, value in enumerate(compiled.outputs)
+            for name in value.get_names()  # one output can have several names
+        }
+
+    return Session(
+        runtime="openvino",
+        source=_describe(source),
+        inputs=tuple(
+            InputInfo(
+                name=value.any_name,
+                shape=tuple(size.get_length() if size.is_static else None for size in value.partial_shape),
+                dtype=np.dtype(value.element_type.to_dtype()),
+            )
+            for value in compiled.inputs
+        ),
+        output_names=tuple(value.any_name for value in compiled.outputs),
+        execute=execute,
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error that says something, shortened; its type where it says nothing.
+
+    Example:
+        >>> first_line(ValueError("wrong\\nand more"))
+        'wrong'
+    """
+    lines: Sequence[str] = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:LONGEST_REASON] if lines else type(error).__name__
+
+
+def _describe(source: str | bytes) -> str:
+    return source if isinstance(source, str) else "model in memory"
+
+
+def _numpy_type(text: str) -> Any:
+    """The numpy type of ``tensor(float)`` and the like."""
+    kind = text.removeprefix("tensor(").removesuffix(")")
+    if kind == "bfloat16":
+        return np.dtype(require("ml_dtypes").bfloat16)
+    try:
+        return np.dtype(_NUMPY.get(kind, kind))
+    except TypeError:
+        return np.dtype(object)  # strings and sequences
