@@ -4,7 +4,7 @@ from sparsebit.analysis.agreement import Agreement
 from sparsebit.analysis.choose_bits import BitChoice, BitPoint, LatencyTable, choose_bits, measure_latencies
 from sparsebit.analysis.cost import CostReport, CostRow, cost
 from sparsebit.analysis.error_profile import Advice, ErrorProfile, LayerError
-from sparsebit.analysis.latency import onnx_latency, runtime_latency, time_call
+from sparsebit.analysis.latency import RuntimeClock, runtime_latency
 from sparsebit.analysis.layer_bits import FLOAT, with_layer_bits
 from sparsebit.analysis.mixed_precision import mixed_precision
 from sparsebit.analysis.profile import profile
@@ -22,16 +22,15 @@ __all__ = [
     "ErrorProfile",
     "LatencyTable",
     "LayerError",
+    "RuntimeClock",
     "Sensitivity",
     "TensorError",
     "choose_bits",
     "cost",
     "measure_latencies",
     "mixed_precision",
-    "onnx_latency",
     "profile",
     "runtime_latency",
     "sensitivity",
-    "time_call",
     "with_layer_bits",
 ]

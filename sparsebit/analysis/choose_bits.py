@@ -237,7 +237,7 @@ def measure_latencies(found: Sensitivity, measure: Callable[[QConfig], float]) -
     Args:
         found: what ``sensitivity`` measured.
         measure: seconds that the model takes with a config; called once for every tensor and width, and once before.
-            ``onnx_latency`` makes one for ONNX Runtime.
+            ``runtime_latency`` measures one in ONNX Runtime.
     """
     base = measure(found.config)
     change: dict[str, dict[int, float]] = {}

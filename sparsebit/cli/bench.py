@@ -20,6 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=positive, default=1, metavar="N", help="samples of a call (1)")
     parser.add_argument("--seconds", type=seconds, default=1.0, help="to spend on each (1)")
     parser.add_argument("--threads", type=positive, metavar="N", help="to compute with; by default all cores")
+    parser.add_argument(
+        "--runtime", choices=("onnxruntime", "openvino"), default="onnxruntime", help="what to run files in"
+    )
     add_data(parser, required=False, what="to take the input from")
 
 
@@ -30,7 +33,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
     from sparsebit.analysis.cost import short_bytes
     from sparsebit.cli.reference import blamed_on
-    from sparsebit.report.latency import compare_latency
+    from sparsebit.runtime import compare_latency
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
@@ -43,16 +46,25 @@ def run(arguments: argparse.Namespace) -> Outcome:
         with blamed_on(f"{what}, called with this input,"):
             call()
     times = compare_latency(calls, seconds=arguments.seconds)
-    base = times[arguments.what[0]].median
+    first = arguments.what[0]
     table = Table(title=f"one call with {arguments.batch if inputs is None else 'the given'} samples, ms")
-    for index, head in enumerate(("what", "median", "10 %", "90 %", "faster", "size")):
+    for index, head in enumerate(("what", "median", "10 %", "90 %", "speed", "size")):
         table.add_column(head, justify="right" if index else "left", overflow="fold")
     rows = []
     for name, time in times.items():
         cells = (f"{1e3 * value:.3f}" for value in (time.median, time.low, time.high))
-        table.add_row(name, *cells, f"{base / time.median:.2f}×", short_bytes(sizes[name]))
-        rows.append({"what": name, **vars(time), "speedup": base / time.median, "bytes": sizes[name]})
-    return Outcome(shown=(table,), data={"rows": rows, "unit": "seconds"})
+        ratio = times.speedup(name, first)
+        table.add_row(name, *cells, "1" if name == first else str(ratio), short_bytes(sizes[name]))
+        speed = {"speedup": ratio.median, "speedup_low": ratio.low, "speedup_high": ratio.high}
+        rows.append({"what": name, **vars(time), **speed, "noisy": ratio.noisy, "bytes": sizes[name]})
+    return Outcome(shown=(table, *_advice(rows)), data={"rows": rows, "unit": "seconds"})
+
+
+def _advice(rows: list[dict[str, Any]]) -> list[str]:
+    """What to do where the machine was too busy to measure."""
+    if not any(row["noisy"] for row in rows):
+        return []
+    return ["The rounds differ too much for a ratio: stop other programs, or raise --seconds."]
 
 
 def _inputs(arguments: argparse.Namespace) -> Any:
@@ -75,10 +87,10 @@ def _call(what: str, arguments: argparse.Namespace, inputs: Any) -> tuple[Callab
     import torch
 
     from sparsebit.cli.model import open_model
-    from sparsebit.report.runtime import OnnxFile
+    from sparsebit.runtime import OnnxFile
 
     if what.endswith(".onnx"):
-        file = OnnxFile(what, threads=arguments.threads)
+        file = OnnxFile(what, threads=arguments.threads, runtime=arguments.runtime)
         feed = file.example(arguments.batch) if inputs is None else file.feed(*inputs[0], **inputs[1])
         return lambda: file.run(feed), file.bytes
     if inputs is None:
@@ -98,8 +110,10 @@ COMMAND = Command(
     help="time models and ONNX files side by side",
     description="""
 Call each model (in torch) or ONNX file (in ONNX Runtime) in turn, so that whatever else the machine
-does meets all alike, and show median, spread, and how much faster each is than the first. A
-quantized model is timed as its file: in torch the integers are only simulated.
+does slows all of them down alike. Shows the median and the spread of each, and how many times as
+fast as the first it is, with the 10 % and 90 % quantiles of that ratio over the rounds; where they
+are more than a factor 2 apart, it says "too noisy to tell". A quantized model is timed as its file:
+in torch the integers are only simulated.
 """,
     examples=(
         "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",

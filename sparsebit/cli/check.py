@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
     from sparsebit.export import Exported
-    from sparsebit.report.runtime import OnnxFile
+    from sparsebit.runtime import OnnxFile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.graph.capture import capture
     from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
     from sparsebit.quantization import QuantModel
-    from sparsebit.report.runtime import OnnxFile
+    from sparsebit.runtime import OnnxFile
 
     file = OnnxFile(arguments.file)
     model = open_compressed(arguments)
@@ -79,20 +79,19 @@ def _as_exported(file: OnnxFile, graph: GraphModule, args: Any, kwargs: Any, tar
     opset = _opset(file.path)
     with tempfile.TemporaryDirectory() as folder:
         again = export_graph(graph, args, kwargs, Path(folder) / "model.onnx", opset=opset, target=target)
-    outputs = tuple(value.name for value in file.session.get_outputs())
-    if len(file.names) != len(again.input_names) or len(outputs) != len(again.output_names):
+    if len(file.input_names) != len(again.input_names) or len(file.output_names) != len(again.output_names):
         raise UsageError(
             f"{file.path} was written from another model",
             expected=f"{len(again.input_names)} inputs and {len(again.output_names)} outputs",
-            got=f"{len(file.names)} and {len(outputs)}",
+            got=f"{len(file.input_names)} and {len(file.output_names)}",
         )
     return dataclasses.replace(
         again,
         path=file.path,
         files=(file.path,),
         bytes=file.bytes,
-        input_names=tuple(file.names),
-        output_names=outputs,
+        input_names=file.input_names,
+        output_names=file.output_names,
     )
 
 

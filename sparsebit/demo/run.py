@@ -24,9 +24,10 @@ from sparsebit.graph.capture import capture
 from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
 from sparsebit.progress import progress
 from sparsebit.quantization import QuantModel, parse_qconfig
-from sparsebit.report import OnnxFile, ParetoPoint, collect, compare_latency, measure, save_report
+from sparsebit.report import ParetoPoint, collect, measure, save_report
 from sparsebit.report.page import require_page
 from sparsebit.report.size import quantized_bytes
+from sparsebit.runtime import OnnxFile, compare_latency
 from sparsebit.sparse import SparseModel, SparseReport, parse_sconfig
 
 PRUNING = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, "ROUND_TO": 8}}

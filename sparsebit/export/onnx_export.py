@@ -83,8 +83,8 @@ def export_onnx(
     Raises:
         ExportError: where the model cannot be written, or the file computes something else.
     """
-    graph = on_cpu(_graph_of(model))
-    args, kwargs = _as_call(dummy_data)
+    graph = on_cpu(graph_of(model))
+    args, kwargs = example_call(dummy_data)
     path = Path(name)
     path = path if path.suffix else path.with_suffix(".onnx")
     chosen = target or str(getattr(getattr(model, "plan", None), "target", "onnxruntime"))
@@ -138,7 +138,8 @@ def _refuse_errors(findings: Sequence[Finding], path: Path, *, strict: bool) -> 
         )
 
 
-def _graph_of(model: nn.Module) -> GraphModule:
+def graph_of(model: nn.Module) -> GraphModule:
+    """The graph that is exported: of a quantized or pruned model, or the captured model itself."""
     if isinstance(model, GraphModule):
         return model
     folded = getattr(model, "folded", None)
@@ -155,7 +156,8 @@ def _graph_of(model: nn.Module) -> GraphModule:
     )
 
 
-def _as_call(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def example_call(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of an example: a tensor, a tuple, a dict, or a pair of a tuple and a dict."""
     if isinstance(data, Mapping):
         return (), dict(data)
     if isinstance(data, torch.Tensor) or not isinstance(data, (tuple, list)):

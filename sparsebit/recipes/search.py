@@ -18,7 +18,7 @@ from torch import nn
 
 from sparsebit.analysis import choose_bits, sensitivity
 from sparsebit.analysis.choices import find_choices, other_bytes
-from sparsebit.analysis.latency import runtime_latency
+from sparsebit.analysis.latency import RuntimeClock
 from sparsebit.analysis.sensitivity import Sensitivity
 from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
 from sparsebit.errors import SparsebitError
@@ -362,7 +362,7 @@ class Search:
                 hint="pass latency=, a function from a model to the seconds of one call; or choose a target that runs"
                 f" here: {', '.join(name for name, target in TARGETS.items() if target.runtime)}",
             )
-        return lambda model: runtime_latency(model, self.examples, runtime=runtime)
+        return RuntimeClock(self.examples, runtime=runtime)
 
     # -- the outcome --------------------------------------------------------------------------------------------
 

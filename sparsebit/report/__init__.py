@@ -3,22 +3,17 @@
 from sparsebit.analysis.accuracy import measure, top1
 from sparsebit.report.collect import collect
 from sparsebit.report.content import Histogram, LayerEntry, Measure, ParetoPoint, Report
-from sparsebit.report.latency import Latency, compare_latency
 from sparsebit.report.of_search import report_search
 from sparsebit.report.page import render, save_report
-from sparsebit.report.runtime import OnnxFile
 from sparsebit.storage import write_text
 
 __all__ = [
     "Histogram",
-    "Latency",
     "LayerEntry",
     "Measure",
-    "OnnxFile",
     "ParetoPoint",
     "Report",
     "collect",
-    "compare_latency",
     "measure",
     "render",
     "report_search",

@@ -66,7 +66,8 @@ class Opener(Protocol):
 
     def __call__(
         self, source: str | bytes, *, threads: int | None, optimize: Optimize, options: SessionOptions
-    ) -> Session: ...
+    ) -> Session:
+        """The open model; any exception becomes a ``SessionError``."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ from torch import nn
 
 from sparsebit.analysis.accuracy import first_tensor, has_labels, split
 from sparsebit.errors import SparsebitError
-from sparsebit.report import compare_latency, measure, report_search, write_text
+from sparsebit.report import measure, report_search, write_text
 from sparsebit.report.content import Measure
 from sparsebit.report.numbers import change, quantity
 from sparsebit.report.sentence import summarize
@@ -48,14 +47,6 @@ def test_logits_are_found_in_structured_outputs() -> None:
     assert first_tensor({"loss": Y, "logits": X}) is X
     assert first_tensor(SimpleNamespace(logits=X)) is X
     assert first_tensor((X, Y)) is X
-
-
-def test_the_slower_call_takes_longer() -> None:
-    times = compare_latency(
-        {"a": lambda: time.sleep(0.001), "b": lambda: time.sleep(0.005)}, seconds=0.1, shown=False
-    )
-    assert times["a"].median < times["b"].median and times["a"].low <= times["a"].median <= times["a"].high
-    assert times["b"].calls >= 10
 
 
 def test_sizes_follow_the_bits() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,16 +20,17 @@ from sparsebit.export.proof.codes import distance, float8_steps, relative_error,
 from sparsebit.export.proof.cut import CutModel, cut
 from sparsebit.export.proof.fusion import integer_ops
 from sparsebit.export.proof.report import CheckReport, OutputAgreement, TensorAgreement
-from sparsebit.export.proof.runtime import Run, in_onnxruntime, in_openvino
 from sparsebit.export.proof.torch_side import TorchRun, run_torch
 from sparsebit.export.proof.weights import stored_weights
 from sparsebit.export.translate.marker import Marked
 from sparsebit.export.translate.undisturbed import on_cpu
 from sparsebit.runtime.packages import require
+from sparsebit.runtime.session import Session, open_session
 from sparsebit.targets import TARGETS
 
 Runtime = Literal["onnxruntime", "openvino"]
 Call = tuple[Sequence[Any], Mapping[str, Any]]
+Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 ROUNDING = 0.02  # steps of an 8-bit grid: what summing floats in another order may move a number by
 KERNEL_MOST, KERNEL_SHARE = 1, 0.05  # what integer kernels that round in their own way may do
@@ -81,7 +82,7 @@ class _Check:
         self.proto = require("onnx").load(str(exported.path), load_external_data=False)
         self.ops: Any = ()
         self.problems: list[str] = []
-        self.whole = self._open_whole()
+        self.whole = self._open_whole().run
         self.cut: CutModel | None = None
         self.pieces: Run | None = None
         self._plain: Run | None = None
@@ -91,25 +92,30 @@ class _Check:
             runtime == "onnxruntime" or len(exported.files) == 1
         ):  # OpenVINO finds no second file for a cut model
             self.cut = cut(self.proto, {name: codes.dim() for name, codes in first.codes.items()})
-            if runtime == "openvino":
-                self.pieces = in_openvino(self.cut.proto)
-            else:
-                self.pieces = in_onnxruntime(self.cut.proto, optimize=self.optimize, folder=self.folder)
+            self.pieces = self._open(self.cut.proto).run
         self.tensors: dict[str, TensorAgreement] = {}
         self.outputs: dict[str, OutputAgreement] = {}
         self._compare_weights(first)
 
-    def _open_whole(self) -> Run:
-        if self.runtime == "openvino":
-            return in_openvino(self.exported.path)
-        if not self.optimize:
-            return in_onnxruntime(self.exported.path, optimize=False)
+    def _open(self, model: Any, *, plain: bool = False, save_optimized: Path | None = None) -> Session:
+        return open_session(
+            model,
+            runtime="onnxruntime" if plain else self.runtime,
+            threads=torch.get_num_threads(),
+            optimize="none" if plain or not self.optimize else "all",
+            save_optimized=save_optimized,
+            weights_folder=None if model is self.exported.path else self.folder,
+        )
+
+    def _open_whole(self) -> Session:
+        if self.runtime != "onnxruntime" or not self.optimize:
+            return self._open(self.exported.path)
         with tempfile.TemporaryDirectory() as folder:
             optimized = Path(folder) / "optimized.onnx"
-            run = in_onnxruntime(self.exported.path, optimized=optimized)
+            session = self._open(self.exported.path, save_optimized=optimized)
             graph = require("onnx").load(str(optimized), load_external_data=False)
             self.ops = integer_ops(self.proto, graph, TARGETS[self.exported.target].kernels)
-        return run
+        return session
 
     def _marked(self, name: str) -> Marked:
         return self.exported.markers.tensors[name.rpartition("@")[0] if "@" in name else name]
@@ -143,7 +149,7 @@ class _Check:
         suspects = [name for name in self.cut.reads if self._compare(run, name, pieces)]
         if suspects or self._outputs_off(run, pieces):
             if self._plain is None:
-                self._plain = in_onnxruntime(self.cut.proto, optimize=False, folder=self.folder)
+                self._plain = self._open(self.cut.proto, plain=True).run
             plain = self._plain(feed)
             for name in suspects:
                 self._judge(run, name, pieces, plain)

@@ -19,6 +19,7 @@ from sparsebit.export.translate.flat_graph import FlatGraph, original_name
 from sparsebit.export.translate.marker import DOMAIN
 from sparsebit.export.translate.undisturbed import same_state, writes_in_place
 from sparsebit.runtime.packages import require
+from sparsebit.runtime.session import open_session
 
 Engine = Literal["auto", "script", "program"]
 LARGEST_IN_MEMORY = 1_800_000_000  # bytes; a protobuf message ends at 2 GiB
@@ -154,21 +155,15 @@ _RUN = {"script": _by_script, "program": _by_program}
 
 def _verify(request: Request, axes: AxisNames, proto: Any, weights: dict[str, Any]) -> None:
     """Compare the translation with the graph, markers taken as identities."""
-    runtime = require("onnxruntime")
     plain = type(proto)()
     plain.CopyFrom(proto)
     for node in _all_nodes(plain.graph):
         if node.domain == DOMAIN:
             node.domain, node.op_type = "", "Identity"
             del node.attribute[:]
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = torch.get_num_threads()
-    if any(x.dtype in _HALF for x in [*request.flat.parameters(), *request.inputs]):
-        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC  # which adds casts
-    session = runtime.InferenceSession(plain.SerializeToString(), options, ["CPUExecutionProvider"])
-    read = {value.name for value in session.get_inputs()}
+    half = any(x.dtype in _HALF for x in [*request.flat.parameters(), *request.inputs])
+    # half precision needs the casts that the basic optimizations add
+    session = open_session(plain, threads=torch.get_num_threads(), optimize="basic" if half else "none")
     for inputs in (request.inputs, lengthened(request.inputs, request.names, axes)):
         if inputs is None:
             continue
@@ -181,7 +176,7 @@ def _verify(request: Request, axes: AxisNames, proto: Any, weights: dict[str, An
         if wanted is None:
             return  # random numbers: nothing to compare
         feed = weights | {name: _array(x) for name, x in zip(request.names, inputs, strict=True)}
-        got = session.run(None, {name: value for name, value in feed.items() if name in read})
+        got = list(session.run(feed).values())
         if problem := _difference(got, wanted):
             raise ExportError(f"the translation computes something else: {problem}")
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
+from sparsebit.runtime import timing
 from sparsebit.sparse import SparseModel
 from sparsebit.sparse.choose import runtime_clock as place
 from sparsebit.sparse.choose.runtime_clock import RuntimeClock
@@ -69,7 +70,7 @@ class Machine:
 def test_a_machine_that_slows_down_slows_both(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
     monkeypatch.setattr(place, "call_above", machine.load)
-    monkeypatch.setattr(place, "time", machine)
+    monkeypatch.setattr(timing, "time", machine)
     clock = RuntimeClock(((torch.zeros(1),), {}))
     whole = clock(nn.Linear(8, 8, bias=False))
     assert clock(nn.Linear(4, 8, bias=False)) / whole == pytest.approx(1 / 2, rel=0.03)
