@@ -1,91 +1,335 @@
-"""From what a data loader gives to a call of the model."""
+"""The one rule for data: how what a loader gives becomes calls of a model.
+
+Calibration, pruning, analysis, export and the command line all read batches here:
+
+- a tensor is the model's input; a dict holds keyword arguments; a tuple or list holds positional arguments;
+- ``((a, b), labels)`` and ``({...}, labels)`` hold the arguments in their first item;
+- which items are inputs is told by the example the model was captured with: as many items of a tuple as it had
+  positional inputs, and of a dict the names it had. Without an example the model's signature tells: a dict gives the
+  names that it takes, and the last item of a tuple is the label, unless the model needs it;
+- everything else (labels, ids) stays out of the call and is named once in the log;
+- ``feed``, a function from a batch to a tuple or a dict, replaces all of this.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import contextlib
+import inspect
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
+from sparsebit.progress import length, progress
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword arguments
+LABELS = ("labels", "label", "targets", "target", "y")  # names of what a model should answer
+MOST_BATCHES = 512  # of a loader that has no length, such as an endless generator
+Feed = Callable[[Any], Any]
+
+_FEED = "pass feed=, a function that makes the arguments of a batch (a tuple or a dict)"
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_logger = logging.getLogger(__name__)
 
 
-def as_call(
-    batch: Any, example_args: tuple[Any, ...], example_kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments for one batch.
+class DataError(SparsebitError):
+    """Data that is missing, or that does not fit the model or the step it is given to."""
 
-    Labels and other extras are left out by the example: as many items of a tuple as it had positional inputs, and of
-    a dict the keys it had. Without an example a tuple gives its first item and a dict all of it; where the example had
-    both kinds, only a dict with everything by name will do.
+
+class Call(NamedTuple):
+    """The arguments of one call of a model."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}  # noqa: RUF012
+
+
+class Batch(NamedTuple):
+    """One batch: the arguments of the call, and what is not one of them.
+
+    ``rest`` holds the items of a tuple behind the inputs, or the whole dict. ``labels`` is the last of those items, or
+    the value of the dict that is named as in ``LABELS``; None where there is none.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    rest: tuple[Any, ...] = ()
+    labels: Any = None
+
+
+class ModelInputs:
+    """What a model takes: its example call, and the parameters of its ``forward``.
+
+    Args:
+        model: a module or function; None takes any arguments.
+        example_inputs: positional arguments as a tuple, one tensor, or keyword arguments as a dict.
+        example_kwargs: keyword arguments.
 
     Example:
-        >>> as_call(("images", "labels"), ("example",), {})
-        (('images',), {})
+        >>> inputs = ModelInputs(nn.Linear(2, 2), torch.zeros(1, 2))
+        >>> inputs.batch((torch.ones(3, 2), torch.tensor([0, 1, 0]))).labels
+        tensor([0, 1, 0])
     """
-    if isinstance(batch, Tensor):
-        return (batch,), {}
-    if isinstance(batch, Mapping):
-        if example_kwargs and example_args:  # some of it may be positional in the example
-            return (), dict(batch)
-        if example_kwargs:
-            missing = [key for key in example_kwargs if key not in batch]
-            if missing:
-                raise SparsebitError(
-                    f"the batch has no {missing[0]!r}",
-                    expected=f"a dict with {', '.join(example_kwargs)}, as in example_kwargs",
-                    got=f"a dict with {', '.join(map(str, batch))}",
-                    hint="pass feed= to make the arguments of a batch yourself",
-                )
-            return (), {key: batch[key] for key in example_kwargs}
-        if len(example_args) == 1 and isinstance(example_args[0], Mapping):
-            return (batch,), {}
-        return (), dict(batch)
-    if isinstance(batch, (tuple, list)):
-        if example_args and example_kwargs:
-            raise SparsebitError(
-                "the example has positional and keyword inputs, so a batch has to name them",
-                expected="a dict with all of them",
-                got=type(batch).__name__,
-                hint="pass feed= to make the arguments of a batch yourself",
+
+    def __init__(
+        self,
+        model: nn.Module | Callable[..., Any] | None = None,
+        example_inputs: Any = None,
+        example_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.example = example_call(example_inputs, example_kwargs)
+        parameters = _parameters_of(model)
+        self._positional = [p for p in parameters if p.kind in _POSITIONAL]
+        self._any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        self._any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self._named = [p for p in parameters if p.kind in (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)]
+        self._said: set[str] = set()
+
+    @classmethod
+    def of(cls, model: Any) -> ModelInputs:
+        """Those that a ``QuantModel`` or ``SparseModel`` knows; of anything else, by its signature."""
+        known = getattr(model, "inputs", None)
+        return known if isinstance(known, ModelInputs) else cls(model)
+
+    def batch(self, item: Any, feed: Feed | None = None) -> Batch:
+        """The call that one item of a loader means, and what is left."""
+        if isinstance(item, Call):
+            return Batch(item.args, item.kwargs)
+        if feed is not None:
+            return Batch(*_fed(feed(item)))
+        if isinstance(item, Mapping):
+            return self._from_dict(item)
+        if isinstance(item, Tensor):
+            return self._from_items((item,))
+        if isinstance(item, (tuple, list)) and item:
+            return self._grouped(item) if self._holds_arguments(item[0]) else self._from_items(tuple(item))
+        raise DataError(
+            "cannot tell what the model's inputs are in this batch",
+            expected="a tensor, a tuple, a list or a dict",
+            got=f"an empty {type(item).__name__}" if isinstance(item, (tuple, list)) else type(item).__name__,
+            hint=_FEED,
+        )
+
+    def calls(
+        self,
+        loader: Any,
+        batches: int | None = None,
+        *,
+        feed: Feed | None = None,
+        device: torch.device | None = None,
+        what: str = "reading",
+        shown: bool | None = False,
+    ) -> Iterator[Call]:
+        """Every batch of a loader as a call, on a device; see ``read_batches``."""
+        for item in read_batches(loader, batches, what, shown):
+            args, kwargs, *_ = self.batch(item, feed)
+            yield Call(args, kwargs) if device is None else Call(*to_device((args, kwargs), device))
+
+    def labelled(self, item: Any) -> Batch:
+        """As ``batch``, without labels in the call unless the example had them; raises where there are none."""
+        batch = self.batch(item)
+        if batch.labels is None:
+            raise DataError(
+                "a batch has no labels to measure with",
+                expected="(inputs, labels), or a dict with 'labels' in it",
+                got=type(item).__name__,
             )
-        count = len(example_args) or 1
-        if len(batch) < count:
-            raise SparsebitError(
-                f"the batch has {len(batch)} items, the model takes {count} inputs",
-                hint="pass feed= to make the arguments of a batch yourself",
+        kept = {k: v for k, v in batch.kwargs.items() if k not in LABELS or k in self.example.kwargs}
+        return batch._replace(kwargs=kept)
+
+    def example_from(self, item: Any) -> Call:
+        """A call to capture the model with, from a batch: without labels, and only a few samples."""
+        args, kwargs, *_ = self.batch(item)
+        return few(Call(args, {name: value for name, value in kwargs.items() if name not in LABELS}))
+
+    def _holds_arguments(self, first: Any) -> bool:
+        """Whether the first item of a tuple is all the arguments, and not an argument that is a list or dict."""
+        if not isinstance(first, (Mapping, tuple, list)):
+            return False
+        args = self.example.args
+        return not (args and isinstance(args[0], (Mapping, tuple, list)))
+
+    def _grouped(self, items: tuple[Any, ...] | list[Any]) -> Batch:
+        first, rest = items[0], tuple(items[1:])
+        count = len(first) if isinstance(first, (tuple, list)) else None
+        inner = self._from_items(tuple(first), count) if count is not None else self._from_dict(first)
+        return inner._replace(rest=rest, labels=rest[-1] if rest else inner.labels)
+
+    def _from_items(self, items: tuple[Any, ...], all_of_them: int | None = None) -> Batch:
+        args, kwargs = self.example
+        if kwargs and (args or len(kwargs) > 1):
+            raise DataError(
+                "the example has keyword inputs, so a batch has to name its inputs",
+                expected=f"a dict with {', '.join([*self._names_of(len(args)), *kwargs])}",
+                got=f"a {type(items[0]).__name__}"
+                if len(items) == 1
+                else f"{len(items)} items without names",
+                hint=_FEED,
             )
-        return tuple(batch[:count]), {}
-    raise SparsebitError(
-        "cannot tell what the model's inputs are in this batch",
-        expected="a tensor, a tuple, a list or a dict",
-        got=type(batch).__name__,
-        hint="pass feed= to make the arguments of a batch yourself",
-    )
+        count = len(args) or len(kwargs) or all_of_them or self._count(len(items))
+        if len(items) < count:
+            names = ", ".join(self._names_of(count))
+            raise DataError(
+                f"the model takes {count} inputs{f' ({names})' if names else ''}, and the batch has {len(items)}",
+                hint=_FEED,
+            )
+        rest = items[count:]
+        if rest:
+            unused = [p.name for p in self._positional[count:] if p.name not in LABELS]
+            which = f"item {count + 1}" if len(rest) == 1 else f"items {count + 1} to {len(items)}"
+            self._say(f"{which} of each batch: labels, by position", unused)
+        labels = rest[-1] if rest else None
+        if kwargs:
+            return Batch((), {next(iter(kwargs)): items[0]}, rest, labels)
+        return Batch(items[:count], {}, rest, labels)
+
+    def _from_dict(self, found: Mapping[str, Any]) -> Batch:
+        args, kwargs = self.example
+        labels = next((found[name] for name in LABELS if name in found), None)
+        if len(args) == 1 and isinstance(args[0], Mapping) and not kwargs:
+            return Batch((found,), {}, (found,), labels)
+        if args or kwargs:
+            names = [*self._names_of(len(args)), *kwargs]
+            needed = names
+            every = len(names) < len(args) + len(kwargs)  # the signature does not name the example's inputs
+        else:
+            names = [p.name for p in self._named]
+            needed = [p.name for p in self._named if p.default is p.empty]
+            every = self._any_name
+        missing = [name for name in needed if name not in found]
+        if missing:
+            raise DataError(
+                f"the batch has no {missing[0]!r}",
+                expected=f"a dict with {', '.join(needed)}",
+                got=f"a dict with {', '.join(map(str, found))}",
+                hint=_FEED,
+            )
+        taken = {str(k): v for k, v in found.items() if every or k in names}
+        extra = [str(name) for name in found if name not in taken]
+        if extra:
+            could = {p.name for p in self._named}
+            self._say(", ".join(map(repr, extra)), [n for n in extra if n in could and n not in LABELS])
+        return Batch((), taken, (found,), labels)
+
+    def _count(self, items: int) -> int:
+        """How many of a tuple's items are inputs where there is no example: all but the label."""
+        required = sum(p.default is p.empty for p in self._positional)
+        most = items if self._any_number else len(self._positional)
+        return max(min(items - 1, most), required, 1)
+
+    def _names_of(self, count: int) -> list[str]:
+        return [p.name for p in self._positional[:count]]
+
+    def _say(self, what: str, could_take: list[str]) -> None:
+        """Name once what stays out of the call; louder where the model has a parameter that it may be meant for."""
+        if what in self._said:
+            return
+        self._said.add(what)
+        if could_take:
+            _logger.warning(
+                "not given to the model: %s. Its forward also takes %s; if that is meant, put it into the example "
+                "inputs, or pass feed=",
+                what,
+                ", ".join(could_take[:3]),
+            )
+        else:
+            _logger.info("not given to the model: %s", what)
 
 
-def as_fed(made: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same for what ``feed`` returned, which is taken as it is.
+def example_call(example_inputs: Any = None, example_kwargs: Mapping[str, Any] | None = None) -> Call:
+    """The call that example inputs mean: a tuple of positional arguments, a dict of keyword arguments, or one tensor.
 
     Example:
-        >>> as_fed({"ids": 1}), as_fed((1, 2))
-        (((), {'ids': 1}), ((1, 2), {}))
+        >>> example_call({"ids": 1}, {"mask": 2})
+        Call(args=(), kwargs={'ids': 1, 'mask': 2})
     """
-    if isinstance(made, Tensor):
-        return (made,), {}
-    if isinstance(made, Mapping):
-        return (), dict(made)
-    if isinstance(made, (tuple, list)):
-        return tuple(made), {}
-    raise SparsebitError(
-        "feed returned nothing the model could be called with",
-        expected="a tuple of positional arguments or a dict of keyword arguments",
-        got=type(made).__name__,
-    )
+    if isinstance(example_inputs, Call):
+        return Call(example_inputs.args, {**example_inputs.kwargs, **(example_kwargs or {})})
+    if isinstance(example_inputs, Mapping):
+        return Call((), {**example_inputs, **(example_kwargs or {})})
+    if isinstance(example_inputs, (tuple, list)):
+        return Call(tuple(example_inputs), dict(example_kwargs or {}))
+    return Call(() if example_inputs is None else (example_inputs,), dict(example_kwargs or {}))
+
+
+def as_call(data: Any) -> Call:
+    """As ``example_call``; a pair of a tuple and a dict is positional and keyword arguments.
+
+    Example:
+        >>> as_call(((1,), {"mask": 2}))
+        Call(args=(1,), kwargs={'mask': 2})
+    """
+    if (
+        isinstance(data, tuple)
+        and len(data) == 2
+        and isinstance(data[0], (tuple, list))
+        and isinstance(data[1], dict)
+    ):
+        return Call(tuple(data[0]), dict(data[1]))
+    return example_call(data)
+
+
+def read_batches(
+    loader: Any, batches: int | None = None, what: str = "reading", shown: bool | None = False
+) -> Iterator[Any]:
+    """The items of a loader, with a progress bar; at least one, or an error.
+
+    A lone tensor or dict is one batch. A loader without a length is read to ``MOST_BATCHES`` where ``batches`` does not
+    say how many, and the log says so.
+    """
+    if batches is not None and batches < 1:
+        raise DataError("at least one batch is needed", got=f"batches={batches}")
+    items = _items(loader)
+    total = length(items)
+    limit = MOST_BATCHES if batches is None and total is None else batches
+    total = limit if total is None else min(total, limit or total)
+    source, count = iter(items), 0
+    # The loader is not asked for one batch more than is used: making it may be slow.
+    for item in progress(itertools.islice(source, limit), what, total=total, shown=shown):
+        count += 1
+        yield item
+    if count == 0:
+        raise DataError(
+            "the loader gave no batches",
+            expected="at least one",
+            got=type(loader).__name__,
+            hint="a generator can be read only once; pass a list or a DataLoader to read it again",
+        )
+    if batches is None and count == MOST_BATCHES and next(source, None) is not None:
+        _logger.warning(
+            "the loader has no length, and reading stopped after %d batches; pass batches= for another number",
+            MOST_BATCHES,
+        )
+
+
+def peek(loader: Any) -> tuple[Any, Any]:
+    """The first batch, and a loader that still gives all of them."""
+    items = _items(loader)
+    source = iter(items)
+    for first in source:
+        return first, itertools.chain([first], source) if source is items else items
+    return next(read_batches(())), items  # raises what reading no batches raises
+
+
+@contextlib.contextmanager
+def explained(number: int, call: Call, example: Call) -> Iterator[None]:
+    """Inside the block the model runs one batch; where torch fails, the error names the batch and its shapes."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError, LookupError) as error:
+        if isinstance(error, SparsebitError):
+            raise
+        raise DataError(
+            f"the model cannot run batch {number} (counted from 1): {str(error).partition(chr(10))[0]}",
+            expected=f"as the example inputs: {_shapes(example)}" if any(example) else None,
+            got=_shapes(call),
+            hint=_FEED,
+        ) from error
 
 
 def to_device(value: Any, device: torch.device) -> Any:
@@ -93,9 +337,17 @@ def to_device(value: Any, device: torch.device) -> Any:
     return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
 
 
+def few(call: Call, samples: int = 2) -> Call:
+    """A call with the first samples only, where all its tensors agree on how many there are."""
+    tensors = [leaf for leaf in pytree.tree_leaves(tuple(call)) if isinstance(leaf, Tensor)]
+    if len({len(t) if t.dim() else -1 for t in tensors}) != 1 or tensors[0].dim() == 0:
+        return call
+    return Call(*pytree.tree_map_only(Tensor, lambda tensor: tensor[:samples].clone(), tuple(call)))
+
+
 def crop_like(call: Call, dummy: Any) -> Call | None:
     """As many samples of a recorded call as ``dummy`` has; None where the two are not of one kind."""
-    ours, structure = pytree.tree_flatten(call)
+    ours, structure = pytree.tree_flatten(tuple(call))
     theirs = [leaf for leaf in pytree.tree_leaves(dummy) if isinstance(leaf, Tensor)]
     tensors = [leaf for leaf in ours if isinstance(leaf, Tensor)]
     if len(tensors) != len(theirs) or not tensors:
@@ -107,5 +359,44 @@ def crop_like(call: Call, dummy: Any) -> Call | None:
             return None
     counts = iter(len(other) for other in theirs)
     cut = [leaf[: next(counts)] if isinstance(leaf, Tensor) else leaf for leaf in ours]
-    args, kwargs = pytree.tree_unflatten(cut, structure)
-    return args, kwargs
+    return Call(*pytree.tree_unflatten(cut, structure))
+
+
+def _parameters_of(model: Any) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(getattr(model, "forward", model)).parameters.values())
+    except (TypeError, ValueError):  # None, or code without a signature
+        anything = lambda *args, **kwargs: None  # noqa: E731
+        return list(inspect.signature(anything).parameters.values())
+
+
+def _fed(made: Any) -> Call:
+    if isinstance(made, (Tensor, Mapping, tuple, list)):
+        return example_call(made)
+    raise DataError(
+        "feed returned something the model cannot be called with",
+        expected="a tuple of positional arguments or a dict of keyword arguments",
+        got=type(made).__name__,
+    )
+
+
+def _items(loader: Any) -> Iterable[Any]:
+    if isinstance(loader, (Tensor, Mapping, Call)):
+        return [loader]
+    readable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
+    if isinstance(loader, (str, bytes)) or not readable:
+        raise DataError(
+            f"{type(loader).__name__} cannot be read as data",
+            expected="a DataLoader, a list of batches, or one tensor",
+        )
+    items: Iterable[Any] = loader
+    return items
+
+
+def _shapes(call: Call) -> str:
+    def shape(value: Any) -> str:
+        if isinstance(value, Tensor):
+            return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return type(value).__name__
+
+    return ", ".join([*map(shape, call.args), *(f"{name}={shape(v)}" for name, v in call.kwargs.items())])

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparsebit.batches import DataError, ModelInputs, read_batches, to_device
 from sparsebit.errors import SparsebitError
-from sparsebit.progress import length, progress
 
 Metric = Callable[[Any, Any], Any]
-LABELS = ("labels", "label", "targets", "target", "y")
 
 
 def top1(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -64,14 +63,12 @@ def measure(
     training = model.training if isinstance(model, nn.Module) else False
     if isinstance(model, nn.Module):
         model.eval()
-    device = _device(model)
+    device, inputs = _device(model), ModelInputs.of(model)
     total, count = 0.0, 0
     try:
         with torch.no_grad():
-            for batch in progress(batches, what, total=length(batches), shown=shown):
-                args, kwargs, labels = split(batch)
-                args = tuple(x.to(device) if isinstance(x, Tensor) else x for x in args)
-                kwargs = {k: x.to(device) if isinstance(x, Tensor) else x for k, x in kwargs.items()}
+            for item in read_batches(batches, None, what, shown):
+                args, kwargs, _, labels = to_device(inputs.labelled(item), device)
                 outputs = first_tensor(model(*args, **kwargs))
                 size = len(labels) if isinstance(labels, Sequence | Tensor) else 1
                 total += (
@@ -84,31 +81,14 @@ def measure(
     finally:
         if isinstance(model, nn.Module):
             model.train(training)
-    if not count:
-        raise SparsebitError("nothing to measure: the data gave no batch")
-    return total / count
+    return total / max(count, 1)
 
 
-def split(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """Positional inputs, keyword inputs and labels of a batch."""
-    if isinstance(batch, Mapping):
-        name = next((name for name in LABELS if name in batch), None)
-        if name is not None:
-            return (), {key: value for key, value in batch.items() if key != name}, batch[name]
-    elif isinstance(batch, tuple | list) and len(batch) >= 2:
-        return tuple(batch[:-1]), {}, batch[-1]
-    raise SparsebitError(
-        "a batch has no labels to measure with",
-        expected="(inputs, labels), or a dict with 'labels' in it",
-        got=type(batch).__name__,
-    )
-
-
-def has_labels(batch: Any) -> bool:
-    """Whether ``split`` finds some that ``top1`` can use."""
+def has_labels(batch: Any, inputs: ModelInputs | None = None) -> bool:
+    """Whether a batch holds labels that ``top1`` can use."""
     try:
-        labels = split(batch)[2]
-    except SparsebitError:
+        labels = (inputs or ModelInputs()).batch(batch).labels
+    except DataError:
         return False
     return isinstance(labels, Tensor) and not labels.is_floating_point() and labels.dtype != torch.bool
 

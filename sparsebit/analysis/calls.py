@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from sparsebit.batches import as_call, to_device
-from sparsebit.errors import SparsebitError
-from sparsebit.progress import length, progress
+from sparsebit.batches import Call
 from sparsebit.quantization import Quantizer, QuantModel
-
-Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def calls_of(
     qmodel: QuantModel, data: Any, batches: int | None = None, what: str = "", shown: bool | None = None
 ) -> Iterator[Call]:
-    """Arguments of one call after another. A lone tensor is one batch; else ``data`` gives batches."""
-    loader: Iterable[Any] = [data] if isinstance(data, Tensor) else data
-    total = length(loader)
-    if batches is not None:
-        total = batches if total is None else min(batches, total)
-    empty = True
-    for batch in progress(
-        itertools.islice(loader, batches), what, total=total, shown=shown if what else False
-    ):
-        empty = False
-        args, kwargs = as_call(batch, *qmodel._examples)
-        home = qmodel._home()
-        yield to_device(args, home), to_device(kwargs, home)
-    if empty:
-        raise SparsebitError("the data gave no batch", hint="pass a list of batches, or a loader")
+    """Arguments of one call after another, on the model's device."""
+    return qmodel.inputs.calls(data, batches, device=qmodel.device, what=what, shown=shown if what else False)
 
 
 @contextlib.contextmanager

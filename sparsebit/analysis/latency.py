@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from sparsebit.export.onnx_export import example_call, export_onnx, graph_of
+from sparsebit.batches import as_call
+from sparsebit.export.onnx_export import export_onnx, graph_of
 from sparsebit.graph.run import flatten_call
 from sparsebit.runtime import PairedClock, open_session, time_call
 
@@ -26,7 +27,7 @@ def runtime_call(
         runtime: a name in ``sparsebit.runtime.RUNTIMES``: ``onnxruntime`` or ``openvino``.
         threads: how many threads the runtime may use.
     """
-    args, kwargs = example_call(example_inputs)
+    args, kwargs = as_call(example_inputs)
     values = [value.detach().cpu().numpy() for value in flatten_call(graph_of(model), args, kwargs)]
     with tempfile.TemporaryDirectory() as folder:
         done = export_onnx(model, (args, kwargs), Path(folder) / "model.onnx", check=False)

@@ -17,6 +17,7 @@ from sparsebit.analysis.calls import Call, calls_of, only
 from sparsebit.analysis.choices import Choice, Product, find_choices, find_products, other_bytes
 from sparsebit.analysis.curvature import Loss, Probe
 from sparsebit.analysis.layer_bits import FLOAT
+from sparsebit.batches import read_batches
 from sparsebit.config import QConfig, Side, load_qconfig
 from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.progress import progress as shown
@@ -144,7 +145,7 @@ def sensitivity(
         raise SparsebitError(f"there is no metric {metric!r}", expected=", ".join(get_args(Metric)))
     base = _without_recovery(parse_qconfig(config))
     qmodel = QuantModel(model, base, example_inputs, example_kwargs)
-    kept = _first(data, batches)
+    kept = list(read_batches(data, batches))
     qmodel.calibrate(kept, progress=False)
     choices = find_choices(qmodel, tuple(sides))
     if not choices:
@@ -153,7 +154,7 @@ def sensitivity(
             hint="the config quantizes no tensor on these sides; print the plan",
         )
     calls = list(calls_of(qmodel, kept))
-    rest = [targets(batch) if targets else _rest(batch) for batch in kept]
+    rest = [targets(batch) if targets else qmodel.inputs.batch(batch).rest for batch in kept]
     products, fixed = find_products(qmodel, choices), other_bytes(qmodel)
     allowed = {side: _allowed(base, side, bits) for side in sides}
     errors: dict[str, dict[int, float]] = {c.name: {} for c in choices}
@@ -256,20 +257,3 @@ def _without_recovery(config: QConfig) -> QConfig:
     if config.W.QUANTIZER.TYPE == "adaround":  # it would learn for minutes at every width
         overrides.append("W.QUANTIZER.TYPE=uniform")
     return load_qconfig(config, overrides)
-
-
-def _first(data: Any, batches: int | None) -> list[Any]:
-    if isinstance(data, torch.Tensor):
-        return [data]
-    kept = []
-    for batch in data:
-        kept.append(batch)
-        if batches is not None and len(kept) >= batches:
-            break
-    if not kept:
-        raise SparsebitError("the data gave no batch", hint="pass a list of batches, or a loader")
-    return kept
-
-
-def _rest(batch: Any) -> tuple[Any, ...]:
-    return tuple(batch[1:]) if isinstance(batch, (tuple, list)) else ()

@@ -70,14 +70,15 @@ def _advice(rows: list[dict[str, Any]]) -> list[str]:
 def _inputs(arguments: argparse.Namespace) -> Any:
     import torch
 
-    from sparsebit.cli.data import example_from, first, from_shapes, open_data
+    from sparsebit.batches import ModelInputs
+    from sparsebit.cli.data import first, from_shapes, open_data
 
     if arguments.input:
         return from_shapes(arguments.input)
     if not arguments.data:
         return None
     batch = first(open_data(arguments))
-    args, kwargs = example_from(batch)
+    args, kwargs = ModelInputs().example_from(batch)
     repeat = -(-arguments.batch // 2)
     made = tuple(torch.cat([x] * repeat)[: arguments.batch] for x in args)
     return made, {name: torch.cat([x] * repeat)[: arguments.batch] for name, x in kwargs.items()}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsebit.cli.arguments import add_data, add_input, add_model
 from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.progress import length, progress, waiting
+from sparsebit.progress import waiting
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
     """Run the file and the model on the same inputs. Exit code 1 where they differ."""
     from torch.fx import GraphModule
 
-    from sparsebit.cli.data import example_from, example_inputs, open_data
+    from sparsebit.batches import ModelInputs, few
+    from sparsebit.cli.data import example_inputs, open_data
     from sparsebit.cli.model import open_compressed
     from sparsebit.cli.reference import blamed_on
     from sparsebit.export import check
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     )
     calls = [(args, kwargs)]
     if data is not None:
-        calls = [example_from(batch) for batch in progress(data, "reading", total=length(data))]
+        calls = [few(call) for call in ModelInputs(graph, *calls[0]).calls(data, what="reading", shown=None)]
     with (
         waiting("running the file and comparing"),
         blamed_on("the file or the model, called with this input,"),

@@ -17,16 +17,13 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from sparsebit.analysis.accuracy import LABELS
+from sparsebit.batches import LABELS, Call, DataError, ModelInputs
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.image_folder import ImageFolder
 from sparsebit.cli.reference import blamed_on, call, is_reference, resolve
 from sparsebit.progress import length
 
-EXAMPLE = 2  # samples that a model is recorded with
 _SHAPE = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
-
-Example = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -159,27 +156,23 @@ def _tensor(name: str, array: Any, path: Path) -> Tensor:
     return tensor.long() if name in LABELS and not tensor.is_floating_point() else tensor
 
 
-def example_from(batch: Any) -> Example:
-    """Arguments for recording a model, from a batch: its inputs without the labels, and only a few samples."""
-    if isinstance(batch, Mapping):
-        named = {name: value for name, value in batch.items() if name not in LABELS}
-        return (), {name: _few(value) for name, value in named.items()}
-    values = (batch,) if isinstance(batch, Tensor) else tuple(batch[:-1] if len(batch) > 1 else batch)
-    return tuple(_few(value) for value in values), {}
-
-
-def _few(value: Any) -> Any:
-    return value[:EXAMPLE].clone() if isinstance(value, Tensor) and value.dim() else value
-
-
 def example_inputs(
     arguments: argparse.Namespace, model: nn.Module, data: Iterable[Any] | None = None
-) -> Example:
+) -> Call:
     """What to record the model with: --input where given, else the first batch of the data."""
     if arguments.input:
         args, kwargs = from_shapes(arguments.input)
     elif data is not None:
-        args, kwargs = example_from(first(data))
+        try:
+            args, kwargs = ModelInputs.of(model).example_from(first(data))
+        except DataError as error:
+            raise UsageError(
+                f"the data does not fit {type(model).__name__}: {error.message}",
+                expected=f"forward{inspect.signature(model.forward)}",
+                got=error.got,
+                hint="arrays of an .npz and keys of a batch go by the names of the arguments; labels by "
+                f"{', '.join(LABELS)}",
+            ) from error
     else:
         raise UsageError(
             "a model is recorded with an example input", hint="add --input 1x3x224x224, or --data DATA"
@@ -196,10 +189,10 @@ def example_inputs(
             hint="arrays of an .npz, keys of a batch and --input NAME=SHAPE go by the names of the arguments; labels "
             f"by {', '.join(LABELS)}",
         ) from error
-    return args, kwargs
+    return Call(args, kwargs)
 
 
-def from_shapes(texts: Sequence[str]) -> Example:
+def from_shapes(texts: Sequence[str]) -> Call:
     """Random inputs of the sizes that were typed.
 
     Example:
@@ -233,7 +226,7 @@ def from_shapes(texts: Sequence[str]) -> Example:
             kwargs[match["name"]] = value
         else:
             args.append(value)
-    return tuple(args), kwargs
+    return Call(tuple(args), kwargs)
 
 
 def _ones(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torch.fx import GraphModule
 
 from sparsebit.above import in_notebook
+from sparsebit.batches import as_call
 from sparsebit.export.draft import Draft
 from sparsebit.export.errors import ExportError
 from sparsebit.export.graph_export import Exported, export_graph
@@ -84,7 +84,7 @@ def export_onnx(
         ExportError: where the model cannot be written, or the file computes something else.
     """
     graph = on_cpu(graph_of(model))
-    args, kwargs = example_call(dummy_data)
+    args, kwargs = as_call(dummy_data)
     path = Path(name)
     path = path if path.suffix else path.with_suffix(".onnx")
     chosen = target or str(getattr(getattr(model, "plan", None), "target", "onnxruntime"))
@@ -154,14 +154,3 @@ def graph_of(model: nn.Module) -> GraphModule:
         got=type(model).__name__,
         hint="wrap it in QuantModel or SparseModel, or capture it with sparsebit.capture",
     )
-
-
-def example_call(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of an example: a tensor, a tuple, a dict, or a pair of a tuple and a dict."""
-    if isinstance(data, Mapping):
-        return (), dict(data)
-    if isinstance(data, torch.Tensor) or not isinstance(data, (tuple, list)):
-        return (data,), {}
-    if len(data) == 2 and isinstance(data[0], (tuple, list)) and isinstance(data[1], dict):
-        return tuple(data[0]), dict(data[1])
-    return tuple(data), {}

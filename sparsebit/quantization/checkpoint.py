@@ -43,7 +43,7 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str]) -> None:
         for name, buffer in qmodel.model.named_buffers(remove_duplicate=False)
         if name not in state and name not in aliases
     }
-    example, structure = _encode_example(qmodel._examples)
+    example, structure = _encode_example(tuple(qmodel.inputs.example))
     content = {
         "config": qmodel.cfg.to_dict(),
         "plan": plan.to_dict(),
@@ -154,7 +154,7 @@ def _calibration_of(qmodel: QuantModel) -> dict[str, Tensor]:
 
 
 def _set_calibration(qmodel: QuantModel, found: Mapping[str, Tensor]) -> None:
-    home = qmodel._home()
+    home = qmodel.device
     for key, tensor in found.items():
         kind, _, name = key.partition("/")
         if kind == "shift":

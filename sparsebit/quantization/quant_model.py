@@ -6,7 +6,7 @@ import contextlib
 import copy
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -15,14 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebit.above import call_above, in_notebook
-from sparsebit.batches import Call, as_call, as_fed, crop_like, to_device
+from sparsebit.batches import Call, Feed, ModelInputs, crop_like, explained, to_device
 from sparsebit.config import QConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes import SIMPLIFY, fold_batch_norm, remove_dead_nodes, run_passes
 from sparsebit.graph.show import mermaid
-from sparsebit.progress import length, progress
 from sparsebit.quantization.algorithms import AdaRoundLayers, Algorithm, Job, Stage, make_algorithms
 from sparsebit.quantization.algorithms.reconstruction import Reconstruction
 from sparsebit.quantization.batch_norm.tune import (
@@ -32,6 +31,7 @@ from sparsebit.quantization.batch_norm.tune import (
     tune_batch_norm,
     without_scale,
 )
+from sparsebit.quantization.calibration.processes import raise_together
 from sparsebit.quantization.calibration.round import Calibration
 from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
 from sparsebit.quantization.compare import Checker, operator_errors
@@ -62,8 +62,8 @@ class QuantModel(nn.Module):
     Args:
         model: any ``nn.Module``.
         config: from ``parse_qconfig``, or anything that takes: a path, a preset's name, a dict.
-        example_inputs: positional arguments of one call, as a tuple; a lone tensor is one argument. Left out, the
-            model is traced symbolically by ``QTracer``, which fails on models that look at their inputs.
+        example_inputs: the arguments of one call: a tuple of positional ones, a dict of keyword ones, or one tensor.
+            Left out, the model is traced symbolically by ``QTracer``, which fails on models that look at their inputs.
         example_kwargs: keyword arguments of that call.
         plan: a plan to follow instead of making one.
 
@@ -103,10 +103,8 @@ class QuantModel(nn.Module):
         self._sample: Call | None = None  # of the calibration data, for checking what is exported
         self._shifts: dict[str, Tensor] = {}
         self.cfg = parse_qconfig(config)
-        self.device = torch.device(self.cfg.DEVICE)
-        positional = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
-        self._examples = (() if example_inputs is None else tuple(positional), dict(example_kwargs or {}))
-        captured = capture(model, *self._examples, skip=self.cfg.SKIP_TRACE_MODULES)
+        self.inputs = ModelInputs(model, example_inputs, example_kwargs)
+        captured = capture(model, *self.inputs.example, skip=self.cfg.SKIP_TRACE_MODULES)
         self.plan = self._quantize(captured, plan)
         self.model = QuantGraph.around(captured)
         self._calibration: Calibration | None = None
@@ -132,6 +130,12 @@ class QuantModel(nn.Module):
             if isinstance(module, Quantizer) and device is not None:
                 module.to(device)
         return plan
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are, and calibration data is moved to."""
+        tensors = itertools.chain(self.parameters(), self.buffers())
+        return next((tensor.device for tensor in tensors), torch.device(self.cfg.DEVICE))
 
     # -- looking at it ------------------------------------------------------------------------------------------
 
@@ -163,7 +167,7 @@ class QuantModel(nn.Module):
                 return self.model(*args, **kwargs)
         outputs = self.model(*args, **kwargs)
         if self._distillation is not None and self.training:
-            self._distillation.to_device(self._home())
+            self._distillation.to_device(self.device)
             self._distillation.see(outputs, args, kwargs)
         return outputs
 
@@ -230,16 +234,16 @@ class QuantModel(nn.Module):
         asym: bool = False,
         w_quant: bool = False,
         a_quant: bool = False,
-        feed: Callable[[Any], Any] | None = None,
+        feed: Feed | None = None,
         folder: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> None:
         """The whole of calibration in one call, with a progress bar.
 
         Args:
-            loader: gives batches. A tensor is the model's input; of a tuple or list, as many as the example had
-                positional inputs are (so ``(images, labels)`` works); a dict holds keyword arguments.
-            batches: how many to use; all by default.
+            loader: gives batches: tensors, ``(inputs, labels)``, or dicts of keyword arguments; ``sparsebit.batches``
+                has the rule. A lone tensor is one batch.
+            batches: how many to use; all by default, and at most 512 of a loader without a length.
             asym, w_quant, a_quant: as for ``calc_qparams``.
             feed: makes the positional arguments (a tuple) or keyword arguments (a dict) of a batch, where that is
                 not right.
@@ -249,9 +253,17 @@ class QuantModel(nn.Module):
         _require_asym(asym, w_quant, a_quant)
         self.prepare_calibration()
         try:
-            for batch in _limited(loader, batches, progress):
-                args, kwargs = as_fed(feed(batch)) if feed else as_call(batch, *self._examples)
-                self(*to_device(args, self._home()), **to_device(kwargs, self._home()))
+            failure: Exception | None = None
+            try:
+                calls = self.inputs.calls(
+                    loader, batches, feed=feed, device=self.device, what="calibrating", shown=progress
+                )
+                for number, call in enumerate(calls, 1):
+                    with explained(number, call, self.inputs.example):
+                        self(*call.args, **call.kwargs)
+            except Exception as error:
+                failure = error
+            raise_together(failure)
             self.calc_qparams(asym, w_quant, a_quant, folder, progress)
         finally:
             if self._calibration is not None:
@@ -399,9 +411,8 @@ class QuantModel(nn.Module):
             is_async: True quantizes one operator at a time, so each number is that operator's own doing. False lets
                 errors run on through the model, so each number is what has gathered by then.
         """
-        args, kwargs = as_call(data, *self._examples)
-        moved = (to_device(args, self._home()), to_device(kwargs, self._home()))
-        return operator_errors(self.model, *moved, checker=checker, alone=is_async)
+        args, kwargs, *_ = to_device(self.inputs.batch(data), self.device)
+        return operator_errors(self.model, args, kwargs, checker=checker, alone=is_async)
 
     # -- keeping it ---------------------------------------------------------------------------------------------
 
@@ -475,9 +486,6 @@ class QuantModel(nn.Module):
         assert isinstance(weight, Tensor)
         return weight
 
-    def _home(self) -> torch.device:
-        return next((t.device for t in (*self.parameters(), *self.buffers())), self.device)
-
 
 def _require_asym(asym: bool, w_quant: bool, a_quant: bool) -> None:
     if (w_quant or a_quant) and not asym:
@@ -485,13 +493,3 @@ def _require_asym(asym: bool, w_quant: bool, a_quant: bool) -> None:
             "w_quant and a_quant say what is quantized in front of each layer, which only asym=True looks at",
             hint="pass asym=True, or switch quantization on afterwards with set_quant()",
         )
-
-
-def _limited(loader: Iterable[Any], batches: int | None, shown: bool | None) -> Iterator[Any]:
-    if batches is not None and batches < 1:
-        raise SparsebitError("calibration needs at least one batch", got=f"batches={batches}")
-    total = length(loader)
-    if batches is not None:
-        total = batches if total is None else min(batches, total)
-    # The loader is not asked for one batch more than is used: making it may be slow.
-    yield from progress(itertools.islice(loader, batches), "calibrating", total=total, shown=shown)

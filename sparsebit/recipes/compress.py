@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
-from sparsebit.analysis.accuracy import LABELS
+from sparsebit.batches import ModelInputs, example_call, read_batches
 from sparsebit.config import SConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.progress import waiting
@@ -95,10 +94,11 @@ def compress(
             f"the {type(model).__name__} is in training mode",
             hint="call model.eval() first: dropout would spoil the metric",
         )
-    batches = list(data)
-    if not batches:
-        raise SparsebitError("the data gave no batch", hint="pass a list of batches, or a loader")
-    examples = _examples(model, batches[0], example_inputs, example_kwargs)
+    batches = list(read_batches(data))
+    if example_inputs is None and example_kwargs is None:
+        examples = ModelInputs(model).example_from(batches[0])
+    else:
+        examples = example_call(example_inputs, example_kwargs)
     search = Search(
         model,
         batches,
@@ -137,16 +137,3 @@ def compress(
     if folder is not None:
         result.save(folder)
     return result
-
-
-def _examples(
-    model: nn.Module, batch: Any, inputs: Any, kwargs: Mapping[str, Any] | None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What the model is called with: as told, or as the first batch suggests."""
-    if inputs is None and kwargs is None:
-        if isinstance(batch, Mapping):
-            takes = inspect.signature(model.forward).parameters
-            return (), {name: value for name, value in batch.items() if name in takes and name not in LABELS}
-        inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
-    positional = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-    return (() if inputs is None else tuple(positional)), dict(kwargs or {})

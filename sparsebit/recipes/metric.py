@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsebit.analysis.accuracy import first_tensor, has_labels, split, top1
-from sparsebit.batches import as_call, to_device
+from sparsebit.analysis.accuracy import first_tensor, has_labels, top1
+from sparsebit.batches import Call, ModelInputs, to_device
 from sparsebit.errors import SparsebitError
 
 Metric = Callable[[nn.Module], float]
 
 
-def accuracy_on(batches: Sequence[Any], examples: tuple[tuple[Any, ...], dict[str, Any]]) -> Metric:
+def accuracy_on(batches: Sequence[Any], examples: Call) -> Metric:
     """A function from a model to the part of labels it gets right; refused where the batches have no such labels."""
     first = batches[0] if batches else None
-    only_inputs = isinstance(first, tuple | list) and len(first) <= len(examples[0])
-    if only_inputs or not has_labels(first):
+    inputs = ModelInputs(None, *examples)
+    if not has_labels(first, inputs):
         raise SparsebitError(
             "it is not clear how good a model is on this data",
             expected="batches of (inputs, class labels), dicts with 'labels' in them, or a metric",
@@ -31,9 +31,8 @@ def accuracy_on(batches: Sequence[Any], examples: tuple[tuple[Any, ...], dict[st
         right = total = 0.0
         with torch.no_grad():
             for batch in batches:
-                args, kwargs = as_call(batch, *examples)
-                outputs = first_tensor(model(*to_device(args, home), **to_device(kwargs, home)))
-                labels = split(batch)[2].to(home)
+                args, kwargs, _, labels = to_device(inputs.labelled(batch), home)
+                outputs = first_tensor(model(*args, **kwargs))
                 right += float(top1(outputs, labels)) * len(labels)
                 total += len(labels)
         return right / max(total, 1)

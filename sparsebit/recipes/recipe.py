@@ -15,7 +15,7 @@ from torch import nn
 from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
 from sparsebit.errors import ConfigError
 from sparsebit.quantization import QuantModel
-from sparsebit.recipes.reestimate import as_calls, reestimate_norms
+from sparsebit.recipes.reestimate import reestimate_norms
 from sparsebit.sparse import SparseModel
 
 Finetune = Callable[[nn.Module], object]
@@ -105,7 +105,7 @@ def prune_by(
     smodel = SparseModel(model, recipe.prune, example_inputs, example_kwargs)
     smodel.prepare_calibration()
     with torch.no_grad():
-        for args, kwargs in as_calls(smodel, data, example_inputs, example_kwargs):
+        for args, kwargs in smodel.inputs.calls(data, device=smodel.device):
             smodel(*args, **kwargs)
     smodel.calc_params()
     small = smodel.shrink()

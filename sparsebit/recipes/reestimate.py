@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sparsebit.batches import as_call, to_device
-
-
-def as_calls(
-    model: nn.Module, data: Iterable[Any], example_inputs: Any, example_kwargs: Mapping[str, Any] | None
-) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Batches as arguments of one call after another, on the model's device."""
-    inputs = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
-    examples = (tuple(inputs) if example_inputs is not None else (), dict(example_kwargs or {}))
-    home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    for batch in data:
-        args, kwargs = as_call(batch, *examples)
-        yield to_device(args, home), to_device(kwargs, home)
+from sparsebit.batches import ModelInputs
 
 
 def reestimate_norms(
@@ -43,6 +31,8 @@ def reestimate_norms(
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not norms:
         return 0
+    inputs = ModelInputs(model, example_inputs, example_kwargs)
+    home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     training, momenta = model.training, [norm.momentum for norm in norms]
     model.eval()
     try:
@@ -51,7 +41,7 @@ def reestimate_norms(
             norm.momentum = None  # a plain average over batches
             norm.train()
         with torch.no_grad():
-            for args, kwargs in as_calls(model, data, example_inputs, example_kwargs):
+            for args, kwargs in inputs.calls(data, device=home):
                 model(*args, **kwargs)
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):

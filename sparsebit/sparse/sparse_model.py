@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.above import call_above, in_notebook
+from sparsebit.batches import Call, DataError, ModelInputs
 from sparsebit.config import SConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
@@ -21,12 +22,12 @@ from sparsebit.sparse.choose.channel_pruner import ChannelPruner
 from sparsebit.sparse.choose.pruner import Latency, Pruner
 from sparsebit.sparse.choose.runtime_clock import RuntimeClock
 from sparsebit.sparse.choose.weight_pruner import WeightPruner
-from sparsebit.sparse.evidence.batch import DataError, Loss, fit
+from sparsebit.sparse.evidence.batch import Loss, fit
 from sparsebit.sparse.evidence.gather import Evidence, gather
 from sparsebit.sparse.guess_inputs import guess_inputs
 from sparsebit.sparse.layer_sparser import LayerSparser, attach, detach
 from sparsebit.sparse.layers import find_layers, require_finite, tensors_of
-from sparsebit.sparse.masking.compact import Call, CompactCall, compact_where_needed
+from sparsebit.sparse.masking.compact import CompactCall, compact_where_needed
 from sparsebit.sparse.masking.holding import hold, release
 from sparsebit.sparse.masking.mask_store import MaskStore
 from sparsebit.sparse.origin import Form, Origin, describe_example
@@ -81,10 +82,11 @@ class SparseModel(nn.Module):
         self.__dict__["_original"] = (
             original  # shares its parameters with the graph: not a submodule of its own
         )
-        self._examples = _as_call(example_inputs, example_kwargs)
+        self.inputs = ModelInputs(model, example_inputs, example_kwargs)
+        self._examples: Call = self.inputs.example
         self._sizes_known = any(self._examples)
         if self.cfg.SPARSER.TYPE == "structured" and not self._sizes_known:
-            self._examples = guess_inputs(original, self.cfg.SKIP_TRACE_MODULES), {}
+            self._examples = Call(guess_inputs(original, self.cfg.SKIP_TRACE_MODULES))
         self.model = capture(original, *self._examples, skip=self.cfg.SKIP_TRACE_MODULES)
         self.schedule = make_schedule(self.cfg.SCHEDULE)
         self._find(None)
@@ -118,7 +120,7 @@ class SparseModel(nn.Module):
         them), the smaller graph is, on the kept parts of the same parameters.
         """
         if self._inputs is not None:
-            self._inputs.append((args, dict(kwargs)))
+            self._inputs.append(Call(args, dict(kwargs)))
         return (self._compact or self.model)(*args, **kwargs)
 
     # -- deciding ----------------------------------------------------------------------------------------------
@@ -134,9 +136,8 @@ class SparseModel(nn.Module):
         """Decide what goes, all of it at once, and hold it at zero.
 
         Args:
-            data: batches, for criteria that need gradients or activations. A tensor is the model's input; of a tuple
-                the first is, and the rest goes to the loss; a mapping is keyword arguments. Without data, the inputs
-                seen since ``prepare_calibration``.
+            data: batches (see ``sparsebit.batches``), for criteria that need gradients or activations. Without any, the
+                inputs seen since ``prepare_calibration``.
             loss: called as ``loss(output, *rest)``; without one the output must hold a ``loss``.
             latency: seconds that a model takes, for ``SPARSER.TARGET: latency``; by default those of the example inputs
                 in ONNX Runtime, on one thread.
@@ -323,7 +324,7 @@ class SparseModel(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseModel:
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
-        shared = ("cfg", "schedule", "_pruner", "sparsers", "_examples", "_compact")
+        shared = ("cfg", "schedule", "_pruner", "sparsers", "_examples", "inputs", "_compact")
         for name, value in self.__dict__.items():
             twin.__dict__[name] = value if name in shared else copy.deepcopy(value, memo)
         twin._find({name: copy.copy(handle) for name, handle in self.sparsers.items()})
@@ -360,7 +361,7 @@ class SparseModel(nn.Module):
         if not needs:
             return {}
         if data is None and seen and needs <= ACTIVATIONS:
-            return gather(self.model, self._pruner.layers, (), needs, _Calls(seen), compact=self._compact)
+            return gather(self.model, self._pruner.layers, (), needs, seen, compact=self._compact)
         if data is None:
             raise DataError(
                 f"the criterion needs data: {', '.join(sorted(needs))}",
@@ -378,6 +379,7 @@ class SparseModel(nn.Module):
             samples=getattr(options, "samples", 1),
             seed=getattr(options, "seed", 0),
             compact=self._compact,
+            inputs=self.inputs,
         )
 
     def _from_training(self) -> Evidence:
@@ -416,19 +418,6 @@ class SparseModel(nn.Module):
                     tensors[name].masked_fill_(~mask.to(tensors[name].device), 0)
         if isinstance(self._pruner, ChannelPruner):
             self._compact = compact_where_needed(self.model, self.plan(), self._pruner.groups, self._examples)
-
-
-def _as_call(inputs: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if inputs is None:
-        return (), dict(kwargs or {})
-    return tuple(inputs) if type(inputs) in (tuple, list) else (inputs,), dict(kwargs or {})
-
-
-class _Calls(list[Any]):
-    """Inputs of calls, as batches."""
-
-    def __init__(self, calls: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
-        super().__init__(kwargs if kwargs and not args else (args,) for args, kwargs in calls)
 
 
 def _hold_after_loading(model: nn.Module, keys: Any) -> None:

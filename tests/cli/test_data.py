@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from sparsebit.batches import ModelInputs
 from sparsebit.cli.arguments import add_data, add_input
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.data import (
-    example_from,
     example_inputs,
     from_shapes,
     open_data,
@@ -64,7 +64,7 @@ def test_several_arrays_become_keyword_arguments(place: Path) -> None:
     np.savez("x.npz", ids=np.ones((4, 3), dtype=np.int64), mask=np.ones((4, 3), dtype=bool), y=np.arange(4))
     batch = read_npz(Path("x.npz"), 4)[0]
     assert set(batch) == {"ids", "mask", "y"}
-    args, kwargs = example_from(batch)
+    args, kwargs = ModelInputs().example_from(batch)
     assert args == () and set(kwargs) == {"ids", "mask"} and len(kwargs["ids"]) == 2
 
 
@@ -142,7 +142,7 @@ def test_data_that_does_not_fit_the_model_is_told_with_the_names(place: Path) ->
     words = arguments("--data", "x.npz")
     with pytest.raises(UsageError) as error:
         example_inputs(words, torch.nn.Linear(3, 2), open_data(words))
-    assert "does not fit Linear" in str(error.value) and "foo, bar by name" in str(error.value)
+    assert "does not fit Linear" in str(error.value) and "a dict with foo, bar" in str(error.value)
     assert "go by the names of the arguments" in str(error.value)
 
 

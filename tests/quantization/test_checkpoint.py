@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sparsebit.batches import Call
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QUANTIZERS, QuantModel, parse_qconfig
 from sparsebit.storage import ArtifactError
@@ -221,7 +222,7 @@ def test_what_cannot_be_saved_says_so(tmp_path: Path) -> None:
 
     x = torch.randn(2, 4)
     qmodel = quantized(Odd().eval(), None, x)
-    qmodel._examples = ((x, object()), {})
+    qmodel.inputs.example = Call((x, object()))
     qmodel.save(tmp_path / "saved")
     with pytest.raises(ArtifactError, match=r"example inputs(.|\n)*example_inputs="):
         QuantModel.load(tmp_path / "saved", Odd().eval())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparsebit.analysis.accuracy import first_tensor, has_labels, split
+from sparsebit.analysis.accuracy import first_tensor, has_labels
 from sparsebit.errors import SparsebitError
 from sparsebit.report import measure, report_search, write_text
 from sparsebit.report.content import Measure
@@ -35,10 +35,9 @@ def test_the_mode_is_as_before() -> None:
 
 
 def test_labels_are_found_or_asked_for() -> None:
-    assert split((X, X, Y))[0] == (X, X)
     assert has_labels((X, Y)) and not has_labels(X) and not has_labels((X, X))
     with pytest.raises(SparsebitError, match="no labels"):
-        split(X)
+        measure(nn.Identity(), [X], shown=False)
     with pytest.raises(SparsebitError, match="no batch"):
         measure(nn.Identity(), [], shown=False)
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sparsebit.batches import DataError
 from sparsebit.config.pruning.criteria import SPARSER_RULES
 from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.graph.capture import capture
 from sparsebit.graph.ops import bind
 from sparsebit.sparse import SPARSERS, SparseModel
-from sparsebit.sparse.evidence.batch import DataError
 from tests.sparse.nets import images, labels, perceptron, residual
 
 BATCHES = [(images(), labels()), (images(2), labels(2))]

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed
 import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -15,6 +14,7 @@ from torch.fx import GraphModule, Node
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.run import Runner, RunState
 from sparsebit.progress import progress
+from sparsebit.quantization.calibration.processes import gather_values
 from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.observers import CalibrationError
 from sparsebit.quantization.quantizers import Quantizer
@@ -156,7 +156,7 @@ class Calibration:
         active = self._active("A")
         idle = bool(active) and not len(self.inputs)
         unreached = [] if idle else [name for name, quantizer in active if not quantizer.has_seen]
-        everywhere = _of_all_processes((idle, unreached))
+        everywhere = gather_values((idle, unreached))
         if any(found for found, _ in everywhere):
             raise SparsebitError(
                 "there was no calibration data" + ("" if idle else " on another process"),
@@ -186,14 +186,6 @@ def _broken_tensors(gm: GraphModule) -> list[str]:
         for name, buffer in gm.named_buffers()
         if buffer.is_floating_point() and bool((buffer.isnan() | (buffer == torch.inf)).any())
     ]
-
-
-def _of_all_processes(value: Any) -> list[Any]:
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return [value]
-    gathered: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(gathered, value)
-    return gathered
 
 
 def _source(node: Node) -> Node:

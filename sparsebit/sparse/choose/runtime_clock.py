@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from sparsebit.above import call_above
+from sparsebit.batches import to_device
 from sparsebit.errors import SparsebitError
 from sparsebit.runtime import PairedClock
-from sparsebit.sparse.evidence.batch import move
 
 
 class RuntimeClock:
@@ -23,7 +23,7 @@ class RuntimeClock:
     """
 
     def __init__(self, examples: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
-        self.examples, self._clock = move(examples, torch.device("cpu")), PairedClock()
+        self.examples, self._clock = to_device(examples, torch.device("cpu")), PairedClock()
 
     def __call__(self, model: nn.Module) -> float:
         """Seconds of one call."""

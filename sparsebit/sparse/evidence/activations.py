@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.run import Runner
-from sparsebit.sparse.evidence.batch import Batch
+from sparsebit.sparse.evidence.batch import LossBatch
 from sparsebit.sparse.evidence.gradients import Totals, wide
 from sparsebit.sparse.layers import WeightedLayer, activation_behind
 from sparsebit.sparse.sparsers import Need
@@ -55,7 +55,7 @@ class Activations:
             if "feature_rank" in needs:
                 self.makers.setdefault(activation_behind(gm, layer.node).name, []).append(layer)
 
-    def update(self, batch: Batch) -> None:
+    def update(self, batch: LossBatch) -> None:
         """Run the graph on one batch and look."""
 
         def saw(node: Node, value: Any) -> None:

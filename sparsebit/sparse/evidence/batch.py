@@ -8,39 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsebit.errors import SparsebitError
+from sparsebit.batches import DataError, ModelInputs, to_device
 
 Loss = Callable[..., Tensor]
 
 
-class DataError(SparsebitError):
-    """A criterion needs data or a loss that was not given, or cannot use what was."""
+class LossBatch:
+    """One item of the data: how to call the model with it (see ``sparsebit.batches``), and how to take its loss.
 
-
-class Batch:
-    """One item of the data: how to call the model with it, and what is left for the loss.
-
-    A tensor is the model's one argument. Of a tuple or list the first is, and the rest goes to the loss behind the
-    output: ``loss(output, *rest)``. A mapping is the model's keyword arguments: ``loss(output, mapping)``.
+    The loss is called as ``loss(output, *rest)``: with the items of a tuple behind the inputs, or with the whole dict.
     """
 
-    def __init__(self, item: Any, device: torch.device | None = None) -> None:
-        item = move(item, device)
-        self.args: tuple[Any, ...] = ()
-        self.kwargs: dict[str, Any] = {}
-        self.rest: tuple[Any, ...] = ()
-        if isinstance(item, Mapping):
-            self.kwargs, self.rest = dict(item), (item,)
-        elif isinstance(item, tuple | list):
-            if not item:
-                raise DataError("a batch is empty", expected="a tensor, (inputs, targets...), or a mapping")
-            first = item[0]
-            self.args = tuple(first) if isinstance(first, tuple | list) else (first,)
-            if isinstance(first, Mapping):
-                self.args, self.kwargs = (), dict(first)
-            self.rest = tuple(item[1:])
-        else:
-            self.args = (item,)
+    def __init__(self, item: Any, inputs: ModelInputs, device: torch.device | None = None) -> None:
+        item = item if device is None else to_device(item, device)
+        self.args, self.kwargs, self.rest, _ = inputs.batch(item)
 
     def measure(self, output: Any, loss: Loss | None) -> Tensor:
         """The loss of the model's output on this batch."""
@@ -62,17 +43,6 @@ def _own_loss(output: Any) -> Any:
             hint="pass loss=..., such as torch.nn.functional.cross_entropy, called with the output and the targets",
         )
     return found
-
-
-def move(item: Any, device: torch.device | None) -> Any:
-    """The tensors in an item on a device; everything else as it is."""
-    if isinstance(item, Tensor):
-        return item.to(device) if device is not None else item
-    if isinstance(item, Mapping):
-        return {key: move(value, device) for key, value in item.items()}
-    if isinstance(item, tuple | list):
-        return type(item)(move(value, device) for value in item) if type(item) in (tuple, list) else item
-    return item
 
 
 def fit(item: Any, like: Tensor) -> Any:

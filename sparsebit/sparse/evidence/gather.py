@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
+from sparsebit.batches import ModelInputs, read_batches
 from sparsebit.errors import CaptureError
-from sparsebit.progress import progress
 from sparsebit.sparse.evidence.activations import Activations, Compact
-from sparsebit.sparse.evidence.batch import Batch, DataError, Loss
+from sparsebit.sparse.evidence.batch import Loss, LossBatch
 from sparsebit.sparse.evidence.gradients import Gradients, Totals
 from sparsebit.sparse.layers import WeightedLayer
 from sparsebit.sparse.sparsers import ACTIVATIONS, GRADIENTS, Need
@@ -32,6 +32,7 @@ def gather(
     samples: int = 1,
     seed: int = 0,
     compact: Compact | None = None,
+    inputs: ModelInputs | None = None,
 ) -> Evidence:
     """Everything in ``needs``, averaged over the batches. The model's weights, statistics and mode stay as they are.
 
@@ -40,27 +41,26 @@ def gather(
         layers: whose inputs and outputs are looked at.
         extra: names of further tensors whose gradients are wanted, such as the scales of norms.
         needs: what to gather.
-        data: batches; see ``Batch``.
-        loss: see ``Batch``; without one, the output must hold a loss of its own.
+        data: batches; see ``sparsebit.batches``.
+        loss: see ``LossBatch``; without one, the output must hold a loss of its own.
         samples: random signs a batch, for the diagonal of the Hessian.
         seed: of those signs.
+        inputs: what the model takes; by default, what its signature says.
         compact: what to run instead of ``gm``, where something is gone already and zeros are not the same.
     """
     names = dict.fromkeys([*(layer.tensor for layer in layers), *extra])
     gradients = Gradients(gm, list(names), needs & GRADIENTS, samples, seed, compact)
     activations = Activations(gm, layers, needs & ACTIVATIONS, compact)
-    count = 0
+    count, known = 0, inputs or ModelInputs(gm)
     device = next((tensor.device for tensor in gm.parameters()), None)
     with evaluating(gm):
-        for item in progress(data, "gathering what the criterion needs"):
-            batch = Batch(item, device)
+        for item in read_batches(data, None, "gathering what the criterion needs", None):
+            batch = LossBatch(item, known, device)
             count += 1
             if needs & ACTIVATIONS:
                 activations.update(batch)
             if needs & GRADIENTS:
                 gradients.update(batch, loss)
-    if not count:
-        raise DataError("there are no batches in the data", hint="a generator can be read only once")
     return {**gradients.finish(count), **activations.finish(count)}
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from sparsebit.batches import DataError
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.sparse.evidence.batch import Batch, DataError, Loss
+from sparsebit.sparse.evidence.batch import Loss, LossBatch
 from sparsebit.sparse.sparsers import Need
 
 Totals = dict[Need, dict[str, Tensor]]
@@ -40,7 +41,7 @@ class Gradients:
         }
         self.generators: dict[torch.device, torch.Generator] = {}
 
-    def update(self, batch: Batch, loss: Loss | None) -> None:
+    def update(self, batch: LossBatch, loss: Loss | None) -> None:
         """Take the gradients of one batch; those that an optimizer works with are not touched."""
         second = bool(self.needs & {"hessian_weight", "hessian_diagonal"})
         wanted = list(self.tensors.values())

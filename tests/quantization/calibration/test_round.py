@@ -141,10 +141,11 @@ def work(rank: int, folder: str) -> None:
     found = {name: scales(name, share) for name in OBSERVERS}
     found["asym"] = scales("minmax", share, asym=True)
     torch.save(found, f"{folder}/{rank}.pt")
-    try:
-        scales("minmax", share if rank == 0 else ())
-    except Exception as error:
-        Path(f"{folder}/{rank}.txt").write_text(str(error), encoding="utf-8")
+    for case, bad in (("empty", []), ("nan", [share[0] * torch.nan])):
+        try:
+            scales("minmax", share if rank == 0 else bad)
+        except Exception as error:
+            Path(f"{folder}/{case}{rank}.txt").write_text(str(error), encoding="utf-8")
     torch.distributed.destroy_process_group()
 
 
@@ -171,6 +172,7 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
             torch.testing.assert_close(first[observer][name], scale, rtol=1e-4, atol=0)
     for name, scale in scales("minmax", BATCHES, asym=True).items():
         torch.testing.assert_close(first["asym"][name], scale, rtol=1e-4, atol=0)
-    # One process without data: both are told, neither waits for ever.
-    messages = [(tmp_path / f"{rank}.txt").read_text(encoding="utf-8") for rank in range(2)]
-    assert "on another process" in messages[0] and "no calibration data" in messages[1]
+    # An error on one process ends both, with its message: neither waits for the other.
+    for case, words in (("empty", "gave no batches"), ("nan", "NaN")):
+        messages = [(tmp_path / f"{case}{rank}.txt").read_text(encoding="utf-8") for rank in range(2)]
+        assert "on another process" in messages[0] and all(words in message for message in messages)

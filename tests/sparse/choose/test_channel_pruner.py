@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sparsebit.analysis.cost import cost
+from sparsebit.batches import DataError
 from sparsebit.errors import GraphError, SparsebitError
 from sparsebit.graph import CapturedModule
 from sparsebit.sparse import SparseModel
 from sparsebit.sparse.choose.masks import ScoreError, without_nan
-from sparsebit.sparse.evidence.batch import DataError
 from tests.sparse.nets import images, residual
 from tests.sparse.zoo import STRUCTURES
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sparsebit.batches import DataError, ModelInputs
 from sparsebit.graph.capture import CapturedModule, capture
-from sparsebit.sparse.evidence.batch import Batch, DataError
+from sparsebit.sparse.evidence.batch import LossBatch
 from sparsebit.sparse.evidence.gather import gather
 from sparsebit.sparse.layers import find_layers
 from tests.sparse.nets import images, labels, perceptron, residual
@@ -147,12 +148,10 @@ def test_the_model_stays_as_it_is() -> None:
 
 def test_batches_in_every_form() -> None:
     x, y = torch.ones(2), torch.zeros(2)
-    assert Batch(x).args == (x,)
-    assert (Batch((x, y)).args, Batch((x, y)).rest) == ((x,), (y,))
-    assert Batch([(x, y), y]).args == (x, y)
-    both = Batch({"input_ids": x})
-    assert both.kwargs == {"input_ids": x}
-    assert Batch(({"a": x}, y)).kwargs == {"a": x}
+    pair = LossBatch((x, y), ModelInputs())
+    assert (pair.args, pair.kwargs, pair.rest) == ((x,), {}, (y,))
+    both = LossBatch({"input_ids": x}, ModelInputs())
+    assert both.kwargs == {"input_ids": x} and both.rest == ({"input_ids": x},)
 
 
 class WithLoss(nn.Module):
@@ -178,7 +177,7 @@ def test_a_loss_in_the_output_needs_no_other() -> None:
         (DATA, None, "no loss to take them of"),
         (DATA, lambda output, target: output, "not a number that depends on the weights"),
         (DATA, lambda output, target: output.detach().sum(), "not a number that depends on the weights"),
-        ([()], functional.cross_entropy, "a batch is empty"),
+        ([()], functional.cross_entropy, "an empty tuple"),
     ],
 )
 def test_data_that_cannot_be_used(data: Any, loss: Any, told: str) -> None:
