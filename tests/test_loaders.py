@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from torch import nn
 
 from sparsebit import QuantModel
@@ -49,7 +48,6 @@ ALLOWED = {
     ("quantization", "load_file"): "safetensors of this process",
     ("storage", "json.loads"): "checked field by field",
     ("recipes", "json.loads"): "checked field by field",
-    ("recipes", "yaml.safe_load"): "safe",
     ("storage", "load"): "safetensors",
     ("analysis", "load"): "our own opener of a runtime session",
     ("sparse", "load"): "our own, over storage",
@@ -148,7 +146,7 @@ def test_arrays_that_are_a_program(trap: Path, tmp_path: Path) -> None:
 def test_yaml_that_names_code(trap: Path, text: str) -> None:
     with pytest.raises(SparsebitError):
         read_yaml(text, "c.yaml")
-    with pytest.raises((SparsebitError, yaml.YAMLError)):
+    with pytest.raises(SparsebitError):
         Recipe.from_yaml(text)
 
 

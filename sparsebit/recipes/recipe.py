@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import nn
 
 from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
+from sparsebit.config.engine.yaml_file import read_yaml, write_yaml
 from sparsebit.errors import ConfigError
 from sparsebit.quantization import QuantModel
 from sparsebit.recipes.reestimate import reestimate_norms
 from sparsebit.sparse import SparseModel
+from sparsebit.storage.text_file import read_text
 
 Finetune = Callable[[nn.Module], object]
+MOST_BYTES = 2**21
 _KEYS = ("SEED", "PRUNE", "REESTIMATE_NORMS", "FINETUNE", "QUANTIZE")
 
 
@@ -54,35 +55,47 @@ class Recipe:
     def to_yaml(self) -> str:
         """The text of the file."""
         note = f"# {self.name}\n" if self.name else ""
-        text: str = yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=110)
-        return note + text
+        return note + write_yaml(self.to_dict())
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], name: str = "") -> Recipe:
+    def from_dict(cls, data: object, name: str = "") -> Recipe:
         """What ``to_dict`` wrote."""
-        if not isinstance(data, Mapping) or "QUANTIZE" not in data:
-            raise ConfigError("this is no recipe", expected=f"the keys {', '.join(_KEYS)}")
+        if not isinstance(data, Mapping) or not isinstance(data.get("QUANTIZE"), Mapping | str):
+            raise ConfigError("this is not a recipe", expected=f"the keys {', '.join(_KEYS)}")
         if unknown := [str(key) for key in data if key not in _KEYS]:
             raise ConfigError(f"recipe: unknown key {unknown[0]!r}", expected=f"the keys {', '.join(_KEYS)}")
-        prune = data.get("PRUNE")
+        prune, seed = data.get("PRUNE"), data.get("SEED", 0)
+        if prune is not None and not isinstance(prune, Mapping | str):
+            raise ConfigError("recipe: PRUNE: expected a pruning config or null", got=repr(prune)[:80])
+        if type(seed) is not int or not 0 <= seed < 2**63:
+            raise ConfigError("recipe: SEED: expected an integer from 0 to 2**63 - 1", got=repr(seed)[:80])
+        flags = {key: data.get(key, False) for key in ("REESTIMATE_NORMS", "FINETUNE")}
+        for key, flag in flags.items():
+            if not isinstance(flag, bool):
+                raise ConfigError(f"recipe: {key}: expected true or false", got=repr(flag)[:80])
         return cls(
             quantize=load_qconfig(data["QUANTIZE"]),
             prune=load_sconfig(prune) if prune else None,
-            reestimate=bool(data.get("REESTIMATE_NORMS", False)),
-            finetune=bool(data.get("FINETUNE", False)),
-            seed=int(data.get("SEED", 0)),
+            reestimate=flags["REESTIMATE_NORMS"],
+            finetune=flags["FINETUNE"],
+            seed=seed,
             name=name,
         )
 
     @classmethod
-    def from_yaml(cls, text: str) -> Recipe:
+    def from_yaml(cls, text: str, source: str = "recipe") -> Recipe:
         """The recipe in the text of a file."""
-        return cls.from_dict(yaml.safe_load(text))
+        return cls.from_dict(read_yaml(text, source))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Recipe:
         """The recipe in a file."""
-        return cls.from_yaml(Path(path).read_text(encoding="utf-8"))
+        try:
+            text = read_text(path, MOST_BYTES)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise ConfigError(f"the recipe {os.fspath(path)!r} cannot be read: {reason}") from None
+        return cls.from_yaml(text, os.fspath(path))
 
 
 def prune_by(

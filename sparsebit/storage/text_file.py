@@ -1,11 +1,14 @@
-"""A text file written whole, or not at all."""
+"""Text files: written completely or not at all, and read within limits."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from sparsebit.errors import SparsebitError
 
@@ -43,3 +46,36 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
     return place
+
+
+def read_text(path: str | os.PathLike[str], most: int) -> str:
+    """The text of a regular file of at most ``most`` bytes; ``OSError`` or ``UnicodeDecodeError`` otherwise.
+
+    A pipe or a device is refused before it is opened, because reading it could wait for ever.
+    """
+    return read_bytes(path, most).decode("utf-8")
+
+
+def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
+    """The bytes of a regular file, under the same limits."""
+    with open_regular(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"more than {most} bytes", os.fspath(path))
+    return data
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """An open file for reading; never a pipe, a socket or a device."""
+    try:
+        found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+    except ValueError:  # a NUL in the name
+        raise OSError(errno.EINVAL, "the name cannot be that of a file", os.fspath(path)) from None
+    mode = os.fstat(found).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(found)
+        code, reason = (
+            (errno.EISDIR, "it is a folder") if stat.S_ISDIR(mode) else (errno.EINVAL, "not a file")
+        )
+        raise OSError(code, reason, os.fspath(path))
+    return os.fdopen(found, "rb")

@@ -12,6 +12,9 @@ from sparsebit.config.engine.nested import plain, section_at
 from sparsebit.config.engine.problems import Problem, raise_problems, show, suggest
 from sparsebit.config.engine.yaml_file import read_yaml
 from sparsebit.errors import ConfigError
+from sparsebit.storage.text_file import read_text
+
+MOST_BYTES = 2**21
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,7 @@ def read_file(source: str | bytes | os.PathLike[str], kind: Kind) -> dict[str, A
     label = os.fsdecode(source)
     path, presets = Path(label), kind.presets()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, MOST_BYTES)
     except FileNotFoundError:
         if presets and not path.suffix:
             raise ConfigError(f"{label}: no such preset or file; {suggest(label, presets)}") from None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import yaml
-
 from sparsebit.config.engine.nested import plain
 from sparsebit.config.engine.specific import write_rules
 from sparsebit.config.quantization.sections import Section
@@ -31,9 +29,3 @@ def write_section(section: Section, writers: Writers | None = None) -> dict[str,
         elif value is not None:
             written[name] = plain(value)
     return written
-
-
-def to_yaml(data: Mapping[str, Any]) -> str:
-    """The text of a file that holds this data."""
-    text: str = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110)
-    return text

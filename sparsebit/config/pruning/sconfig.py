@@ -11,7 +11,8 @@ from pydantic import PrivateAttr
 from sparsebit.config.engine.match import Layer, unmatched_patterns, unmatched_rules
 from sparsebit.config.engine.problems import raise_problems
 from sparsebit.config.engine.source import Kind, apply_overrides, check_top, read_file
-from sparsebit.config.engine.write import to_yaml, write_section
+from sparsebit.config.engine.write import write_section
+from sparsebit.config.engine.yaml_file import write_yaml
 from sparsebit.config.pruning.check import check_sconfig
 from sparsebit.config.pruning.sections import LayerSettings, SConfigKeys
 from sparsebit.errors import ConfigError
@@ -95,7 +96,7 @@ class SConfig(SConfigKeys):
 
     def to_yaml(self) -> str:
         """The text of a file that loads as an equal config."""
-        return to_yaml(self.to_dict())
+        return write_yaml(self.to_dict())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SConfig) and self.to_dict() == other.to_dict()

@@ -10,7 +10,8 @@ from pydantic import PrivateAttr
 from sparsebit.config.engine.match import Layer, unmatched_patterns, unmatched_rules
 from sparsebit.config.engine.problems import Problem, raise_problems
 from sparsebit.config.engine.specific import Rule
-from sparsebit.config.engine.write import to_yaml, write_section
+from sparsebit.config.engine.write import write_section
+from sparsebit.config.engine.yaml_file import write_yaml
 from sparsebit.config.quantization.check import check
 from sparsebit.config.quantization.describe import describe_config
 from sparsebit.config.quantization.recovery import write_recovery
@@ -113,7 +114,7 @@ class QConfig(QConfigKeys):
 
     def to_yaml(self) -> str:
         """The text of a file that loads as an equal config."""
-        return to_yaml(self.to_dict())
+        return write_yaml(self.to_dict())
 
     def describe(self) -> str:
         """What it asks for, on one screen."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import yaml
 
 from sparsebit.config import load_qconfig, load_sconfig
-from sparsebit.config.engine.write import to_yaml, write_section
+from sparsebit.config.engine.write import write_section
+from sparsebit.config.engine.yaml_file import write_yaml
 
 
 def test_only_plain_values_are_written() -> None:
@@ -15,7 +16,7 @@ def test_only_plain_values_are_written() -> None:
     written = write_section(config)
     assert written["SPARSER"]["NM"] == [1, 4] and written["SPARSER"]["OPTIONS"] == {"seed": 3}
     assert "RATIO" not in written["SPARSER"]  # it is not set
-    assert yaml.safe_load(to_yaml(written)) == written
+    assert yaml.safe_load(write_yaml(written)) == written
 
 
 def test_values_of_their_own_kind_have_a_writer() -> None:
