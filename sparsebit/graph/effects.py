@@ -16,12 +16,6 @@ from torch.fx.node import has_side_effect
 from sparsebit.graph.ops import bind, find_op
 
 _IMPURE_FUNCTIONS: set[object] = getattr(torch.fx.node, "_side_effectful_functions", set())
-# Switches of the thread's state; by name, because they are private functions and move between torch versions.
-_MODE_SWITCHES = frozenset(
-    {"_enter_autocast", "_exit_autocast", "_set_grad_enabled", "set_grad_enabled", "_enter_inference_mode"}
-    | {"_exit_inference_mode", "_assert", "_assert_async", "_assert_scalar", "_assert_tensor_metadata"}
-)
-_RUNNING_STATISTICS = ("batch_norm", "instance_norm")
 
 
 @has_side_effect
@@ -55,11 +49,11 @@ def is_effect(gm: GraphModule, node: Node) -> bool:
         return False
     if node.op == "output" or node.meta.get("mutates"):
         return True
-    if node.op == "call_function" and (_is_impure(node.target) or _name_of(node.target) in _MODE_SWITCHES):
+    if node.op == "call_function" and _is_impure(node.target):
         return True
     spec = find_op(gm, node)
     if spec is not None and (
-        spec.effect or (spec.name in _RUNNING_STATISTICS and _updates_statistics(gm, node))
+        spec.effect or ("running_mean" in spec.parameters and _updates_statistics(gm, node))
     ):
         return True
     return any(not _is_private(gm, value, node) for value in written_by(gm, node))

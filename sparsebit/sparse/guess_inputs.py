@@ -85,26 +85,26 @@ def _candidates(gm: GraphModule, node: Node) -> Iterator[Tensor]:
 
 
 def _suiting(gm: GraphModule, call: OpCall) -> Iterator[Tensor]:
-    name, like = call.spec.name, next(gm.parameters(), torch.zeros(()))
+    spec, like = call.spec, next(gm.parameters(), torch.zeros(()))
 
     def floats(*shape: int) -> Tensor:
         return torch.zeros(BATCH, *shape, dtype=like.dtype, device=like.device)
 
-    if name in ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"):
-        dims, groups = int(name[-2]), call.arguments.get("groups", 1)
-        channels = call.shape("weight")[0 if "transpose" in name else 1]
-        if "transpose" not in name and isinstance(groups, int):
+    if spec.channels == "convolution" and spec.weight_axes is not None:
+        groups, reads = call.arguments.get("groups", 1), spec.weight_axes[1]
+        channels = call.shape("weight")[reads]
+        if reads == 1 and isinstance(groups, int):
             channels *= groups
-        yield from (floats(channels, *[side] * dims) for side in SIDES[dims])
-    elif name == "linear":
+        yield from (floats(channels, *[side] * spec.spatial) for side in SIDES[spec.spatial])
+    elif spec.name == "linear":
         features = call.shape("weight")[1]
         yield from (floats(features), *(floats(length, features) for length in LENGTHS))
-    elif name == "embedding":
+    elif spec.name == "embedding":
         rows = call.shape("weight")[0]
         for length in LENGTHS:
             ids = torch.arange(BATCH * length, device=like.device) % rows
             yield ids.reshape(BATCH, length)
-    elif call.spec.family == "rnn" and isinstance(call.module, nn.RNNBase):
+    elif spec.family == "rnn" and isinstance(call.module, nn.RNNBase):
         yield floats(LENGTHS[0], call.module.input_size)
 
 

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.config.engine.match import Layer
 from sparsebit.errors import SparsebitError
-from sparsebit.graph.ops import OpCall, bind
+from sparsebit.graph.ops import OpCall, OpSpec, bind
 from sparsebit.graph.ops.spec import fetch_tensor
 
 _MOST_HOPS = 8
@@ -95,10 +95,14 @@ def activation_behind(gm: GraphModule, node: Node) -> Node:
             break
         (user,) = node.users
         call = bind(gm, user) if user.op.startswith("call_") else None
-        if call is None or call.spec.channels != "keeps" or call.spec.family not in ("norm", "activation"):
+        if call is None or call.spec.family not in ("norm", "activation") or not _keeps_channels(call.spec):
             break
         node = user
     return node
+
+
+def _keeps_channels(spec: OpSpec) -> bool:
+    return spec.channels == "norm_per_channel" or (spec.elementwise and len(spec.activations) == 1)
 
 
 def owner_of(gm: GraphModule, tensor: str) -> tuple[nn.Module, str]:

@@ -12,7 +12,7 @@ from sparsebit.config.quantization.presets import preset_names
 from sparsebit.targets import TARGETS
 from sparsebit.targets.schemes import SCHEMES_OF, SIDES
 
-HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "configure.md"
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "configure.md"
 
 
 def test_every_target_says_what_it_accepts_and_virtual_takes_anything() -> None:

@@ -3,11 +3,10 @@
 from sparsebit.graph.ops.bind import bind
 from sparsebit.graph.ops.coverage import Coverage, coverage
 from sparsebit.graph.ops.lookup import OPS, find_op, op_name, register_op, unregister_op
-from sparsebit.graph.ops.spec import ChannelFlow, OpCall, OpSpec
+from sparsebit.graph.ops.spec import OpCall, OpSpec
 
 __all__ = [
     "OPS",
-    "ChannelFlow",
     "Coverage",
     "OpCall",
     "OpSpec",

@@ -61,8 +61,9 @@ OPS = (
         orders={torch.Tensor.to: "input, *target", torch.Tensor.type: "input, *target"},
         implied=_METHODS | {torch.Tensor.cpu: {"device": "cpu"}, torch.Tensor.cuda: {"device": "cuda"}},
         tidy=_sort_by_type,
-        channels="keeps",
+        channels="first_operand",
         elementwise=True,
+        keeps_zero=True,
         view=True,
     ),
     OpSpec(
@@ -70,8 +71,9 @@ OPS = (
         targets=(torch.Tensor.type_as, "aten::type_as"),
         family="cast",
         signature="input, other",
-        channels="keeps",
+        channels="first_operand",
         elementwise=True,
+        keeps_zero=True,
         view=True,
     ),
 )

@@ -17,15 +17,12 @@ def _pairwise(name: str, *targets: object, signature: str = "input, other") -> O
         family="compare",
         signature=signature,
         activations=("input", "other"),
-        channels="joins",
         elementwise=True,
     )
 
 
 def _test(name: str, *targets: object) -> OpSpec:
-    return OpSpec(
-        name=name, targets=named(name, *targets), family="compare", channels="keeps", elementwise=True
-    )
+    return OpSpec(name=name, targets=named(name, *targets), family="compare", elementwise=True)
 
 
 def _bits(name: str) -> tuple[object, ...]:

@@ -64,7 +64,9 @@ def _conv(dims: int, module: type[nn.Module]) -> OpSpec:
         bias="bias",
         weight_axes=(0, 1),
         channel_axis=-1 - dims,
-        channels="produces",
+        spatial=dims,
+        channels="convolution",
+        sizes="groups",
         macs=conv_macs,
     )
 
@@ -81,7 +83,9 @@ def _conv_transpose(dims: int, module: type[nn.Module]) -> OpSpec:
         bias="bias",
         weight_axes=(1, 0),
         channel_axis=-1 - dims,
-        channels="produces",
+        spatial=dims,
+        channels="convolution",
+        sizes="groups",
         macs=conv_transpose_macs,
     )
 
@@ -102,7 +106,6 @@ OPS = (
         bias="bias",
         weight_axes=(2, 1),
         channel_axis=-1,
-        channels="produces",
         macs=conv_tbc_macs,
     ),
 )

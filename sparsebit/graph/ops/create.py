@@ -10,19 +10,29 @@ from sparsebit.graph.ops.targets import named, present
 _OPTIONS = "dtype=None, layout=None, device=None, pin_memory=False, requires_grad=False"
 
 
-def _create(name: str, *targets: object, signature: str) -> OpSpec:
+def _create(
+    name: str, *targets: object, signature: str, channels: str = "", keeps_zero: bool = False
+) -> OpSpec:
     return OpSpec(
         name=name,
         targets=named(name, *targets),
         family="create",
         signature=f"{signature}, {_OPTIONS}" if "*" in signature else f"{signature}, *, {_OPTIONS}",
         activations=(),
+        channels=channels,
+        sizes="shape" if channels == "fill" else "",
+        keeps_zero=keeps_zero,
     )
 
 
-def _like(name: str, signature: str = "input") -> OpSpec:
+def _like(name: str, signature: str = "input", keeps_zero: bool = False) -> OpSpec:
     """Takes shape and dtype from a tensor, never its numbers."""
-    return _create(name, signature=f"{signature}, *, memory_format=None")
+    return _create(
+        name,
+        signature=f"{signature}, *, memory_format=None",
+        channels="same_size",
+        keeps_zero=keeps_zero,
+    )
 
 
 def _start_is_end(arguments: dict[str, object]) -> None:
@@ -33,11 +43,11 @@ def _start_is_end(arguments: dict[str, object]) -> None:
 
 
 OPS = (
-    _create("zeros", "aten::_efficientzerotensor", signature="*size"),
-    _create("ones", signature="*size"),
+    _create("zeros", "aten::_efficientzerotensor", signature="*size", channels="fill", keeps_zero=True),
+    _create("ones", signature="*size", channels="fill"),
     _create("empty", signature="*size"),
     _create("empty_strided", signature="size, stride"),
-    _create("full", signature="size, fill_value"),
+    _create("full", signature="size, fill_value", channels="fill"),
     _create("eye", signature="n, m=None"),
     OpSpec(
         name="arange",
@@ -64,8 +74,8 @@ OPS = (
         signature=f"data, *, {_OPTIONS}, copy=None",
         aliases={"obj": "data"},
         activations=("data",),
-        channels="keeps",
         elementwise=True,
+        keeps_zero=True,
         view=True,
     ),
     _create("tril_indices", signature="row, col, offset=0"),
@@ -75,13 +85,13 @@ OPS = (
     _create("blackman_window", signature="window_length, periodic=True"),
     _create("bartlett_window", signature="window_length, periodic=True"),
     _create("kaiser_window", signature="window_length, periodic=True, beta=12.0"),
-    _like("zeros_like"),
+    _like("zeros_like", keeps_zero=True),
     _like("ones_like"),
     _like("empty_like"),
     _like("full_like", "input, fill_value"),
-    _create("new_zeros", signature="input, *size"),
-    _create("new_ones", signature="input, *size"),
+    _create("new_zeros", signature="input, *size", channels="fill", keeps_zero=True),
+    _create("new_ones", signature="input, *size", channels="fill"),
     _create("new_empty", signature="input, *size"),
-    _create("new_full", signature="input, size, fill_value"),
+    _create("new_full", signature="input, size, fill_value", channels="fill"),
     _create("new_tensor", signature="input, data"),
 )

@@ -11,12 +11,16 @@ from sparsebit.graph.ops.targets import present
 
 
 def _effect(
-    name: str, *targets: object, signature: str = "*values", activations: tuple[str, ...] = ()
+    name: str,
+    *targets: object,
+    signature: str = "*values",
+    activations: tuple[str, ...] = (),
+    family: str = "effects",
 ) -> OpSpec:
     return OpSpec(
         name=name,
         targets=tuple(dict.fromkeys(targets)),
-        family="effects",
+        family=family,
         signature=signature,
         activations=activations,
         effect=True,
@@ -37,11 +41,14 @@ OPS = (
         "set_grad_enabled",
         *(*present(torch, "set_grad_enabled"), *present(torch._C, "_set_grad_enabled")),
         signature="mode",
+        family="mode",
     ),
-    _effect("enter_inference_mode", *present(torch.autograd.grad_mode, "_enter_inference_mode")),
-    _effect("exit_inference_mode", *present(torch.autograd.grad_mode, "_exit_inference_mode")),
-    _effect("enter_autocast", *present(torch.amp.autocast_mode, "_enter_autocast")),
-    _effect("exit_autocast", *present(torch.amp.autocast_mode, "_exit_autocast")),
+    _effect(
+        "enter_inference_mode", *present(torch.autograd.grad_mode, "_enter_inference_mode"), family="mode"
+    ),
+    _effect("exit_inference_mode", *present(torch.autograd.grad_mode, "_exit_inference_mode"), family="mode"),
+    _effect("enter_autocast", *present(torch.amp.autocast_mode, "_enter_autocast"), family="mode"),
+    _effect("exit_autocast", *present(torch.amp.autocast_mode, "_exit_autocast"), family="mode"),
     _effect(
         "assert",
         *(*present(torch, *_CHECKS), *(f"aten::{name}" for name in _CHECKS)),

@@ -3,27 +3,60 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 
 import torch
+from torch.fx import Node
 
-from sparsebit.graph.ops.spec import OpSpec
+from sparsebit.graph.ops.spec import Bounds, KeepsZero, Masks, OpCall, OpSpec, bounds_in
 from sparsebit.graph.ops.targets import named, present
 
 
-def _unary(name: str, *targets: object, signature: str = "input", view: bool = False) -> OpSpec:
+def zero_with_zero(call: OpCall, zeros: Sequence[bool]) -> bool:
+    """Zero where every operand is; a number among them must be zero too."""
+    numbers = [v for v in call.arguments.values() if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    return all(zeros) and (len(zeros) > 1 or all(number == 0 for number in numbers[:1]))
+
+
+def zero_first(call: OpCall, zeros: Sequence[bool]) -> bool:
+    """Zero where the first operand is a tensor and zero, and the second is not zero too: 1 / x and 0 / 0 are not."""
+    return isinstance(call.arguments["input"], Node) and zeros[0] and not any(zeros[1:])
+
+
+def _zero_to_a_power(call: OpCall, zeros: Sequence[bool]) -> bool:
+    exponent = call.arguments.get("exponent")
+    return zero_first(call, zeros) and isinstance(exponent, (int, float)) and exponent > 0
+
+
+def _unary(
+    name: str,
+    *targets: object,
+    signature: str = "input",
+    view: bool = False,
+    zero: bool = False,
+    homogeneous: bool = False,
+    bounds: Bounds | None = None,
+) -> OpSpec:
     return OpSpec(
         name=name,
         targets=named(name, *targets),
         family="elementwise",
         signature=signature,
-        channels="keeps",
         elementwise=True,
         view=view,
+        keeps_zero=zero,
+        homogeneous=homogeneous,
+        bounds=bounds,
     )
 
 
 def _binary(
-    name: str, *targets: object, signature: str = "input, other", reverse: str | None = None
+    name: str,
+    *targets: object,
+    signature: str = "input, other",
+    reverse: str | None = None,
+    zero: KeepsZero = False,
+    masks: Masks = "",
 ) -> OpSpec:
     """``reverse`` is the Tensor method behind ``1 - x``: same operator, operands swapped."""
     first, second = signature.split(", ")[:2]
@@ -35,13 +68,20 @@ def _binary(
         signature=signature,
         orders=dict.fromkeys(swapped, f"{second}, {first}"),
         activations=(first, second),
-        channels="joins",
         elementwise=True,
+        keeps_zero=zero,
+        masks=masks,
     )
 
 
 def _several(
-    name: str, *targets: object, signature: str, activations: tuple[str, ...], **aliases: str
+    name: str,
+    *targets: object,
+    signature: str,
+    activations: tuple[str, ...],
+    zero: KeepsZero = False,
+    masks: Masks = "",
+    **aliases: str,
 ) -> OpSpec:
     return OpSpec(
         name=name,
@@ -50,8 +90,9 @@ def _several(
         signature=signature,
         aliases=aliases,
         activations=activations,
-        channels="joins",
         elementwise=True,
+        keeps_zero=zero,
+        masks=masks,
     )
 
 
@@ -67,6 +108,8 @@ _ARITHMETIC = (
         *_dunders("add"),
         signature="input, other, alpha=1",
         reverse="__radd__",
+        zero=zero_with_zero,
+        masks="added",
     ),
     OpSpec(
         name="sub",
@@ -78,31 +121,45 @@ _ARITHMETIC = (
         signature="input, other, alpha=1",
         orders=dict.fromkeys((torch.rsub, "aten::rsub", torch.Tensor.__rsub__), "other, input, alpha=1"),
         activations=("input", "other"),
-        channels="joins",
         elementwise=True,
+        keeps_zero=zero_with_zero,
+        masks="added",
     ),
-    _binary("mul", "multiply", operator.mul, operator.imul, *_dunders("mul"), reverse="__rmul__"),
+    _binary(
+        "mul",
+        "multiply",
+        operator.mul,
+        operator.imul,
+        *_dunders("mul"),
+        reverse="__rmul__",
+        zero=lambda call, zeros: any(zeros),
+    ),
     _binary(
         "div",
         *("divide", "true_divide", operator.truediv, operator.itruediv, *_dunders("truediv")),
         signature="input, other, rounding_mode=None",
         reverse="__rtruediv__",
+        zero=zero_first,
     ),
     _binary(
         "floor_divide",
         *(operator.floordiv, operator.ifloordiv, *_dunders("floordiv")),
         reverse="__rfloordiv__",
+        zero=zero_first,
     ),
     _binary("remainder", operator.mod, operator.imod, *_dunders("mod"), reverse="__rmod__"),
     _binary("fmod"),
     _binary(
-        "pow", operator.pow, operator.ipow, *_dunders("pow"), signature="input, exponent", reverse="__rpow__"
+        *("pow", operator.pow, operator.ipow, *_dunders("pow")),
+        signature="input, exponent",
+        reverse="__rpow__",
+        zero=_zero_to_a_power,
     ),
     _binary("float_power", signature="input, exponent"),
-    _binary("maximum"),
-    _binary("minimum"),
-    _binary("fmax"),
-    _binary("fmin"),
+    _binary("maximum", zero=zero_with_zero),
+    _binary("minimum", zero=zero_with_zero),
+    _binary("fmax", zero=zero_with_zero),
+    _binary("fmin", zero=zero_with_zero),
     _binary("atan2", "arctan2"),
     _binary("hypot"),
     _binary("copysign"),
@@ -127,21 +184,31 @@ _TERNARY = (
         orders={torch.Tensor.where: "input, condition, other"},
         aliases={"self": "input"},
         activations=("condition", "input", "other"),
-        channels="joins",
         elementwise=True,
+        keeps_zero=zero_with_zero,
+        masks="chosen",
     ),
     _several(
         "addcmul",
         signature="input, tensor1, tensor2, *, value=1",
         activations=("input", "tensor1", "tensor2"),
+        zero=zero_with_zero,
     ),
     _several(
         "addcdiv",
         signature="input, tensor1, tensor2, *, value=1",
         activations=("input", "tensor1", "tensor2"),
     ),
-    _several("lerp", signature="input, end, weight", activations=("input", "end", "weight")),
-    _several("masked_fill", signature="input, mask, value", activations=("input", "mask")),
+    _several(
+        "lerp", signature="input, end, weight", activations=("input", "end", "weight"), zero=zero_with_zero
+    ),
+    _several(
+        "masked_fill",
+        signature="input, mask, value",
+        activations=("input", "mask"),
+        zero=lambda call, zeros: zeros[0] and call.arguments.get("value") == 0,
+        masks="chosen",
+    ),
     _several(
         "copy",
         "sparsebit.graph.functional.overwrite",
@@ -153,56 +220,64 @@ _TERNARY = (
 )
 
 _UNARY = (
-    _unary("neg", "negative", operator.neg, torch.Tensor.__neg__),
-    _unary("positive", operator.pos, torch.Tensor.__pos__, view=True),
-    _unary("abs", "absolute", operator.abs, abs, torch.Tensor.__abs__),
+    _unary("neg", "negative", operator.neg, torch.Tensor.__neg__, zero=True, homogeneous=True),
+    _unary("positive", operator.pos, torch.Tensor.__pos__, view=True, zero=True, homogeneous=True),
+    _unary("abs", "absolute", operator.abs, abs, torch.Tensor.__abs__, zero=True, homogeneous=True),
     _unary("exp"),
     _unary("exp2"),
-    _unary("expm1"),
+    _unary("expm1", zero=True),
     _unary("log"),
     _unary("log2"),
     _unary("log10"),
-    _unary("log1p"),
-    _unary("sqrt"),
+    _unary("log1p", zero=True),
+    _unary("sqrt", zero=True),
     _unary("rsqrt"),
-    _unary("square"),
+    _unary("square", zero=True),
     _unary("reciprocal"),
-    _unary("sin"),
+    _unary("sin", zero=True),
     _unary("cos"),
-    _unary("tan"),
-    _unary("asin", "arcsin"),
+    _unary("tan", zero=True),
+    _unary("asin", "arcsin", zero=True),
     _unary("acos", "arccos"),
-    _unary("atan", "arctan"),
-    _unary("sinh"),
+    _unary("atan", "arctan", zero=True),
+    _unary("sinh", zero=True),
     _unary("cosh"),
-    _unary("asinh", "arcsinh"),
+    _unary("asinh", "arcsinh", zero=True),
     _unary("acosh", "arccosh"),
-    _unary("atanh", "arctanh"),
+    _unary("atanh", "arctanh", zero=True),
     _unary("sinc"),
-    _unary("erf"),
+    _unary("erf", zero=True),
     _unary("erfc"),
-    _unary("erfinv"),
+    _unary("erfinv", zero=True),
     _unary("lgamma", "gammaln"),
     _unary("digamma"),
     _unary("i0"),
     _unary("logit", signature="input, eps=None"),
-    _unary("floor"),
-    _unary("ceil"),
-    _unary("round", round, signature="input, *, decimals=0"),
-    _unary("trunc", "fix"),
-    _unary("frac"),
-    _unary("sign"),
-    _unary("sgn"),
+    _unary("floor", zero=True),
+    _unary("ceil", zero=True),
+    _unary("round", round, signature="input, *, decimals=0", zero=True),
+    _unary("trunc", "fix", zero=True),
+    _unary("frac", zero=True),
+    _unary("sign", zero=True),
+    _unary("sgn", zero=True),
     _unary("angle"),
-    _unary("deg2rad"),
-    _unary("rad2deg"),
-    _unary("nan_to_num", signature="input, nan=0.0, posinf=None, neginf=None"),
-    _unary("clamp", "clip", signature="input, min=None, max=None"),
-    _unary("clamp_min", signature="input, min"),
-    _unary("clamp_max", signature="input, max"),
+    _unary("deg2rad", zero=True),
+    _unary("rad2deg", zero=True),
+    _unary("nan_to_num", signature="input, nan=0.0, posinf=None, neginf=None", zero=True),
+    _unary("clamp", "clip", signature="input, min=None, max=None", bounds=bounds_in("min", "max")),
+    _unary("clamp_min", signature="input, min", bounds=bounds_in("min", None)),
+    _unary("clamp_max", signature="input, max", bounds=bounds_in(None, "max")),
     _unary("fill", signature="input, value"),
-    _unary("zero"),
-    _unary("bucketize", signature="input, boundaries, *, out_int32=False, right=False"),
+    _unary("zero", zero=True),
+    OpSpec(
+        name="bucketize",
+        targets=named("bucketize"),
+        family="elementwise",
+        signature="input, boundaries, *, out_int32=False, right=False",
+        channels="first_operand",
+        elementwise=True,
+        integers=True,
+    ),
 )
 
 OPS = (*_ARITHMETIC, *_TERNARY, *_UNARY)

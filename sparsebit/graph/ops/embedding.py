@@ -20,7 +20,7 @@ OPS = (
         weight="weight",
         weight_axes=(1, 0),
         channel_axis=-1,
-        channels="produces",
+        channels="embedding",
     ),
     OpSpec(
         name="embedding_bag",
@@ -38,13 +38,13 @@ OPS = (
         weight="weight",
         weight_axes=(1, 0),
         channel_axis=-1,
-        channels="produces",
+        channels="embedding",
     ),
     OpSpec(
         name="one_hot",
         targets=named("one_hot"),
         family="embedding",
         signature="input, num_classes=-1",
-        channels="stops",
+        integers=True,
     ),
 )

@@ -19,7 +19,6 @@ def _linalg(
         signature=signature,
         aliases={"A": "input", "B": "other"},
         activations=activations,
-        channels="mixes",
     )
 
 
@@ -41,12 +40,10 @@ OPS = (
         family="linalg",
         signature="input, other, dim=-1",
         activations=("input", "other"),
-        channels="mixes",
     ),
     OpSpec(
         name="trace",
         targets=named("trace"),
         family="linalg",
-        channels="mixes",
     ),
 )

@@ -31,7 +31,7 @@ OPS = (
         bias="bias",
         weight_axes=(0, 1),
         channel_axis=-1,
-        channels="produces",
+        channels="linear",
         macs=linear_macs,
     ),
     OpSpec(
@@ -44,7 +44,6 @@ OPS = (
         bias="bias",
         weight_axes=(0, 1),
         channel_axis=-1,
-        channels="produces",
         macs=bilinear_macs,
     ),
 )

@@ -17,7 +17,6 @@ def _loss(
         family="loss",
         signature=signature,
         aliases={"log_probs": "input"},
-        channels="stops",
     )
 
 

@@ -134,7 +134,8 @@ OPS = (
         weight="other",
         weight_axes=(-1, -2),
         channel_axis=-1,
-        channels="mixes",
+        channels="matmul",
+        placed_as="linear",
         macs=matmul_macs,
     ),
     OpSpec(
@@ -147,7 +148,8 @@ OPS = (
         bias="input",
         weight_axes=(1, 0),
         channel_axis=-1,
-        channels="mixes",
+        channels="matmul",
+        placed_as="linear",
         macs=addmm_macs,
     ),
     OpSpec(
@@ -159,7 +161,8 @@ OPS = (
         weight="batch2",
         weight_axes=(2, 1),
         channel_axis=-1,
-        channels="mixes",
+        channels="matmul",
+        placed_as="linear",
         macs=addmm_macs,
     ),
     OpSpec(
@@ -168,7 +171,6 @@ OPS = (
         family="matmul",
         signature="input, mat, vec, *, beta=1, alpha=1",
         activations=("input", "mat", "vec"),
-        channels="mixes",
         macs=addmm_macs,
     ),
     OpSpec(
@@ -177,7 +179,6 @@ OPS = (
         family="matmul",
         signature="input, batch1, batch2, *, beta=1, alpha=1",
         activations=("input", "batch1", "batch2"),
-        channels="mixes",
         macs=addmm_macs,
     ),
     OpSpec(
@@ -186,7 +187,6 @@ OPS = (
         family="matmul",
         signature="input, other",
         activations=("input", "other"),
-        channels="mixes",
         macs=matmul_macs,
     ),
     OpSpec(
@@ -196,7 +196,6 @@ OPS = (
         signature="input, other, *, dim=-1",
         aliases={"y": "other"},
         activations=("input", "other"),
-        channels="mixes",
         macs=vecdot_macs,
     ),
     OpSpec(
@@ -212,7 +211,7 @@ OPS = (
         weight="other",
         weight_axes=(-1, -2),
         channel_axis=-1,
-        channels="mixes",
+        placed_as="linear",
         macs=grouped_mm_macs,
     ),
     OpSpec(
@@ -223,7 +222,7 @@ OPS = (
         orders={torch.einsum: "equation, *operands"},
         aliases={"tensors": "operands"},
         activations=("operands",),
-        channels="mixes",
+        channels="einsum",
         view=True,  # "ij->ji" is a transpose
         macs=einsum_macs,
     ),
@@ -234,7 +233,6 @@ OPS = (
         signature="input, other, dims=2",
         aliases={"a": "input", "b": "other"},
         activations=("input", "other"),
-        channels="mixes",
         macs=tensordot_macs,
     ),
     OpSpec(
@@ -249,7 +247,6 @@ OPS = (
         signature="*tensors",
         aliases={"matrices": "tensors"},
         activations=("tensors",),
-        channels="mixes",
         macs=chain_macs,
     ),
     OpSpec(
@@ -259,7 +256,6 @@ OPS = (
         signature="input, other",
         aliases={"vec2": "other"},
         activations=("input", "other"),
-        channels="mixes",
     ),
     OpSpec(
         name="kron",
@@ -267,7 +263,6 @@ OPS = (
         family="matmul",
         signature="input, other",
         activations=("input", "other"),
-        channels="mixes",
     ),
     OpSpec(
         name="cdist",
@@ -276,7 +271,6 @@ OPS = (
         signature="input, other, p=2.0, compute_mode='use_mm_for_euclid_dist_if_necessary'",
         aliases={"x1": "input", "x2": "other"},
         activations=("input", "other"),
-        channels="mixes",
         macs=cdist_macs,
     ),
 )

@@ -28,7 +28,7 @@ OPS = (
         weight="weight",
         bias="bias",
         channel_axis=1,
-        channels="keeps",
+        channels="norm_per_channel",
     ),
     OpSpec(
         name="instance_norm",
@@ -42,7 +42,7 @@ OPS = (
         weight="weight",
         bias="bias",
         channel_axis=1,
-        channels="keeps",
+        channels="norm_per_channel",
     ),
     OpSpec(
         name="layer_norm",
@@ -52,7 +52,8 @@ OPS = (
         weight="weight",
         bias="bias",
         channel_axis=-1,
-        channels="mixes",
+        channels="norm_over_channels",
+        sizes="norm",
     ),
     OpSpec(
         name="rms_norm",
@@ -61,7 +62,8 @@ OPS = (
         signature="input, normalized_shape, weight=None, eps=None",
         weight="weight",
         channel_axis=-1,
-        channels="mixes",
+        channels="norm_over_channels",
+        sizes="norm",
     ),
     OpSpec(
         name="group_norm",
@@ -72,28 +74,27 @@ OPS = (
         weight="weight",
         bias="bias",
         channel_axis=1,
-        channels="mixes",
+        channels="group_norm",
+        sizes="groups",
     ),
     OpSpec(
         name="local_response_norm",
         targets=named("local_response_norm", nn.LocalResponseNorm),
         family="norm",
         signature="input, size, alpha=1e-4, beta=0.75, k=1.0",
-        channels="mixes",
     ),
     OpSpec(
         name="normalize",
         targets=named("normalize"),
         family="norm",
         signature="input, p=2.0, dim=1, eps=1e-12",
-        channels="mixes",
+        channels="normalize",
     ),
     OpSpec(
         name="renorm",
         targets=named("renorm"),
         family="norm",
         signature="input, p, dim, maxnorm",
-        channels="mixes",
     ),
     OpSpec(
         name="weight_norm",
@@ -104,6 +105,6 @@ OPS = (
         family="norm",
         signature="input, g, dim=0",
         aliases={"v": "input", "weight_v": "input", "weight_g": "g"},
-        channels="mixes",
+        channels="weight_norm",
     ),
 )

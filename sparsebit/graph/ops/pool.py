@@ -23,8 +23,11 @@ def _pool(name: str, *targets: object, signature: str, random: bool = False) -> 
         implied={target: {"return_indices": True} for target in with_indices},
         signature=signature,
         tidy=_stride_is_kernel if "stride" in signature else None,
-        channels="keeps",
+        spatial=int(name[-2]),
+        channels="max_unpool" if "unpool" in name else "per_channel",
         moves="max_" in name,  # a maximum over a window is one of the numbers in it
+        keeps_zero="lp_" not in name,
+        homogeneous="avg_" in name,
         random=random,
     )
 

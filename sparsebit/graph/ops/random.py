@@ -15,10 +15,9 @@ def _dropout(
     return OpSpec(
         name=name,
         targets=named(name, *targets),
-        family="random",
+        family="dropout",
         signature=signature,
         aliases={"train": "training"},
-        channels="keeps",
         moves="alpha" not in name,
         elementwise=True,
         view=True,  # in eval mode the input itself is returned
@@ -26,13 +25,17 @@ def _dropout(
     )
 
 
-def _noise(name: str, *targets: object, signature: str, activations: tuple[str, ...] = ()) -> OpSpec:
+def _noise(
+    name: str, *targets: object, signature: str, activations: tuple[str, ...] = (), integers: bool = False
+) -> OpSpec:
     return OpSpec(
         name=name,
         targets=named(name, *targets),
         family="random",
         signature=signature,
         activations=activations,
+        channels="same_size" if name.endswith("_like") else "",
+        integers=integers,
         random=True,
     )
 
@@ -61,11 +64,10 @@ OPS = (
         name="drop_path",
         targets=("torchvision.ops.stochastic_depth.stochastic_depth", "timm.layers.drop.drop_path"),
         class_names=("*DropPath", "StochasticDepth"),
-        family="random",
+        family="dropout",
         signature="input, p=0.0, training=False, mode='row'",
         aliases={"drop_prob": "p"},
         attributes={"p": "drop_prob"},
-        channels="keeps",
         moves=True,
         elementwise=True,
         view=True,
@@ -80,9 +82,10 @@ OPS = (
         signature=f"low, high=None, size=None, *, {_OPTIONS}",
         tidy=_low_is_optional,
         activations=(),
+        integers=True,
         random=True,
     ),
-    _noise("randperm", signature=f"n, *, {_OPTIONS}"),
+    _noise("randperm", signature=f"n, *, {_OPTIONS}", integers=True),
     _noise("rand_like", signature=f"input, *, {_OPTIONS}"),
     _noise("randn_like", signature=f"input, *, {_OPTIONS}"),
     _noise("randint_like", signature=f"input, low, high=None, *, {_OPTIONS}"),
@@ -111,5 +114,6 @@ OPS = (
         "multinomial",
         signature="input, num_samples, replacement=False, *, generator=None",
         activations=("input",),
+        integers=True,
     ),
 )

@@ -14,14 +14,26 @@ _DIM = "input, dim=None, keepdim=False"
 _SUM = "input, dim=None, keepdim=False, *, dtype=None"
 
 
-def _reduce(name: str, *targets: object, signature: str = _DIM, **aliases: str) -> OpSpec:
+def _reduce(
+    name: str,
+    *targets: object,
+    signature: str = _DIM,
+    channels: str = "reduce",
+    keeps_zero: bool = False,
+    integers: bool = False,
+    several: bool = False,
+    **aliases: str,
+) -> OpSpec:
     return OpSpec(
         name=name,
         targets=named(name, *targets),
         family="reduce",
         signature=signature,
         aliases=aliases,
-        channels="mixes",
+        channels=channels,
+        keeps_zero=keeps_zero,
+        integers=integers,
+        several=several,
     )
 
 
@@ -32,7 +44,8 @@ def _variance(name: str) -> OpSpec:
         family="reduce",
         signature="input, dim=None, unbiased=None, keepdim=False, *, correction=None",
         tidy=_flag_is_not_a_dimension,
-        channels="mixes",
+        channels="statistic",
+        several=name.endswith("_mean"),
     )
 
 
@@ -42,7 +55,7 @@ def _flag_is_not_a_dimension(arguments: dict[str, object]) -> None:
         arguments["unbiased"], arguments["dim"] = arguments["dim"], None
 
 
-def _between(name: str, *targets: object, signature: str) -> OpSpec:
+def _between(name: str, *targets: object, signature: str, channels: str = "") -> OpSpec:
     first, second = signature.split(", ")[:2]
     return OpSpec(
         name=name,
@@ -50,7 +63,7 @@ def _between(name: str, *targets: object, signature: str) -> OpSpec:
         family="reduce",
         signature=signature,
         activations=(first, second),
-        channels="mixes",
+        channels=channels,
     )
 
 
@@ -74,67 +87,89 @@ def _extremum(name: str, pairwise: str) -> OpSpec:
             f"aten::{name}.other": choose,
         },
         signature=_DIM,
-        channels="mixes",
+        channels="reduce",
     )
 
 
 OPS = (
-    _reduce("sum", signature=_SUM),
-    _reduce("mean", signature=_SUM),
+    _reduce("sum", signature=_SUM, channels="sum", keeps_zero=True),
+    _reduce("mean", signature=_SUM, channels="mean", keeps_zero=True),
     _reduce("prod", signature=_SUM),
-    _reduce("nansum", signature=_SUM),
+    _reduce("nansum", signature=_SUM, channels="sum", keeps_zero=True),
     _reduce("nanmean", signature=_SUM),
     _extremum("max", "maximum"),
     _extremum("min", "minimum"),
     _reduce("amax"),
     _reduce("amin"),
-    _reduce("aminmax", signature="input, *, dim=None, keepdim=False"),
-    _reduce("argmax"),
-    _reduce("argmin"),
-    _reduce("any"),
-    _reduce("all"),
+    _reduce("aminmax", signature="input, *, dim=None, keepdim=False", several=True),
+    _reduce("argmax", integers=True),
+    _reduce("argmin", integers=True),
+    _reduce("any", integers=True),
+    _reduce("all", integers=True),
     _variance("std"),
     _variance("var"),
     _variance("std_mean"),
     _variance("var_mean"),
     _reduce("median"),
     _reduce("nanmedian"),
-    _reduce("mode", signature="input, dim=-1, keepdim=False"),
-    _reduce("kthvalue", signature="input, k, dim=-1, keepdim=False"),
+    _reduce("mode", signature="input, dim=-1, keepdim=False", several=True),
+    _reduce("kthvalue", signature="input, k, dim=-1, keepdim=False", several=True),
     _reduce("quantile", signature="input, q, dim=None, keepdim=False, *, interpolation='linear'"),
     _reduce("logsumexp", "aten::special_logsumexp", signature="input, dim, keepdim=False"),
-    _reduce("count_nonzero", signature="input, dim=None"),
+    _reduce("count_nonzero", signature="input, dim=None", channels="sum", keeps_zero=True, integers=True),
     _reduce(
         "norm",
         *(torch.linalg.norm, torch.linalg.vector_norm, "aten::linalg_norm", "aten::linalg_vector_norm"),
+        channels="sum",
+        keeps_zero=True,
         signature="input, p=2, dim=None, keepdim=False, dtype=None",
         ord="p",
         A="input",
     ),
-    _reduce("cumsum", signature="input, dim, *, dtype=None"),
-    _reduce("cumprod", signature="input, dim, *, dtype=None"),
-    _reduce("cummax", signature="input, dim"),
-    _reduce("cummin", signature="input, dim"),
-    _reduce("logcumsumexp", signature="input, dim"),
-    _reduce("diff", signature="input, n=1, dim=-1, prepend=None, append=None"),
-    _reduce("sort", signature="input, dim=-1, descending=False, stable=False"),
-    _reduce("argsort", signature="input, dim=-1, descending=False, stable=False"),
-    _reduce("topk", signature="input, k, dim=-1, largest=True, sorted=True"),
+    _reduce("cumsum", signature="input, dim, *, dtype=None", channels="along_dim", keeps_zero=True),
+    _reduce("cumprod", signature="input, dim, *, dtype=None", channels="along_dim"),
+    _reduce("cummax", signature="input, dim", channels="along_dim", several=True),
+    _reduce("cummin", signature="input, dim", channels="along_dim", several=True),
+    _reduce("logcumsumexp", signature="input, dim", channels="along_dim"),
+    _reduce("diff", signature="input, n=1, dim=-1, prepend=None, append=None", channels="along_dim"),
+    _reduce(
+        "sort", signature="input, dim=-1, descending=False, stable=False", channels="along_dim", several=True
+    ),
+    _reduce(
+        "argsort",
+        signature="input, dim=-1, descending=False, stable=False",
+        channels="along_dim",
+        integers=True,
+    ),
+    _reduce(
+        "topk", signature="input, k, dim=-1, largest=True, sorted=True", channels="along_dim", several=True
+    ),
     _reduce(
         *("unique", "aten::_unique2", "aten::unique_dim", "aten::_unique"),
+        channels="",
         signature="input, sorted=True, return_inverse=False, return_counts=False, dim=None",
     ),
-    _reduce("unique_consecutive", signature="input, return_inverse=False, return_counts=False, dim=None"),
-    _reduce("bincount", signature="input, weights=None, minlength=0"),
-    _reduce("histc", signature="input, bins=100, min=0, max=0"),
+    _reduce(
+        "unique_consecutive",
+        signature="input, return_inverse=False, return_counts=False, dim=None",
+        channels="",
+    ),
+    _reduce("bincount", signature="input, weights=None, minlength=0", channels="", integers=True),
+    _reduce("histc", signature="input, bins=100, min=0, max=0", channels=""),
     OpSpec(
         name="searchsorted",
         targets=named("searchsorted"),
         family="reduce",
         signature="sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None",
         activations=("sorted_sequence", "input"),
+        integers=True,
     ),
     _between("dist", signature="input, other, p=2"),
-    _between("cosine_similarity", nn.CosineSimilarity, signature="x1, x2, dim=1, eps=1e-8"),
+    _between(
+        "cosine_similarity",
+        nn.CosineSimilarity,
+        signature="x1, x2, dim=1, eps=1e-8",
+        channels="cosine_similarity",
+    ),
     _between("pairwise_distance", nn.PairwiseDistance, signature="x1, x2, p=2.0, eps=1e-6, keepdim=False"),
 )

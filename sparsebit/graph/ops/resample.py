@@ -40,8 +40,10 @@ OPS = (
             "aten::_upsample_bicubic2d_aa": {"mode": "bicubic", "antialias": True},
             torch.nn.functional.upsample_bilinear: {"mode": "bilinear", "align_corners": True},
         },
-        channels="keeps",
+        channels="per_channel",
         moves=lambda call: str(call.arguments.get("mode", "nearest")).startswith("nearest"),
+        keeps_zero=True,
+        homogeneous=True,
     ),
     OpSpec(
         name="grid_sample",
@@ -50,7 +52,7 @@ OPS = (
         signature="input, grid, mode='bilinear', padding_mode='zeros', align_corners=None",
         aliases={"interpolation_mode": "mode"},
         activations=("input", "grid"),
-        channels="keeps",
+        channels="grid_sample",
     ),
     OpSpec(
         name="affine_grid",
@@ -58,6 +60,5 @@ OPS = (
         family="resample",
         signature="input, size, align_corners=None",
         aliases={"theta": "input"},
-        channels="stops",
     ),
 )

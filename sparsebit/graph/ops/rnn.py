@@ -57,7 +57,8 @@ def _layer(name: str, module: type[nn.Module], *functions: str) -> OpSpec:
         attributes={"has_biases": "bias", "params": "all_weights"},
         activations=("input", "hx"),
         channel_axis=-1,
-        channels="produces",
+        channels="recurrent",
+        several=True,
         random=True,
         macs=recurrent_macs,
     )
@@ -79,7 +80,7 @@ def _cell(name: str, module: type[nn.Module], *functions: str) -> OpSpec:
         weight="weight_ih",
         bias="bias_ih",
         channel_axis=-1,
-        channels="produces",
+        channels="cell",
         macs=cell_macs,
     )
 
@@ -96,7 +97,7 @@ OPS = (
         targets=(rnn.pack_padded_sequence, *_PACK, "aten::_pack_padded_sequence"),
         family="rnn",
         signature="input, lengths, batch_first=False, enforce_sorted=True",
-        channels="moves",
+        channels="repack",
     ),
     OpSpec(
         name="pack_sequence",
@@ -105,7 +106,6 @@ OPS = (
         signature="tensors, enforce_sorted=True",
         aliases={"sequences": "tensors"},
         activations=("tensors",),
-        channels="moves",
     ),
     OpSpec(
         name="pad_packed_sequence",
@@ -114,7 +114,7 @@ OPS = (
         signature="input, batch_first=False, padding_value=0.0, total_length=None",
         orders=dict.fromkeys(_UNPACK, "input, batch_sizes, batch_first, padding_value, total_length=-1"),
         aliases={"sequence": "input", "data": "input"},
-        channels="moves",
+        channels="repack",
     ),
     OpSpec(
         name="pad_sequence",
@@ -123,7 +123,6 @@ OPS = (
         signature="tensors, batch_first=False, padding_value=0.0, padding_side='right'",
         aliases={"sequences": "tensors"},
         activations=("tensors",),
-        channels="moves",
     ),
     OpSpec(
         name="packed_sequence",
@@ -131,7 +130,7 @@ OPS = (
         family="rnn",
         signature="input, batch_sizes=None, sorted_indices=None, unsorted_indices=None",
         aliases={"data": "input"},
-        channels="moves",
+        channels="packed_sequence",
         view=True,
     ),
 )

@@ -11,18 +11,18 @@ _ONE = "input, n=None, dim=-1, norm=None"
 _MANY = "input, s=None, dim=None, norm=None"
 
 
-def _fft(name: str, signature: str) -> OpSpec:
+def _fft(name: str, signature: str, channels: str = "") -> OpSpec:
     return OpSpec(
         name=name,
         targets=(*present(torch.fft, name), *present(torch, f"fft_{name}"), f"aten::fft_{name}"),
         family="signal",
         signature=signature,
-        channels="mixes",
+        channels=channels,
     )
 
 
 OPS = (
-    *(_fft(name, _ONE) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")),
+    *(_fft(name, _ONE, "along_dim") for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")),
     *(_fft(name, "input, s=None, dim=(-2, -1), norm=None") for name in ("fft2", "ifft2", "rfft2", "irfft2")),
     *(_fft(name, _MANY) for name in ("fftn", "ifftn", "rfftn", "irfftn")),
     *(
@@ -31,7 +31,6 @@ OPS = (
             targets=(getattr(torch.fft, name), f"aten::fft_{name}"),
             family="signal",
             signature="input, dim=None",
-            channels="moves",
         )
         for name in ("fftshift", "ifftshift")
     ),
@@ -51,7 +50,6 @@ OPS = (
         family="signal",
         signature="input, n_fft, hop_length=None, win_length=None, window=None, center=True,"
         " pad_mode='reflect', normalized=False, onesided=None, return_complex=None",
-        channels="mixes",
     ),
     OpSpec(
         name="istft",
@@ -59,6 +57,5 @@ OPS = (
         family="signal",
         signature="input, n_fft, hop_length=None, win_length=None, window=None, center=True,"
         " normalized=False, onesided=None, length=None, return_complex=False",
-        channels="mixes",
     ),
 )

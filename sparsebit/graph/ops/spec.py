@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,10 @@ from torch.fx import GraphModule, Node
 from sparsebit.errors import GraphError, RegistryError
 from sparsebit.graph.value import tensors_in
 
-ChannelFlow = Literal["produces", "keeps", "joins", "moves", "mixes", "stops"]
 Answer = bool | Callable[["OpCall"], bool]
+KeepsZero = bool | Callable[["OpCall", Sequence[bool]], bool]
+Bounds = Callable[["OpCall"], tuple[float, float] | None]
+Masks = Literal["", "chosen", "added"]
 
 
 class Signature(NamedTuple):
@@ -75,16 +78,27 @@ class OpSpec:
         weight_axes: (output, input) channel axes of the weight.
         channel_axis: axis of the result that ``weight_axes[0]`` becomes, or that 1-d weights run along.
 
+        placed_as: the operator whose rules of a target it follows ("linear" for a product with a parameter). Where the
+            weight may also be an activation, only where it is a parameter.
+        with_weight: runs the module form with another weight: ``with_weight(module, weight, *inputs)``. The functional
+            form needs none, because the weight is an argument.
+        spatial: how many dims its windows slide along.
+
     Behaviour:
-        channels: how channels flow.
-            "produces": the result's channels are new, made by the weight.
-            "keeps": channel i of the result comes from channel i of the one input (axis 1), and nothing else.
-            "joins": element-wise over several inputs, so their channels belong together.
-            "moves": every element of the result is a copy of an input element (or a fill): run it on labels.
-            "mixes": a channel of the result may depend on every input channel, through no weight of its own.
-            "stops": the result does not carry the input's channels.
+        channels: the rule by which pruning follows channels through it, a name in ``sparse.channels.rules.RULES``.
+            Empty: the rule of element-wise operators if it is one, else channels that reach it are never pruned.
         moves: every number of the result is a number of the first activation, or zero. So the operator runs on any
             grid. A function of the call where that depends on the arguments (padding with zero moves).
+        keeps_zero: the result is zero where its tensor operands are. A function of the call and of which operands are
+            zero where that depends on them. What moves numbers keeps zero.
+        homogeneous: f(s * x) = s * f(x) for every s > 0. What moves numbers is.
+        bounds: the lowest and highest value of an operator that clips its input to them and does nothing else.
+        sizes: which of its arguments hold sizes that change when channels are removed, a way to rewrite them in
+            ``sparse.shrink``: "shape", "split", "slice", "getitem", "pad", "squeeze", "attention", "norm", "groups".
+        integers: the result holds integers or truth values, whatever comes in.
+        several: the result is several tensors.
+        masks: it can push chosen numbers out of the way, as attention does before a softmax: "chosen" always,
+            "added" where one operand is a mask.
         elementwise: an element of the result depends only on the same element of each (broadcast) input.
         view: the result may share memory with an input (in the out-of-place form).
         random: it may draw random numbers.
@@ -109,8 +123,18 @@ class OpSpec:
     bias: str | None = None
     weight_axes: tuple[int, int] | None = None
     channel_axis: int | None = None
-    channels: ChannelFlow = "stops"
+    placed_as: str = ""
+    with_weight: Callable[..., Tensor] | None = None
+    spatial: int = 0
+    channels: str = ""
     moves: Answer = False
+    keeps_zero: KeepsZero = False
+    homogeneous: Answer = False
+    bounds: Bounds | None = None
+    sizes: str = ""
+    integers: bool = False
+    several: bool = False
+    masks: Masks = ""
     elementwise: bool = False
     view: bool = False
     random: bool = False
@@ -127,21 +151,9 @@ class OpSpec:
                 expected=f"one of {', '.join(self.parameters)}",
                 hint="name it in signature=..., or drop it from activations, weight and bias",
             )
-        if self.channels not in get_args(ChannelFlow):
-            raise RegistryError(
-                f"channels={self.channels!r} is not a channel flow",
-                where=where,
-                expected=", ".join(get_args(ChannelFlow)),
-            )
         if self.weight_axes is not None and self.weight is None:
             raise RegistryError(
                 "weight_axes without a weight", where=where, hint="say which argument is the weight"
-            )
-        if self.elementwise and self.channels not in ("keeps", "joins"):
-            raise RegistryError(
-                f"an element-wise operator cannot have channels={self.channels!r}",
-                where=where,
-                expected="keeps (one activation) or joins (several)",
             )
 
     @property
@@ -190,6 +202,14 @@ class OpCall:
         return self._tensor_name(self.spec.bias)
 
     @property
+    def placed_as(self) -> str:
+        """The operator whose rules of a target this call follows."""
+        spec = self.spec
+        if not spec.placed_as or (spec.weight in spec.activations and self.weight_name is None):
+            return spec.name
+        return spec.placed_as
+
+    @property
     def inplace(self) -> bool:
         """Whether the call writes into its first argument."""
         if self.arguments.get("inplace") is True:
@@ -209,8 +229,29 @@ class OpCall:
     @property
     def moves(self) -> bool:
         """Whether this call only hands on numbers of its first activation, and perhaps zeros."""
-        answer = self.spec.moves
-        return answer(self) if callable(answer) else answer
+        return self._answer(self.spec.moves)
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether scaling its input by a positive number scales its result by the same."""
+        return self.moves or self._answer(self.spec.homogeneous)
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The ends to which it clips its input, if that is all it does and they are numbers."""
+        return self.spec.bounds(self) if self.spec.bounds is not None else None
+
+    def keeps_zero(self, zeros: Sequence[bool]) -> bool:
+        """Whether the result is zero where some of its tensor operands are: one flag for each of them."""
+        if self.bounds is not None:
+            low, high = self.bounds
+            return zeros[0] and low <= 0 <= high
+        if callable(self.spec.keeps_zero):
+            return self.spec.keeps_zero(self, zeros)
+        return (self.moves or self.spec.keeps_zero) and all(zeros[:1])
+
+    def _answer(self, fact: Answer) -> bool:
+        return fact(self) if callable(fact) else fact
 
     @property
     def macs(self) -> int:
@@ -257,6 +298,19 @@ _INPLACE_OPERATORS = frozenset(
     {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "setitem"}
     | {"iand", "ior", "ixor", "ilshift", "irshift", "iconcat"}
 )
+
+
+def bounds_in(low: str | None, high: str | None) -> Bounds:
+    """The bounds that stand in two arguments, if they are numbers; an absent end is infinite."""
+
+    def read(call: OpCall) -> tuple[float, float] | None:
+        ends = [call.arguments.get(name) if name else None for name in (low, high)]
+        if not all(end is None or isinstance(end, (int, float)) for end in ends):
+            return None
+        first, last = ends
+        return -math.inf if first is None else float(first), math.inf if last is None else float(last)  # type: ignore[arg-type]
+
+    return read
 
 
 def place(node: Node) -> str:

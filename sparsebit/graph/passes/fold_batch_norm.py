@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.graph.match import Match, NodeIndex, Op, Pattern, Refusal, scan
-from sparsebit.graph.ops import OpCall, bind
+from sparsebit.graph.ops import OPS, OpCall, bind
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes.channel_affine import Affine, scale_inputs, scale_outputs
 from sparsebit.graph.passes.edit import (
@@ -20,11 +20,11 @@ from sparsebit.graph.passes.edit import (
     set_tensor,
 )
 from sparsebit.graph.passes.why_not_fold import (
-    LAYERS,
-    TRANSPOSED,
     Uses,
     affine_of,
     groups_of,
+    is_foldable,
+    is_transposed,
     tensor_of,
     why_not_fold,
     why_not_pair,
@@ -67,6 +67,10 @@ def refusals(gm: GraphModule) -> list[Refusal]:
     return after + [refusal for refusal in before if not gone & {refusal.node, *refusal.node.all_input_nodes}]
 
 
+def _layers() -> tuple[str, ...]:
+    return tuple(name for name, spec in OPS.items() if is_foldable(spec))
+
+
 def _pattern(uses: Uses, keep: Collection[str] = (), *, after: bool) -> Pattern:
     def check(gm: GraphModule, match: Match) -> str | None:
         if match["bn"].name in keep:
@@ -75,9 +79,9 @@ def _pattern(uses: Uses, keep: Collection[str] = (), *, after: bool) -> Pattern:
         return why_not_pair(uses, *pair)
 
     if after:
-        ops = [Op("layer", LAYERS, shared=True), Op("bn", "batch_norm", inputs=("layer",))]
+        ops = [Op("layer", _layers(), shared=True), Op("bn", "batch_norm", inputs=("layer",))]
     else:
-        ops = [Op("bn", "batch_norm", shared=True), Op("layer", LAYERS, inputs=("bn", ...))]
+        ops = [Op("bn", "batch_norm", shared=True), Op("layer", _layers(), inputs=("bn", ...))]
     return Pattern("fold_batch_norm", ops=ops, check=check)
 
 
@@ -105,7 +109,7 @@ def _refit(layer: OpCall, norm: Affine, rule: Callable[..., tuple[Tensor, Tensor
     gm, node, weight_name = layer.owner, layer.node, layer.weight_name
     assert weight_name is not None
     old_weight, old_bias = fetch_tensor(gm, weight_name), tensor_of(layer, "bias")
-    transposed = layer.spec.name in TRANSPOSED
+    transposed = is_transposed(layer.spec)
     weight, bias = rule(old_weight, old_bias, norm, groups=groups_of(layer), transposed=transposed)
     like = old_weight if old_bias is None else old_bias
     weight, bias = weight.to(old_weight.dtype), None if bias is None else bias.to(like.dtype)

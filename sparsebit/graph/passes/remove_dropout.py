@@ -6,10 +6,8 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.graph.effects import read_flag
 from sparsebit.graph.match import Refusal
-from sparsebit.graph.ops import bind, op_name
+from sparsebit.graph.ops import bind, find_op
 from sparsebit.graph.passes.edit import replace_node
-
-DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "drop_path")
 
 
 def remove_dropout(gm: GraphModule) -> int:
@@ -25,7 +23,7 @@ def remove_dropout(gm: GraphModule) -> int:
     """
     changes = 0
     for node in list(gm.graph.nodes):
-        if op_name(gm, node) in DROPOUTS and why_not_remove(gm, node) is None:
+        if _is_dropout(gm, node) and why_not_remove(gm, node) is None:
             replace_node(node, _dropped(gm, node))
             changes += 1
     if changes:
@@ -36,7 +34,7 @@ def remove_dropout(gm: GraphModule) -> int:
 def why_not_remove(gm: GraphModule, node: Node) -> str | None:
     """The reason a dropout must stay, or None."""
     call = bind(gm, node)
-    if call is None or call.spec.name not in DROPOUTS:
+    if call is None or not _is_dropout(gm, node):
         return f"{node.name} is not a dropout"
     if len(call.activations) != 1:
         return f"{node.name} does not read one tensor of the graph"
@@ -59,8 +57,13 @@ def why_not_remove(gm: GraphModule, node: Node) -> str | None:
 
 def refusals(gm: GraphModule) -> list[Refusal]:
     """Every dropout that has to stay, with the reason."""
-    reasons = [(n, why_not_remove(gm, n)) for n in gm.graph.nodes if op_name(gm, n) in DROPOUTS]
+    reasons = [(n, why_not_remove(gm, n)) for n in gm.graph.nodes if _is_dropout(gm, n)]
     return [Refusal("remove_dropout", node, reason) for node, reason in reasons if reason is not None]
+
+
+def _is_dropout(gm: GraphModule, node: Node) -> bool:
+    spec = find_op(gm, node)
+    return spec is not None and spec.family == "dropout"
 
 
 def _dropped(gm: GraphModule, node: Node) -> Node:

@@ -10,21 +10,27 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from sparsebit.graph.effects import read_flag
-from sparsebit.graph.ops import OpCall, bind, op_name
+from sparsebit.graph.ops import OpCall, OpSpec, bind, find_op, op_name
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes.channel_affine import Affine, affine_of_statistics
 from sparsebit.graph.value import TensorInfo
 
-CONVS = ("conv1d", "conv2d", "conv3d")
-TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-LAYERS = (*CONVS, *TRANSPOSED, "linear")
-_SWITCHES = ("enter_autocast", "exit_autocast", "set_grad_enabled")
 _STATISTICS = ("running_mean", "running_var", "weight", "bias")
 
 
 def why_not_fold(gm: GraphModule, first: Node, second: Node) -> str | None:
     """The reason a layer and a batch norm, in either order, must stay apart, or None."""
     return why_not_pair(Uses(gm), first, second)
+
+
+def is_foldable(spec: OpSpec) -> bool:
+    """Whether an operator is a layer that a batch norm can be folded into: a convolution or a linear layer."""
+    return spec.channels in ("convolution", "linear")
+
+
+def is_transposed(spec: OpSpec) -> bool:
+    """Whether a convolution's weight has its output channels second."""
+    return spec.weight_axes == (1, 0)
 
 
 def affine_of(norm: OpCall) -> Affine:
@@ -62,7 +68,11 @@ class Uses:
         self._switches: list[tuple[int, Node]] = []
         for position, node in enumerate(gm.graph.nodes):
             self.position[node] = position
-            if node.op == "call_function" and op_name(gm, node) in _SWITCHES:
+            if (
+                node.op == "call_function"
+                and (spec := find_op(gm, node)) is not None
+                and spec.family == "mode"
+            ):
                 self._switches.append((position, node))
             if node.op == "call_module":
                 self.calls.setdefault(id(gm.get_submodule(str(node.target))), []).append(node)
@@ -92,7 +102,7 @@ def why_not_pair(uses: Uses, first: Node, second: Node) -> str | None:
     after = op_name(gm, second) == "batch_norm"
     layer_node, norm_node = (first, second) if after else (second, first)
     layer, norm = bind(gm, layer_node), bind(gm, norm_node)
-    if layer is None or layer.spec.name not in LAYERS or norm is None or norm.spec.name != "batch_norm":
+    if layer is None or not is_foldable(layer.spec) or norm is None or norm.spec.name != "batch_norm":
         return f"{first.name} and {second.name} are not a layer and a batch norm"
     if first not in (norm if after else layer).activations[:1]:
         return f"{second.name} does not read {first.name}"
@@ -202,7 +212,7 @@ def _why_axes_differ(layer: OpCall, norm: OpCall, after: bool) -> str | None:
             return f"the rank of {between.name} is unknown, and only rank 2 is exact; annotate the graph"
         if len(shape) != 2:
             return f"{layer.node.name} works on the last axis of {len(shape)}, {norm.node.name} on axis 1"
-    elif shape is not None and len(shape) != int(layer.spec.name[-2]) + 2:
+    elif shape is not None and len(shape) != layer.spec.spatial + 2:
         return f"{between.name} has no batch axis, so axis 1 is not its channels"
     return None
 
@@ -211,7 +221,7 @@ def _why_border_differs(layer: OpCall, norm: OpCall) -> str | None:
     """Why a shift before a layer is not one constant after it."""
     if layer.spec.name == "linear" or not affine_of(norm).shift.any():
         return None
-    if layer.spec.name in TRANSPOSED:
+    if is_transposed(layer.spec):
         return (
             f"{layer.node.name} adds up more of what {norm.node.name} shifts in some positions than in others"
         )
@@ -240,7 +250,7 @@ def _channels(layer: OpCall) -> tuple[int, int]:
     """(output, input) channels of a layer."""
     assert layer.weight_name is not None
     weight, groups = fetch_tensor(layer.owner, layer.weight_name), groups_of(layer)
-    if layer.spec.name in TRANSPOSED:
+    if is_transposed(layer.spec):
         return weight.shape[1] * groups, weight.shape[0]
     return weight.shape[0], weight.shape[1] * groups
 

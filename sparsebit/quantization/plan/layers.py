@@ -14,16 +14,6 @@ from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.value import TensorInfo
 from sparsebit.targets import Target
 
-# Their second operand, where it is a parameter, makes them a linear layer.
-_PRODUCTS = frozenset({"matmul", "addmm", "baddbmm", "grouped_mm"})
-# Whatever they are given; asked only where no run has told.
-_GIVE_INTEGERS = frozenset(
-    {
-        *("argmax", "argmin", "argsort", "bincount", "bucketize", "count_nonzero", "nonzero", "one_hot"),
-        *("all", "any", "searchsorted", "randint", "randint_like", "randperm", "multinomial"),
-    }
-)
-
 
 class Layers:
     """Answers about the nodes of one graph, each worked out once."""
@@ -59,9 +49,9 @@ class Layers:
                 if call.spec.family != "matmul" or len(sources) == 1:  # einsum also permutes
                     masks.add(node)
             elif (
-                call.spec.name in ("masked_fill", "where")
+                call.spec.masks == "chosen"
                 or ((call.spec.elementwise or self.moves(node)) and not masked.isdisjoint(call.activations))
-                or (call.spec.name in ("add", "sub") and not masks.isdisjoint(call.activations))
+                or (call.spec.masks == "added" and not masks.isdisjoint(call.activations))
             ):
                 masked.add(node)
         return masked
@@ -70,11 +60,9 @@ class Layers:
         return isinstance(fetch_tensor(self.gm, str(node.target)), nn.Parameter)
 
     def op(self, node: Node) -> str | None:
-        """Canonical operator of a node; a product with a parameter counts as linear."""
+        """The operator whose rules a node follows: its canonical one; a product with a parameter counts as linear."""
         call = self.calls.get(node)
-        if call is None:
-            return None
-        return "linear" if call.spec.name in _PRODUCTS and self.is_weighted(call) else call.spec.name
+        return call.placed_as if call is not None else None
 
     @staticmethod
     def is_weighted(call: OpCall) -> bool:
@@ -110,7 +98,7 @@ class Layers:
         call = self.calls.get(node)
         if call is None:
             return True
-        if call.spec.family in ("size", "compare", "create") or call.spec.name in _GIVE_INTEGERS:
+        if call.spec.family in ("size", "compare", "create") or call.spec.integers:
             return False
         if call.spec.family == "cast":
             kinds = [value for value in call.arguments.values() if isinstance(value, torch.dtype)]
@@ -138,7 +126,8 @@ class Layers:
     def _is_tensor(self, node: Node) -> bool:
         value = node.meta.get("value")
         if value is None and "value" not in node.meta:
-            return self.op(node) not in ("split", "chunk", "unbind", "lstm", "gru", "rnn", "topk", "sort")
+            call = self.calls.get(node)
+            return call is None or not call.spec.several
         return isinstance(value, TensorInfo)
 
     def origin(self, node: Node) -> Node:

@@ -100,7 +100,7 @@ class Wishes:
             self.config.SCHEDULE.DISABLE_UNNECESSARY_QUANT or self._will_fold(self.head[node], node)
         ):
             self.why_not[node] = f"it is computed inside {self.head[node].name}"
-        elif op in ("softmax", "log_softmax") and any(source in layers.masked for source in inputs):
+        elif call.spec.channels == "softmax" and any(source in layers.masked for source in inputs):
             self.why_not[node] = (
                 "its input is masked: numbers near minus infinity would take up the whole grid"
             )

@@ -14,9 +14,6 @@ from sparsebit.sparse.channels.labels import Labels
 from sparsebit.sparse.channels.match import match, operand
 from sparsebit.sparse.channels.rules import RULES, Rule, Stop
 from sparsebit.sparse.channels.rules.base import why
-from sparsebit.sparse.channels.rules.elementwise import join_elements
-from sparsebit.sparse.channels.rules.move import RUNS, move
-from sparsebit.sparse.channels.rules.pool import keep_channels
 from sparsebit.sparse.channels.trace import Trace, blank
 
 
@@ -62,14 +59,14 @@ def _visit(trace: Trace, node: Node) -> object:
 
 
 def _rule_for(call: OpCall) -> Rule | None:
-    spec = call.spec
-    if spec.name in RULES:
-        return RULES[spec.name]
-    if spec.elementwise or spec.channels == "joins":
-        return join_elements
-    if spec.name in RUNS:
-        return move
-    return keep_channels if spec.channels == "keeps" else None
+    name = call.spec.channels or ("elementwise" if call.spec.elementwise else "")
+    if name and name not in RULES:
+        raise GraphError(
+            f"there is no channel rule {name!r}",
+            where=f"operator {call.spec.name!r}",
+            expected=f"one of {', '.join(sorted(RULES))}",
+        )
+    return RULES[name] if name else None
 
 
 def _give_up(trace: Trace, node: Node, reason: str) -> object:

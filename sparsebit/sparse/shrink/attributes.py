@@ -69,7 +69,7 @@ def _conv(
 ) -> dict[str, Any]:
     from sparsebit.sparse.shrink.constants import count_groups
 
-    channel = len(_result(call, trace).shape) - 1 - int(call.spec.name[-2])
+    channel = len(_result(call, trace).shape) - 1 - call.spec.spatial
     return {
         "in_channels": alive.shape(trace.labels_of(call.arguments["input"]))[channel],
         "out_channels": alive.shape(_result(call, trace))[channel],

@@ -169,13 +169,12 @@ class Finder:
 
     def _constants(self, node: Node, call: OpCall) -> bool:
         """Recompute the sizes among a node's arguments; False if it has none."""
-        name = call.spec.name
         if node.name in self.trace.averages:
             layer = self.trace.averages[node.name]
             flags = self.alive.of(layer.labels)
             if flags is not None:
                 self.edits.append(Edit(node.name, ("scale",), 1.0, float(flags.double().mean())))
-        handler = getattr(self, f"_do_{_KINDS.get(name, '')}", None)
+        handler = getattr(self, f"_do_{call.spec.sizes}", None) if call.spec.sizes else None
         if handler is None:
             return False
         handler(node, call)
@@ -197,7 +196,7 @@ class Finder:
 
     def _do_shape(self, node: Node, call: OpCall) -> None:
         """reshape, view, expand, unflatten and constant fills: the shape that is left."""
-        name = {"reshape": "shape", "unflatten": "sizes"}.get(call.spec.name, "size")
+        name = next(name for name in ("shape", "sizes", "size") if name in call.spec.parameters)
         given = call.arguments.get(name)
         shape = self.alive.shape(self.trace.labels_of(node))
         path = self._path(call, name)
@@ -211,7 +210,7 @@ class Finder:
             elif isinstance(given, int) and given != -1 and (given,) != shape:
                 self._set(node, path, given, shape[0])
             return
-        if call.spec.name == "unflatten":
+        if name == "sizes":  # of one dim only
             source = self._input(call)
             at = int(call.arguments["dim"]) % len(source.shape)  # type: ignore[call-overload]
             shape = shape[at : at + len(given)]
@@ -230,7 +229,7 @@ class Finder:
         parts = list(labels_in(self.trace.values[node.name]))
         sizes = [self.alive.shape(part)[at] for part in parts]
         total = sum(sizes)
-        if call.spec.name == "split":
+        if "split_size" in call.arguments:
             path = self._path(call, "split_size")
             if isinstance(given, (tuple, list)):
                 for position, (old, new) in enumerate(zip(given, sizes, strict=True)):
@@ -257,11 +256,11 @@ class Finder:
         flags = self._along(source, at, *(call.arguments.get(name) for name in names))
         if flags is None:
             return
-        if call.spec.name == "select":
+        if "index" in call.arguments:
             old = call.arguments["index"]
             position = self._old(old) % len(flags)
             self._set(node, self._path(call, "index"), old, int(flags[:position].sum()))
-        elif call.spec.name == "narrow":
+        elif "length" in call.arguments:
             start, length = call.arguments["start"], call.arguments["length"]
             first = self._old(start) % len(flags)
             left = int(flags[first : first + self._old(length)].sum())
@@ -348,32 +347,18 @@ class Finder:
             self._set(node, (*path, position) if isinstance(given, (tuple, list)) else path, old, new)
 
     def _do_groups(self, node: Node, call: OpCall) -> None:
-        attribute = "num_groups" if call.spec.name == "group_norm" else "groups"
+        attribute = "num_groups" if "num_groups" in call.arguments else "groups"
         wanted = count_groups(call, self.trace, self.alive)
         self._set(node, self._path(call, attribute), call.arguments[attribute], wanted)
 
 
 def count_groups(call: OpCall, trace: Trace, alive: Alive) -> int:
     """How many groups of a grouped convolution or norm are left."""
-    groups = number(call.arguments["num_groups" if call.spec.name == "group_norm" else "groups"])
+    groups = number(call.arguments["num_groups" if "num_groups" in call.arguments else "groups"])
     assert isinstance(groups, int)
     value = trace.labels_of(call.arguments["input"])
-    channel = 1 if call.spec.name == "group_norm" else len(value.shape) - 1 - int(call.spec.name[-2])
+    channel = len(value.shape) - 1 - call.spec.spatial if call.spec.spatial else 1
     flags = alive.along(value, channel)
     if flags is None or groups == 1:
         return groups
     return int(flags.reshape(groups, -1).any(1).sum())
-
-
-_KINDS = (
-    dict.fromkeys(
-        ("reshape", "expand", "unflatten", "zeros", "ones", "full", "new_zeros", "new_ones", "new_full"),
-        "shape",
-    )
-    | dict.fromkeys(("split", "chunk", "tensor_split"), "split")
-    | dict.fromkeys(("narrow", "slice", "select"), "slice")
-    | {"getitem": "getitem", "pad": "pad", "squeeze": "squeeze", "scaled_dot_product_attention": "attention"}
-    | dict.fromkeys(("layer_norm", "rms_norm"), "norm")
-    | dict.fromkeys(("conv1d", "conv2d", "conv3d", "group_norm"), "groups")
-    | dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), "groups")
-)

@@ -157,7 +157,7 @@ def test_what_calls_nothing_has_no_operator() -> None:
 def test_registering_like_a_known_operator(registered: list[str]) -> None:
     spec = register_op(name="swish", targets=(swish,), like="silu", signature="input, beta=1.0")
     registered.append("swish")
-    assert spec.elementwise and spec.channels == "keeps" and spec.family == "custom"
+    assert spec.elementwise and spec.family == "custom"
     call = one_node(sample(swish, real(2, 4), beta=2.0)).call
     assert call.spec is spec is OPS["swish"]
     assert call.arguments["beta"] == 2.0 and len(call.activations) == 1
@@ -170,7 +170,6 @@ def test_registering_a_module_with_a_weight(registered: list[str]) -> None:
             targets=(Scale,),
             signature="input, weight",
             weight="weight",
-            channels="keeps",
             elementwise=True,
         )
     )

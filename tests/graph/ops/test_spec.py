@@ -29,9 +29,7 @@ def test_signatures_read_like_a_def() -> None:
     [
         ({"weight": "kernel"}, "kernel: not an argument"),
         ({"activations": ("left", "right")}, "left, right: not an argument"),
-        ({"channels": "flows"}, "channels='flows' is not a channel flow"),
         ({"weight_axes": (0, 1)}, "weight_axes without a weight"),
-        ({"elementwise": True, "channels": "mixes"}, "cannot have channels='mixes'"),
     ],
 )
 def test_contradictions_are_refused(fields: dict[str, Any], message: str) -> None:

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.flop_counter import FlopCounterMode
 
 from sparsebit.graph.ops import OPS, OpSpec, op_name
+from sparsebit.sparse.channels.rules import RULES
 from tests.graph.ops.samples import SAMPLES
 from tests.graph.ops.sampling import OneNode, one_node, tensors
 
@@ -139,9 +140,7 @@ def test_elementwise_operators_work_on_each_element_alone(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     specs(
-        lambda s: (
-            not (s.elementwise or s.random or s.effect) and s.channels != "moves" and bool(s.activations)
-        )
+        lambda s: not (s.elementwise or s.random or s.effect) and s.family != "shape" and bool(s.activations)
     ),
 )
 def test_other_operators_do_not(name: str) -> None:
@@ -151,12 +150,7 @@ def test_other_operators_do_not(name: str) -> None:
     )
 
 
-def test_joining_is_being_elementwise_over_several_activations() -> None:
-    for spec in OPS.values():
-        assert (spec.channels == "joins") == (spec.elementwise and len(spec.activations) > 1), spec.name
-
-
-@pytest.mark.parametrize("name", specs(lambda spec: spec.channels == "keeps"))
+@pytest.mark.parametrize("name", specs(lambda spec: spec.channels in ("per_channel", "norm_per_channel")))
 def test_kept_channels_stay_apart(name: str) -> None:
     checked = 0
     for graph in runs(name):
@@ -166,29 +160,81 @@ def test_kept_channels_stay_apart(name: str) -> None:
             for channel in range(graph.inputs[i].shape[1]):
                 for touched in channels_touched(graph, i, channel):
                     assert touched <= {channel}
-    assert checked or name == "as_tensor"
+    assert checked
 
 
-@pytest.mark.parametrize("name", specs(lambda spec: spec.channels == "mixes"))
-def test_mixed_channels_do_not(name: str) -> None:
-    def mixes(graph: OneNode) -> bool:
-        candidates = [i for i in activation_inputs(graph) if graph.inputs[i].ndim > 1]
-        return any(touched - {0} for i in candidates for touched in channels_touched(graph, i, 0))
-
-    graphs = [
-        graph for graph in runs(name) if any(graph.inputs[i].ndim > 1 for i in activation_inputs(graph))
-    ]
-    assert not graphs or any(mixes(graph) for graph in graphs), "its channels stay apart: it keeps them"
+def test_every_channel_rule_exists_and_is_used() -> None:
+    assert {spec.channels for spec in OPS.values()} - {""} == set(RULES) - {"elementwise"}
 
 
-@pytest.mark.parametrize("name", specs(lambda spec: spec.channels == "moves"))
-def test_moved_elements_are_copies(name: str) -> None:
+# A dropout moves numbers where it counts, which is in evaluation mode; its samples drop.
+@pytest.mark.parametrize("name", specs(lambda spec: bool(spec.moves) and spec.family != "dropout"))
+def test_moved_numbers_are_those_of_the_first_activation_or_zero(name: str) -> None:
     for graph in runs(name):
-        sources = [part for value in graph.inputs for part in tensors(value)]
-        known = {number for part in sources for number in numbers(part)} | {0.0}
-        for result in tensors(graph.run()):
-            if result.is_floating_point() or result.is_complex():  # not the lengths of packed sequences
-                assert set(numbers(result)) <= known
+        if not graph.call.moves:
+            continue
+        (source, *_) = graph.call.activations
+        known = {n for part in tensors(graph.inputs[graph.position(source)]) for n in numbers(part)} | {0.0}
+        (first, *_) = tensors(graph.run()) or [torch.zeros(())]
+        assert set(numbers(first)) <= known
+
+
+def test_interpolation_and_padding_move_numbers_only_with_some_arguments() -> None:
+    moves = {
+        (name, str(graph.call.arguments.get("mode")), graph.call.arguments.get("value")): graph.call.moves
+        for name in ("interpolate", "pad")
+        for graph in runs(name)
+    }
+    assert any(moves.values()) and not all(moves.values())
+    for (name, mode, value), answer in moves.items():
+        assert answer == (
+            mode.startswith("nearest") if name == "interpolate" else mode != "constant" or not value
+        )
+
+
+@pytest.mark.parametrize("name", specs(lambda spec: bool(spec.keeps_zero or spec.moves or spec.bounds)))
+def test_what_keeps_zero_gives_zero_for_zero(name: str) -> None:
+    for graph in runs(name):
+        operands = [i for i in activation_inputs(graph) if graph.inputs[i].is_floating_point()]
+        for zeros in ([True] * len(operands), [True] + [False] * (len(operands) - 1)):
+            if not operands or not graph.call.keeps_zero(zeros):
+                continue
+            chosen = [i for i, zero in zip(operands, zeros, strict=True) if zero]
+            inputs = [x * 0 if i in chosen else x for i, x in enumerate(graph.inputs)]
+            for result in tensors(graph.run(inputs)):
+                if result.is_floating_point():
+                    assert not result.any(), graph.node.format_node()
+
+
+@pytest.mark.parametrize("name", specs(lambda spec: bool(spec.homogeneous)))
+def test_homogeneous_operators_scale_with_their_input(name: str) -> None:
+    for graph in runs(name):
+        (i, *_) = activation_inputs(graph)
+        inputs = [3 * x if j == i else x for j, x in enumerate(graph.inputs)]
+        for before, after in zip(tensors(graph.run()), tensors(graph.run(inputs)), strict=True):
+            torch.testing.assert_close(after, 3 * before)
+
+
+@pytest.mark.parametrize("name", specs(lambda spec: spec.bounds is not None))
+def test_bounded_operators_clip_and_do_nothing_else(name: str) -> None:
+    checked = 0
+    for graph in runs(name):
+        if graph.call.bounds is None:
+            continue
+        checked += 1
+        source = graph.inputs[activation_inputs(graph)[0]]
+        torch.testing.assert_close(graph.run(), source.clamp(*graph.call.bounds))
+    assert checked
+
+
+@pytest.mark.parametrize("name", specs(lambda spec: not spec.effect))
+def test_integer_results_and_several_results_are_said(name: str) -> None:
+    for graph in runs(name):
+        result = graph.run()
+        if OPS[name].several:
+            assert isinstance(result, (tuple, list))
+        if OPS[name].integers:
+            assert not any(part.is_floating_point() for part in tensors(result))
 
 
 def numbers(tensor: Tensor) -> list[float]:

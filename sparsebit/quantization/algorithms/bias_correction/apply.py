@@ -141,8 +141,8 @@ def _expected_input(job: Job, layer: Layer, statistics: Mapping[str, tuple[Tenso
             )
         if is_quantizer(job.gm, source):
             (source,) = source.all_input_nodes
-        elif call is not None and call.spec.name in ("relu", "relu6"):
-            low, high = 0.0, torch.minimum(high, torch.tensor(6.0 if call.spec.name == "relu6" else math.inf))
+        elif call is not None and call.bounds is not None and call.bounds[0] == 0:
+            low, high = 0.0, torch.minimum(high, torch.tensor(call.bounds[1]))
             source = call.activations[0]
         elif (limits := channel_limits(job.gm, source)) is not None:
             low, high = 0.0, torch.minimum(high.to(limits), limits.flatten())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,13 +16,6 @@ from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, Stage, register_algorithm
 from sparsebit.quantization.algorithms.equalization.core import equalizing_scales
 from sparsebit.quantization.algorithms.layers import Layer, find_layers, is_quantizer, only_reader
-
-# f(s * x) = s * f(x) for every positive s, channel by channel.
-_HOMOGENEOUS = frozenset(
-    {"relu", "leaky_relu", "prelu", "identity", "dropout", "contiguous", "clone", "detach"}
-)
-_POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool")
-_CLIPS = ("relu6", "hardtanh", "clamp")
 
 
 @dataclass(frozen=True)
@@ -103,31 +97,15 @@ def _passes(gm: GraphModule, node: Node) -> str | None:
     call = bind(gm, node)
     if call is None:
         return None
-    name = call.spec.name
-    if name in _HOMOGENEOUS or name.startswith(_POOLS):
+    if call.homogeneous and (call.spec.elementwise or call.spec.channels in ("per_channel", "pad")):
         return "scales"
-    if name in _CLIPS and _bounds(call) is not None:
-        return "clip"
-    if (
-        name == "pad"
-        and call.arguments.get("mode", "constant") == "constant"
-        and not call.arguments.get("value")
-    ):
-        return "scales"
-    return None
+    return "clip" if _bounds(call) is not None else None
 
 
 def _bounds(call: OpCall) -> float | None:
     """The upper bound of a clip that starts at zero."""
-    if call.spec.name == "relu6":
-        return 6.0
-    low, high = (
-        call.arguments.get(name) for name in (("min", "max") if call.spec.name == "clamp" else _HARDTANH)
-    )
-    return float(high) if low == 0 and isinstance(high, (int, float)) else None
-
-
-_HARDTANH = ("min_val", "max_val")
+    low, high = call.bounds or (-math.inf, math.inf)
+    return high if low == 0 and high < math.inf else None
 
 
 def _channels_in(layer: Layer) -> int:

@@ -132,7 +132,7 @@ class _Cutter:
         spec = find_op(self.gm, following)
         if spec is None or len(following.all_input_nodes) > 1:
             return False
-        return spec.elementwise or spec.channels == "moves" or spec.name == "batch_norm"
+        return spec.elementwise or spec.family == "shape" or spec.name == "batch_norm"
 
     def _inside_bottleneck(self, index: int) -> bool:
         """Whether a cut behind a node would part a depthwise convolution from the pointwise ones it belongs to."""

@@ -24,9 +24,6 @@ from sparsebit.quantization.algorithms.layers import (
 )
 from sparsebit.quantization.algorithms.smoothquant.core import smoothing_scales
 
-_NORMS = ("layer_norm", "rms_norm")
-_PASS = ("dropout", "identity", "contiguous")
-
 
 @register_algorithm
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +91,7 @@ def _norm_weight(gm: GraphModule, node: Node, calls: dict[str, int]) -> Tensor |
     spec = find_op(gm, node)
     if spec is None:
         return None
-    if node.op == "call_module" and spec.name in _NORMS and calls[str(node.target)] == 1:
+    if node.op == "call_module" and spec.channels == "norm_over_channels" and calls[str(node.target)] == 1:
         return gm.get_submodule(str(node.target))._parameters.get("weight")
     held = _product_with(node) if spec.name == "mul" and node.op == "call_function" else None
     return fetch_tensor(gm, str(held.target)) if held is not None else None
@@ -110,7 +107,7 @@ def _readers(gm: GraphModule, node: Node) -> list[Node]:
     readers = []
     for user in node.users:
         spec = find_op(gm, user)
-        if is_quantizer(gm, user) or (spec is not None and spec.name in _PASS):
+        if is_quantizer(gm, user) or (spec is not None and spec.elementwise and spec.moves):
             readers += _readers(gm, user)
         elif spec is None or spec.family != "size":
             readers.append(user)

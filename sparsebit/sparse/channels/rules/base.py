@@ -23,7 +23,7 @@ class Stop(Exception):
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for operators, by canonical name."""
+    """Register a rule under the names by which an ``OpSpec`` asks for it in its field ``channels``."""
 
     def add(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))

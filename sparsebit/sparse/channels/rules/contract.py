@@ -69,14 +69,13 @@ def _named(trace: Trace, argument: object, value: Labels, letters: Sequence[int]
     return operand(trace, value, letters)
 
 
-@rule("matmul", "addmm", "addbmm", "baddbmm", "addmv", "vecdot", "inner", "outer")
+@rule("matmul")
 def matmul(trace: Trace, call: OpCall) -> Labels:
     """[..., M, K] by [..., K, N], with an added term in some spellings."""
-    names = {"addmm": ("mat1", "mat2"), "addmv": ("mat", "vec")}
-    pair = names.get(call.spec.name, ("batch1", "batch2") if "bmm" in call.spec.name else ("input", "other"))
-    first, second = (call.arguments[name] for name in pair)
+    *added_terms, left_name, right_name = call.spec.activations
+    first, second = call.arguments[left_name], call.arguments[right_name]
     a, b = trace.labels_of(first), trace.labels_of(second)
-    if call.spec.name not in ("matmul", "addmm", "baddbmm") or not a.shape or not b.shape:
+    if not a.shape or not b.shape:
         raise Stop(why(call))
     batch = max(len(a.shape), len(b.shape)) - 2
     left = (*range(batch + 2 - len(a.shape), batch), *([batch] if len(a.shape) > 1 else []), IN)
@@ -86,7 +85,7 @@ def matmul(trace: Trace, call: OpCall) -> Labels:
     operands = [_named(trace, first, a, left, call), _named(trace, second, b, right, call)]
     layers = contract(trace, call, operands, result, why(call))
     value = to_labels(layers, result, shape_out(call), a.zero and b.zero)
-    extra = call.arguments.get("input") if call.spec.name != "matmul" else None
+    extra = call.arguments.get(added_terms[0]) if added_terms else None
     if extra is None:
         return value
     added = trace.labels_of(extra)
@@ -135,7 +134,7 @@ def _spell(term: str, rank: int) -> tuple[int, ...]:
     return (*map(ord, head), *middle, *map(ord, tail))
 
 
-@rule("scaled_dot_product_attention")
+@rule("attention")
 def attention(trace: Trace, call: OpCall) -> Labels:
     """Queries by keys over the head dim, the mask, a softmax over the keys, then by values over the keys."""
     query, key, value = (trace.labels_of(call.arguments[name]) for name in ("query", "key", "value"))

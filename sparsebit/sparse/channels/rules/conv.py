@@ -25,11 +25,11 @@ from sparsebit.sparse.channels.rules.contract import IN, OUT
 from sparsebit.sparse.channels.trace import Trace
 
 
-@rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+@rule("convolution")
 def convolution(trace: Trace, call: OpCall) -> Labels:
     """New channels from all channels of the input, or from those of the same group."""
     value = trace.labels_of(call.arguments["input"])
-    channel = len(value.shape) - 1 - int(call.spec.name[-2])
+    channel = len(value.shape) - 1 - call.spec.spatial
     spatial = range(channel + 1, len(value.shape))
     layers = [trace.pin(layer, spatial, f"{why(call)} slides over it") for layer in trace.simple(value)]
     value = Labels(value.shape, tuple(layer for layer in layers if layer.dims), value.zero)
@@ -42,7 +42,7 @@ def convolution(trace: Trace, call: OpCall) -> Labels:
 
 
 def _plain(trace: Trace, call: OpCall, value: Labels, channel: int) -> Labels:
-    made, read = (0, 1) if "transpose" not in call.spec.name else (1, 0)
+    made, read = call.spec.weight_axes or (0, 1)
     if value.zero and read_by(trace, call, value, channel, read):
         return made_by(trace, call, made, channel, shape_out(call))
     letters = [IN if dim == channel else dim for dim in range(len(value.shape))]
@@ -66,7 +66,7 @@ def _grouped(trace: Trace, call: OpCall, value: Labels, channel: int, groups: in
     rest, labels = _along(trace, call, value, channel)
     shape = shape_out(call)
     made = shape[channel]
-    if "transpose" in call.spec.name:
+    if call.spec.weight_axes == (1, 0):  # transposed
         out = _transposed_groups(trace, call, weight, labels, groups, value.shape[channel], made)
     else:
         out = _groups(trace, call, weight, labels, groups, value.shape[channel], made)

@@ -15,7 +15,7 @@ from sparsebit.sparse.channels.rules.base import (
 from sparsebit.sparse.channels.trace import Trace
 
 
-@rule("embedding", "embedding_bag")
+@rule("embedding")
 def embedding(trace: Trace, call: OpCall) -> Labels:
     """A row of the table for every index; rows are found by value, so all of them stay."""
     if call.arguments.get("max_norm") is not None:

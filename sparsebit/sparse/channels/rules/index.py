@@ -98,38 +98,65 @@ def _index_tensors(trace: Trace, index: object) -> list[Labels]:
     return [value for value in held if isinstance(value, Labels)]
 
 
-@rule("index_select", "gather", "take_along_dim")
+@rule("index_select")
+def index_select(trace: Trace, call: OpCall) -> Labels:
+    """Positions along one dim are looked up by value, so it keeps its size."""
+    looked_up, _, zero = _looked_up(trace, call)
+    trace.freeze(trace.labels_of(call.arguments["index"]), f"{why(call)} uses it as an index")
+    shape = shape_out(call)
+    return to_labels(looked_up.layers, range(len(shape)), shape, zero)
+
+
+@rule("look_up")
 def look_up(trace: Trace, call: OpCall) -> Labels:
-    """Positions along one dim are looked up by value, so it stays whole."""
+    """The same with an index of the result's shape, which belongs to the result along the other dims."""
+    looked_up, at, zero = _looked_up(trace, call)
+    shape = shape_out(call)
+    looked_up.extents.pop(at, None)
+    index = operand(trace, trace.labels_of(call.arguments["index"]), range(len(shape)))
+    return to_labels(match(trace, looked_up, index, why(call)).layers, range(len(shape)), shape, zero)
+
+
+def _looked_up(trace: Trace, call: OpCall) -> tuple[Operand, int, bool]:
+    """The input with the dim of the index kept as it is, that dim, and whether what was removed is zero."""
     value, dim = trace.labels_of(call.arguments["input"]), call.arguments.get("dim")
     if not isinstance(dim, int):
         raise Stop(why(call))
-    rank, shape = len(value.shape), shape_out(call)
-    at = positive(dim, rank)
+    at = positive(dim, len(value.shape))
     layers = [
         trace.pin(layer, [at], f"{why(call)} looks positions up by value") for layer in trace.simple(value)
     ]
-    x = operand(trace, Labels(value.shape, tuple(x for x in layers if x.dims), value.zero), range(rank))
-    index = trace.labels_of(call.arguments["indices" if call.spec.name == "take_along_dim" else "index"])
-    if call.spec.name == "index_select":
-        trace.freeze(index, f"{why(call)} uses it as an index")
-        return to_labels(x.layers, range(rank), shape, value.zero)
-    x.extents.pop(at, None)
-    both = match(trace, x, operand(trace, index, range(rank)), why(call))
-    return to_labels(both.layers, range(rank), shape, value.zero)
+    kept = Labels(value.shape, tuple(x for x in layers if x.dims), value.zero)
+    return operand(trace, kept, range(len(value.shape))), at, value.zero
 
 
-@rule("cat", "hstack", "vstack")
+@rule("cat")
 def cat(trace: Trace, call: OpCall) -> Labels:
     """Labels side by side along the dim; along the others the parts belong together."""
+    dim = call.arguments.get("dim", 0)
+    if not isinstance(dim, int):
+        raise Stop(f"{why(call)}: the dim is computed")
+    return _cat(trace, call, dim)
+
+
+@rule("vstack")
+def vstack(trace: Trace, call: OpCall) -> Labels:
+    """Along the first dim."""
+    return _cat(trace, call, 0)
+
+
+@rule("hstack")
+def hstack(trace: Trace, call: OpCall) -> Labels:
+    """Along the second dim, or the only one."""
+    return _cat(trace, call, min(1, len(shape_out(call)) - 1))
+
+
+def _cat(trace: Trace, call: OpCall, dim: int) -> Labels:
     found = tensor_arguments(trace, call, "tensors")
     found = [(node, value) for node, value in found if value.shape != (0,)]
     rank, shape = len(found[0][1].shape), shape_out(call)
     if any(len(value.shape) != rank for _, value in found) or len(shape) != rank:
         raise Stop(why(call))
-    dim = {"hstack": min(1, rank - 1), "vstack": 0}.get(call.spec.name, call.arguments.get("dim", 0))
-    if not isinstance(dim, int):
-        raise Stop(f"{why(call)}: the dim is computed")
     return concatenate(trace, call, found, positive(dim, rank), shape)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.fx import Node
@@ -13,42 +15,76 @@ from sparsebit.sparse.channels.labels import Labels, Layer, layer_of, reshape_la
 from sparsebit.sparse.channels.rules.base import Stop, outputs, positive, rule, shape_out, why
 from sparsebit.sparse.channels.trace import Trace
 
-RESHAPES = frozenset({"reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "reshape_as"})
-# Each gives the same elements for the labels as for the data, and can be given smaller sizes afterwards.
-RUNS = frozenset(
-    {"adjoint", "atleast_1d", "atleast_2d", "atleast_3d", "chunk", "expand", "expand_as", "flip", "fliplr"}
-    | {"flipud", "matrix_transpose", "movedim", "narrow", "permute", "repeat", "repeat_interleave", "slice"}
-    | {"split", "t", "tensor_split", "tile", "transpose", "select", "unbind"}
-    | RESHAPES
-)
 
-
+@rule("move")
 def move(trace: Trace, call: OpCall) -> object:
-    """The rule of every operator in ``RUNS``."""
+    """Gives the same elements for the labels as for the data, and can be given smaller sizes afterwards."""
     source = call.arguments["input"]
+    return _move(
+        trace, call, trace.labels_of(source), lambda value, layer: _run(trace, call, source, value, layer)
+    )
+
+
+@rule("pick")
+def pick_positions(trace: Trace, call: OpCall) -> object:
+    """The same where single positions are taken from a dim."""
+    source, dim = call.arguments["input"], call.arguments.get("dim", 0)
+    if not isinstance(dim, int):
+        raise Stop(f"{why(call)}: the dim is computed")
     value = trace.labels_of(source)
-    if call.spec.name in ("select", "unbind"):
-        dim = call.arguments.get("dim", 0)
-        if not isinstance(dim, int):
-            raise Stop(f"{why(call)}: the dim is computed")
-        value = keep_picked_dims(trace, value, [positive(dim, len(value.shape))], call)
-    results = [run_on_labels(trace, call, source, value, layer) for layer in trace.simple(value)]
-    if call.spec.name == "expand":
-        results += [[layer] for layer in _copies(trace, value, shape_out(call))]
+    value = keep_picked_dims(trace, value, [positive(dim, len(value.shape))], call)
+    return _move(trace, call, value, lambda value, layer: _run(trace, call, source, value, layer))
+
+
+@rule("reshape")
+def reshape(trace: Trace, call: OpCall) -> object:
+    """The same elements in the same order."""
+    value = trace.labels_of(call.arguments["input"])
+    return _move(
+        trace, call, value, lambda value, layer: [reshape_layer(layer, value.shape, shape_out(call))]
+    )
+
+
+@rule("expand")
+def expand(trace: Trace, call: OpCall) -> object:
+    """Copies made along new dims can go one by one: they hold nothing of their own."""
+    source = call.arguments["input"]
+    value, shape = trace.labels_of(source), shape_out(call)
+    old = (1,) * (len(shape) - len(value.shape)) + value.shape
+    copies = [
+        Layer((dim,), trace.sets.fresh(size)) for dim, size in enumerate(shape) if size > 1 and old[dim] == 1
+    ]
+    return _move(
+        trace,
+        call,
+        value,
+        lambda value, layer: _run(trace, call, source, value, layer),
+        *([one] for one in copies),
+    )
+
+
+def _move(
+    trace: Trace,
+    call: OpCall,
+    value: Labels,
+    through: Callable[[Labels, Layer], list[Layer]],
+    *more: list[Layer],
+) -> object:
+    """Each layer through the operator; every result takes its part of each."""
+    results = [*(through(value, layer) for layer in trace.simple(value)), *more]
     position = iter(range(10**9))
 
     def build(info: TensorInfo) -> Labels:
         index = next(position)
-        layers = tuple(found[index] for found in results)  # also those that no longer vary: one unit is all
+        layers = tuple(
+            found[index] for found in results
+        )  # also those that no longer vary: one channel is all
         return Labels(info.shape, layers if 0 not in info.shape else (), value.zero)
 
     return outputs(call, build)
 
 
-def run_on_labels(trace: Trace, call: OpCall, source: object, value: Labels, layer: Layer) -> list[Layer]:
-    """One layer through the operator: the layers of its results."""
-    if call.spec.name in RESHAPES:
-        return [reshape_layer(layer, value.shape, shape_out(call))]
+def _run(trace: Trace, call: OpCall, source: object, value: Labels, layer: Layer) -> list[Layer]:
     result = run_node(trace, call, source, layer.full(value.shape))
     parts = result if isinstance(result, (tuple, list)) else [result]
     return [layer_of(part) for part in parts if isinstance(part, Tensor)]
@@ -82,15 +118,6 @@ def keep_picked_dims(trace: Trace, value: Labels, dims: list[int], call: OpCall)
     return Labels(value.shape, tuple(layer for layer in layers if layer.dims), value.zero)
 
 
-def _copies(trace: Trace, value: Labels, shape: tuple[int, ...]) -> list[Layer]:
-    """Copies made by an expand can go one by one: they hold nothing of their own."""
-    new = len(shape) - len(value.shape)
-    old = (1,) * new + value.shape
-    return [
-        Layer((dim,), trace.sets.fresh(size)) for dim, size in enumerate(shape) if size > 1 and old[dim] == 1
-    ]
-
-
 @rule("channel_shuffle")
 def channel_shuffle(trace: Trace, call: OpCall) -> Labels:
     """As a view [groups, n], transposed: the same positions of every group."""
@@ -107,11 +134,11 @@ def channel_shuffle(trace: Trace, call: OpCall) -> Labels:
     return Labels(value.shape, tuple(layers), value.zero)
 
 
-@rule("pixel_shuffle", "pixel_unshuffle")
+@rule("pixel_shuffle")
 def pixel_shuffle(trace: Trace, call: OpCall) -> Labels:
     """Channels become positions: those of one new channel go together; or positions become channels."""
     value = trace.labels_of(call.arguments["input"])
-    up = call.spec.name == "pixel_shuffle"
+    up = "upscale_factor" in call.arguments
     factor = call.arguments["upscale_factor" if up else "downscale_factor"]
     if not isinstance(factor, int):
         raise Stop(why(call))
@@ -164,7 +191,7 @@ def pad(trace: Trace, call: OpCall) -> Labels:
                 raise Stop(f"{why(call)} repeats or cuts channels")
             layer = Layer(layer.dims, _pad_axis(trace, layer.labels, axis, left, right))
         layers.append(layer)
-    return Labels(shape, tuple(layers), value.zero and call.arguments.get("value") in (None, 0, 0.0))
+    return Labels(shape, tuple(layers), call.keeps_zero([value.zero]))
 
 
 def _pad_axis(trace: Trace, labels: Tensor, axis: int, left: int, right: int) -> Tensor:

@@ -27,7 +27,7 @@ from sparsebit.sparse.channels.trace import Trace
 FEWEST_WHOLE_GROUPS = 4  # below, removing whole groups would be too coarse, so each keeps as many channels
 
 
-@rule("batch_norm", "instance_norm")
+@rule("norm_per_channel")
 def norm_per_channel(trace: Trace, call: OpCall) -> Labels:
     """Statistics of one channel at a time."""
     value = trace.labels_of(call.arguments["input"])
@@ -35,7 +35,7 @@ def norm_per_channel(trace: Trace, call: OpCall) -> Labels:
     dims = [dim for dim in range(len(value.shape)) if dim != channel]
     layers = []
     for layer in trace.simple(value):
-        if channel in layer.dims or call.spec.name == "instance_norm":
+        if channel in layer.dims or "use_input_stats" in call.arguments:
             layer = trace.pin(layer, dims, why(call))
         if layer.dims:
             layers.append(layer)
@@ -47,7 +47,7 @@ def norm_per_channel(trace: Trace, call: OpCall) -> Labels:
     return Labels(value.shape, tuple(layers), zero=affine)
 
 
-@rule("layer_norm", "rms_norm")
+@rule("norm_over_channels")
 def norm_over_channels(trace: Trace, call: OpCall) -> Labels:
     """Statistics over the last dims."""
     value = trace.labels_of(call.arguments["input"])

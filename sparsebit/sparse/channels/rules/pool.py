@@ -9,25 +9,25 @@ from sparsebit.sparse.channels.rules.base import outputs, rule, tensor_arguments
 from sparsebit.sparse.channels.trace import Trace
 
 
+@rule("per_channel")
 def keep_channels(trace: Trace, call: OpCall) -> object:
     """Batch and channels pass; whatever lies behind them stays whole."""
     _, value = tensor_arguments(trace, call, *call.spec.activations)[0]
-    rank, name = len(value.shape), call.spec.name
-    spatial = int(name[-2]) if name[-2:-1].isdigit() else max(rank - 2, 0)
-    inner = range(rank - spatial, rank)
+    rank = len(value.shape)
+    inner = range(rank - (call.spec.spatial or max(rank - 2, 0)), rank)
     layers = [trace.pin(layer, inner, f"{why(call)} works along it") for layer in trace.simple(value)]
     kept = [layer for layer in layers if layer.dims]
-    zero = value.zero and "lp_pool" not in name
+    zero = call.keeps_zero([value.zero])
     return outputs(call, lambda info: Labels(info.shape, tuple(kept), zero))
 
 
-@rule("max_unpool1d", "max_unpool2d", "max_unpool3d")
+@rule("max_unpool")
 def max_unpool(trace: Trace, call: OpCall) -> object:
     """Values and the positions they go to belong together."""
     value, index = trace.labels_of(call.arguments["input"]), trace.labels_of(call.arguments["indices"])
     rank = len(value.shape)
     both = match(trace, operand(trace, value, range(rank)), operand(trace, index, range(rank)), why(call))
-    inner = range(rank - int(call.spec.name[-2]), rank)
+    inner = range(rank - call.spec.spatial, rank)
     layers = [trace.pin(trace.simplify(layer), inner, why(call)) for layer in both.layers]
     return outputs(
         call, lambda info: to_labels([x for x in layers if x.dims], range(rank), info.shape, value.zero)

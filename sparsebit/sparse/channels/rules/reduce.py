@@ -13,33 +13,12 @@ from sparsebit.sparse.channels.match import match, operand, sum_over, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, outputs, positive, rule, shape_out, why
 from sparsebit.sparse.channels.trace import Trace
 
-ADDS_UP = frozenset({"sum", "nansum", "norm", "count_nonzero"})
-STATISTICS = frozenset({"mean", "var", "std", "var_mean", "std_mean"})
 
-
-@rule(
-    *(
-        "sum",
-        "nansum",
-        "mean",
-        "norm",
-        "amax",
-        "amin",
-        "aminmax",
-        "all",
-        "any",
-        "argmax",
-        "argmin",
-        "max",
-        "min",
-    ),
-    *("median", "nanmedian", "nanmean", "mode", "prod", "logsumexp", "std", "var", "std_mean", "var_mean"),
-    *("count_nonzero", "kthvalue", "quantile"),
-)
+@rule("reduce", "sum", "mean", "statistic")
 def reduction(trace: Trace, call: OpCall) -> object:
     """Removed units must not change the result: sums of zeros are free, a mean is divided anew, others stop."""
     value = trace.labels_of(call.arguments["input"])
-    rank, name = len(value.shape), call.spec.name
+    rank, kind = len(value.shape), call.spec.channels
     dims = _dims(call.arguments.get("dim"), rank)
     layers: list[Layer] = []
     for layer in trace.simple(value):
@@ -48,9 +27,11 @@ def reduction(trace: Trace, call: OpCall) -> object:
             layers.append(layer)
         elif len(gone) < len(layer.dims):
             layers.append(trace.pin(layer, gone, why(call)))
-        elif (name in ADDS_UP and value.zero) or (name in STATISTICS and _is_part_of_norm(trace, call)):
+        elif (kind == "sum" and value.zero) or (
+            kind in ("mean", "statistic") and _is_part_of_norm(trace, call)
+        ):
             continue
-        elif name == "mean" and value.zero:
+        elif kind == "mean" and value.zero:
             trace.averages[call.node.name] = layer
         else:
             trace.pin(layer, gone, f"{why(call)} works along it")
@@ -62,26 +43,35 @@ def reduction(trace: Trace, call: OpCall) -> object:
         return Labels(
             info.shape,
             tuple(layer.moved(where) for layer in layers),
-            value.zero and name in ADDS_UP | {"mean"},
+            call.keeps_zero([value.zero]),
         )
 
     return outputs(call, build)
 
 
-@rule(
-    *("softmax", "log_softmax", "softmin", "gumbel_softmax", "cumsum", "cumprod", "cummax", "cummin"),
-    *("logcumsumexp", "sort", "argsort", "topk", "fft", "ifft", "roll", "diff", "rfft", "irfft", "unfold"),
-)
+@rule("along_dim")
 def along_a_dim(trace: Trace, call: OpCall) -> object:
-    """Every result depends on all positions along the dim, which therefore stays whole."""
+    """Every result depends on all positions along the dim, which therefore keeps its size."""
+    given = next(
+        (call.arguments[name] for name in ("dim", "dims", "dimension") if name in call.arguments), None
+    )
+    return _along(trace, call, given)
+
+
+@rule("softmax")
+def softmax(trace: Trace, call: OpCall) -> object:
+    """The same, along the second dim or the first where none is given."""
+    given = call.arguments.get("dim")
+    if given is None:
+        given = 0 if len(trace.labels_of(call.arguments["input"]).shape) in (0, 1, 3) else 1
+    return _along(trace, call, given)
+
+
+def _along(trace: Trace, call: OpCall, given: object) -> object:
     value = trace.labels_of(call.arguments["input"])
-    rank = len(value.shape)
-    given = call.arguments.get("dims" if call.spec.name == "roll" else "dim", call.arguments.get("dimension"))
-    if given is None and call.spec.name in ("softmax", "log_softmax", "softmin"):
-        given = 0 if rank in (0, 1, 3) else 1
-    dims = _dims(given, rank)
+    dims = _dims(given, len(value.shape))
     layers = [trace.pin(layer, dims, f"{why(call)} works along it") for layer in trace.simple(value)]
-    zero = value.zero and call.spec.name in ("cumsum", "roll", "unfold")
+    zero = call.keeps_zero([value.zero])
     return outputs(
         call, lambda info: Labels(info.shape, tuple(layer for layer in layers if layer.dims), zero)
     )

@@ -13,16 +13,15 @@ from sparsebit.sparse.channels.match import match, operand
 from sparsebit.sparse.channels.rules.base import Stop, outputs, rule, tensor_name, why
 from sparsebit.sparse.channels.trace import Trace, blank, labels_in
 
-GATES = {"lstm": 4, "gru": 3, "rnn": 1, "lstm_cell": 4, "gru_cell": 3, "rnn_cell": 1}
 
-
-@rule("lstm", "gru", "rnn")
+@rule("recurrent")
 def recurrent(trace: Trace, call: OpCall) -> object:
     """Stacked, bidirectional, projected; as many units must stay in every layer and direction."""
     module = call.module
     if not isinstance(module, nn.RNNBase):
         raise Stop(f"{why(call)}: the functional form")
-    path, gates = str(call.node.target), GATES[call.spec.name]
+    path = str(call.node.target)
+    gates = len(module.weight_ih_l0) // module.hidden_size
     directions = 2 if module.bidirectional else 1
     below = _inputs(trace, call, call.arguments["input"])
     hidden: list[Tensor] = []
@@ -128,7 +127,7 @@ def packed_sequence(trace: Trace, call: OpCall) -> object:
     return tuple(trace.values.get(item.name) if isinstance(item, Node) else None for item in items)
 
 
-@rule("pack_padded_sequence", "pad_packed_sequence")
+@rule("repack")
 def repack(trace: Trace, call: OpCall) -> object:
     """Steps and sequences are rearranged by their lengths; features stay features."""
     labels = _inputs(trace, call, call.arguments["input"])
@@ -141,22 +140,21 @@ def repack(trace: Trace, call: OpCall) -> object:
     return outputs(call, build)
 
 
-@rule("lstm_cell", "gru_cell", "rnn_cell")
+@rule("cell")
 def cell(trace: Trace, call: OpCall) -> object:
     """One step of a recurrent layer."""
-    gates = GATES[call.spec.name]
     names = [tensor_name(call.arguments.get(k)) for k in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     weight_ih, weight_hh = names[:2]
     if weight_ih is None or weight_hh is None:
         raise Stop(f"{why(call)}: its weights are computed")
     path = str(call.node.target) if call.module is not None else weight_hh.rpartition(".")[0] or weight_hh
-    units = call.shape("weight_hh")[1]
+    rows, units = call.shape("weight_hh")
     known = trace.axes.get((trace.canonical(weight_hh), 1, 0))
     hidden = known.labels if known else trace.sets.fresh(units)
     trace.tie_axis(weight_hh, 1, hidden, "input", path)
     for name, role in zip(names, ("output", "output", "state", "state"), strict=True):
         if name is not None:
-            trace.tie_axis(name, 0, hidden.repeat(gates), role, path)  # type: ignore[arg-type]
+            trace.tie_axis(name, 0, hidden.repeat(rows // units), role, path)  # type: ignore[arg-type]
     below = _inputs(trace, call, call.arguments["input"])
     if below is not None:
         trace.tie_axis(weight_ih, 1, below, "input", path)
