@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sparsebit.graph.ops.spec import Bounds, OpSpec, bounds_in
-from sparsebit.graph.ops.targets import named
+from sparsebit.graph.ops.spellings import named
 
 
 def _pointwise(

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sparsebit.graph.ops.spec import OpCall, OpSpec
-from sparsebit.graph.ops.targets import named
+from sparsebit.graph.ops.spellings import named
 
 
 def attention_macs(call: OpCall) -> int:

@@ -6,7 +6,7 @@ import torch
 from torch.fx import Node
 
 from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.targets import present
+from sparsebit.graph.ops.spellings import present
 
 _SHORTHANDS = {
     "float": torch.float32,

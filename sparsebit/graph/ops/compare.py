@@ -7,7 +7,7 @@ import operator
 import torch
 
 from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.targets import named, present
+from sparsebit.graph.ops.spellings import named, present
 
 
 def _pairwise(name: str, *targets: object, signature: str = "input, other") -> OpSpec:

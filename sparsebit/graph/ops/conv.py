@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.fx import Node
 
 from sparsebit.graph.ops.spec import OpCall, OpSpec
-from sparsebit.graph.ops.targets import named
+from sparsebit.graph.ops.spellings import named
 
 _CONV = "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, padding_mode='zeros'"
 _TRANSPOSED = (
@@ -46,6 +48,26 @@ def _pick_convolution(node: Node) -> str:
     return f"conv{'_transpose' if transposed else ''}{len(stride)}d"
 
 
+def conv_with_weight(module: Any, weight: Tensor, x: Tensor) -> Tensor:
+    """A convolution module with another weight; its padding mode counts."""
+    result: Tensor = module._conv_forward(x, weight, module.bias)
+    return result
+
+
+def conv_transpose_with_weight(
+    module: Any, weight: Tensor, x: Tensor, output_size: list[int] | None = None
+) -> Tensor:
+    """A transposed convolution module with another weight."""
+    dims = weight.dim() - 2
+    padding = module._output_padding(
+        x, output_size, module.stride, module.padding, module.kernel_size, dims, module.dilation
+    )
+    function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[dims - 1]
+    return function(
+        x, weight, module.bias, module.stride, module.padding, padding, module.groups, module.dilation
+    )
+
+
 def _conv(dims: int, module: type[nn.Module]) -> OpSpec:
     general = (
         ("aten::convolution", "aten::_convolution", torch.convolution, torch._convolution)
@@ -65,6 +87,7 @@ def _conv(dims: int, module: type[nn.Module]) -> OpSpec:
         weight_axes=(0, 1),
         channel_axis=-1 - dims,
         spatial=dims,
+        with_weight=conv_with_weight,
         channels="convolution",
         sizes="groups",
         macs=conv_macs,
@@ -84,6 +107,7 @@ def _conv_transpose(dims: int, module: type[nn.Module]) -> OpSpec:
         weight_axes=(1, 0),
         channel_axis=-1 - dims,
         spatial=dims,
+        with_weight=conv_transpose_with_weight,
         channels="convolution",
         sizes="groups",
         macs=conv_transpose_macs,

@@ -7,7 +7,7 @@ import operator
 import torch
 
 from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.targets import present
+from sparsebit.graph.ops.spellings import present
 
 
 def _effect(

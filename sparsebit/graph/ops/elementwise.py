@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from sparsebit.graph.ops.spec import Bounds, KeepsZero, Masks, OpCall, OpSpec, bounds_in
-from sparsebit.graph.ops.targets import named, present
+from sparsebit.graph.ops.spellings import named, present
 
 
 def zero_with_zero(call: OpCall, zeros: Sequence[bool]) -> bool:

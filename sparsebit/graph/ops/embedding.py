@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.targets import named
+from sparsebit.graph.ops.spellings import named
+
+
+def embedding_with_weight(module: Any, weight: Tensor, x: Tensor) -> Tensor:
+    """An embedding module with another table; ``max_norm`` would rewrite it and is left out."""
+    return F.embedding(
+        x, weight, module.padding_idx, None, module.norm_type, module.scale_grad_by_freq, module.sparse
+    )
+
 
 OPS = (
     OpSpec(
@@ -21,6 +32,7 @@ OPS = (
         weight_axes=(1, 0),
         channel_axis=-1,
         channels="embedding",
+        with_weight=embedding_with_weight,
     ),
     OpSpec(
         name="embedding_bag",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import torch.nn.functional as F
 from torch import nn
 
 from sparsebit.graph.ops.spec import OpCall, OpSpec
-from sparsebit.graph.ops.targets import named
+from sparsebit.graph.ops.spellings import named
 
 
 def linear_macs(call: OpCall) -> int:
@@ -32,6 +33,7 @@ OPS = (
         weight_axes=(0, 1),
         channel_axis=-1,
         channels="linear",
+        with_weight=lambda module, weight, x: F.linear(x, weight, module.bias),
         macs=linear_macs,
     ),
     OpSpec(

@@ -10,7 +10,7 @@ import torch
 
 from sparsebit.graph.ops.estimate import estimate_macs
 from sparsebit.graph.ops.spec import OpCall, OpSpec, shape_of
-from sparsebit.graph.ops.targets import named, present
+from sparsebit.graph.ops.spellings import named, present
 
 
 def matmul_macs(call: OpCall) -> int:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.targets import named, present
+from sparsebit.graph.ops.spellings import named, present
 
 _RUNNING = "input, running_mean=None, running_var=None, weight=None, bias=None"
 

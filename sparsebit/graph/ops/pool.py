@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.targets import named, present
+from sparsebit.graph.ops.spellings import named, present
 
 
 def _stride_is_kernel(arguments: dict[str, object]) -> None:

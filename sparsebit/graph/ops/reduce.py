@@ -7,7 +7,7 @@ from torch import nn
 from torch.fx import Node
 
 from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.targets import named
+from sparsebit.graph.ops.spellings import named
 from sparsebit.graph.value import TensorInfo
 
 _DIM = "input, dim=None, keepdim=False"

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.targets import named
+from sparsebit.graph.ops.spellings import named
 
 _UPSAMPLES = {
     "aten::upsample_nearest1d": "nearest",

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import rnn
 
 from sparsebit.graph.ops.spec import OpCall, OpSpec, shape_of
-from sparsebit.graph.ops.targets import present
+from sparsebit.graph.ops.spellings import present
 
 
 def recurrent_macs(call: OpCall) -> int:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.fx import Node
 
 from sparsebit.graph.ops.spec import Answer, OpCall, OpSpec
-from sparsebit.graph.ops.targets import named
+from sparsebit.graph.ops.spellings import named
 
 
 def _move(

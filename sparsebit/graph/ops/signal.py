@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.targets import named, present
+from sparsebit.graph.ops.spellings import named, present
 
 _ONE = "input, n=None, dim=-1, norm=None"
 _MANY = "input, s=None, dim=None, norm=None"

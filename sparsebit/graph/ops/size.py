@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.targets import named, present
+from sparsebit.graph.ops.spellings import named, present
 
 
 def _fact(name: str, *targets: object, signature: str = "input") -> OpSpec:

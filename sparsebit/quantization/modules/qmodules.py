@@ -9,14 +9,14 @@ registers it for what it replaces.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.errors import RegistryError, SparsebitError
+from sparsebit.graph.ops import OPS
 from sparsebit.graph.passes.edit import copy_module
 from sparsebit.quantization.quantizers import Quantizer
 
@@ -103,44 +103,13 @@ class Reader:
         switch(getattr(self, "weight_quantizer", None), w_quant)
 
 
-def _conv(self: Any, weight: Tensor, x: Tensor) -> Tensor:
-    result: Tensor = self._conv_forward(x, weight, self.bias)
-    return result
-
-
-def _conv_transpose(self: Any, weight: Tensor, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-    dims = weight.dim() - 2
-    padding = self._output_padding(
-        x, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
-    )
-    function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[dims - 1]
-    return function(x, weight, self.bias, self.stride, self.padding, padding, self.groups, self.dilation)
-
-
-def _linear(self: Any, weight: Tensor, x: Tensor) -> Tensor:
-    return F.linear(x, weight, self.bias)
-
-
-def _embedding(self: Any, weight: Tensor, x: Tensor) -> Tensor:
-    return F.embedding(
-        x, weight, self.padding_idx, None, self.norm_type, self.scale_grad_by_freq, self.sparse
-    )
-
-
-# With a weight that is handed in. A subclass with a forward of its own is never a leaf, so these are all it takes.
-WITH_WEIGHT: Mapping[str, Callable[..., Tensor]] = {
-    **{f"conv{n}d": _conv for n in (1, 2, 3)},
-    **{f"conv_transpose{n}d": _conv_transpose for n in (1, 2, 3)},
-    "linear": _linear,
-    "embedding": _embedding,
-}
-
-
 @functools.cache
 def _leaf_class(kind: type[nn.Module], op: str | None) -> type[nn.Module]:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         assert op is not None
-        return WITH_WEIGHT[op](self, self.weight_quantizer(self.weight), *args, **kwargs)
+        run = OPS[op].with_weight
+        assert run is not None
+        return run(self, self.weight_quantizer(self.weight), *args, **kwargs)
 
     methods: dict[str, Any] = {} if op is None else {"forward": forward}
     return type(f"Q{kind.__name__}", (Reader, kind), {**methods, "stands_for": kind, "__module__": __name__})
@@ -150,8 +119,11 @@ def quantized_leaf(module: nn.Module, op: str | None, weight_quantizer: Quantize
     """A copy of a leaf that shares its parameters, shows its quantizers, and quantizes its weight if told to."""
     if isinstance(module, Reader):
         return module
-    if weight_quantizer is not None and op not in WITH_WEIGHT:
-        raise SparsebitError(f"no way is known to run {type(module).__name__} with another weight")
+    if weight_quantizer is not None and (op is None or OPS[op].with_weight is None):
+        raise SparsebitError(
+            f"{type(module).__name__} cannot be run with a quantized weight",
+            hint="give its OpSpec with_weight=, a function of the module, the weight and the inputs",
+        )
     leaf = copy_module(module)
     leaf.__class__ = _leaf_class(type(module), op if weight_quantizer is not None else None)  # type: ignore[arg-type]
     if weight_quantizer is not None:

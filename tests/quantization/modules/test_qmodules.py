@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from sparsebit.errors import RegistryError, SparsebitError
+from sparsebit.graph.ops import OPS
 from sparsebit.quantization import QuantModel, QuantOpr, register_qmodule
-from sparsebit.quantization.modules.qmodules import QMODULES, WITH_WEIGHT, quantized_leaf, unregister_qmodule
+from sparsebit.quantization.modules.qmodules import QMODULES, quantized_leaf, unregister_qmodule
 from tests.quantization.nets import CONFIGS, config, images, quantized, residual
 
 LEAVES: dict[str, tuple[nn.Module, Tensor]] = {
@@ -29,7 +30,7 @@ LEAVES: dict[str, tuple[nn.Module, Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("op", sorted(WITH_WEIGHT))
+@pytest.mark.parametrize("op", [name for name, spec in OPS.items() if spec.with_weight])
 def test_a_leaf_computes_with_the_quantized_weight(op: str) -> None:
     module, x = LEAVES[op]
     qmodel = quantized(module.eval(), None, x, on=False)
@@ -123,7 +124,7 @@ def test_one_module_with_two_wishes_gets_the_wider_one() -> None:
 
 def test_a_leaf_that_cannot_take_a_weight_is_refused() -> None:
     quantizer = quantized().quantizers["fc.weight"]
-    with pytest.raises(SparsebitError, match="no way is known to run ReLU"):
+    with pytest.raises(SparsebitError, match="ReLU cannot be run with a quantized weight"):
         quantized_leaf(nn.ReLU(), "relu", quantizer)
 
 
