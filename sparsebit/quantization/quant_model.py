@@ -37,10 +37,10 @@ from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
 from sparsebit.quantization.compare import Checker, operator_errors
 from sparsebit.quantization.modules.insert import build_own_quantizers, insert_quantizers, replace_registered
 from sparsebit.quantization.modules.leaves import evaluating, own_leaves, own_memory
-from sparsebit.quantization.modules.qmodules import switch
+from sparsebit.quantization.modules.qmodules import QuantOpr, switch
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.plan import QuantPlan, make_plan
-from sparsebit.quantization.plan.layers import Layers
+from sparsebit.quantization.plan.layers import find_layers
 from sparsebit.quantization.quant_config import parse_qconfig
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
 from sparsebit.quantization.training.qat import (
@@ -104,7 +104,8 @@ class QuantModel(nn.Module):
         self._shifts: dict[str, Tensor] = {}
         self.cfg = parse_qconfig(config)
         self.inputs = ModelInputs(model, example_inputs, example_kwargs)
-        captured = capture(model, *self.inputs.example, skip=self.cfg.SKIP_TRACE_MODULES)
+        by_hand = [name for name, module in model.named_modules() if isinstance(module, QuantOpr)]
+        captured = capture(model, *self.inputs.example, skip=(*self.cfg.SKIP_TRACE_MODULES, *by_hand))
         self.plan = self._quantize(captured, plan)
         self.model = QuantGraph.around(captured)
         self._calibration: Calibration | None = None
@@ -116,13 +117,13 @@ class QuantModel(nn.Module):
         target = TARGETS[self.cfg.BACKEND]
         own_leaves(gm)
         run_passes(gm, SIMPLIFY)
-        known = Layers(gm, target).layers()
+        known = find_layers(gm)
         if self.cfg.SCHEDULE.FUSE_BN and not self.cfg.SCHEDULE.BN_TUNING:
             with evaluating(gm):
                 self._batch_norms = statistics_of(gm)
                 run_passes(gm, (fold_batch_norm, remove_dead_nodes))
         owned = replace_registered(gm, self.cfg)
-        build_own_quantizers(gm, self.cfg, Layers(gm, target), owned)
+        build_own_quantizers(gm, self.cfg, owned)
         plan = plan or make_plan(gm, self.cfg, target, known=known, owned=owned)
         insert_quantizers(gm, plan)
         device = next((tensor.device for tensor in (*gm.parameters(), *gm.buffers())), None)

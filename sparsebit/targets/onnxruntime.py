@@ -45,6 +45,7 @@ ONNXRUNTIME = Target(
             for op in PRODUCTS
         },
         **_JOINED,
+        "embedding": _rule("int8 rows are gathered, then dequantized", inputs=False, weight=True),
         "matmul": _rule("MatMulIntegerToFloat, no faster than float in attention", when="if_asked"),
     },
     fused={**{op: _CLIPS for op in CONVOLUTIONS}, "add": frozenset({"relu"})},
@@ -89,6 +90,5 @@ ONNXRUNTIME = Target(
     },
     remarks=(
         "transposed convolutions, softmax, layer norm, gelu, hardswish, tanh and means over axes stay in float",
-        "an embedding would be unpacked as one tensor on every run, so it stays in float",
     ),
 )

@@ -21,6 +21,9 @@ OPENVINO = Target(
             )
             for op in (*CONVOLUTIONS, *TRANSPOSED, *PRODUCTS)
         },
+        "embedding": OpRule(
+            inputs=False, weight=True, because="int8 rows are gathered, then dequantized", source=_SOURCE
+        ),
         "matmul": OpRule(because="both inputs on integers", source=_SOURCE),
         **{
             op: OpRule(

@@ -55,14 +55,13 @@ def test_what_was_asked_for_is_decided(name: str, kind: str) -> None:
     floats = {
         "virtual": {"cat", "mul"},  # as in the 2022 toolkit
         "onnxruntime": {"gelu", "hardswish", "softmax", "scaled_dot_product_attention", "layer_norm"}
-        | {"batch_norm", "embedding"},
+        | {"batch_norm"},
         "openvino": {
             "gelu",
             "softmax",
             "scaled_dot_product_attention",
             "layer_norm",
             "batch_norm",
-            "embedding",
         },
         "tensorrt": {"hardswish", "softmax", "scaled_dot_product_attention", "layer_norm", "batch_norm"}
         | {"embedding", "mul"},

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from sparsebit.graph.succession import succeed
+from sparsebit.graph.replaced_parameters import announce_replacement
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _TABLES = (dict, list, set)  # of parameters, buffers, children and hooks
@@ -93,7 +93,9 @@ def set_tensor(gm: GraphModule, path: str, value: Tensor, like: Tensor) -> None:
     parent, _, name = path.rpartition(".")
     owner = own_module(gm, parent)
     if isinstance(like, nn.Parameter):
-        setattr(owner, name, succeed(like, nn.Parameter(value, requires_grad=like.requires_grad)))
+        setattr(
+            owner, name, announce_replacement(like, nn.Parameter(value, requires_grad=like.requires_grad))
+        )
     elif name in owner._buffers:
         owner._buffers[name] = value
     else:

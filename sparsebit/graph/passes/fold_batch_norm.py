@@ -29,7 +29,7 @@ from sparsebit.graph.passes.why_not_fold import (
     why_not_fold,
     why_not_pair,
 )
-from sparsebit.graph.succession import succeed
+from sparsebit.graph.replaced_parameters import announce_replacement
 from sparsebit.graph.value import TensorInfo
 
 __all__ = ["fold_batch_norm", "refusals", "why_not_fold"]
@@ -115,7 +115,9 @@ def _refit(layer: OpCall, norm: Affine, rule: Callable[..., tuple[Tensor, Tensor
     weight, bias = weight.to(old_weight.dtype), None if bias is None else bias.to(like.dtype)
     if layer.module is not None:
         module = copy_module(layer.module)
-        module.weight = succeed(old_weight, nn.Parameter(weight, requires_grad=old_weight.requires_grad))
+        module.weight = announce_replacement(
+            old_weight, nn.Parameter(weight, requires_grad=old_weight.requires_grad)
+        )
         if bias is not None:
             module.bias = nn.Parameter(bias, requires_grad=like.requires_grad)
         set_module(gm, str(node.target), module)

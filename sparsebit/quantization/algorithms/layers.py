@@ -12,8 +12,8 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.graph.ops import OpCall, bind, find_op
 from sparsebit.graph.ops.spec import fetch_tensor
+from sparsebit.graph.replaced_parameters import announce_replacement
 from sparsebit.graph.run import Runner
-from sparsebit.graph.succession import succeed
 from sparsebit.progress import progress
 from sparsebit.quantization.quantizers import Quantizer
 
@@ -86,7 +86,7 @@ def put_parameter(gm: GraphModule, path: str, value: Tensor) -> None:
     module = gm.get_submodule(owner)
     old = module._parameters.get(name)
     new = nn.Parameter(value, requires_grad=old is None or old.requires_grad)
-    module._parameters[name] = succeed(old, new)
+    module._parameters[name] = announce_replacement(old, new)
     module.__dict__.pop(name, None)
 
 

@@ -7,13 +7,13 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.config import QConfig, TensorSpec
 from sparsebit.errors import GraphError
-from sparsebit.graph.ops import op_name
+from sparsebit.graph.ops import bind, op_name
 from sparsebit.graph.ops.spec import nodes_in
-from sparsebit.graph.passes.edit import set_module
+from sparsebit.graph.passes.edit import copy_module, set_module
 from sparsebit.numerics.layout import Layout
 from sparsebit.quantization.modules.qmodules import QuantOpr, quantized_leaf, registered_for, show_inputs
 from sparsebit.quantization.plan import PlannedTensor, QuantPlan
-from sparsebit.quantization.plan.layers import Layers
+from sparsebit.quantization.plan.layers import names_of
 from sparsebit.quantization.quantizers import QUANTIZERS, Quantizer
 
 HOME = "quantizers"  # the part of the graph module that holds those of activations
@@ -25,9 +25,16 @@ def make_quantizer(name: str, side: str, spec: TensorSpec, layout: Layout) -> Qu
 
 
 def replace_registered(gm: GraphModule, config: QConfig) -> tuple[str, ...]:
-    """Put the user's registered classes in the place of what they stand for; returns the nodes."""
+    """Put the user's registered classes in the place of what they stand for; returns the nodes.
+
+    A ``QuantOpr`` that the model already holds keeps its place, in a copy of its own.
+    """
     replaced = []
     for node in list(gm.graph.nodes):
+        if node.op == "call_module" and isinstance(gm.get_submodule(str(node.target)), QuantOpr):
+            set_module(gm, str(node.target), copy_module(gm.get_submodule(str(node.target))))
+            replaced.append(node.name)
+            continue
         kind = registered_for(gm, node)
         if kind is None:
             continue
@@ -50,14 +57,15 @@ def replace_registered(gm: GraphModule, config: QConfig) -> tuple[str, ...]:
     return tuple(replaced)
 
 
-def build_own_quantizers(gm: GraphModule, config: QConfig, layers: Layers, nodes: tuple[str, ...]) -> None:
+def build_own_quantizers(gm: GraphModule, config: QConfig, nodes: tuple[str, ...]) -> None:
     """Give the registered operators the quantizers their base class promises."""
     by_name = {node.name: node for node in gm.graph.nodes}
     for name in nodes:
         module = gm.get_submodule(str(by_name[name].target))
         if not isinstance(module, QuantOpr):
             continue
-        names, op = layers.names(by_name[name]), layers.op(by_name[name])
+        call = bind(gm, by_name[name])
+        names, op = names_of(by_name[name], call), call.placed_as if call is not None else None
         spec = config.spec_for("A", names=names, op=op)
         module.input_quantizer = make_quantizer(f"{name}.input", "A", spec, _layout(spec))
         if not spec.enabled:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from sparsebit.graph.passes.edit import copy_module
-from sparsebit.graph.succession import succeed
+from sparsebit.graph.replaced_parameters import announce_replacement
 
 
 def own_leaves(gm: GraphModule) -> int:
@@ -28,7 +28,7 @@ def own_leaves(gm: GraphModule) -> int:
             if parameter is not None:
                 if id(parameter) not in twins:
                     twin = nn.Parameter(parameter.detach(), parameter.requires_grad)
-                    twins[id(parameter)] = succeed(parameter, twin)
+                    twins[id(parameter)] = announce_replacement(parameter, twin)
                 setattr(module, name, twins[id(parameter)])  # recurrent layers keep a second list of them
     return len(copies)
 

@@ -73,6 +73,8 @@ class QuantOpr(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = None
+        self.input_quantizer = nn.Identity()  # type: ignore[assignment]  # until the config's are made
+        self.weight_quantizer = nn.Identity()  # type: ignore[assignment]
 
     def set_quant(self, w_quant: bool = False, a_quant: bool = False) -> None:
         """Switch the quantizers on or off."""

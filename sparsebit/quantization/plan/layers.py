@@ -15,6 +15,23 @@ from sparsebit.graph.value import TensorInfo
 from sparsebit.targets import Target
 
 
+def find_layers(gm: GraphModule) -> list[Layer]:
+    """The operators of a graph, for the config to match its patterns against."""
+    calls = {node: bind(gm, node) for node in gm.graph.nodes if node.op.startswith("call_")}
+    return [Layer(names_of(node, call), call.placed_as if call else None) for node, call in calls.items()]
+
+
+def names_of(node: Node, call: OpCall | None) -> tuple[str, ...]:
+    """Every name a pattern may use for a node: dotted, flat, and for functions the module they are called in."""
+    names = [str(node.target)] if node.op == "call_module" else []
+    names.append(node.name)
+    path = node.meta.get("module_path")
+    if node.op != "call_module" and call is not None:
+        names += [f"{path}.{call.spec.name}"] if path else []
+        names += [call.weight_name] if Layers.is_weighted(call) and call.weight_name else []
+    return tuple(dict.fromkeys(names))
+
+
 class Layers:
     """Answers about the nodes of one graph, each worked out once."""
 
@@ -70,18 +87,17 @@ class Layers:
         return call.spec.weight_axes is not None and call.weight_name is not None
 
     def names(self, node: Node) -> tuple[str, ...]:
-        """Every name a pattern may use for a node: dotted, flat, and for functions the module they are called in."""
-        names = [str(node.target)] if node.op == "call_module" else []
-        names.append(node.name)
-        call, path = self.calls.get(node), node.meta.get("module_path")
-        if node.op != "call_module" and call is not None:
-            names += [f"{path}.{call.spec.name}"] if path else []
-            names += [call.weight_name] if self.is_weighted(call) and call.weight_name else []
-        return tuple(dict.fromkeys(names))
+        """Every name a pattern may use for a node."""
+        return names_of(node, self.calls.get(node))
 
     def layers(self) -> list[Layer]:
         """All of it, for the config to match its patterns against."""
         return [Layer(self.names(node), self.op(node)) for node in self.nodes if node.op.startswith("call_")]
+
+    def is_marker(self, node: Node) -> bool:
+        """Whether a node is an ``nn.Identity`` that was kept with ``remove = False``: a point to quantize."""
+        call = self.calls.get(node)
+        return call is not None and getattr(call.module, "remove", True) is False
 
     def holds_floats(self, node: Node) -> bool:
         """Whether a node's value is one tensor of floating point; taken to be so where nothing was recorded."""
@@ -119,11 +135,12 @@ class Layers:
         found: Node | None = node
         while found is not None:
             found = self.calls[found].activations[0] if self.moves(found) else None
-            if found is None or self._is_tensor(found):
+            if found is None or self.is_tensor(found):
                 return found
         return None
 
-    def _is_tensor(self, node: Node) -> bool:
+    def is_tensor(self, node: Node) -> bool:
+        """Whether a node gives one tensor; taken to be so where nothing was recorded and its operator allows it."""
         value = node.meta.get("value")
         if value is None and "value" not in node.meta:
             call = self.calls.get(node)

@@ -1,4 +1,4 @@
-"""From wishes to quantizers: one on each tensor, as early as the numbers exist."""
+"""From requests to quantizers: one on each tensor, as early as its numbers exist."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from sparsebit.config import Layer, QConfig, TensorSpec
 from sparsebit.numerics.layout import Layout
 from sparsebit.quantization.plan.layers import Layers
 from sparsebit.quantization.plan.plan import PlannedEdge, PlannedTensor, QuantPlan
+from sparsebit.quantization.plan.requests import Request, Requests
+from sparsebit.quantization.plan.rules_act import require_rules_act
 from sparsebit.quantization.plan.weights import plan_weights
-from sparsebit.quantization.plan.wishes import Wish, Wishes
 from sparsebit.targets import TARGETS, Target
 
 
@@ -34,7 +35,7 @@ def make_plan(
         owned: nodes that bring quantizers of their own.
 
     Raises:
-        ConfigError: naming every pattern that matches no layer.
+        ConfigError: naming every pattern that matches no layer, or none that it could change.
 
     Example:
         >>> import torch
@@ -47,8 +48,9 @@ def make_plan(
     """
     layers = Layers(gm, target or TARGETS[config.BACKEND])
     config.require_matched([*layers.layers(), *known])
-    wishes = Wishes(layers, config, frozenset(owned))
-    places = _Places(layers, wishes)
+    requests = Requests(layers, config, frozenset(owned))
+    require_rules_act(layers, config, requests, frozenset(owned), known)
+    places = _Places(layers, requests)
     weights, notes = plan_weights(layers, config, frozenset(owned))
     return QuantPlan(
         target=layers.target.name,
@@ -63,52 +65,54 @@ class _Place:
     """A tensor that gets a quantizer."""
 
     node: Node
-    whole: bool  # every reader takes the quantized tensor
+    for_all: bool  # every reader takes the quantized tensor
     readers: set[Node] = field(default_factory=set)
-    wishes: list[Wish] = field(default_factory=list)
-    maker: Wish | None = None
+    requests: list[Request] = field(default_factory=list)
+    maker: Request | None = None
 
 
 class _Places:
-    def __init__(self, layers: Layers, wishes: Wishes) -> None:
-        self.layers, self.wishes = layers, wishes
+    def __init__(self, layers: Layers, requests: Requests) -> None:
+        self.layers, self.requests = layers, requests
         self.notes: list[str] = []
         self.places: dict[Node, _Place] = {}
         self.names: dict[Node, str] = {}
         self.grid_of: dict[tuple[Node, Node], Node] = {}  # (source, consumer) -> tensor with the quantizer
-        self._wanted = {(source, wish.node) for wish in wishes.granted.values() for source in wish.inputs}
+        self._wanted = {
+            (source, request.node) for request in requests.accepted.values() for source in request.inputs
+        }
         self._all_want: dict[Node, bool] = {}
-        for wish in wishes.granted.values():
-            if wish.rule.output and wish.runs:
-                tail = wishes.tail(wish.node)
-                place = self.places.setdefault(tail, _Place(tail, whole=True))
-                place.maker = wish
+        for request in requests.accepted.values():
+            if request.rule.output and request.runs:
+                tail = requests.tail(request.node)
+                place = self.places.setdefault(tail, _Place(tail, for_all=True))
+                place.maker = request
                 place.readers |= set(layers.readers(tail))
-        for wish in wishes.granted.values():
-            for source in wish.inputs:
-                self._place(source, wish)
+        for request in requests.accepted.values():
+            for source in request.inputs:
+                self._place(source, request)
 
-    def _place(self, source: Node, wish: Wish) -> None:
-        below, at = wish.node, source
+    def _place(self, source: Node, request: Request) -> None:
+        below, at = request.node, source
         chain, higher = [source], source
         while (step := self.layers.above(higher)) is not None:
             higher = step
             chain.append(higher)
-        covered = next((node for node in chain if node in self.places and self.places[node].whole), None)
+        covered = next((node for node in chain if node in self.places and self.places[node].for_all), None)
         if covered is not None:
             at = covered
         else:
             while (
-                wish.spec.granularity == "tensor"  # a channel or a token is another one before a move
+                request.spec.granularity == "tensor"  # a channel or a token is another one before a move
                 and self._wanted_by_all(at)
                 and (higher_tensor := self.layers.above(at)) is not None
                 and self.layers.holds_floats(higher_tensor)
             ):
                 below, at = self._first_step(higher_tensor, at), higher_tensor
-            place = self.places.setdefault(at, _Place(at, whole=False))
+            place = self.places.setdefault(at, _Place(at, for_all=False))
             place.readers.add(below)
-        self.places[at].wishes.append(wish)
-        self.grid_of[source, wish.node] = at
+        self.places[at].requests.append(request)
+        self.grid_of[source, request.node] = at
 
     def _first_step(self, top: Node, bottom: Node) -> Node:
         """The reader of ``top`` on the way to ``bottom``."""
@@ -128,7 +132,7 @@ class _Places:
                 for user in readers
             )
             above = self.layers.calls[node].activations[0] if self.layers.moves(node) else None
-            if self._all_want[node] and above is not None and not self.layers._is_tensor(above):
+            if self._all_want[node] and above is not None and not self.layers.is_tensor(above):
                 # One piece of a split: the others come from the same tensor, so all of them must agree.
                 self._all_want[node] = all(
                     self._wanted_by_all(piece) for piece in self.layers.readers(above) if piece is not node
@@ -145,16 +149,17 @@ class _Places:
         return [self._tensor(place) for place in places]
 
     def _tensor(self, place: _Place) -> PlannedTensor:
-        wishes = place.wishes or ([place.maker] if place.maker else [])
-        specs = [wish.spec for wish in wishes]
-        spec = max(specs, key=lambda spec: (spec.bits, spec.dtype != "int"))
+        requests = place.requests or ([place.maker] if place.maker else [])
+        specs = [request.spec for request in requests]
+        marked = [request.spec for request in requests if self.layers.is_marker(request.node)]
+        spec = max(marked or specs, key=lambda spec: (spec.bits, spec.dtype != "int"))
         if len(set(specs)) > 1:
-            asked = ", ".join(f"{wish.node.name} {wish.spec.codes}" for wish in wishes)
+            asked = ", ".join(f"{request.node.name} {request.spec.codes}" for request in requests)
             self.notes.append(
                 f"{place.node.name} has one quantizer, {spec}, though its readers ask for {asked}"
             )
-        consumers = tuple(dict.fromkeys(wish.node.name for wish in place.wishes))
-        reason = place.maker.reason if place.maker else wishes[0].reason
+        consumers = tuple(dict.fromkeys(request.node.name for request in place.requests))
+        reason = place.maker.reason if place.maker else requests[0].reason
         order = {node: index for index, node in enumerate(place.node.users)}
         return PlannedTensor(
             name=self.names[place.node],
@@ -174,7 +179,7 @@ class _Places:
             if call is None:
                 found += self._unknown(node)
                 continue
-            if self.layers.moves(node):
+            if self.layers.moves(node) and not self.layers.is_marker(node):
                 continue
             for source in dict.fromkeys(call.activations):
                 if self.layers.holds_floats(source):
@@ -182,23 +187,23 @@ class _Places:
         return found
 
     def _edge(self, source: Node, node: Node) -> PlannedEdge:
-        wish, at = self.wishes.granted.get(node), self.grid_of.get((source, node))
-        reason = self.wishes.why_not.get(node, "")
-        if wish is not None:
-            reason = wish.reason if at is not None else "it is computed inside the operator that makes it"
-        elif (made := self._whole_above(source)) is not None:
-            reason, at = f"{reason}; it reads the integers that {made.name} hands on", made
+        request, at = self.requests.accepted.get(node), self.grid_of.get((source, node))
+        reason = self.requests.refused.get(node, "")
+        if request is not None:
+            reason = request.reason if at is not None else "it is computed inside the operator that makes it"
+        elif (made := self._quantized_above(source)) is not None:
+            reason, at = f"{reason}; {made.name} is quantized for all its readers", made
         return PlannedEdge(
             source=source.name,
             consumer=node.name,
             op=self.layers.op(node),
             tensor=self.names[at] if at is not None else None,
-            reason=reason or "nothing asks for integers here",
+            reason=reason or "no rule quantizes this input",
         )
 
-    def _whole_above(self, source: Node | None) -> Node | None:
+    def _quantized_above(self, source: Node | None) -> Node | None:
         while source is not None:
-            if source in self.places and self.places[source].whole:
+            if source in self.places and self.places[source].for_all:
                 return source
             source = self.layers.above(source)
         return None
@@ -212,7 +217,7 @@ class _Places:
                 consumer=node.name,
                 op=None,
                 tensor=None,
-                reason="an unknown operator stays in float; sparsebit.register_op makes it known",
+                reason="an unknown operator stays in float; describe it with sparsebit.register_op",
             )
             for source in node.all_input_nodes
             if self.layers.holds_floats(source)

@@ -14,6 +14,7 @@ from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.numerics.layout import Layout
 from sparsebit.quantization.plan.layers import Layers
 from sparsebit.quantization.plan.plan import PlannedTensor
+from sparsebit.targets import TARGETS
 
 
 def plan_weights(
@@ -25,7 +26,10 @@ def plan_weights(
     for node, call in layers.calls.items():
         op = layers.op(node)
         rule = layers.target.rule(op)
-        if rule is None or not rule.weight or node.name in owned:
+        if node.name in owned:
+            continue
+        if rule is None or not rule.weight:
+            notes += _float_weight(layers, node)
             continue
         first_or_last = node in layers.first_and_last
         spec = config.spec_for("W", names=layers.names(node), op=op, first_or_last=first_or_last)
@@ -64,6 +68,18 @@ def plan_weights(
     return planned, notes
 
 
+def _float_weight(layers: Layers, node: Node) -> list[str]:
+    """A note about a layer whose weight no config can quantize for this target."""
+    op, target = layers.op(node), layers.target.name
+    if op is None or not layers.is_weighted(layers.calls[node]):
+        return []
+    elsewhere = [
+        name for name, other in TARGETS.items() if (rule := other.rule(op)) is not None and rule.weight
+    ]
+    advice = f"; BACKEND {' or '.join(elsewhere)} quantizes it" if elsewhere else ""
+    return [f"the weight of {node.name} stays in float: {op} has no integer weights on {target}{advice}"]
+
+
 class _Reader(NamedTuple):
     """An operator and how it wants its weight."""
 
@@ -78,7 +94,7 @@ def why_not_quantize(layers: Layers, node: Node, call: OpCall) -> str | None:
     if not layers.is_weighted(call) or call.weight_name is None:
         return "it is computed by the model as it runs"
     if not fetch_tensor(layers.gm, call.weight_name).is_floating_point():
-        return "it holds no floating point numbers"
+        return "it does not hold floating point numbers"
     if call.arguments.get("max_norm") is not None:
         return "max_norm rewrites it as the model runs"
     return None

@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sparsebit.errors import SparsebitError
-from sparsebit.graph.succession import follow_parameters
+from sparsebit.graph.replaced_parameters import follow_replacements
 
 _MASKS: Any = WeakTensorKeyDictionary()  # tensor -> its mask, for as long as the tensor lives
 _HOOKED: Any = WeakTensorKeyDictionary()  # parameter -> handle of its gradient hook
@@ -31,7 +31,7 @@ def _carry(old: Tensor, new: Tensor) -> None:
         hold(new, mask.to(new.device))
 
 
-follow_parameters(_carry)
+follow_replacements(_carry)
 
 
 class MaskError(SparsebitError):

@@ -11,6 +11,7 @@ from sparsebit.errors import GraphError, RegistryError
 from sparsebit.graph.capture import capture
 from sparsebit.quantization import QuantModel, make_plan
 from sparsebit.quantization.modules.insert import insert_quantizers, make_quantizer
+from sparsebit.quantization.modules.qmodules import QuantOpr
 from tests.quantization.nets import config, images, quantized, residual
 
 
@@ -86,3 +87,20 @@ def test_inputs_that_no_one_computes_keep_their_place() -> None:
     first_call = kinds.index("call_module")
     assert set(kinds[:first_call]) == {"placeholder", "get_attr"}
     assert not {"placeholder", "get_attr"} & set(kinds[first_call:])
+
+
+def test_a_quant_opr_placed_by_hand_is_left_alone() -> None:
+    class Doubled(QuantOpr):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * self.input_quantizer(x)
+
+    by_hand = Doubled()
+    model = nn.Sequential(nn.Linear(4, 4), by_hand, nn.Linear(4, 4)).eval()
+    x = torch.randn(8, 4)
+    qmodel = QuantModel(model, "int8_onnxruntime", example_inputs=(x,))
+    placed = qmodel.model.get_submodule("1")
+    assert type(placed) is Doubled and placed is not by_hand and type(by_hand.input_quantizer) is nn.Identity
+    qmodel.calibrate([x], progress=False)
+    qmodel.set_quant(True, True)
+    assert placed.input_quantizer.spec.bits == 8
+    torch.testing.assert_close(qmodel(x), qmodel(x))

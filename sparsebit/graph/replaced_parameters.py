@@ -1,7 +1,7 @@
-"""A parameter made from another one, announced: what somebody keeps about the old one can go on with the new one.
+"""Announce that a parameter was replaced, so that what is kept about the old one can move to the new one.
 
-Folding a batch norm, or taking a model over, makes new parameters. Who makes one says so here, and need not know who
-listens: that some places of a weight are held at zero, for example, is nothing a pass should know of.
+Folding a batch norm, or taking a model over, makes new parameters. The code that makes one announces it here and need
+not know the listeners: pruning, for example, holds some places of a weight at zero.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ Follower = Callable[[Tensor, Tensor], None]
 _FOLLOWERS: list[Follower] = []
 
 
-def follow_parameters(follower: Follower) -> None:
+def follow_replacements(follower: Follower) -> None:
     """Have ``follower(old, new)`` called for every parameter that takes the place of another."""
     _FOLLOWERS.append(follower)
 
 
-def succeed(old: Tensor | None, new: T) -> T:
+def announce_replacement(old: Tensor | None, new: T) -> T:
     """Announce that ``new`` takes the place of ``old``, and return it.
 
     Example:
         >>> import torch
         >>> seen = []
-        >>> follow_parameters(lambda old, new: seen.append((old.tolist(), new.tolist())))
-        >>> _ = succeed(torch.zeros(1), torch.ones(1))
+        >>> follow_replacements(lambda old, new: seen.append((old.tolist(), new.tolist())))
+        >>> _ = announce_replacement(torch.zeros(1), torch.ones(1))
         >>> _FOLLOWERS.pop() and seen
         [([0.0], [1.0])]
     """

@@ -6,24 +6,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsebit.graph import succession
+from sparsebit.graph import replaced_parameters
 from sparsebit.graph.capture import capture
 from sparsebit.graph.passes import FOLD, run_passes
-from sparsebit.graph.succession import follow_parameters, succeed
+from sparsebit.graph.replaced_parameters import announce_replacement, follow_replacements
 
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
-    monkeypatch.setattr(succession, "_FOLLOWERS", [])
+    monkeypatch.setattr(replaced_parameters, "_FOLLOWERS", [])
     found: list[tuple[Tensor, Tensor]] = []
-    follow_parameters(lambda old, new: found.append((old, new)))
+    follow_replacements(lambda old, new: found.append((old, new)))
     return found
 
 
 def test_followers_hear_of_the_new_one(heard: list[tuple[Tensor, Tensor]]) -> None:
     old, new = torch.zeros(1), torch.ones(1)
-    assert succeed(old, new) is new
-    assert succeed(None, new) is succeed(new, new) is new  # nothing took anything's place
+    assert announce_replacement(old, new) is new
+    assert (
+        announce_replacement(None, new) is announce_replacement(new, new) is new
+    )  # nothing took anything's place
     assert len(heard) == 1 and heard[0][0] is old and heard[0][1] is new
 
 
