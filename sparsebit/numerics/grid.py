@@ -1,266 +1,209 @@
-"""The arithmetic of quantization: ranges to grids, numbers to codes and back. Pure functions of tensors.
+"""One grid: the numbers that codes can stand for, and the way between the two.
 
-An integer grid maps ``q = clamp(round(x / scale) + zero_point, qmin, qmax)`` and back ``(q - zero_point) * scale``,
-where round is half to even and comes *before* the zero point is added: exactly ONNX QuantizeLinear and
-DequantizeLinear. Two shortcuts that look harmless are not taken, because each moves some ties to another code:
-multiplying by ``1 / scale`` (as ``torch.fake_quantize_*`` does) and rounding after adding an odd zero point.
+For integers ``q = clamp(round(x / scale) + zero_point, low, high)`` and back ``(q - zero_point) * scale``, where round
+is half to even and comes *before* the zero point is added: exactly ONNX QuantizeLinear and DequantizeLinear. Two
+shortcuts that look harmless are not taken, because each moves some ties to another code: multiplying by ``1 / scale``
+(as ``torch.fake_quantize_*`` does) and rounding after adding an odd zero point.
 
 Inputs in half precision are computed in float32 and returned in their own dtype; float64 stays float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, cast
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from sparsebit.errors import ConfigError, SparsebitError
-from sparsebit.numerics.layout import Layout, align
-
-Dtype = Literal["int", "fp8_e4m3", "fp8_e5m2"]
-
-FLOAT8: dict[Dtype, torch.dtype] = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+from sparsebit.errors import SparsebitError
+from sparsebit.numerics.code_type import CodeType
+from sparsebit.numerics.layout import Layout, align, spread
+from sparsebit.numerics.packing import pack_bits, unpack_bits
+from sparsebit.numerics.snapping import snap, steps_of
 
 # The scale of a row that was zero throughout. Any scale represents zero exactly; this one also survives float16
 # and keeps bias / (input scale * weight scale) inside int32, so a dead channel still delivers its bias.
 SCALE_OF_ZEROS = 2.0**-20
 
 
-class QParams(NamedTuple):
-    """One grid: ``q = clamp(round(x / scale) + zero_point, qmin, qmax)``.
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Scales and zero points, which elements share them, and the type of the codes.
 
-    For the 8-bit floats ``dtype`` names the format, ``qmin`` and ``qmax`` are its largest finite values and the
-    zero point is 0.
-    """
-
-    scale: Tensor  # [C], [1] for one per tensor; with more than one dimension: broadcasts against the tensor
-    zero_point: Tensor  # same shape as scale, integer-valued
-    qmin: int
-    qmax: int
-    dtype: Dtype = "int"
-
-
-class GridSpec(NamedTuple):
-    """The kind of grid that was asked for, before any data was seen."""
-
-    bits: int = 8
-    symmetric: bool = True
-    dtype: Dtype = "int"
-
-    def qparams(self, lo: Tensor, hi: Tensor) -> QParams:
-        """The grid of this kind that covers a range, as ``qparams_from_range``."""
-        return qparams_from_range(lo, hi, bits=self.bits, symmetric=self.symmetric, dtype=self.dtype)
-
-
-def integer_range(bits: int, symmetric: bool) -> tuple[int, int]:
-    """The smallest and largest code: two's complement when symmetric, else counted from 0.
+    ``scale`` may be float32, float16, bfloat16 or float64; its numbers are used as they are, so a grid that is stored
+    in half precision is the same grid when it is read back. For a token layout there is one scale per token of the one
+    tensor it was made for.
 
     Example:
-        >>> integer_range(8, True), integer_range(4, False)
-        ((-128, 127), (0, 15))
-    """
-    if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= 16:
-        raise ConfigError("cannot make a grid of this width", expected="bits from 2 to 16", got=repr(bits))
-    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if symmetric else (0, 2**bits - 1)
-
-
-def qparams_from_range(
-    lo: Tensor, hi: Tensor, *, bits: int = 8, symmetric: bool = True, dtype: Dtype = "int"
-) -> QParams:
-    """Choose the grid that covers an observed range.
-
-    The range is first widened to contain zero, so that padding and ReLU zeros stay exact. A symmetric grid has
-    ``scale = absmax / qmax``. ``lo`` and ``hi`` have shape [C], or [1] for one range per tensor; so do the results.
-    The 8-bit floats take ``scale = absmax / 448`` (e4m3) or ``absmax / 57344`` (e5m2) and ignore ``bits``.
-
-    Example:
-        >>> qparams_from_range(torch.tensor([-1.0]), torch.tensor([3.0]), bits=2, symmetric=False).zero_point
-        tensor([1.])
-    """
-    if dtype in FLOAT8:
-        qmax = int(torch.finfo(FLOAT8[dtype]).max)
-        qmin, symmetric = -qmax, True
-    else:
-        qmin, qmax = integer_range(bits, symmetric)
-    wide = _compute_dtype(lo.dtype)
-    lo, hi = lo.to(wide).clamp(max=0), hi.to(wide).clamp(min=0)
-    # Divided one by one, because hi - lo may overflow where both ends are finite.
-    scale = torch.maximum(-lo, hi) / qmax if symmetric else hi / qmax - lo / qmax
-    scale = torch.where(scale > 0, scale.clamp(min=torch.finfo(wide).tiny), SCALE_OF_ZEROS)
-    # 0 - lo, because -lo would be -0.0 where nothing is below zero.
-    zero_point = torch.zeros_like(scale) if symmetric else ((0 - lo) / scale).round().clamp(qmin, qmax)
-    return QParams(scale, zero_point, qmin, qmax, dtype)
-
-
-def code_dtype(qparams: QParams) -> torch.dtype:
-    """The smallest torch dtype that holds the codes of a grid.
-
-    Example:
-        >>> code_dtype(GridSpec(bits=4, symmetric=False).qparams(torch.zeros(1), torch.ones(1)))
-        torch.uint8
-    """
-    if qparams.dtype in FLOAT8:
-        return FLOAT8[qparams.dtype]
-    # torch has uint16, but next to no operator that works on it.
-    for dtype in (torch.uint8, torch.int8, torch.int16):
-        if torch.iinfo(dtype).min <= qparams.qmin and qparams.qmax <= torch.iinfo(dtype).max:
-            return dtype
-    return torch.int32
-
-
-def quantize(
-    x: Tensor, qparams: QParams, *, axis: int | None = None, group_size: int | None = None
-) -> Tensor:
-    """The codes of ``x``, in ``code_dtype(qparams)``. Arguments as for ``fake_quantize``.
-
-    Example:
-        >>> quantize(torch.tensor([-0.5, 0.5, 1.5, 9.0]), QParams(torch.ones(1), torch.zeros(1), -2, 1))
-        tensor([0, 0, 1, 1], dtype=torch.int8)
-    """
-    view, scale, zero_point = _aligned(x, qparams, axis, group_size)
-    codes = torch.div(view, scale)
-    if qparams.dtype == "int":
-        codes = codes.round_().add_(zero_point)
-    return codes.clamp_(qparams.qmin, qparams.qmax).to(code_dtype(qparams)).reshape(x.shape)
-
-
-def dequantize(
-    codes: Tensor,
-    qparams: QParams,
-    *,
-    axis: int | None = None,
-    group_size: int | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    """The numbers that codes stand for, ``(q - zero_point) * scale``, in ``dtype``.
-
-    Example:
-        >>> qparams = QParams(torch.tensor([0.5]), torch.tensor([3.0]), 0, 255)
-        >>> dequantize(torch.tensor([0, 255], dtype=torch.uint8), qparams)
+        >>> grid = Grid(torch.tensor([0.5]), torch.tensor([3.0]), CodeType("uint", 8))
+        >>> grid.codes(torch.tensor([-1.5, 0.2, 999.0]))
+        tensor([  0,   3, 255], dtype=torch.uint8)
+        >>> grid.numbers(torch.tensor([0, 255], dtype=torch.uint8))
         tensor([ -1.5000, 126.0000])
     """
-    view, scale, zero_point = _aligned(codes.to(_compute_dtype(dtype)), qparams, axis, group_size)
-    return view.sub(zero_point).mul_(scale).to(dtype).reshape(codes.shape)
+
+    scale: Tensor  # [C], one for each row of the layout
+    zero_point: Tensor  # [C], integer-valued; 0 where the codes are not integers
+    code: CodeType
+    layout: Layout = field(default_factory=Layout)
+    order: Tensor | None = None  # [in]: the input channel at each place when groups are cut in another order
+
+    def codes(self, x: Tensor) -> Tensor:
+        """The codes of ``x``, in its shape, in ``code.dtype``.
+
+        Example:
+            >>> Grid(torch.ones(1), torch.zeros(1), CodeType("int", 2)).codes(torch.tensor([-0.5, 0.5, 1.5, 9.0]))
+            tensor([0, 0, 1, 1], dtype=torch.int8)
+        """
+        view, scale, zero_point = self._aligned(x)
+        steps = self.code.round_(torch.div(view, scale))
+        if self.code.is_integer:
+            steps = steps.add_(zero_point)
+        return self.code.encode(steps.clamp_(self.code.low, self.code.high)).reshape(x.shape)
+
+    def numbers(self, codes: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The numbers that codes stand for, ``(q - zero_point) * scale``, in ``dtype``."""
+        steps = self.code.decode(codes, compute_dtype(dtype))
+        view, scale, zero_point = self._aligned(steps)
+        return view.sub_(zero_point).mul_(scale).to(dtype).reshape(codes.shape)
+
+    def snap(self, x: Tensor, gradient_scale: float | Tensor = 1.0) -> Tensor:
+        """``numbers(codes(x))``; gradients pass straight through inside the range and stop outside.
+
+        Where scale or zero point ask for gradients, they get those of learned step size quantization, multiplied by
+        ``gradient_scale``.
+
+        Example:
+            >>> x, scale = torch.tensor([-9.0, 0.4, 0.6], requires_grad=True), torch.ones(1, requires_grad=True)
+            >>> y = Grid(scale, torch.zeros(1), CodeType("int", 2)).snap(x)
+            >>> y.sum().backward()
+            >>> y.detach(), x.grad, scale.grad
+            (tensor([-2.,  0.,  1.]), tensor([0., 1., 1.]), tensor([-2.]))
+        """
+        view, scale, zero_point = self._aligned(x)
+        return snap(view, scale, zero_point, self.code, gradient_scale).reshape(x.shape)
+
+    def steps(self, x: Tensor) -> Tensor:
+        """``snap(x) / scale`` without a division: multiples of the scale, in the dtype that is computed in."""
+        view, scale, zero_point = self._aligned(x)
+        return steps_of(view, scale, zero_point, self.code).reshape(x.shape)
+
+    def positions(self, x: Tensor) -> Tensor:
+        """``x / scale``: where numbers lie between the multiples of the scale, neither rounded nor clamped."""
+        view, scale, _ = self._aligned(x)
+        return torch.div(view, scale).reshape(x.shape)
+
+    def ends(self, *, beyond: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The numbers of the lowest and the highest code, [C] each, and so many steps ``beyond`` them."""
+        low, high = self.code.low - beyond, self.code.high + beyond
+        return (low - self.zero_point) * self.scale, (high - self.zero_point) * self.scale
+
+    def spread(self, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Scale and zero point in a shape that broadcasts against a tensor of this shape."""
+        if self.scale.numel() == 1:
+            return self.scale, self.zero_point
+        scale, zero_point = (
+            spread(values, shape, self.layout, self.order) for values in (self.scale, self.zero_point)
+        )
+        return scale, zero_point
+
+    def pack(self, codes: Tensor) -> Tensor:
+        """Codes [..., n] as a bit stream along the last axis, bytes [..., ceil(n * bits / 8)], counted from ``low``.
+
+        Example:
+            >>> grid = Grid(torch.ones(1), torch.zeros(1), CodeType("int", 4))
+            >>> packed = grid.pack(torch.tensor([[-8, 7, 0]], dtype=torch.int8))
+            >>> packed, grid.unpack(packed, 3)
+            (tensor([[240,   8]], dtype=torch.uint8), tensor([[-8,  7,  0]], dtype=torch.int8))
+        """
+        if not self.code.is_integer:
+            codes = codes.contiguous().view(torch.uint8)
+        elif self.code.low:
+            codes = codes.to(torch.int32).sub_(self.code.low)
+        return pack_bits(codes, self.code.bits)
+
+    def unpack(self, packed: Tensor, length: int) -> Tensor:
+        """The codes [..., length] that ``pack`` was given."""
+        codes = unpack_bits(packed, self.code.bits, length)
+        if not self.code.is_integer:
+            return codes if self.code.dtype == torch.uint8 else codes.contiguous().view(self.code.dtype)
+        if not self.code.low:
+            return codes.to(self.code.dtype)
+        if self.code.bits == 8:  # flipping the highest bit is the same, without a wider type in between
+            return torch.bitwise_xor(codes, 128).view(torch.int8)
+        return codes.to(self.code.dtype).add_(self.code.low)
+
+    def to(self, device: torch.device | str) -> Grid:
+        """The same grid on another device."""
+        order = None if self.order is None else self.order.to(device)
+        return replace(self, scale=self.scale.to(device), zero_point=self.zero_point.to(device), order=order)
+
+    def detach(self) -> Grid:
+        """The same grid, with nothing to learn."""
+        return replace(self, scale=self.scale.detach(), zero_point=self.zero_point.detach())
+
+    def _aligned(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A view of ``x``, and scale and zero point that broadcast against it and make the result the compute dtype.
+
+        They have at least one dimension: one that is a number to torch would be weaker than half precision in type
+        promotion, and CUDA would multiply by its reciprocal instead of dividing.
+        """
+        wide = compute_dtype(x.dtype)
+        scale, zero_point = self.scale.to(x.device, wide), self.zero_point.to(x.device, wide)
+        if scale.numel() == 1:
+            return x, scale.reshape(1), zero_point.reshape(1)
+        if self.layout.kind == "tensor":
+            raise SparsebitError(
+                "several scales for a layout that has one",
+                got=f"{scale.numel()} scales for a tensor of shape {tuple(x.shape)}",
+                hint="say which elements share a scale: Layout(kind='channel', axes=(0,))",
+            )
+        view, (scale, zero_point) = align(x, self.layout, scale, zero_point, order=self.order)
+        return view, scale, zero_point
 
 
-def fake_quantize(
-    x: Tensor, qparams: QParams, *, axis: int | None = None, group_size: int | None = None
-) -> Tensor:
-    """Snap ``x`` to the grid and back; gradients pass straight through inside the range and stop outside.
+def choose_grid(
+    lo: Tensor,
+    hi: Tensor,
+    code: CodeType,
+    layout: Layout | None = None,
+    *,
+    scale_dtype: torch.dtype | None = None,
+    order: Tensor | None = None,
+) -> Grid:
+    """The grid that covers an observed range, ``lo`` to ``hi``, [C] each.
 
-    A scale of shape [C] is laid along ``axis`` of ``x``, or with ``group_size`` along the groups of input channels of
-    each output channel (see ``granularity.Layout``). A scale with more dimensions must broadcast against ``x`` by
-    itself: that is how ``granularity.spread`` serves every other case, one scale per token among them.
-
-    The gradient with respect to scale and zero point is computed only if they ask for it: it is the one of
-    learned step size quantization (Esser et al. 2020, eq. 3; LSQ+, Bhalgat et al. 2020, eq. 4-5).
+    The range is first widened to contain zero, so that padding and ReLU zeros stay exact. ``CodeType`` says which scale
+    each type takes. With ``scale_dtype`` the scale is rounded to that dtype before anything is computed from it, the
+    zero point included; without, it is float32 (float64 for a range in float64).
 
     Example:
-        >>> x = torch.tensor([-9.0, 0.4, 0.6], requires_grad=True)
-        >>> y = fake_quantize(x, QParams(torch.ones(1), torch.zeros(1), -2, 1))
-        >>> y.sum().backward()
-        >>> y.detach(), x.grad
-        (tensor([-2.,  0.,  1.]), tensor([0., 1., 1.]))
+        >>> choose_grid(torch.tensor([-1.0]), torch.tensor([3.0]), CodeType("uint", 2)).zero_point
+        tensor([1.])
+        >>> choose_grid(torch.tensor([-1.0]), torch.tensor([4.0]), CodeType("full", 4)).scale  # 4 is code -8
+        tensor([-0.5000])
     """
-    view, scale, zero_point = _aligned(x, qparams, axis, group_size)
-    if torch.is_grad_enabled():
-        if scale.requires_grad or zero_point.requires_grad:
-            return _differentiable(view, scale, zero_point, qparams).to(x.dtype).reshape(x.shape)
-        if view.requires_grad:
-            return _straight_through(view, scale, zero_point, qparams).reshape(x.shape)
-    return _snap(view, scale, zero_point, qparams).to(x.dtype).reshape(x.shape)
+    wide = compute_dtype(lo.dtype)
+    lo, hi = lo.to(wide).clamp(max=0), hi.to(wide).clamp(min=0)
+    if code.kind == "full":
+        size, sign = torch.maximum(-lo, hi) / -code.low, torch.where(hi > -lo, -1.0, 1.0).to(wide)
+    elif code.symmetric:
+        size, sign = torch.maximum(-lo, hi) / code.high, None
+    else:  # divided one by one, because hi - lo may overflow where both ends are finite
+        size, sign = hi / code.high - lo / code.high, None
+    kept = scale_dtype or wide
+    size = torch.where(
+        size > 0, size.clamp(min=torch.finfo(kept).tiny, max=torch.finfo(kept).max), SCALE_OF_ZEROS
+    )
+    scale = (size if sign is None else size * sign).to(kept)
+    # 0 - lo, because -lo would be -0.0 where nothing is below zero.
+    zero_point = torch.zeros_like(scale, dtype=wide)
+    if not code.symmetric:
+        zero_point = ((0 - lo) / scale.to(wide)).round().clamp(code.low, code.high)
+    return Grid(scale, zero_point, code, layout or Layout(), order)
 
 
-def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What numbers of a dtype are computed in: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _aligned(
-    x: Tensor, qparams: QParams, axis: int | None, group_size: int | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A view of ``x``, and scale and zero point that broadcast against it and make the result the compute dtype.
-
-    They must be on the device of ``x`` and have at least one dimension. One that is a number to torch would be weaker
-    than half precision in type promotion, and CUDA would multiply by its reciprocal instead of dividing.
-    """
-    wide = _compute_dtype(x.dtype)
-    scale, zero_point = qparams.scale.to(x.device, wide), qparams.zero_point.to(x.device, wide)
-    if scale.dim() > 1 and scale.numel() > 1:
-        return x, scale, zero_point
-    if scale.numel() == 1:
-        return x, scale.reshape(1), zero_point.reshape(1)
-    if axis is None and group_size is None:
-        raise SparsebitError(
-            "several scales, and no axis to lay them along",
-            got=f"{scale.numel()} scales for a tensor of shape {tuple(x.shape)}",
-            hint="pass axis=, or shape the scale to broadcast against the tensor",
-        )
-    rows = Layout(kind="channel" if group_size is None else "group", axis=axis or 0, group_size=group_size)
-    view, (scale, zero_point) = align(x, rows, scale, zero_point)
-    return view, scale, zero_point
-
-
-def _snap(x: Tensor, scale: Tensor, zero_point: Tensor, qparams: QParams) -> Tensor:
-    """``x`` on the grid, in the compute dtype. The first operation makes the buffer, the others reuse it."""
-    # Clamping round(x / scale) to [qmin - zero_point, qmax - zero_point] equals adding the zero point, clamping
-    # and subtracting it again, with two passes over memory less. Both bounds in one call is a slower kernel.
-    steps = torch.div(x, scale)
-    if qparams.dtype == "int":
-        steps = steps.round_()
-    steps = steps.clamp_(min=qparams.qmin - zero_point).clamp_(max=qparams.qmax - zero_point)
-    return _representable(steps, qparams).mul_(scale)
-
-
-def _representable(steps: Tensor, qparams: QParams) -> Tensor:
-    """Multiples of the scale, rounded to what the format can hold; integers are already."""
-    return steps if qparams.dtype == "int" else steps.to(FLOAT8[qparams.dtype]).to(steps.dtype)
-
-
-class _StraightThrough(torch.autograd.Function):
-    """``_snap`` whose gradient is one inside the range and zero outside; keeps one byte per element."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, qparams: QParams) -> Tensor:
-        steps = torch.div(x, scale)
-        if qparams.dtype == "int":
-            steps = steps.round_()
-        clipped = steps.clamp(min=qparams.qmin - zero_point).clamp_(max=qparams.qmax - zero_point)
-        # Compared in place in floating point and then cast, because a comparison that writes bool is slow.
-        ctx.save_for_backward(steps.eq_(clipped).to(torch.bool))
-        return _representable(clipped, qparams).mul_(scale).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        (inside,) = ctx.saved_tensors
-        return inside.view(torch.uint8).to(grads[0].dtype).mul_(grads[0]), None, None, None
-
-
-_straight_through = cast("Callable[..., Tensor]", _StraightThrough.apply)
-
-
-class _Replace(torch.autograd.Function):
-    """Other values in the forward pass, the gradient of the first ones in the backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, values: Tensor) -> Tensor:
-        return values.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0], None
-
-
-_replace = cast("Callable[[Tensor, Tensor], Tensor]", _Replace.apply)
-
-
-def _differentiable(x: Tensor, scale: Tensor, zero_point: Tensor, qparams: QParams) -> Tensor:
-    """The same numbers from operations that also carry gradients to scale and zero point."""
-    steps = x / scale
-    if qparams.dtype == "int":
-        steps = _replace(steps, steps.detach().round())
-    steps = (steps + zero_point).clamp(qparams.qmin, qparams.qmax) - zero_point
-    if qparams.dtype != "int":
-        steps = _replace(steps, _representable(steps.detach(), qparams))
-    return steps * scale

@@ -3,7 +3,7 @@
 Everything that measures or quantizes a tensor sees it as [C, N]: C rows, one scale each. ``Layout`` says how a
 tensor of 0 to 5 dimensions becomes such rows; the functions here do it without knowing what the numbers mean.
 
-Behind all of them is one idea, ``_row_view``: a *view* of the tensor in which whole axes index the rows. For a
+Behind all of them is one idea, ``_row_view``: a *view* of the tensor in which some axes index the rows. For a
 weight [O, I, kh, kw] with groups of 32 inputs it is [O, I / 32, 32, kh, kw], and axes 0 and 1 index the rows.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -25,27 +25,37 @@ ActivationLayout = Literal["NCHW", "NLC"]
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a tensor is cut into rows of elements that share one scale.
+    """Which elements of a tensor share one scale. Nothing is inferred from shapes.
 
-    - ``tensor``: one row.
-    - ``channel``: one row per index of ``axis``. For the weight [I, O / groups, ...] of a grouped transposed
-      convolution, ``axis=1`` alone shares a scale between the groups (all that ONNX can express); with
-      ``groups`` set there is one row for each of the O output channels.
-    - ``group``: for weights; each channel's row is cut again, every ``group_size`` input channels. The input
-      axis is the other one of the first two. The last group is shorter when the size does not divide.
-    - ``token``: one row per position, over the last axis.
+    - ``tensor``: all of them.
+    - ``channel``: those with the same index along ``axes``: ``(0,)`` for a weight [out, in, ...], ``(1,)`` for an
+      activation [batch, channels, ...], ``(0, 1)`` for stacked experts [experts, out, in].
+    - ``group``: for weights; the elements of each channel are cut again, every ``group_size`` along ``input_axis``.
+      The last group is shorter when the size does not divide.
+    - ``token``: those at one position, over the last axis.
+
+    ``groups`` is for the weight [in, out / groups, ...] of a grouped transposed convolution: ``axes=(1,)`` alone shares
+    a scale between the groups (all that ONNX can express); with ``groups`` there is one for each output channel.
 
     Example:
-        >>> to_rows(torch.zeros(8, 3, 5, 5), Layout(kind="channel", axis=1)).shape
+        >>> to_rows(torch.zeros(8, 3, 5, 5), Layout(kind="channel", axes=(1,))).shape
         torch.Size([3, 200])
+        >>> row_count((4, 16, 64), Layout(kind="group", axes=(0, 1), input_axis=2, group_size=32))
+        128
     """
 
     kind: Granularity = "tensor"
-    axis: int = 0
+    axes: tuple[int, ...] = (0,)
+    input_axis: int = 1
     group_size: int | None = None
     groups: int = 1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "axes", tuple(self.axes))  # JSON has lists
+        if self.kind not in get_args(Granularity):
+            raise SparsebitError(
+                "unknown granularity", expected=", ".join(get_args(Granularity)), got=repr(self.kind)
+            )
         if (self.kind == "group") != (self.group_size is not None):
             raise SparsebitError(
                 "group_size belongs to the granularity 'group'",
@@ -53,14 +63,19 @@ class Layout:
             )
         if self.group_size is not None and self.group_size < 1:
             raise SparsebitError("a group needs at least one element", got=f"group_size={self.group_size}")
-        if self.groups > 1 and (self.axis != 1 or self.kind not in ("channel", "group")):
+        if self.kind == "group" and self.input_axis in self.axes:
+            raise SparsebitError(
+                "groups are cut along an input axis, which cannot be an output axis too",
+                got=f"axes={self.axes}, input_axis={self.input_axis}",
+            )
+        if self.groups > 1 and (self.axes != (1,) or self.kind not in ("channel", "group")):
             raise SparsebitError(
                 "groups are for the weight of a transposed convolution, whose output channels are on axis 1",
-                got=f"{self.kind}, axis={self.axis}, groups={self.groups}",
+                got=f"{self.kind}, axes={self.axes}, groups={self.groups}",
             )
 
 
-def activation_axis(ndim: int, layout: ActivationLayout) -> int:
+def activation_axis(ndim: int, order: ActivationLayout) -> int:
     """The channel axis of an activation: 1 for NCHW, the last for NLC; a tensor too small for that has axis 0.
 
     NLC means "channels last" whatever the rank, so the [N, C] input of a classifier is fine.
@@ -69,19 +84,19 @@ def activation_axis(ndim: int, layout: ActivationLayout) -> int:
         >>> activation_axis(4, "NCHW"), activation_axis(3, "NLC"), activation_axis(2, "NLC"), activation_axis(1, "NCHW")
         (1, 2, 1, 0)
     """
-    return max(ndim - 1, 0) if layout == "NLC" else min(1, max(ndim - 1, 0))
+    return max(ndim - 1, 0) if order == "NLC" else min(1, max(ndim - 1, 0))
 
 
-def row_count(shape: Sequence[int], rows: Layout) -> int:
+def row_count(shape: Sequence[int], layout: Layout) -> int:
     """How many rows, and so how many scales, a tensor of this shape has."""
-    if rows.kind != "group":
-        view, axes = _row_view(torch.empty(shape, device="meta"), rows)
+    if not _is_ragged(shape, layout):
+        view, axes = _row_view(torch.empty(shape, device="meta"), layout)
         return math.prod(view.shape[axis] for axis in axes)
-    channels = row_count(shape, replace(rows, kind="channel", group_size=None)) if len(shape) > 1 else 1
-    return channels * math.ceil(_input_length(shape, rows) / _size(shape, rows))
+    channels = row_count(shape, replace(layout, kind="channel", group_size=None)) if layout.axes else 1
+    return channels * math.ceil(_input_length(shape, layout) / _size(shape, layout))
 
 
-def to_rows(x: Tensor, rows: Layout, *, any_order: bool = False) -> Tensor:
+def to_rows(x: Tensor, layout: Layout, *, any_order: bool = False) -> Tensor:
     """The tensor as [C, N], without a copy where its memory allows.
 
     ``any_order=True`` lets the elements *inside* a row come in any order, which spares tensors in
@@ -92,13 +107,13 @@ def to_rows(x: Tensor, rows: Layout, *, any_order: bool = False) -> Tensor:
         tensor([[0, 1],
                 [2, 3]])
     """
-    if _is_ragged(x.shape, rows):
+    if _is_ragged(x.shape, layout):
         raise SparsebitError(
             "the last group is shorter than the others, so the rows have two lengths",
-            got=f"{_input_length(x.shape, rows)} input channels in groups of {rows.group_size}",
+            got=f"{_input_length(x.shape, layout)} input channels in groups of {layout.group_size}",
             hint="use row_blocks, which returns one block for each length",
         )
-    view, axes = _row_view(x, rows)
+    view, axes = _row_view(x, layout)
     rest = [axis for axis in range(view.dim()) if axis not in axes]
     if any_order:
         rest.sort(key=view.stride, reverse=True)
@@ -106,30 +121,30 @@ def to_rows(x: Tensor, rows: Layout, *, any_order: bool = False) -> Tensor:
     return view.permute([*axes, *rest]).reshape(count, math.prod(view.shape[axis] for axis in rest))
 
 
-def from_rows(values: Tensor, shape: Sequence[int], rows: Layout) -> Tensor:
+def from_rows(values: Tensor, shape: Sequence[int], layout: Layout) -> Tensor:
     """The inverse of ``to_rows``: [C, N] back in the shape of the tensor it came from."""
-    view, axes = _row_view(torch.empty(shape, device="meta"), rows)
+    view, axes = _row_view(torch.empty(shape, device="meta"), layout)
     order = [*axes, *(axis for axis in range(view.dim()) if axis not in axes)]
     back = [order.index(axis) for axis in range(view.dim())]
     return values.reshape([view.shape[axis] for axis in order]).permute(back).reshape(tuple(shape))
 
 
-def row_blocks(x: Tensor, rows: Layout) -> tuple[Tensor, ...]:
+def row_blocks(x: Tensor, layout: Layout) -> tuple[Tensor, ...]:
     """The rows as one [C, N] block, or as two when the last group is shorter: full groups, then the rest.
 
     What is found for each block goes back together with ``join_blocks``.
     """
-    if not _is_ragged(x.shape, rows):
-        return (to_rows(x, rows),)
-    size, axis = _size(x.shape, rows), _input_axis(x.dim(), rows)
-    by_group = _cut(x, 0, size=x.shape[0] // rows.groups) if rows.groups > 1 else x
-    axis += rows.groups > 1
+    if not _is_ragged(x.shape, layout):
+        return (to_rows(x, layout),)
+    size, axis = _size(x.shape, layout), layout.input_axis % x.dim()
+    by_group = _cut(x, 0, size=x.shape[0] // layout.groups) if layout.groups > 1 else x
+    axis += layout.groups > 1
     length = by_group.shape[axis]
     sizes = (length // size * size, length % size)
     blocks = []
     for part, part_size in zip(by_group.split(sizes, dim=axis), (size, length % size), strict=True):
-        whole = part.flatten(0, 1) if rows.groups > 1 else part
-        blocks.append(to_rows(whole, replace(rows, group_size=part_size)))
+        joined = part.flatten(0, 1) if layout.groups > 1 else part
+        blocks.append(to_rows(joined, replace(layout, group_size=part_size)))
     return tuple(blocks)
 
 
@@ -148,49 +163,45 @@ def join_blocks(values: Sequence[Tensor]) -> Tensor:
     return torch.cat([full.reshape(channels, -1), last.reshape(channels, 1)], dim=1).flatten()
 
 
-def to_samples(x: Tensor, rows: Layout) -> Tensor:
+def to_samples(x: Tensor, layout: Layout) -> Tensor:
     """An activation as [C, B, M]: its rows, apart for each of the B samples along axis 0, each in any order.
 
-    Where axis 0 is no batch (a vector, or the channels themselves are on axis 0) it is all one sample.
+    Where axis 0 is not a batch (a vector, or the channels themselves are on axis 0) it is all one sample.
     """
-    axis = rows.axis % x.dim() if x.dim() else 0
-    if x.dim() < 2 or rows.kind not in ("tensor", "channel") or (rows.kind == "channel" and axis == 0):
-        return to_rows(x, rows).unsqueeze(1)
-    channel = [axis] if rows.kind == "channel" else []
+    channel = [axis % x.dim() for axis in layout.axes] if layout.kind == "channel" and x.dim() else []
+    if x.dim() < 2 or layout.kind not in ("tensor", "channel") or 0 in channel:
+        return to_rows(x, layout).unsqueeze(1)
     rest = sorted((dim for dim in range(1, x.dim()) if dim not in channel), key=x.stride, reverse=True)
     sizes = [math.prod(x.shape[dim] for dim in dims) for dims in (channel, [0], rest)]
     return x.permute(*channel, 0, *rest).reshape(sizes)
 
 
-def align(x: Tensor, rows: Layout, *values: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+def align(
+    x: Tensor, layout: Layout, *values: Tensor, order: Tensor | None = None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     """A view of ``x`` and each of the [C] ``values`` shaped to broadcast against that view.
 
     Arithmetic between them followed by ``reshape(x.shape)`` applies to every row its own value. Nothing is copied,
-    except the values of ragged groups, which are repeated along the input axis.
+    except the values of ragged groups, and of groups of input channels taken in another ``order`` ([in], the input
+    channel at each place), which are repeated along the input axis.
 
     Example:
         >>> view, (scale,) = align(torch.zeros(4, 6), Layout(kind="group", group_size=3), torch.zeros(8))
         >>> view.shape, scale.shape
         (torch.Size([4, 2, 3]), torch.Size([4, 2, 1]))
     """
-    if _is_ragged(x.shape, rows):
-        size, length = _size(x.shape, rows), _input_length(x.shape, rows)
-        repeats = torch.full((math.ceil(length / size),), size)
-        repeats[-1] = length - size * (len(repeats) - 1)
-        values = tuple(
-            value.reshape(-1, len(repeats)).repeat_interleave(repeats.to(value.device), dim=1).flatten()
-            for value in values
-        )
-        rows = replace(rows, group_size=1)
-    view, axes = _row_view(x, rows)
+    if layout.kind == "group" and (order is not None or _is_ragged(x.shape, layout)):
+        values = tuple(_by_input(value, x.shape, layout, order) for value in values)
+        layout = replace(layout, group_size=1)
+    view, axes = _row_view(x, layout)
     count = math.prod([view.shape[axis] for axis in axes])  # a list, because torch.compile takes no generator
-    wrong = next((value for value in values if value.numel() != count), None)
-    if wrong is not None:
-        raise SparsebitError(
-            "the number of values is not the number of rows",
-            expected=f"{count} for a tensor of shape {tuple(x.shape)} and {rows}",
-            got=f"{wrong.numel()}",
-        )
+    for value in values:
+        if value.numel() != count:
+            raise SparsebitError(
+                "the number of scales does not match the tensor",
+                expected=f"{count} for shape {tuple(x.shape)} and {layout}",
+                got=f"{value.numel()}",
+            )
     ascending = sorted(axes)
     shape = [view.shape[axis] if axis in axes else 1 for axis in range(view.dim())]
     return view, tuple(
@@ -201,39 +212,56 @@ def align(x: Tensor, rows: Layout, *values: Tensor) -> tuple[Tensor, tuple[Tenso
     )
 
 
-def spread(values: Tensor, shape: Sequence[int], rows: Layout) -> Tensor:
-    """``values`` [C] in a shape that broadcasts against the whole tensor, one value for each element of a row.
+def spread(values: Tensor, shape: Sequence[int], layout: Layout, order: Tensor | None = None) -> Tensor:
+    """``values`` [C] in a shape that broadcasts against the tensor, one value for each element of a row.
 
     Example:
         >>> spread(torch.tensor([1.0, 2.0]), (2, 3), Layout(kind="channel"))
         tensor([[1.],
                 [2.]])
     """
-    view, (aligned,) = align(torch.empty(shape, device="meta"), rows, values)
+    view, (aligned,) = align(torch.empty(shape, device="meta"), layout, values, order=order)
     if view.dim() == len(shape):
         return aligned
     return aligned.expand(view.shape).reshape(tuple(shape))
 
 
-def _row_view(x: Tensor, rows: Layout) -> tuple[Tensor, tuple[int, ...]]:
+def _by_input(values: Tensor, shape: Sequence[int], layout: Layout, order: Tensor | None) -> Tensor:
+    """Values of groups, one for each input channel instead."""
+    size, length = _size(shape, layout), _input_length(shape, layout)
+    group = torch.arange(length, device=values.device) // size
+    if order is not None:
+        group = torch.empty_like(group).scatter_(0, order.to(values.device), group)
+    per_channel = math.ceil(length / size)
+    if values.numel() % per_channel:
+        raise SparsebitError(
+            "the number of scales does not match the tensor",
+            expected=f"a multiple of {per_channel} for shape {tuple(shape)} and {layout}",
+            got=f"{values.numel()}",
+        )
+    return values.reshape(-1, per_channel)[:, group].flatten()
+
+
+def _row_view(x: Tensor, layout: Layout) -> tuple[Tensor, tuple[int, ...]]:
     """A view of ``x`` and the axes of it that index the rows, in the order of the rows."""
-    if rows.kind == "tensor" or x.dim() == 0:
+    dims = x.dim()
+    if layout.kind == "tensor" or dims == 0:
         return x, ()
-    if rows.kind == "token":
-        return x, tuple(range(x.dim() - 1))
-    if x.dim() == 1:
-        return (x, (0,)) if rows.kind == "channel" else (_cut(x, 0, size=_size(x.shape, rows)), (0,))
-    out, into = rows.axis % x.dim(), -1
-    axes: tuple[int, ...] = (out,)
-    size = 1
-    if rows.kind == "group":
-        into, size = _input_axis(x.dim(), rows), _size(x.shape, rows)
-    if rows.groups > 1:
-        x = _cut(x, 0, size=x.shape[0] // rows.groups)
-        out, into, axes = out + 1, into + 1, (0, out + 1)
-    if rows.kind == "group":
+    if layout.kind == "token":
+        return x, tuple(range(dims - 1))
+    named = (*layout.axes, layout.input_axis) if layout.kind == "group" else layout.axes
+    for axis in named:
+        if not -dims <= axis < dims:
+            raise SparsebitError(f"a tensor of shape {tuple(x.shape)} has no axis {axis}", got=f"{layout}")
+    axes = tuple([axis % dims for axis in layout.axes])
+    into = layout.input_axis % dims
+    size = _size(x.shape, layout) if layout.kind == "group" else 1
+    if layout.groups > 1:
+        x = _cut(x, 0, size=x.shape[0] // layout.groups)
+        axes, into = (0, *[axis + 1 for axis in axes]), into + 1
+    if layout.kind == "group":
         x = _cut(x, into, size=size)
-        axes = (*(axis + (axis > into) for axis in axes), into)
+        axes = (*[axis + (axis > into) for axis in axes], into)
     return x, axes
 
 
@@ -242,22 +270,18 @@ def _cut(x: Tensor, axis: int, *, size: int) -> Tensor:
     return x.view(*x.shape[:axis], x.shape[axis] // size, size, *x.shape[axis + 1 :])
 
 
-def _input_axis(ndim: int, rows: Layout) -> int:
-    return 0 if ndim < 2 or rows.axis % ndim == 1 else 1
-
-
-def _input_length(shape: Sequence[int], rows: Layout) -> int:
+def _input_length(shape: Sequence[int], layout: Layout) -> int:
     if not shape:
         return 1
-    axis = _input_axis(len(shape), rows)
-    return shape[axis] // (rows.groups if axis == 0 else 1)
+    axis = layout.input_axis % len(shape)
+    return shape[axis] // (layout.groups if axis == 0 else 1)
 
 
-def _is_ragged(shape: Sequence[int], rows: Layout) -> bool:
-    return rows.kind == "group" and _input_length(shape, rows) % _size(shape, rows) != 0
+def _is_ragged(shape: Sequence[int], layout: Layout) -> bool:
+    return layout.kind == "group" and _input_length(shape, layout) % _size(shape, layout) != 0
 
 
-def _size(shape: Sequence[int], rows: Layout) -> int:
+def _size(shape: Sequence[int], layout: Layout) -> int:
     """How many input channels a group has, which is at most all."""
-    assert rows.group_size is not None
-    return max(1, min(rows.group_size, _input_length(shape, rows)))
+    assert layout.group_size is not None
+    return max(1, min(layout.group_size, _input_length(shape, layout)))

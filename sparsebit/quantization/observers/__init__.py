@@ -1,6 +1,6 @@
 """Observers: each measures, from a stream of data, the range that a grid should cover."""
 
-from sparsebit.numerics.grid import GridSpec
+from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers.aciq import ACIQ
 from sparsebit.quantization.observers.base import (
     OBSERVERS,
@@ -24,7 +24,7 @@ __all__ = [
     "MSE",
     "OBSERVERS",
     "CalibrationError",
-    "GridSpec",
+    "CodeType",
     "Histogram",
     "HistogramObserver",
     "KLHistogram",

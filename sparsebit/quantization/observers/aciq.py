@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 
 from sparsebit.errors import ConfigError
-from sparsebit.numerics.grid import GridSpec
+from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers.base import Range, register_observer
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_edges
 
@@ -44,10 +44,10 @@ class ACIQ(HistogramObserver):
                 "aciq: unknown distribution", expected="gaus or laplace", got=repr(self.distribution)
             )
 
-    def finish(self, state: Histogram, grid: GridSpec) -> Range:
+    def finish(self, state: Histogram, code: CodeType) -> Range:
         """The clipped range."""
         full = Range(state.lo.clamp(max=0), state.hi.clamp(min=0))
-        if grid.dtype != "int":
+        if not code.is_integer:
             return full
         edges = bin_edges(state)
         middle = (edges[:, 1:] + edges[:, :-1]) / 2
@@ -61,8 +61,8 @@ class ACIQ(HistogramObserver):
             spread = ((weight * distance**2).sum(1) / count).sqrt()
         else:
             spread = (weight * distance).sum(1) / count
-        whole, halved = (optimal_clip(self.distribution, bits) for bits in (grid.bits, grid.bits + 1))
-        reach = spread * (whole if grid.symmetric else torch.where(half, halved, whole))
+        whole, halved = (optimal_clip(self.distribution, bits) for bits in (code.bits, code.bits + 1))
+        reach = spread * (whole if code.symmetric else torch.where(half, halved, whole))
         lo = torch.maximum((mean - reach).to(full.lo), full.lo)
         hi = torch.minimum((mean + reach).to(full.hi), full.hi)
         return Range(lo.clamp(max=0), hi.clamp(min=0))

@@ -19,7 +19,7 @@ from sparsebit.config.quantization.names import (
     register_name,
 )
 from sparsebit.errors import RegistryError, SparsebitError
-from sparsebit.numerics.grid import GridSpec
+from sparsebit.numerics import CodeType
 from sparsebit.registry import Registry
 
 State = TypeVar("State", bound="tuple[Tensor, ...]")
@@ -67,7 +67,7 @@ class Observer(ABC, Generic[State]):
         """The state after the data of ``a`` and then that of ``b``."""
 
     @abstractmethod
-    def finish(self, state: State, grid: GridSpec) -> Range:
+    def finish(self, state: State, code: CodeType) -> Range:
         """The range to cover with a grid of this kind. Without any data it is [0, 0]."""
 
 
@@ -75,7 +75,7 @@ class Observer(ABC, Generic[State]):
 class WholeTensorObserver(Protocol):
     """An observer that does better on a tensor it is shown whole, such as a weight, than on a stream."""
 
-    def observe(self, x: Tensor, grid: GridSpec) -> Range:
+    def observe(self, x: Tensor, code: CodeType) -> Range:
         """The range of ``x`` [C, N], with nothing else to come."""
 
 
@@ -146,11 +146,11 @@ def _rule_for(name: str, kind: type[Observer[Any]]) -> NameRule:
     return dataclasses.replace(known, options=tuple(field.name for field in fields if field.init))
 
 
-def observe(observer: Observer[Any], x: Tensor, grid: GridSpec) -> Range:
+def observe(observer: Observer[Any], x: Tensor, code: CodeType) -> Range:
     """The range of one complete tensor [C, N], by the observer's own way for such if it has one."""
     if isinstance(observer, WholeTensorObserver):
-        return observer.observe(x, grid)
-    return observer.finish(observer.update(observer.init(x), x), grid)
+        return observer.observe(x, code)
+    return observer.finish(observer.update(observer.init(x), x), code)
 
 
 def float_dtype(x: Tensor) -> torch.dtype:

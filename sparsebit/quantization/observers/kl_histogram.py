@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import ConfigError
-from sparsebit.numerics.grid import GridSpec
+from sparsebit.numerics import CodeType, choose_grid
 from sparsebit.quantization.observers.base import Range, register_observer
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_width
 
@@ -51,24 +51,24 @@ class KLHistogram(HistogramObserver):
                 got=repr(self.candidates),
             )
 
-    def finish(self, state: Histogram, grid: GridSpec) -> Range:
+    def finish(self, state: Histogram, code: CodeType) -> Range:
         """The range of the best threshold."""
         full = Range(state.lo.clamp(max=0), state.hi.clamp(min=0))
-        if grid.dtype != "int":
+        if not code.is_integer:
             return full
         share = torch.arange(self.candidates, 0, -1, device=full.lo.device).to(full.lo) / self.candidates
         best = []
         for counts, width, lo, hi in zip(state.counts, bin_width(state), *full, strict=True):
             threshold = torch.maximum(-lo, hi) * share
             ranges = Range(torch.maximum(lo, -threshold), torch.minimum(hi, threshold))
-            divergence = divergences(counts, width, ranges, grid)
+            divergence = divergences(counts, width, ranges, code)
             # Rounded, so that noise in the last bits does not decide between equals.
             best.append(threshold[divergence.mul_(1e9).round_().argmin()])
         limit = torch.stack(best)
         return Range(torch.maximum(full.lo, -limit), torch.minimum(full.hi, limit))
 
 
-def divergences(counts: Tensor, width: Tensor, ranges: Range, grid: GridSpec) -> Tensor:
+def divergences(counts: Tensor, width: Tensor, ranges: Range, code: CodeType) -> Tensor:
     """KL(P || Q) of one row for each of K ranges, of which the first is all of the data; infinite if ruled out.
 
     ``counts`` is [2 * bins], ``width`` of the bins [], the ends of ``ranges`` and the result are [K] (float64).
@@ -76,11 +76,11 @@ def divergences(counts: Tensor, width: Tensor, ranges: Range, grid: GridSpec) ->
     bins = len(counts) // 2
     density = counts.double()
     density[bins - 1 : bins + 1] = 0
-    grids = grid.qparams(ranges.lo.double(), ranges.hi.double())
+    grids = choose_grid(ranges.lo.double(), ranges.hi.double(), code)
     judged = grids.scale >= width
     if not judged[0] or not density.any():
         return torch.where(torch.arange(len(judged), device=counts.device) == 0, 0.0, torch.inf)
-    codes = torch.arange(grids.qmin, grids.qmax + 2, device=counts.device) - grids.zero_point[:, None]
+    codes = torch.arange(code.low, code.high + 2, device=counts.device) - grids.zero_point[:, None]
     borders = _column((codes - 0.5) * grids.scale[:, None], width, bins)  # [K, number of codes + 1]
     borders[:, 0], borders[:, -1] = 0, 2 * bins  # the outermost codes also stand for all beyond
     errors = _squared_errors(counts.double(), width, borders, codes[:, :-1] * grids.scale[:, None])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsebit.numerics.grid import GridSpec
+from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers.base import Observer, Range, extremes, no_range, register_observer
 
 
@@ -34,6 +34,6 @@ class MinMax(Observer[Range]):
         """The range of both."""
         return Range(torch.minimum(a.lo, b.lo), torch.maximum(a.hi, b.hi))
 
-    def finish(self, state: Range, grid: GridSpec) -> Range:
+    def finish(self, state: Range, code: CodeType) -> Range:
         """The range, widened to contain zero."""
         return Range(state.lo.clamp(max=0), state.hi.clamp(min=0))

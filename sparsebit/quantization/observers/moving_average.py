@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import ConfigError
-from sparsebit.numerics.grid import GridSpec
+from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers.base import Observer, Range, extremes, float_dtype, register_observer
 
 
@@ -80,7 +80,7 @@ class MovingAverage(Observer[Average]):
             a.samples + b.samples,
         )
 
-    def finish(self, state: Average, grid: GridSpec) -> Range:
+    def finish(self, state: Average, code: CodeType) -> Range:
         """The average, widened to contain zero. The first sample also has the weight of all before it: r^n."""
         rest = torch.pow(torch.full_like(state.lo[:1], self.ema_ratio), state.samples)
         lo, hi = state.lo + rest * state.first_lo, state.hi + rest * state.first_hi

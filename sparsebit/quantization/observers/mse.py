@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from sparsebit.errors import ConfigError
-from sparsebit.numerics.grid import GridSpec, QParams, fake_quantize
+from sparsebit.numerics import CodeType, Grid, choose_grid
+from sparsebit.numerics.snapping import snap, steps_of
 from sparsebit.quantization.observers.base import Range, extremes, float_dtype, register_observer
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_edges
 
@@ -29,7 +30,7 @@ class MSE(HistogramObserver):
 
     Example:
         >>> x = torch.tensor([[-1.0, 1.0, 1.0, 1.05]])
-        >>> bool(MSE().observe(x, GridSpec(bits=2)).hi < 1.05)
+        >>> bool(MSE().observe(x, CodeType.of(bits=2)).hi < 1.05)
         True
     """
 
@@ -46,18 +47,18 @@ class MSE(HistogramObserver):
                 got=f"steps={self.steps!r}, shrink={self.shrink!r}",
             )
 
-    def finish(self, state: Histogram, grid: GridSpec) -> Range:
+    def finish(self, state: Histogram, code: CodeType) -> Range:
         """The best of the ranges by the histogram."""
-        return self._search(Range(state.lo.clamp(max=0), state.hi.clamp(min=0)), state, grid)
+        return self._search(Range(state.lo.clamp(max=0), state.hi.clamp(min=0)), state, code)
 
-    def observe(self, x: Tensor, grid: GridSpec) -> Range:
+    def observe(self, x: Tensor, code: CodeType) -> Range:
         """The best of the ranges by the values of ``x`` [C, N] themselves."""
         lo, hi = extremes(x.detach())
-        return self._search(Range(lo.clamp(max=0), hi.clamp(min=0)), x.detach(), grid)
+        return self._search(Range(lo.clamp(max=0), hi.clamp(min=0)), x.detach(), code)
 
-    def _search(self, full: Range, data: Histogram | Tensor, grid: GridSpec, rounds: int = ROUNDS) -> Range:
+    def _search(self, full: Range, data: Histogram | Tensor, code: CodeType, rounds: int = ROUNDS) -> Range:
         shares = 1 - self.shrink * torch.arange(self.steps, dtype=full.lo.dtype, device=full.lo.device)
-        candidates = grid.qparams(full.lo * shares[:, None], full.hi * shares[:, None])  # [steps, C]
+        candidates = choose_grid(full.lo * shares[:, None], full.hi * shares[:, None], code)  # [steps, C]
         errors = (
             histogram_errors(data, candidates)
             if isinstance(data, Histogram)
@@ -72,12 +73,12 @@ class MSE(HistogramObserver):
                 if isinstance(data, Histogram)
                 else data[further]
             )
-            smaller = self._search(Range(found.lo[further], found.hi[further]), rest, grid, rounds - 1)
+            smaller = self._search(Range(found.lo[further], found.hi[further]), rest, code, rounds - 1)
             found.lo[further], found.hi[further] = smaller
         return found
 
 
-def value_errors(x: Tensor, candidates: QParams) -> Tensor:
+def value_errors(x: Tensor, candidates: Grid) -> Tensor:
     """Sum of squared errors of each row of ``x`` [C, N] on each of K grids a row ([K, C]); [K, C], float64."""
     errors = torch.zeros(candidates.scale.shape, dtype=torch.float64, device=x.device)
     chunk = CPU_CHUNK if x.device.type == "cpu" else DEVICE_CHUNK
@@ -87,16 +88,14 @@ def value_errors(x: Tensor, candidates: QParams) -> Tensor:
         for part in x[rows].split(max(1, chunk // height), dim=1):
             values = part.to(float_dtype(x))
             for step in range(len(errors)):
-                grid = candidates._replace(
-                    scale=candidates.scale[step, rows, None],
-                    zero_point=candidates.zero_point[step, rows, None],
-                )
-                error = torch.linalg.vector_norm(fake_quantize(values, grid).sub_(values), dim=1)
+                scale, zero_point = (v[step, rows, None] for v in (candidates.scale, candidates.zero_point))
+                snapped = snap(values, scale, zero_point, candidates.code)
+                error = torch.linalg.vector_norm(snapped.sub_(values), dim=1)
                 errors[step, rows] += error.double().square_()
     return errors
 
 
-def histogram_errors(histogram: Histogram, candidates: QParams) -> Tensor:
+def histogram_errors(histogram: Histogram, candidates: Grid) -> Tensor:
     """The same from a histogram, with the values of a bin spread evenly over it; [K, C], float64."""
     errors = torch.zeros(candidates.scale.shape, dtype=torch.float64, device=histogram.counts.device)
     for row, (counts, edges) in enumerate(zip(histogram.counts, bin_edges(histogram), strict=True)):
@@ -110,24 +109,24 @@ def histogram_errors(histogram: Histogram, candidates: QParams) -> Tensor:
         first, last = int(used[0]), int(used[-1]) + 1
         # Bins end where the data does: values clipped to [0, 6] make a spike at exactly 6.
         ends = torch.minimum(torch.maximum(edges[first : last + 1], histogram.lo[row]), histogram.hi[row])
-        grids = candidates._replace(
+        grids = replace(
+            candidates,
             scale=candidates.scale[:, row, None].double(),
             zero_point=candidates.zero_point[:, row, None].double(),
         )  # [K, 1]
-        mean = _mean_errors(ends, grids) if grids.dtype == "int" else _middle_errors(ends, grids)
+        mean = _mean_errors(ends, grids) if grids.code.is_integer else _middle_errors(ends, grids)
         errors[:, row] = mean @ counts[first:last]
     return errors
 
 
-def _mean_errors(edges: Tensor, grids: QParams) -> Tensor:
+def _mean_errors(edges: Tensor, grids: Grid) -> Tensor:
     """Mean squared error of numbers spread evenly between neighbouring edges ([E]) on integer grids; [K, E - 1].
 
     Where x rounds to n steps of s, the error is ``(x - n s)^2``, and its integral from 0 to x is ``F(x) = n s^3 / 12 +
     (x - n s)^3 / 3``: all of the cells passed, and a part of the last. Clamping n extends the first and last cell to
     infinity, so the formula covers clipping too.
     """
-    steps = (edges / grids.scale).round_()
-    steps = steps.clamp_(min=grids.qmin - grids.zero_point).clamp_(max=grids.qmax - grids.zero_point)
+    steps = steps_of(edges, grids.scale, grids.zero_point, grids.code)
     error = edges - steps * grids.scale
     integral = steps.mul_(grids.scale**3 / 12).add_(error**3, alpha=1 / 3)
     width = edges.diff()
@@ -136,7 +135,7 @@ def _mean_errors(edges: Tensor, grids: QParams) -> Tensor:
     )
 
 
-def _middle_errors(edges: Tensor, grids: QParams) -> Tensor:
+def _middle_errors(edges: Tensor, grids: Grid) -> Tensor:
     """The squared error in the middle between neighbouring edges; [K, E - 1]. Exact enough for 8-bit floats."""
     middle = ((edges[1:] + edges[:-1]) / 2).expand(len(grids.scale), -1)
-    return (fake_quantize(middle, grids) - middle).square_()
+    return (snap(middle, grids.scale, grids.zero_point, grids.code) - middle).square_()

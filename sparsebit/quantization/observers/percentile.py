@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import ConfigError
-from sparsebit.numerics.grid import GridSpec
+from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers.base import Range, register_observer
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_width
 
@@ -37,7 +37,7 @@ class Percentile(HistogramObserver):
                 "percentile: alpha out of range", expected="0 <= alpha < 1", got=str(self.alpha)
             )
 
-    def finish(self, state: Histogram, grid: GridSpec) -> Range:
+    def finish(self, state: Histogram, code: CodeType) -> Range:
         """The range between the two values."""
         cumulative = state.counts.cumsum(1)
         total, negative = cumulative[:, -1], cumulative[:, self.bins - 1]

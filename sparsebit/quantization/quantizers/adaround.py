@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.numerics.layout import Layout, spread
+from sparsebit.numerics import Layout
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
 
 ZETA, GAMMA = 1.1, -0.1
@@ -44,24 +44,19 @@ class AdaRound(Quantizer):
         super().reset()
         self.up = self.up.new_empty(0)
 
-    def steps_of(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """``x / scale`` and the scale, in a shape that broadcasts; half precision is computed in float32."""
-        wide = x.double() if x.dtype == torch.float64 else x.float()
-        scale = spread(self.scale.to(wide.dtype), x.shape, self.layout)
-        return wide / scale, scale
-
     def nearest(self, x: Tensor) -> Tensor:
         """The decisions that round every weight to the nearest code."""
-        steps, _ = self.steps_of(x.detach())
-        return steps.round() > steps.floor()
+        positions = self.grid().positions(x.detach())
+        return positions.round() > positions.floor()
 
     def prepare(self, x: Tensor) -> Tensor:
         """Weights moved onto the code they are rounded to; their gradients are those of where they were."""
         if self.up.numel() == 0:
             return x
         with torch.no_grad():
-            steps, scale = self.steps_of(x)
-            moved = steps.floor_().add_(self.up).mul_(scale)
+            grid = self.grid()
+            moved = grid.positions(x).floor_().add_(self.up)
+            moved = moved.mul_(grid.spread(x.shape)[0].to(moved.dtype))
         if torch.is_grad_enabled() and x.requires_grad:
             return x + (moved - x.detach()).to(x.dtype)
         return moved.to(x.dtype)

@@ -12,16 +12,8 @@ from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec, register_name
 from sparsebit.errors import SparsebitError
-from sparsebit.numerics.grid import GridSpec, QParams, fake_quantize, integer_range
-from sparsebit.numerics.layout import (
-    Layout,
-    activation_axis,
-    join_blocks,
-    row_blocks,
-    spread,
-    to_rows,
-    to_samples,
-)
+from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
+from sparsebit.numerics.layout import activation_axis, join_blocks, row_blocks, to_rows, to_samples
 from sparsebit.quantization.observers import OBSERVERS, CalibrationError, Observer, observe
 from sparsebit.quantization.observers.distributed import everywhere, merge_across_processes
 from sparsebit.registry import Registry
@@ -66,16 +58,16 @@ class Quantizer(nn.Module):
     """One grid in the state dict, how it was found, and whether it is applied.
 
     ``forward`` is the identity until ``enable_quant``; while ``observing`` it also measures what passes. Subclasses
-    change one of three things: ``prepare`` (what happens to the tensor before it is snapped), ``qparams`` (where
+    change one of three things: ``prepare`` (what happens to the tensor before it is snapped), ``grid`` (where
     the grid comes from) or ``set_range`` (what becomes of the measured range). Whatever they do,
-    the result is ``fake_quantize(prepare(x), qparams())``, which is what makes every quantizer exportable.
+    the result is ``grid().snap(prepare(x))``, which is what makes every quantizer exportable.
 
     Attributes:
         name: of the tensor, unique in the model: that of the node or parameter it belongs to.
         side: "W" or "A".
-        spec: what was asked for. Replaced by ``set_bit``.
+        spec: what was asked for, and ``code``, the type of the stored values. Replaced by ``set_bit``.
         layout: what shares a scale; for an activation the axis is that of its layout.
-        substitute: a function called instead of ``fake_quantize``, by which exporters put their own operator here.
+        substitute: a function called instead of ``snap``, by which exporters put their own operator here.
     """
 
     TYPE: ClassVar[str] = ""
@@ -86,6 +78,7 @@ class Quantizer(nn.Module):
     def __init__(self, name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> None:
         super().__init__()
         self.name, self.side, self.spec = name, side, spec
+        self.code = CodeType.of(spec.bits, spec.symmetric, spec.dtype)
         self.layout = layout or Layout(kind=spec.granularity, group_size=spec.group_size)
         self.use_quant = self.fake_fused = self.observing = self.following = False
         self.substitute: Substitute | None = None
@@ -94,6 +87,7 @@ class Quantizer(nn.Module):
         self._batches = 0
         self.register_buffer("scale", torch.empty(0))
         self.register_buffer("zero_point", torch.empty(0))
+        self.register_buffer("followed", torch.empty(0))  # [2, C]: the range that follows training, once it does
 
     # -- what it is ---------------------------------------------------------------------------------------------
 
@@ -101,11 +95,6 @@ class Quantizer(nn.Module):
     def bit(self) -> int:
         """Width of a code."""
         return self.spec.bits
-
-    @property
-    def grid(self) -> GridSpec:
-        """The kind of grid that was asked for."""
-        return GridSpec(self.spec.bits, self.spec.symmetric, self.spec.dtype)
 
     @property
     def is_symmetric(self) -> bool:
@@ -134,10 +123,10 @@ class Quantizer(nn.Module):
 
     def set_bit(self, bit: int) -> None:
         """Another width of the codes; the range must be measured again after it."""
-        integer_range(bit, self.spec.symmetric)
-        if self.spec.dtype == "int" and bit == self.spec.bits:
+        code = CodeType.of(bit, self.spec.symmetric)
+        if code == self.code:
             return
-        self.spec = replace(self.spec, bits=bit, dtype="int")
+        self.spec, self.code = replace(self.spec, bits=bit, dtype="int"), code
         self.reset()
 
     def set_fake_fused(self) -> None:
@@ -172,7 +161,7 @@ class Quantizer(nn.Module):
     def reset(self) -> None:
         """Forget the grid and everything seen."""
         self._state, self._batches, self.use_quant = None, 0, False
-        self._buffers.pop("followed", None)
+        self.followed = self.followed.new_empty(0)
         self.set_grid(torch.empty(0), torch.empty(0))
 
     def observe(self, x: Tensor) -> None:
@@ -199,7 +188,7 @@ class Quantizer(nn.Module):
         """Measure a tensor that will not change, such as a weight, and take its range."""
         prepared = self.prepare(x.detach())
         try:
-            ranges = [observe(self.observer, block, self.grid) for block in row_blocks(prepared, self.layout)]
+            ranges = [observe(self.observer, block, self.code) for block in row_blocks(prepared, self.layout)]
         except CalibrationError as error:
             raise CalibrationError(
                 f"{self.name!r} cannot be quantized: {error.message}",
@@ -220,7 +209,7 @@ class Quantizer(nn.Module):
                 got="no batch" if not self._batches else f"{self._batches} empty ones",
             )
         state = merge_across_processes(self.observer, self._state)
-        lo, hi = self.observer.finish(state, self.grid)
+        lo, hi = self.observer.finish(state, self.code)
         self.set_range(lo, hi, None)
         self._state = None
 
@@ -240,18 +229,16 @@ class Quantizer(nn.Module):
         self._state = None
         self.observe(x)
         state, self._state = merge_across_processes(self.observer, self._state), before
-        lo, hi = (end.to(self.scale) for end in self.observer.finish(state, self.grid))
-        if "followed" not in self._buffers:
-            qmin, qmax = self.qparams()[2:4]
-            ends = [(code - self.zero_point) * self.scale for code in (qmin, qmax)]
-            self.register_buffer("followed", torch.stack(ends).detach())  # [2, C]
+        lo, hi = (end.to(self.scale) for end in self.observer.finish(state, self.code))
+        if not self.followed.numel():
+            self.followed = torch.stack(self.grid().ends()).detach()
         self.followed.lerp_(torch.stack([lo, hi]), 0.1)
         self.set_range(self.followed[0], self.followed[1], None)
 
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
         """The grid for a measured range; ``x`` is the whole tensor where there is one (a weight)."""
-        scale, zero_point, *_ = self.grid.qparams(lo, hi)
-        self.set_grid(scale, zero_point)
+        grid = choose_grid(lo, hi, self.code)
+        self.set_grid(grid.scale, grid.zero_point)
 
     def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:
         """Keep these, on the device the quantizer is on, in the tensors it has: an optimizer may hold them."""
@@ -263,38 +250,30 @@ class Quantizer(nn.Module):
     def layout_of(self, x: Tensor) -> Layout:
         """What shares a scale in this tensor."""
         if self.side == "A" and self.layout.kind == "channel":
-            return replace(self.layout, axis=activation_axis(x.dim(), self.spec.layout))
+            return replace(self.layout, axes=(activation_axis(x.dim(), self.spec.layout),))
         return self.layout
 
     def prepare(self, x: Tensor) -> Tensor:
         """What happens to a tensor before it is snapped. Here: nothing."""
         return x
 
-    def qparams(self, x: Tensor | None = None) -> QParams:
-        """The grid. With one scale per token it is that of ``x``, shaped to broadcast against it."""
+    def grid(self, x: Tensor | None = None) -> Grid:
+        """The grid as it is now; with one scale per token, that of ``x``."""
         if self.layout.kind == "token":
             assert x is not None
             rows = to_rows(x, self.layout)
-            grid = self.grid.qparams(rows.amin(1), rows.amax(1))
-            return grid._replace(
-                scale=spread(grid.scale, x.shape, self.layout),
-                zero_point=spread(grid.zero_point, x.shape, self.layout),
-            )
-        if self.spec.dtype == "int":
-            return QParams(self.scale, self.zero_point, *integer_range(self.spec.bits, self.spec.symmetric))
-        largest = int(torch.finfo(getattr(torch, _FLOAT8[self.spec.dtype])).max)
-        return QParams(self.scale, self.zero_point, -largest, largest, self.spec.dtype)
+            return choose_grid(rows.amin(1), rows.amax(1), self.code, self.layout)
+        layout = self.layout if x is None else self.layout_of(x)
+        return Grid(self.scale, self.zero_point, self.code, layout)
+
+    def gradient_scale(self, x: Tensor) -> float | Tensor:
+        """What gradients to scale and zero point are multiplied by, where they learn."""
+        return 1.0
 
     def snap(self, x: Tensor) -> Tensor:
-        """``fake_quantize(prepare(x), qparams())``, whether switched on or not."""
+        """``grid().snap(prepare(x))``, whether switched on or not."""
         x = self.prepare(x)
-        qparams, rows = self.qparams(x), self.layout_of(x)
-        if rows.kind in ("tensor", "token"):
-            return fake_quantize(x, qparams)
-        if rows.groups > 1 or (rows.kind == "channel" and rows.axis == 0 and x.dim() == 0):
-            scale, zero_point = (spread(v, x.shape, rows) for v in (qparams.scale, qparams.zero_point))
-            return fake_quantize(x, qparams._replace(scale=scale, zero_point=zero_point))
-        return fake_quantize(x, qparams, axis=rows.axis, group_size=rows.group_size)
+        return self.grid(x).snap(x, self.gradient_scale(x))
 
     def forward(self, x: Tensor) -> Tensor:
         """Measure if observing, snap if switched on."""
@@ -324,8 +303,6 @@ class Quantizer(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         """Take scales of any number, so that a calibrated state loads into a fresh model, also one in training."""
-        if f"{prefix}followed" in state_dict and "followed" not in self._buffers:
-            self.register_buffer("followed", torch.empty(0, device=self.scale.device))
         own = {**self._buffers, **self._parameters}
         for name, tensor in own.items():
             value = state_dict.get(f"{prefix}{name}")
@@ -345,9 +322,6 @@ class Quantizer(nn.Module):
     def extra_repr(self) -> str:
         """The same line."""
         return self.describe()
-
-
-_FLOAT8 = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 
 
 def _span(values: Tensor) -> str:

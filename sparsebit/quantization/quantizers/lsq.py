@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.numerics.grid import GridSpec, QParams, integer_range
-from sparsebit.numerics.layout import Layout
-from sparsebit.numerics.learned_step import learned_fake_quantize
+from sparsebit.numerics import CodeType, Grid, Layout
+from sparsebit.numerics.grid import SCALE_OF_ZEROS
 from sparsebit.quantization.observers.base import Observer, Range, extremes
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
 
@@ -48,12 +47,10 @@ class StepSize(Observer[MeanMagnitude]):
         """All values of both."""
         return MeanMagnitude(a.total + b.total, a.values + b.values, torch.minimum(a.lo, b.lo))
 
-    def finish(self, state: MeanMagnitude, grid: GridSpec) -> Range:
+    def finish(self, state: MeanMagnitude, code: CodeType) -> Range:
         """The range whose grid has the step size; two-sided where there is anything below zero."""
-        _, qmax = integer_range(grid.bits, grid.symmetric)
         two_sided = bool((state.lo < 0).any())
-        if two_sided:
-            _, qmax = integer_range(grid.bits, True)
+        qmax = CodeType("int", code.bits).high if two_sided else code.high
         scale = 2 * state.total / state.values.clamp(min=1) / math.sqrt(qmax)
         hi = (scale * qmax).float()
         lo = -(scale * (qmax + 1)).float() if two_sided else torch.zeros_like(hi)
@@ -83,33 +80,17 @@ class LSQ(Quantizer):
 
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
         """Start from the step size that the range stands for."""
-        qmin, qmax = integer_range(self.spec.bits, self.spec.symmetric)
-        if bool((lo < 0).any()):
-            _, top = integer_range(self.spec.bits, True)
-            scale, zero_point = hi / top, torch.full_like(hi, qmax - top)
-        else:
-            _, top = qmin, qmax
-            scale, zero_point = hi / top, torch.zeros_like(hi)
-        floor = self.grid.qparams(torch.zeros_like(hi), torch.zeros_like(hi)).scale
-        self.set_grid(torch.where(scale > 0, scale, floor), zero_point)
+        top = CodeType("int", self.bit).high if bool((lo < 0).any()) else self.code.high
+        scale = hi / top
+        self.set_grid(torch.where(scale > 0, scale, SCALE_OF_ZEROS), torch.full_like(hi, self.code.high - top))
 
-    def qparams(self, x: Tensor | None = None) -> QParams:
+    def grid(self, x: Tensor | None = None) -> Grid:
         """The grid as it is now; a scale that training pushed below zero counts by its magnitude."""
-        return super().qparams(x)._replace(scale=self.scale.abs())
+        return replace(super().grid(x), scale=self.scale.abs())
 
     def gradient_scale(self, x: Tensor) -> float | Tensor:
         """1 / sqrt(N * qmax), N values to a scale, qmax counted from the zero point."""
-        qmax = integer_range(self.spec.bits, self.spec.symmetric)[1]
         shared = max(x.numel() / max(self.scale.numel(), 1), 1)
         if self.spec.symmetric:
-            return 1 / math.sqrt(shared * qmax)
-        return torch.rsqrt(shared * (qmax - self.zero_point[:1]))
-
-    def snap(self, x: Tensor) -> Tensor:
-        """As every quantizer; with gradients to the grid where gradients are wanted."""
-        if not torch.is_grad_enabled():
-            return super().snap(x)
-        prepared = self.prepare(x)
-        return learned_fake_quantize(
-            prepared, self.qparams(prepared), self.layout_of(prepared), self.gradient_scale(prepared)
-        )
+            return 1 / math.sqrt(shared * self.code.high)
+        return torch.rsqrt(shared * (self.code.high - self.zero_point[:1]))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.numerics.grid import QParams, integer_range
-from sparsebit.numerics.layout import Layout, to_rows
+from sparsebit.numerics import Grid, Layout
+from sparsebit.numerics.grid import SCALE_OF_ZEROS
+from sparsebit.numerics.layout import to_rows
 from sparsebit.quantization.observers.base import OBSERVERS, Observer
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
 from sparsebit.quantization.quantizers.lsq import LSQ
@@ -43,20 +45,17 @@ class LSQPlus(LSQ):
         values = to_rows(x.detach().double(), self.layout)
         mean, std = values.mean(1), values.std(1, correction=int(values.shape[1] > 1))
         reach = torch.maximum((mean - 3 * std).abs(), (mean + 3 * std).abs())
-        qmin, qmax = super().qparams()[2:4]
-        scale = 2 * reach / (qmax - qmin)
-        floor = self.grid.qparams(torch.zeros(1), torch.zeros(1)).scale.to(scale)
-        self.set_grid(torch.where(scale > 0, scale, floor).float(), torch.zeros_like(scale).float())
+        scale = 2 * reach / (self.code.high - self.code.low)
+        self.set_grid(torch.where(scale > 0, scale, SCALE_OF_ZEROS).float(), torch.zeros_like(scale).float())
 
     def gradient_scale(self, x: Tensor) -> float:
         """1 / sqrt(N * qmax), N values to a scale, wherever the zero point is just now."""
-        qmax = integer_range(self.spec.bits, self.spec.symmetric)[1]
-        return 1 / math.sqrt(max(x.numel() / max(self.scale.numel(), 1), 1) * qmax)
+        return 1 / math.sqrt(max(x.numel() / max(self.scale.numel(), 1), 1) * self.code.high)
 
-    def qparams(self, x: Tensor | None = None) -> QParams:
+    def grid(self, x: Tensor | None = None) -> Grid:
         """The grid as it is now, its zero point on a code."""
-        qparams = super().qparams(x)
-        zero_point = qparams.zero_point.clamp(qparams.qmin, qparams.qmax)
+        grid = super().grid(x)
+        zero_point = grid.zero_point.clamp(self.code.low, self.code.high)
         if zero_point.requires_grad:  # rounded, with the gradient of the number itself
-            return qparams._replace(zero_point=zero_point + (zero_point.round() - zero_point).detach())
-        return qparams._replace(zero_point=zero_point.round())
+            return replace(grid, zero_point=zero_point + (zero_point.round() - zero_point).detach())
+        return replace(grid, zero_point=zero_point.round())

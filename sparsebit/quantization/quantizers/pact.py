@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.numerics.grid import QParams
-from sparsebit.numerics.layout import Layout
+from sparsebit.numerics import Grid, Layout, choose_grid
+from sparsebit.numerics.grid import compute_dtype
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
 
 
@@ -40,19 +40,17 @@ class PACT(Quantizer):
         lower, upper = (bound.to(x.dtype) for bound in self._range())
         return torch.maximum(torch.minimum(x, upper), lower)
 
-    def qparams(self, x: Tensor | None = None) -> QParams:
+    def grid(self, x: Tensor | None = None) -> Grid:
         """The grid over the clipped range as it is now."""
-        lo, hi = self._range()
-        return self.grid.qparams(lo, hi)
+        return choose_grid(*self._range(), self.code)
 
     def snap(self, x: Tensor) -> Tensor:
         """As every quantizer; with a gradient to alpha where gradients are wanted."""
         if not torch.is_grad_enabled():
             return super().snap(x)
-        qparams, wide = self.qparams(), torch.float64 if x.dtype == torch.float64 else torch.float32
-        lowest = -qparams.qmax if self.spec.symmetric else 0
+        wide = compute_dtype(x.dtype)
         apply = cast("Callable[..., Tensor]", _Clipped.apply)
-        snapped = apply(x.to(wide), self.alpha.to(wide), qparams.scale.to(wide), lowest, qparams.qmax)
+        snapped = apply(x.to(wide), self.alpha.to(wide), self.grid())
         return snapped.to(x.dtype)
 
     def regularization(self) -> Tensor:
@@ -68,10 +66,13 @@ class _Clipped(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, alpha: Tensor, scale: Tensor, lowest: int, highest: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, alpha: Tensor, grid: Grid) -> Tensor:
         ctx.save_for_backward(x, alpha)
-        ctx.two_sided = lowest < 0
-        return torch.div(x, scale).round_().clamp_(min=lowest).clamp_(max=highest).mul_(scale)
+        ctx.two_sided = grid.code.symmetric
+        steps = grid.steps(x)
+        if ctx.two_sided:
+            steps = steps.clamp_(min=-grid.code.high)  # alpha on both sides, and so one code less
+        return steps.mul_(grid.scale.to(x.dtype))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -88,4 +89,4 @@ class _Clipped(torch.autograd.Function):
             to_alpha = torch.dot(clipped.reshape(-1), grad.reshape(-1)).reshape(alpha.shape)
         if ctx.needs_input_grad[0]:
             to_x = torch.addcmul(grad, over.add_(under), grad, value=-1)
-        return to_x, to_alpha, None, None, None
+        return to_x, to_alpha, None
