@@ -111,9 +111,8 @@ def grid_ends(quantizer: Quantizer, x: Tensor, *, beyond: float = 0.5) -> tuple[
 
     What lies up to half a step ``beyond`` the last code still rounds to it.
     """
-    grid, layout = quantizer.qparams(x), quantizer.layout_of(x)
-    scale, zero_point = grid.scale, grid.zero_point
-    if layout.kind not in ("tensor", "token"):
-        scale, zero_point = (spread(value, x.shape, layout) for value in (scale, zero_point))
-    half = beyond if quantizer.spec.dtype == "int" else 0.0
-    return (grid.qmin - half - zero_point) * scale, (grid.qmax + half - zero_point) * scale
+    grid = quantizer.grid(x)
+    low, high = grid.ends(beyond=beyond if grid.code.is_integer else 0.0)
+    if low.numel() == 1:
+        return low, high
+    return spread(low, x.shape, grid.layout), spread(high, x.shape, grid.layout)

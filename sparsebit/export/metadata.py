@@ -24,10 +24,10 @@ def describe(
         tensors[name] = {
             "side": tensor.side,
             "bits": tensor.bits,
-            "format": tensor.qparams.dtype,
+            "format": "int" if tensor.grid.code.is_integer else tensor.grid.code.kind,
             "scheme": tensor.scheme,
             "type": container.kind.lower(),
-            "range": [tensor.qparams.qmin, tensor.qparams.qmax],
+            "range": [tensor.grid.code.low, tensor.grid.code.high],
             "shift": container.shift,
         }
     value = {"format": FORMAT, "target": target, "tensors": tensors, "dynamic": sorted(markers.dynamic)}

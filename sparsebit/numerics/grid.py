@@ -11,14 +11,14 @@ Inputs in half precision are computed in float32 and returned in their own dtype
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 from sparsebit.numerics.code_type import CodeType
-from sparsebit.numerics.layout import Layout, align, spread
+from sparsebit.numerics.layout import PER_TENSOR, Layout, align, spread
 from sparsebit.numerics.packing import pack_bits, unpack_bits
 from sparsebit.numerics.snapping import snap, steps_of
 
@@ -46,7 +46,7 @@ class Grid:
     scale: Tensor  # [C], one for each row of the layout
     zero_point: Tensor  # [C], integer-valued; 0 where the codes are not integers
     code: CodeType
-    layout: Layout = field(default_factory=Layout)
+    layout: Layout = PER_TENSOR
     order: Tensor | None = None  # [in]: the input channel at each place when groups are cut in another order
 
     def codes(self, x: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ def choose_grid(
     zero_point = torch.zeros_like(scale, dtype=wide)
     if not code.symmetric:
         zero_point = ((0 - lo) / scale.to(wide)).round().clamp(code.low, code.high)
-    return Grid(scale, zero_point, code, layout or Layout(), order)
+    return Grid(scale, zero_point, code, layout or PER_TENSOR, order)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -21,6 +21,7 @@ from sparsebit.errors import SparsebitError
 
 Granularity = Literal["tensor", "channel", "group", "token"]
 ActivationLayout = Literal["NCHW", "NLC"]
+GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +52,9 @@ class Layout:
     groups: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "axes", tuple(self.axes))  # JSON has lists
-        if self.kind not in get_args(Granularity):
+        if self.kind not in GRANULARITIES:
             raise SparsebitError(
-                "unknown granularity", expected=", ".join(get_args(Granularity)), got=repr(self.kind)
+                "unknown granularity", expected=", ".join(GRANULARITIES), got=repr(self.kind)
             )
         if (self.kind == "group") != (self.group_size is not None):
             raise SparsebitError(
@@ -75,6 +75,9 @@ class Layout:
             )
 
 
+PER_TENSOR = Layout()
+
+
 def activation_axis(ndim: int, order: ActivationLayout) -> int:
     """The channel axis of an activation: 1 for NCHW, the last for NLC; a tensor too small for that has axis 0.
 
@@ -91,7 +94,7 @@ def row_count(shape: Sequence[int], layout: Layout) -> int:
     """How many rows, and so how many scales, a tensor of this shape has."""
     if not _is_ragged(shape, layout):
         view, axes = _row_view(torch.empty(shape, device="meta"), layout)
-        return math.prod(view.shape[axis] for axis in axes)
+        return math.prod([view.shape[axis] for axis in axes])
     channels = row_count(shape, replace(layout, kind="channel", group_size=None)) if layout.axes else 1
     return channels * math.ceil(_input_length(shape, layout) / _size(shape, layout))
 
@@ -117,8 +120,8 @@ def to_rows(x: Tensor, layout: Layout, *, any_order: bool = False) -> Tensor:
     rest = [axis for axis in range(view.dim()) if axis not in axes]
     if any_order:
         rest.sort(key=view.stride, reverse=True)
-    count = math.prod(view.shape[axis] for axis in axes)
-    return view.permute([*axes, *rest]).reshape(count, math.prod(view.shape[axis] for axis in rest))
+    count = math.prod([view.shape[axis] for axis in axes])
+    return view.permute([*axes, *rest]).reshape(count, math.prod([view.shape[axis] for axis in rest]))
 
 
 def from_rows(values: Tensor, shape: Sequence[int], layout: Layout) -> Tensor:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.analysis.calls import active, calls_of, only
-from sparsebit.numerics.layout import spread
 from sparsebit.quantization import Quantizer, QuantModel
 from sparsebit.report.content import Histogram
 
@@ -48,11 +47,8 @@ def _watched(quantizers: Iterable[Quantizer], positions: dict[str, list[Tensor]]
 def _on_grid(quantizer: Quantizer, x: Tensor, most: int = 200_000) -> Tensor:
     """Where each number lies, counted in codes; of very many, evenly spread ones."""
     x = quantizer.prepare(x.float())
-    grid, layout = quantizer.qparams(x), quantizer.layout_of(x)
-    scale, zero_point = grid.scale, grid.zero_point
-    if layout.kind not in ("tensor", "token"):
-        scale, zero_point = (spread(value, x.shape, layout) for value in (scale, zero_point))
-    codes = (x / scale + zero_point).flatten()
+    grid = quantizer.grid(x)
+    codes = (grid.positions(x) + grid.spread(x.shape)[1]).flatten()
     return codes[:: -(-codes.numel() // most)].cpu()
 
 
@@ -60,7 +56,7 @@ def _count(quantizer: Quantizer, found: list[Tensor]) -> Histogram:
     codes = torch.cat(found)
     codes = codes[codes.isfinite()]
     spec = quantizer.spec
-    qmin, qmax = _ends(quantizer)
+    qmin, qmax = quantizer.code.low, quantizer.code.high
     # One code of room on each side; what lies far outside is counted in the last bin.
     room = max(1.0, 0.05 * (qmax - qmin))
     lo = max(float(codes.min()), qmin - room) if len(codes) else float(qmin)
@@ -77,11 +73,6 @@ def _count(quantizer: Quantizer, found: list[Tensor]) -> Histogram:
         codes=spec.codes,
         grid=_in_words(quantizer),
     )
-
-
-def _ends(quantizer: Quantizer) -> tuple[int, int]:
-    grid = quantizer.qparams(torch.zeros(1, 1)) if quantizer.layout.kind == "token" else quantizer.qparams()
-    return grid.qmin, grid.qmax
 
 
 def _in_words(quantizer: Quantizer) -> str:

@@ -216,7 +216,7 @@ def test_every_number_is_that_of_the_definition_in_double_precision() -> None:
     found = profile(qmodel, batches)
 
     def grid(name: str) -> tuple[Tensor, Tensor, int, int]:
-        qp = qmodel.quantizers[name].qparams()
+        qp = qmodel.quantizers[name].grid()
         shape = (-1, 1) if name.endswith("weight") else (-1,)
         return qp.scale.double().view(shape), qp.zero_point.double().view(shape), qp.qmin, qp.qmax
 

@@ -32,16 +32,14 @@ def key(index: tuple[int, ...], shape: tuple[int, ...], rows: Layout) -> tuple[i
         return ()
     if rows.kind == "token":
         return index[:-1]
-    if len(index) == 1:
-        return index if rows.kind == "channel" else (index[0] // (rows.group_size or 1),)
-    out = rows.axis % len(shape)
-    into = 0 if out == 1 else 1
+    out = tuple(index[axis] for axis in rows.axes)
+    into = rows.input_axis
     per_group = shape[0] // rows.groups
     first = (index[0] // per_group,) if rows.groups > 1 else ()
     if rows.kind == "channel":
-        return (*first, index[out])
+        return (*first, *out)
     place = index[into] % per_group if into == 0 else index[into]
-    return (*first, index[out], place // (rows.group_size or 1))
+    return (*first, *out, place // (rows.group_size or 1))
 
 
 def labels(shape: tuple[int, ...], rows: Layout) -> Tensor:
@@ -56,10 +54,11 @@ def tensors(draw: st.DrawFn) -> tuple[tuple[int, ...], Layout]:
     shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=5)))
     kind = draw(st.sampled_from(["tensor", "channel", "group", "token"]))
     if kind == "channel":
-        return shape, Layout(kind="channel", axis=draw(st.integers(-len(shape), len(shape) - 1)))
+        return shape, Layout(kind="channel", axes=(draw(st.integers(-len(shape), len(shape) - 1)),))
     if kind == "group":
-        axis = draw(st.integers(0, min(1, len(shape) - 1)))
-        return shape, Layout(kind="group", axis=axis, group_size=draw(st.integers(1, 6)))
+        order = draw(st.permutations(range(len(shape))))
+        axes = tuple(order[1 : 1 + draw(st.integers(0, 2))])  # none for a vector, two for stacked experts
+        return shape, Layout(kind="group", axes=axes, input_axis=order[0], group_size=draw(st.integers(1, 6)))
     return shape, Layout(kind=kind)  # type: ignore[arg-type]
 
 
@@ -68,8 +67,10 @@ def transposed_weights(draw: st.DrawFn) -> tuple[tuple[int, ...], Layout]:
     groups = draw(st.integers(1, 3))
     shape = (groups * draw(st.integers(1, 5)), *draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
     if draw(st.booleans()):
-        return shape, Layout(kind="channel", axis=1, groups=groups)
-    return shape, Layout(kind="group", axis=1, groups=groups, group_size=draw(st.integers(1, 4)))
+        return shape, Layout(kind="channel", axes=(1,), groups=groups)
+    return shape, Layout(
+        kind="group", axes=(1,), input_axis=0, groups=groups, group_size=draw(st.integers(1, 4))
+    )
 
 
 cases = st.one_of(tensors(), transposed_weights())
@@ -138,7 +139,7 @@ def test_channels_last_memory_is_not_copied() -> None:
 @pytest.mark.parametrize("layout", ["NCHW", "NLC"])
 def test_activations_of_any_rank_have_channels(shape: tuple[int, ...], layout: str) -> None:
     axis = activation_axis(len(shape), layout)  # type: ignore[arg-type]
-    rows = Layout(kind="channel", axis=axis)
+    rows = Layout(kind="channel", axes=(axis,))
     channels = shape[axis] if shape else 1
     assert row_count(shape, rows) == channels
     assert to_rows(torch.zeros(shape), rows).shape == (channels, math.prod(shape) // channels)
@@ -150,11 +151,11 @@ def test_activations_of_any_rank_have_channels(shape: tuple[int, ...], layout: s
     ("shape", "rows", "expected"),
     [
         ((6, 2, 3), Layout(), (1, 6, 6)),
-        ((6, 2, 3), Layout(kind="channel", axis=1), (2, 6, 3)),
-        ((6, 2, 3), Layout(kind="channel", axis=-1), (3, 6, 2)),
-        ((6, 4), Layout(kind="channel", axis=1), (4, 6, 1)),
+        ((6, 2, 3), Layout(kind="channel", axes=(1,)), (2, 6, 3)),
+        ((6, 2, 3), Layout(kind="channel", axes=(-1,)), (3, 6, 2)),
+        ((6, 4), Layout(kind="channel", axes=(1,)), (4, 6, 1)),
         ((6,), Layout(), (1, 1, 6)),
-        ((6, 4), Layout(kind="channel", axis=0), (6, 1, 4)),
+        ((6, 4), Layout(kind="channel", axes=(0,)), (6, 1, 4)),
     ],
 )
 def test_samples_stay_apart(shape: tuple[int, ...], rows: Layout, expected: tuple[int, ...]) -> None:
@@ -167,7 +168,7 @@ def test_samples_stay_apart(shape: tuple[int, ...], rows: Layout, expected: tupl
 
 
 def test_empty_tensors_have_rows() -> None:
-    assert to_rows(torch.zeros(0, 3, 4), Layout(kind="channel", axis=1)).shape == (3, 0)
+    assert to_rows(torch.zeros(0, 3, 4), Layout(kind="channel", axes=(1,))).shape == (3, 0)
     assert to_rows(torch.zeros(0), Layout()).shape == (1, 0)
     assert to_samples(torch.zeros(0, 3, 4), Layout()).shape == (1, 0, 12)
 
@@ -180,8 +181,25 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(SparsebitError, match="at least one element"):
         Layout(kind="group", group_size=0)
     with pytest.raises(SparsebitError, match="weight of a transposed convolution"):
-        Layout(kind="channel", axis=0, groups=2)
+        Layout(kind="channel", axes=(0,), groups=2)
     with pytest.raises(SparsebitError, match=r"(?s)two lengths.*7 input channels in groups of 3.*row_blocks"):
         to_rows(torch.zeros(2, 7), Layout(kind="group", group_size=3))
-    with pytest.raises(SparsebitError, match=r"(?s)number of values.*expected: 2.*got: +3"):
+    with pytest.raises(SparsebitError, match=r"(?s)number of scales.*expected: 2.*got: +3"):
         align(torch.zeros(2, 7), Layout(kind="channel"), torch.zeros(3))
+    with pytest.raises(SparsebitError, match=r"(?s)number of scales.*a multiple of 3.*got: +8"):
+        align(torch.zeros(2, 7), Layout(kind="group", group_size=3), torch.zeros(8))
+    with pytest.raises(SparsebitError, match=r"(?s)input axis, which cannot be an output axis"):
+        Layout(kind="group", axes=(1,), group_size=3)
+    with pytest.raises(SparsebitError, match=r"shape \(2, 7\) has no axis 2"):
+        to_rows(torch.zeros(2, 7), Layout(kind="channel", axes=(2,)))
+    with pytest.raises(SparsebitError, match=r"(?s)unknown granularity.*tensor, channel, group, token"):
+        Layout(kind="row")  # type: ignore[arg-type]
+
+
+def test_groups_in_another_order_follow_the_permutation() -> None:
+    """Input channel order[j] belongs to group j // size, as with GPTQ's act-order."""
+    order = torch.tensor([4, 0, 3, 1, 5, 2])
+    layout = Layout(kind="group", group_size=4)  # the second group is shorter
+    got = spread(torch.tensor([0.0, 1.0, 2.0, 3.0]), (2, 6), layout, order)
+    group = {4: 0, 0: 0, 3: 0, 1: 0, 5: 1, 2: 1}
+    assert got.tolist() == [[2.0 * row + group[column] for column in range(6)] for row in range(2)]

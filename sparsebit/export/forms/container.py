@@ -57,10 +57,10 @@ def container_of(tensor: Marked, *, unsigned_activations: bool, opset: int) -> C
     With ``unsigned_activations`` the codes sit as CPU kernels want them, which changes no number: signed 8-bit
     activations become unsigned by adding 128 to code and zero point.
     """
-    qparams = tensor.qparams
-    if qparams.dtype != "int":
-        return Container(_FLOAT8[qparams.dtype], unpacked=unsigned_activations)
-    signed = qparams.qmin < 0
+    code = tensor.grid.code
+    if not code.is_integer:
+        return Container(_FLOAT8[code.kind], unpacked=unsigned_activations)
+    signed = code.low < 0
     weight = tensor.side == "W"
     if tensor.bits > 8:
         kind = "INT16" if signed else "UINT16"
@@ -73,14 +73,14 @@ def container_of(tensor: Marked, *, unsigned_activations: bool, opset: int) -> C
     shift = 0
     if kind == "INT8" and unsigned_activations and not weight:
         kind, shift = "UINT8", 128
-    used = (qparams.qmin + shift, qparams.qmax + shift)
+    used = (code.low + shift, code.high + shift)
     return Container(kind, shift, None if used == _RANGE[kind] or weight else used)
 
 
 def needed_opset(tensor: Marked) -> int:
     """The lowest opset in which this tensor can be written."""
     kind = container_of(tensor, unsigned_activations=False, opset=0).kind
-    blocked = tensor.layout.kind == "group" or tensor.layout.groups > 1
+    blocked = tensor.grid.layout.kind == "group" or tensor.grid.layout.groups > 1
     return max(
         PLAIN_OPSET, _OPSET.get(kind, PLAIN_OPSET), BLOCK_OPSET if blocked and not tensor.per_tensor else 0
     )

@@ -98,10 +98,9 @@ def _write_activation(
 
 
 def _clip_numbers(editor: Editor, node: Any, tensor: Marked, value: Any) -> Any:
-    scale, zero_point, qmin, qmax, _ = tensor.qparams
-    if scale.numel() > 1:
+    if not tensor.per_tensor:
         raise ExportError(f"{tensor.name!r}: {tensor.bits} bits with a scale per channel cannot be written")
-    ends = [float((torch.tensor(float(end)) - zero_point[0]) * scale[0]) for end in (qmin, qmax)]
+    ends = [float(end) for end in tensor.grid.ends()]
     bounds = [
         editor.constant(np.array(end), editor.ir.DataType.FLOAT, f"{tensor.name}.bound") for end in ends
     ]
@@ -134,20 +133,12 @@ def _unpacked(editor: Editor, node: Any, tensor: Marked, codes: Any) -> Any:
 
     Kernels for integers would take the place of DequantizeLinear, and then refuse 8-bit floats.
     """
-    float32, name, layout = editor.ir.DataType.FLOAT, tensor.name, tensor.layout
+    float32, name = editor.ir.DataType.FLOAT, tensor.name
     value = editor.node(
         "Cast", [codes], before=node, name=f"{name}/Widen", output=f"{name}.wide", like=node.inputs[0],
         dtype=float32, to=int(float32),
     )  # fmt: skip
-    scale = tensor.qparams.scale
-    if tensor.per_tensor:
-        scale = scale[0]
-    elif tensor.side == "W":
-        scale = spread(scale, tensor.shape, layout)
-    else:
-        scale = scale.reshape(
-            [-1 if place == layout.axis % len(tensor.shape) else 1 for place in range(len(tensor.shape))]
-        )
+    scale = tensor.grid.scale[0] if tensor.per_tensor else tensor.grid.spread(tensor.shape)[0]
     return editor.node(
         "Mul", [value, editor.constant(scale.numpy(), float32, f"{name}.scale")], before=node, name=f"{name}/{SCALED}",
         output=f"{name}.quantized", like=node.inputs[0], dtype=float32,
@@ -179,13 +170,13 @@ def _codes(tensor: Marked, container: Container) -> Any:
 
 def _grid(editor: Editor, tensor: Marked, container: Container) -> tuple[Any, Any, dict[str, int]]:
     """Scale, zero point and the attributes that say how they lie along the tensor."""
-    scale, zero_point = tensor.qparams.scale.numpy(), tensor.qparams.zero_point.numpy() + container.shift
-    layout, shape, float32 = tensor.layout, tensor.shape, editor.ir.DataType.FLOAT
+    scale, zero_point = tensor.grid.scale.numpy(), tensor.grid.zero_point.numpy() + container.shift
+    layout, shape, float32 = tensor.grid.layout, tensor.shape, editor.ir.DataType.FLOAT
     attributes: dict[str, int] = {}
     if scale.size == 1:
         scale, zero_point = scale.reshape(()), zero_point.reshape(())
     elif layout.kind == "channel" and layout.groups == 1:
-        attributes["axis"] = layout.axis % max(len(shape), 1)
+        attributes["axis"] = layout.axes[0] % max(len(shape), 1)
     else:
         axis, block = _blocks(tensor)
         scale, zero_point = (_by_block(tensor, v, axis, block) for v in (scale, zero_point))
@@ -199,8 +190,8 @@ def _grid(editor: Editor, tensor: Marked, container: Container) -> tuple[Any, An
 
 def _blocks(tensor: Marked) -> tuple[int, int]:
     """Axis and length of the blocks that share a scale. A shorter last group is cut into pieces all have in common."""
-    layout, shape = tensor.layout, tensor.shape
-    axis = 0 if len(shape) < 2 or layout.axis % len(shape) == 1 else 1
+    layout, shape = tensor.grid.layout, tensor.shape
+    axis = layout.input_axis % len(shape)
     inputs = shape[axis] // (layout.groups if axis == 0 else 1)
     size = min(layout.group_size or inputs, inputs)
     if layout.groups > 1 and axis != 0:
@@ -210,7 +201,7 @@ def _blocks(tensor: Marked) -> tuple[int, int]:
 
 def _by_block(tensor: Marked, values: Any, axis: int, block: int) -> Any:
     """One value for each block of the tensor, in a tensor of its rank."""
-    everywhere = spread(torch.from_numpy(np.ascontiguousarray(values)), tensor.shape, tensor.layout)
+    everywhere = spread(torch.from_numpy(np.ascontiguousarray(values)), tensor.shape, tensor.grid.layout)
     array = everywhere.expand(tensor.shape).numpy()
     index = tuple(slice(None, None, block) if place == axis else slice(None) for place in range(array.ndim))
     return array[index]

@@ -36,8 +36,7 @@ def unexplained(got: Any, unrounded: Any, tolerance: float, ends: tuple[int, int
 
 def float8_steps(numbers: Any, tensor: Marked) -> Any:
     """Numbers on an 8-bit float grid as integers in the order of the grid."""
-    kind = torch.float8_e4m3fn if tensor.qparams.dtype == "fp8_e4m3" else torch.float8_e5m2
-    codes = (torch.as_tensor(np.asarray(numbers)) / tensor.qparams.scale.reshape(-1)[0]).to(kind)
+    codes = tensor.grid.codes(torch.as_tensor(np.asarray(numbers)))
     bits = codes.view(torch.uint8).to(torch.int16)
     return torch.where(bits < 128, bits, 128 - bits).numpy()
 

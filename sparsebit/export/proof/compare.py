@@ -184,7 +184,7 @@ class _Check:
         wide = 2.0 ** max(0, tensor.bits - 8)  # a 16-bit grid shows the rounding of float32 itself
         tolerance = ROUNDING * wide + self.bias_steps.get(name, 0.0)
         codes = np.asarray(value).astype(np.int64) - self._container(name).shift
-        ends = (tensor.qparams.qmin, tensor.qparams.qmax)
+        ends = (tensor.grid.code.low, tensor.grid.code.high)
         return off, most, unexplained(codes, run.unrounded[name].numpy(), tolerance, ends)
 
     def _compare(self, run: TorchRun, name: str, got: Mapping[str, Any]) -> bool:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.export.errors import ExportError
-from sparsebit.numerics.grid import SCALE_OF_ZEROS, QParams, quantize
-from sparsebit.numerics.layout import Layout, spread
+from sparsebit.numerics import Grid, choose_grid
+from sparsebit.numerics.snapping import snap
 from sparsebit.quantization.quantizers import Quantizer
 
 DOMAIN = "sparsebit"
@@ -41,8 +41,7 @@ class Marked:
     name: str
     side: str  # "W" or "A"
     bits: int
-    qparams: QParams  # scale and zero point in float32 on the CPU
-    layout: Layout
+    grid: Grid  # scale and zero point in float32 on the CPU
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32  # of the numbers
     scheme: str = ""
@@ -51,7 +50,7 @@ class Marked:
     @property
     def per_tensor(self) -> bool:
         """Whether one scale serves the whole tensor."""
-        return self.qparams.scale.numel() == 1
+        return self.grid.scale.numel() == 1
 
 
 @dataclass
@@ -84,45 +83,34 @@ def quantizers_of(model: nn.Module) -> list[Quantizer]:
 
 
 def code_tensor(quantizer: Quantizer, x: Tensor) -> Tensor:
-    """The codes a quantizer gives a tensor, whatever shares a scale in it."""
-    prepared, qparams = _prepared(quantizer, x)
-    return quantize(prepared, qparams).reshape(prepared.shape)
+    """The quantized values that a quantizer stores for a tensor."""
+    prepared = quantizer.prepare(x)
+    return quantizer.grid(prepared).codes(prepared)
 
 
 def unrounded_codes(quantizer: Quantizer, x: Tensor) -> Tensor:
     """Where the numbers of a tensor lie between its codes, in float32."""
-    prepared, qparams = _prepared(quantizer, x)
-    return prepared.float() / qparams.scale + qparams.zero_point
-
-
-def _prepared(quantizer: Quantizer, x: Tensor) -> tuple[Tensor, QParams]:
-    prepared = quantizer.prepare(x)
-    qparams, layout = quantizer.qparams(prepared), quantizer.layout_of(prepared)
-    if qparams.scale.numel() > 1 and layout.kind in ("channel", "group"):
-        scale, zero_point = (spread(v, prepared.shape, layout) for v in (qparams.scale, qparams.zero_point))
-        if scale.dim() < 2:  # one dimension means one per row to numerics, and a vector is its own rows
-            scale, zero_point = scale[None], zero_point[None]
-        qparams = qparams._replace(scale=scale, zero_point=zero_point)
-    return prepared, qparams
+    prepared = quantizer.prepare(x).float()
+    grid = quantizer.grid(prepared)
+    return grid.positions(prepared) + grid.spread(prepared.shape)[1]
 
 
 def _describe(quantizer: Quantizer, x: Tensor) -> Marked:
     prepared = quantizer.prepare(x)
-    qparams, layout = quantizer.qparams(prepared), quantizer.layout_of(prepared)
-    scale, zero_point = (v.detach().float().cpu().reshape(-1) for v in (qparams.scale, qparams.zero_point))
+    grid = quantizer.grid(prepared)
+    scale, zero_point = (v.detach().float().cpu().reshape(-1) for v in (grid.scale, grid.zero_point))
     if not bool((torch.isfinite(scale) & (scale > 0)).all()):
         raise ExportError(
             f"a scale of {quantizer.name!r} is not a positive number",
             got=f"{float(scale.min())} .. {float(scale.max())}",
             hint="calibrate again, or look at what training did to it",
         )
-    zero_point = zero_point.round().clamp(qparams.qmin, qparams.qmax)
+    zero_point = zero_point.round().clamp(grid.code.low, grid.code.high)
     return Marked(
         name=quantizer.name,
         side=quantizer.side,
         bits=quantizer.bit,
-        qparams=qparams._replace(scale=scale, zero_point=zero_point),
-        layout=layout,
+        grid=replace(grid, scale=scale, zero_point=zero_point),
         shape=tuple(prepared.shape),
         dtype=prepared.dtype,
         scheme=str(quantizer.spec),
@@ -141,19 +129,9 @@ def mark_tensor(quantizer: Quantizer, x: Tensor) -> Tensor:
 
 def _snap_tokens(quantizer: Quantizer, x: Tensor) -> Tensor:
     """One scale per token, from operators every runtime has; the numbers are those of ``numerics``."""
-    qmin, qmax = quantizer.grid.qparams(torch.zeros(1), torch.ones(1))[2:4]
     wide = x.float()
-    lo, hi = wide.amin(-1, keepdim=True).clamp(max=0), wide.amax(-1, keepdim=True).clamp(min=0)
-    symmetric = quantizer.spec.symmetric or quantizer.spec.dtype != "int"
-    scale = torch.maximum(-lo, hi) / qmax if symmetric else hi / qmax - lo / qmax
-    scale = torch.where(scale > 0, scale.clamp(min=torch.finfo(torch.float32).tiny), SCALE_OF_ZEROS)
-    zero_point = torch.zeros_like(scale) if symmetric else (-lo / scale).round().clamp(qmin, qmax)
-    steps = wide / scale
-    if quantizer.spec.dtype == "int":
-        steps = steps.round() + zero_point
-        return ((steps.clamp(qmin, qmax) - zero_point) * scale).to(x.dtype)
-    narrow = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[quantizer.spec.dtype]
-    return (steps.clamp(qmin, qmax).to(narrow).to(torch.float32) * scale).to(x.dtype)
+    grid = choose_grid(wide.amin(-1, keepdim=True), wide.amax(-1, keepdim=True), quantizer.code)
+    return snap(wide, grid.scale, grid.zero_point, quantizer.code).to(x.dtype)
 
 
 @contextlib.contextmanager

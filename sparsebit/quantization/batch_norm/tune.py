@@ -205,9 +205,7 @@ def _overturns(quantizer: Quantizer, weight: Tensor, gamma: Tensor) -> bool:
     """Whether a weight at the lowest code would need the one above the highest, as its channel changes sign."""
     if not quantizer.is_symmetric or not quantizer.scale.numel() or not bool((gamma < 0).any()):
         return False
-    scale = spread(quantizer.qparams().scale.detach(), weight.shape, quantizer.layout)
-    steps = to_rows((quantizer.snap(weight) / scale).round(), quantizer.layout)
-    qmin = quantizer.qparams().qmin
+    steps, qmin = to_rows(_codes(quantizer, weight), quantizer.layout), quantizer.code.low
     if quantizer.layout.kind != "channel" or len(steps) != len(gamma):
         return bool((steps == qmin).any())
     return bool((steps[gamma < 0] == qmin).any())
@@ -228,11 +226,11 @@ def _scales(gm: QuantGraph, path: str, quantizer: Quantizer) -> bool:
 @torch.no_grad()
 def _bake(gm: QuantGraph, path: str, quantizer: Quantizer) -> None:
     """Put a weight on its grid, and let a plain quantizer keep it there."""
-    weight, qparams = fetch_tensor(gm, path), quantizer.qparams()
+    weight, grid = fetch_tensor(gm, path), quantizer.grid()
     put_parameter(gm, path, quantizer.snap(weight).detach().clone())
     quantizer.__class__ = Uniform
     quantizer.spec = replace(quantizer.spec, quantizer="uniform", quantizer_options=Options())
-    quantizer.set_grid(qparams.scale, qparams.zero_point)
+    quantizer.set_grid(grid.scale, grid.zero_point)
 
 
 @torch.no_grad()
@@ -247,7 +245,7 @@ def _carry_grid(quantizer: Quantizer, before: Tensor, after: Tensor) -> None:
             after
         )  # folded into the layer behind it, by input channels: the codes are others
         return
-    qmin, qmax = quantizer.qparams()[2:4]
+    qmin, qmax = quantizer.code.low, quantizer.code.high
     factor = factor.to(quantizer.scale)
     zero_point = quantizer.zero_point
     if not quantizer.is_symmetric:
@@ -256,17 +254,16 @@ def _carry_grid(quantizer: Quantizer, before: Tensor, after: Tensor) -> None:
     codes = _codes(quantizer, before) * spread(torch.sign(factor), before.shape, quantizer.layout)
     quantizer.set_grid(quantizer.scale * magnitude, zero_point)
     if isinstance(quantizer, AdaRound) and quantizer.up.numel():
-        quantizer.up = (codes - quantizer.steps_of(after)[0].floor()) > 0.5
+        quantizer.up = (codes - quantizer.grid().positions(after).floor()) > 0.5
     # A weight halfway between two codes may have come down on the other side.
     tie = _codes(quantizer, after) != codes
-    scale = spread(quantizer.qparams().scale, after.shape, quantizer.layout)
+    scale, _ = quantizer.grid().spread(after.shape)
     after.copy_(torch.where(tie, (codes * scale).to(after.dtype), after))
 
 
 def _codes(quantizer: Quantizer, weight: Tensor) -> Tensor:
     """The codes of a weight, counted from the zero point."""
-    scale = spread(quantizer.qparams().scale.detach(), weight.shape, quantizer.layout)
-    return (quantizer.snap(weight) / scale).round()
+    return quantizer.grid().detach().steps(quantizer.prepare(weight))
 
 
 def statistics_of(gm: GraphModule) -> dict[str, tuple[Tensor, Tensor]]:

@@ -10,7 +10,7 @@ from sparsebit.errors import GraphError
 from sparsebit.graph.ops import bind, op_name
 from sparsebit.graph.ops.spec import nodes_in
 from sparsebit.graph.passes.edit import copy_module, set_module
-from sparsebit.numerics.layout import Layout
+from sparsebit.numerics import Layout
 from sparsebit.quantization.modules.qmodules import QuantOpr, quantized_leaf, registered_for, show_inputs
 from sparsebit.quantization.plan import PlannedTensor, QuantPlan
 from sparsebit.quantization.plan.layers import names_of

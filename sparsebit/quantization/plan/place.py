@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch.fx import GraphModule, Node
 
 from sparsebit.config import Layer, QConfig, TensorSpec
-from sparsebit.numerics.layout import Layout
+from sparsebit.numerics import Layout
 from sparsebit.quantization.plan.layers import Layers
 from sparsebit.quantization.plan.plan import PlannedEdge, PlannedTensor, QuantPlan
 from sparsebit.quantization.plan.requests import Request, Requests

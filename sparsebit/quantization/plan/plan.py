@@ -9,7 +9,7 @@ from typing import Any
 from sparsebit.above import in_notebook
 from sparsebit.config import Side, TensorSpec
 from sparsebit.errors import SparsebitError
-from sparsebit.numerics.layout import Layout
+from sparsebit.numerics import Layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class QuantPlan:
                         "readers": tuple(tensor["readers"]),
                         "consumers": tuple(tensor["consumers"]),
                         "spec": TensorSpec(**tensor["spec"]),
-                        "layout": Layout(**tensor["layout"]),
+                        "layout": Layout(**{**tensor["layout"], "axes": tuple(tensor["layout"]["axes"])}),
                     }
                 )
                 for tensor in data["tensors"]

@@ -11,7 +11,7 @@ from torch.fx import Node
 from sparsebit.config import QConfig, TensorSpec
 from sparsebit.graph.ops import OpCall
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.numerics.layout import Layout
+from sparsebit.numerics import Layout
 from sparsebit.quantization.plan.layers import Layers
 from sparsebit.quantization.plan.plan import PlannedTensor
 from sparsebit.targets import TARGETS
@@ -116,7 +116,14 @@ def weight_layout(call: OpCall, spec: TensorSpec) -> Layout:
     if spec.granularity == "tensor":
         return Layout()
     axis, groups = channel_axis(call)
-    return Layout(kind=spec.granularity, axis=axis, group_size=spec.group_size, groups=groups)
+    assert call.spec.weight_axes is not None and call.weight_name is not None
+    dims = fetch_tensor(call.owner, call.weight_name).dim()
+    input_axis = 1 if call.spec.family == "embedding" else call.spec.weight_axes[1] % dims
+    # A vector has only inputs, and no channel to cut apart.
+    axes = () if spec.granularity == "group" and dims == 1 else (axis,)
+    return Layout(
+        kind=spec.granularity, axes=axes, input_axis=input_axis, group_size=spec.group_size, groups=groups
+    )
 
 
 def _unique(weight: str, node: Node, taken: Sequence[PlannedTensor]) -> str:

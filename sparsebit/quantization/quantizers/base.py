@@ -87,7 +87,9 @@ class Quantizer(nn.Module):
         self._batches = 0
         self.register_buffer("scale", torch.empty(0))
         self.register_buffer("zero_point", torch.empty(0))
-        self.register_buffer("followed", torch.empty(0))  # [2, C]: the range that follows training, once it does
+        self.register_buffer(
+            "followed", torch.empty(0)
+        )  # [2, C]: the range that follows training, once it does
 
     # -- what it is ---------------------------------------------------------------------------------------------
 

@@ -82,7 +82,9 @@ class LSQ(Quantizer):
         """Start from the step size that the range stands for."""
         top = CodeType("int", self.bit).high if bool((lo < 0).any()) else self.code.high
         scale = hi / top
-        self.set_grid(torch.where(scale > 0, scale, SCALE_OF_ZEROS), torch.full_like(hi, self.code.high - top))
+        self.set_grid(
+            torch.where(scale > 0, scale, SCALE_OF_ZEROS), torch.full_like(hi, self.code.high - top)
+        )
 
     def grid(self, x: Tensor | None = None) -> Grid:
         """The grid as it is now; a scale that training pushed below zero counts by its magnitude."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sparsebit.config import Side, TensorSpec
 from sparsebit.numerics import Grid, Layout
 from sparsebit.numerics.grid import SCALE_OF_ZEROS
-from sparsebit.numerics.layout import to_rows
+from sparsebit.numerics.layout import join_blocks, row_blocks
 from sparsebit.quantization.observers.base import OBSERVERS, Observer
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
 from sparsebit.quantization.quantizers.lsq import LSQ
@@ -42,9 +42,7 @@ class LSQPlus(LSQ):
         if x is None:
             Quantizer.set_range(self, lo, hi, x)
             return
-        values = to_rows(x.detach().double(), self.layout)
-        mean, std = values.mean(1), values.std(1, correction=int(values.shape[1] > 1))
-        reach = torch.maximum((mean - 3 * std).abs(), (mean + 3 * std).abs())
+        reach = join_blocks([_reach(block) for block in row_blocks(x.detach().double(), self.layout)])
         scale = 2 * reach / (self.code.high - self.code.low)
         self.set_grid(torch.where(scale > 0, scale, SCALE_OF_ZEROS).float(), torch.zeros_like(scale).float())
 
@@ -59,3 +57,9 @@ class LSQPlus(LSQ):
         if zero_point.requires_grad:  # rounded, with the gradient of the number itself
             return replace(grid, zero_point=zero_point + (zero_point.round() - zero_point).detach())
         return replace(grid, zero_point=zero_point.round())
+
+
+def _reach(values: Tensor) -> Tensor:
+    """How far three standard deviations around the mean of each row ([C, N]) reach from zero; [C]."""
+    mean, std = values.mean(1), values.std(1, correction=int(values.shape[1] > 1))
+    return torch.maximum((mean - 3 * std).abs(), (mean + 3 * std).abs())

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
-from sparsebit.numerics.grid import quantize
 from sparsebit.quantization import QuantModel
 from tests.quantization.nets import CONFIGS, config, images, residual
 
@@ -31,7 +30,7 @@ def calibrated(net: nn.Module, settings: dict[str, Any]) -> QuantModel:
 def codes(qmodel: QuantModel, name: str) -> Tensor:
     quantizer = qmodel.quantizers[f"{name}.weight"]
     weight = qmodel.model.get_submodule(name).weight.detach()
-    return quantize(weight, quantizer.qparams(), axis=quantizer.layout.axis).int()
+    return quantizer.grid().codes(weight).int()
 
 
 @pytest.mark.parametrize("target", sorted(CONFIGS))
@@ -244,7 +243,7 @@ def test_halfway_weights_stay_on_their_side() -> None:
     qmodel.set_quant(w_quant=True, a_quant=True)
     before, folded = codes(qmodel, "conv1"), qmodel.folded()
     quantizer, weight = folded.conv1.weight_quantizer, folded.conv1.weight.detach()
-    assert torch.equal(quantize(weight, quantizer.qparams(), axis=0).int(), before)
+    assert torch.equal(quantizer.grid().codes(weight).int(), before)
 
 
 def test_weights_without_a_size_are_not_trained_folded() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsebit.numerics.grid import GridSpec, fake_quantize
+from sparsebit.numerics import CodeType, Layout, choose_grid
 from sparsebit.quantization.observers import Observer, Range
 
 
@@ -54,14 +54,14 @@ def feed(observer: Observer[Any], batches: Sequence[Tensor]) -> Any:
     return state
 
 
-def measure(observer: Observer[Any], x: Tensor, grid: GridSpec | None = None) -> Range:
+def measure(observer: Observer[Any], x: Tensor, grid: CodeType | None = None) -> Range:
     """The range of ``x``, one row or [C, N], streamed in one piece."""
     rows = x.reshape(1, -1) if x.dim() < 2 else x
-    return observer.finish(feed(observer, [rows]), grid or GridSpec())
+    return observer.finish(feed(observer, [rows]), grid or CodeType.of())
 
 
-def sqnr(x: Tensor, found: Range, grid: GridSpec) -> float:
+def sqnr(x: Tensor, found: Range, grid: CodeType) -> float:
     """Signal to quantization noise in decibels."""
-    y = fake_quantize(x, grid.qparams(*found)).double()
+    y = choose_grid(*found, grid, Layout(kind="channel")).snap(x).double()
     noise = (x.double() - y).square().sum()
     return float(10 * torch.log10(x.double().square().sum() / noise))

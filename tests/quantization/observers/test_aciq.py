@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparsebit.numerics.grid import GridSpec
+from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers import ACIQ, Range
 from sparsebit.quantization.observers.aciq import Distribution, optimal_clip
 from tests.quantization.observers.data import draw, measure, sqnr
@@ -41,11 +41,11 @@ def test_the_clips_are_where_the_cost_is_least(distribution: Distribution, bits:
 @pytest.mark.parametrize("factor", [0.1, 1.0, 30.0])
 def test_the_spread_comes_from_the_data(bits: int, factor: float) -> None:
     x = factor * draw("gaussian")
-    lo, hi = measure(ACIQ(), x, GridSpec(bits))
+    lo, hi = measure(ACIQ(), x, CodeType.of(bits))
     assert float(hi) == pytest.approx(optimal_clip("gaus", bits) * factor, rel=0.02)
     assert float(lo) == pytest.approx(-optimal_clip("gaus", bits) * factor, rel=0.02)
     x = factor * draw("laplace")
-    hi = measure(ACIQ(distribution="laplace"), x, GridSpec(bits)).hi
+    hi = measure(ACIQ(distribution="laplace"), x, CodeType.of(bits)).hi
     assert float(hi) == pytest.approx(min(optimal_clip("laplace", bits) * factor, float(x.max())), rel=0.02)
 
 
@@ -55,19 +55,21 @@ def test_after_a_relu_the_spread_is_that_before_it(bits: int, zeros: float) -> N
     """However many zeros there are; and an affine grid has a bit more for the half that is left."""
     x = draw("gaussian").abs()
     x[: int(zeros * len(x))] = 0
-    lo, hi = measure(ACIQ(), x, GridSpec(bits, False))
+    lo, hi = measure(ACIQ(), x, CodeType.of(bits, False))
     assert lo == 0
     assert float(hi) == pytest.approx(min(optimal_clip("gaus", bits + 1), float(x.max())), rel=0.02)
-    assert float(measure(ACIQ(), x, GridSpec(bits, True)).hi) == pytest.approx(
+    assert float(measure(ACIQ(), x, CodeType.of(bits, True)).hi) == pytest.approx(
         min(optimal_clip("gaus", bits), float(x.max())), rel=0.02
     )
-    mirrored = measure(ACIQ(), -x, GridSpec(bits, False))
+    mirrored = measure(ACIQ(), -x, CodeType.of(bits, False))
     assert float(mirrored.lo) == pytest.approx(-float(hi), rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "relu", "shifted"])
-@pytest.mark.parametrize("grid", [GridSpec(4), GridSpec(4, False), GridSpec(8), GridSpec(8, False)])
-def test_on_gaussian_data_it_is_nearly_the_best_range(kind: str, grid: GridSpec) -> None:
+@pytest.mark.parametrize(
+    "grid", [CodeType.of(4), CodeType.of(4, False), CodeType.of(8), CodeType.of(8, False)]
+)
+def test_on_gaussian_data_it_is_nearly_the_best_range(kind: str, grid: CodeType) -> None:
     x = draw(kind)
     lo, hi = x.min().clamp(max=0), x.max()
     best = max(sqnr(x, Range(lo[None] * s, hi[None] * s), grid) for s in np.linspace(0.3, 1, 29))
@@ -76,6 +78,6 @@ def test_on_gaussian_data_it_is_nearly_the_best_range(kind: str, grid: GridSpec)
 
 def test_a_shifted_distribution_is_clipped_around_its_mean() -> None:
     x = draw("gaussian") + 3
-    lo, hi = measure(ACIQ(), x, GridSpec(4, False))
+    lo, hi = measure(ACIQ(), x, CodeType.of(4, False))
     assert lo == torch.zeros(1)
     assert float(hi) == pytest.approx(3 + optimal_clip("gaus", 4), rel=0.02)

@@ -11,7 +11,7 @@ from torch import Tensor
 from sparsebit.config import load_qconfig
 from sparsebit.config.quantization.names import OBSERVER_RULES, STATIC_A, NameRule
 from sparsebit.errors import ConfigError, RegistryError, SparsebitError
-from sparsebit.numerics.grid import GridSpec
+from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers import (
     ACIQ,
     MSE,
@@ -51,10 +51,10 @@ def test_observers_of_others_register_and_are_used() -> None:
         def merge(self, a: Range, b: Range) -> Range:
             return b
 
-        def finish(self, state: Range, grid: GridSpec) -> Range:
+        def finish(self, state: Range, grid: CodeType) -> Range:
             return state
 
-    found = observe(OBSERVERS["median"](), torch.tensor([[1.0, 2.0, 9.0]]), GridSpec())
+    found = observe(OBSERVERS["median"](), torch.tensor([[1.0, 2.0, 9.0]]), CodeType.of())
     assert found.hi.tolist() == [2.0]
     with pytest.raises(RegistryError, match="observer 'median' is already taken"):
         register_observer("median")(Median)
@@ -142,8 +142,8 @@ def test_what_cannot_be_registered() -> None:
 
 def test_a_whole_tensor_is_observed_by_the_way_made_for_it() -> None:
     x = torch.tensor([[-1.0, 1.0, 1.0, 1.05]])
-    assert observe(MSE(), x, GridSpec(bits=2)) == MSE().observe(x, GridSpec(bits=2))
-    assert observe(MinMax(), x, GridSpec()).hi.tolist() == [pytest.approx(1.05)]
+    assert observe(MSE(), x, CodeType.of(bits=2)) == MSE().observe(x, CodeType.of(bits=2))
+    assert observe(MinMax(), x, CodeType.of()).hi.tolist() == [pytest.approx(1.05)]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsebit.numerics.grid import GridSpec
+from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers import MovingAverage, Range
 from tests.quantization.observers.data import feed
 
@@ -19,7 +19,7 @@ def reference(x: Tensor, ratio: float) -> tuple[Tensor, Tensor]:
 
 
 def finish(observer: MovingAverage, batches: list[Tensor]) -> Range:
-    return observer.finish(feed(observer, batches), GridSpec())
+    return observer.finish(feed(observer, batches), CodeType.of())
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.5, 0.9, 0.999])

@@ -209,7 +209,7 @@ def test_weights_follow_the_target(target: str) -> None:
     expected |= {"up.weight"} if target != "onnxruntime" else set()
     expected |= {"words.weight"} if target != "tensorrt" else set()
     assert {weight.name for weight in made.weights()} == expected
-    axes = {weight.name: weight.layout.axis for weight in made.weights()}
+    axes = {weight.name: weight.layout.axes[0] for weight in made.weights()}
     assert axes["conv1.weight"] == 0 and axes.get("up.weight", 1) == 1 and axes.get("words.weight", 0) == 0
 
 

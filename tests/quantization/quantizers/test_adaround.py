@@ -7,13 +7,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsebit.numerics.grid import quantize
 from sparsebit.numerics.layout import Layout, spread
 from sparsebit.quantization.quantizers import AdaRound
 from sparsebit.quantization.quantizers.adaround import inverse_rectified_sigmoid, rectified_sigmoid
 from tests.quantization.quantizers.learning import learning
 
-ROWS = [Layout(), Layout(kind="channel"), Layout(kind="channel", axis=1), Layout(kind="group", group_size=2)]
+ROWS = [
+    Layout(),
+    Layout(kind="channel"),
+    Layout(kind="channel", axes=(1,)),
+    Layout(kind="group", group_size=2),
+]
 
 
 def test_h_reaches_both_ends_and_is_half_at_zero() -> None:
@@ -46,28 +50,26 @@ def chosen(x: torch.Tensor, rows: Layout, symmetric: bool) -> AdaRound:
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("rows", ROWS, ids=lambda rows: f"{rows.kind}{rows.axis}")
+@pytest.mark.parametrize("rows", ROWS, ids=lambda rows: f"{rows.kind}{rows.axes}")
 def test_until_it_was_decided_it_rounds_to_the_nearest(rows: Layout, symmetric: bool) -> None:
     x = torch.randn(6, 4, 3)
     quantizer = chosen(x, rows, symmetric)
     scale, zero_point = (spread(v, x.shape, rows) for v in (quantizer.scale, quantizer.zero_point))
-    codes = ((x / scale).round() + zero_point).clamp(*quantizer.qparams()[2:4])
+    codes = ((x / scale).round() + zero_point).clamp(quantizer.code.low, quantizer.code.high)
     torch.testing.assert_close(quantizer(x), (codes - zero_point) * scale, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("rows", ROWS, ids=lambda rows: f"{rows.kind}{rows.axis}")
+@pytest.mark.parametrize("rows", ROWS, ids=lambda rows: f"{rows.kind}{rows.axes}")
 def test_the_codes_are_floor_plus_choice(rows: Layout, symmetric: bool) -> None:
     """Those that an exporter takes of the prepared weight, too."""
     x = torch.randn(6, 4, 3) * 3
     quantizer = chosen(x / 2, rows, symmetric)  # so that some are clipped
     quantizer.up = torch.rand(x.shape) < 0.5
     scale, zero_point = (spread(v, x.shape, rows) for v in (quantizer.scale, quantizer.zero_point))
-    qparams = quantizer.qparams()
-    codes = ((x / scale).floor() + quantizer.up + zero_point).clamp(qparams.qmin, qparams.qmax)
+    codes = ((x / scale).floor() + quantizer.up + zero_point).clamp(quantizer.code.low, quantizer.code.high)
     assert torch.equal(quantizer(x), (codes - zero_point) * scale)
-    wide = qparams._replace(scale=scale.expand_as(x), zero_point=zero_point.expand_as(x))
-    assert torch.equal(quantize(quantizer.prepare(x), wide).float(), codes)
+    assert torch.equal(quantizer.grid().codes(quantizer.prepare(x)).float(), codes)
 
 
 def test_gradients_pass_straight_through_so_that_training_can_go_on() -> None:
@@ -86,7 +88,7 @@ def test_half_precision_makes_the_same_choice() -> None:
     x = torch.randn(6, 40).bfloat16()
     quantizer = chosen(x.float(), Layout(kind="channel"), True)
     quantizer.up = torch.rand(x.shape) < 0.5
-    codes = [quantize(quantizer.prepare(w), quantizer.qparams(), axis=0) for w in (x, x.float())]
+    codes = [quantizer.grid().codes(quantizer.prepare(w)) for w in (x, x.float())]
     assert torch.equal(*codes)
 
 

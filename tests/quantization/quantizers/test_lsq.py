@@ -77,7 +77,7 @@ def test_a_scale_that_crossed_zero_counts_by_its_magnitude() -> None:
     assert torch.equal(quantizer(x).detach(), before)
     with torch.no_grad():
         assert torch.equal(quantizer(x), before)
-    assert (quantizer.qparams().scale > 0).all()
+    assert (quantizer.grid().scale > 0).all()
 
 
 def test_a_channel_of_zeros_has_a_scale_that_can_learn() -> None:

@@ -21,7 +21,7 @@ def test_weights_start_from_three_standard_deviations() -> None:
 
 def test_grouped_transposed_weights_have_a_scale_for_each_output() -> None:
     x = torch.randn(4, 3, 2, 2)
-    rows = Layout(kind="channel", axis=1, groups=2)
+    rows = Layout(kind="channel", axes=(1,), groups=2)
     quantizer = learning("lsq+", "W", x, rows, bits=4, granularity="channel")
     assert quantizer.scale.shape == (6,) and quantizer(x).shape == x.shape
 
@@ -70,6 +70,6 @@ def test_gradients_of_scale_and_zero_point() -> None:
 def test_a_zero_point_that_left_the_codes_is_held_at_the_end() -> None:
     quantizer = learning("lsq+", "A", torch.rand(50), bits=4, symmetric=False)
     quantizer.zero_point.data.fill_(99.7)
-    assert quantizer.qparams().zero_point.item() == 15
+    assert quantizer.grid().zero_point.item() == 15
     with torch.no_grad():
         assert quantizer(torch.rand(5)).eq(0).all()

@@ -18,7 +18,7 @@ def test_alpha_is_where_the_config_says_whatever_the_data(symmetric: bool) -> No
     with torch.no_grad():
         y = quantizer(x)
     assert y.max() == 6.0 and y.min() == (-6.0 if symmetric else 0.0)
-    scale, zero_point, *_ = quantizer.qparams()
+    scale, zero_point = quantizer.grid().scale, quantizer.grid().zero_point
     torch.testing.assert_close(scale, torch.tensor([6.0 / (7 if symmetric else 15)]))
     assert zero_point.item() == 0
 

@@ -85,7 +85,7 @@ def test_an_ordinary_loop_learns(kind: str) -> None:
         assert all(p.grad is not None and p.grad.isfinite().all() for p in qmodel.parameters())
         optimizer.step()
     assert losses[-1] < losses[0] - 0.1
-    assert all(bool((q.qparams().scale > 0).all()) for q in qmodel.quantizers.values())
+    assert all(bool((q.grid().scale > 0).all()) for q in qmodel.quantizers.values())
 
 
 @pytest.mark.parametrize("kind", ["lsq", "lsq+", "pact"])

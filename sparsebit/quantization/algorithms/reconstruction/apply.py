@@ -21,8 +21,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.errors import ConfigError
-from sparsebit.numerics.layout import spread
-from sparsebit.numerics.learned_step import learned_fake_quantize
+from sparsebit.numerics import Grid
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, Granularity, extract, find_blocks
@@ -198,10 +197,9 @@ class Reconstruction(Algorithm):
         def activation(quantizer: Quantizer, x: Tensor) -> Tensor:
             if quantizer in scales and self.scale_lr > 0:
                 x = quantizer.prepare(x)
-                qparams = quantizer.qparams(x)._replace(scale=scales[quantizer].abs())
+                grid = replace(quantizer.grid(x), scale=scales[quantizer].abs())
                 per_scale = x.numel() / scales[quantizer].numel()
-                factor = 1 / math.sqrt(max(per_scale, 1) * max(qparams.qmax, 1))
-                snapped = learned_fake_quantize(x, qparams, quantizer.layout_of(x), factor)
+                snapped = grid.snap(x, 1 / math.sqrt(max(per_scale, 1) * max(grid.code.high, 1)))
             else:
                 snapped = quantizer.snap(x)
             return drop(snapped, x, self.drop, noise)
@@ -316,10 +314,8 @@ def _learns(quantizer: Quantizer) -> bool:
     return quantizer.layout.kind != "token" and quantizer.spec.dtype == "int" and quantizer.scale.numel() > 0
 
 
-def _weight(quantizer: Quantizer, tensor: Tensor) -> tuple[Tensor, Tensor, Tensor, int, int]:
-    qparams, x = quantizer.qparams(), tensor.detach().float()
-    scale, zero_point = (spread(v, x.shape, quantizer.layout) for v in (qparams.scale, qparams.zero_point))
-    return x, scale.detach(), zero_point.detach(), qparams.qmin, qparams.qmax
+def _weight(quantizer: Quantizer, tensor: Tensor) -> tuple[Tensor, Grid]:
+    return tensor.detach().float(), quantizer.grid().detach()
 
 
 @torch.no_grad()

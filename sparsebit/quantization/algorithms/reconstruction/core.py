@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sparsebit.numerics import Grid
 from sparsebit.quantization.quantizers.adaround import inverse_rectified_sigmoid, rectified_sigmoid
 
 
@@ -34,16 +35,17 @@ class SoftWeights:
     shapes: list[torch.Size]
 
     @classmethod
-    def of(cls, weights: list[tuple[Tensor, Tensor, Tensor, int, int]]) -> SoftWeights:
-        """From (weight, scale, zero point, qmin, qmax), scale and zero point in a shape that broadcasts."""
+    def of(cls, weights: list[tuple[Tensor, Grid]]) -> SoftWeights:
+        """From weights and their grids."""
         floors, fractions, scales, lows, highs = [], [], [], [], []
-        for weight, scale, zero_point, qmin, qmax in weights:
-            steps = weight / scale
+        for weight, grid in weights:
+            scale, zero_point = grid.spread(weight.shape)
+            steps = grid.positions(weight)
             floors.append(steps.floor().flatten())
             fractions.append((steps - steps.floor()).flatten())
             scales.append(scale.expand_as(weight).flatten())
-            lows.append((qmin - zero_point).expand_as(weight).flatten())
-            highs.append((qmax - zero_point).expand_as(weight).flatten())
+            lows.append((grid.code.low - zero_point).expand_as(weight).flatten())
+            highs.append((grid.code.high - zero_point).expand_as(weight).flatten())
         v = inverse_rectified_sigmoid(torch.cat(fractions).clamp(1e-4, 1 - 1e-4)).requires_grad_()
         floor, scale, low, high = (torch.cat(part) for part in (floors, scales, lows, highs))
         return cls(v, floor, scale, low, high, [weight.shape for weight, *_ in weights])

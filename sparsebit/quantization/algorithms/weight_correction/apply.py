@@ -34,7 +34,7 @@ class WeightCorrection(Algorithm):
                 continue
             rounded = quantizer.snap(layer.weight)
             ratio = norm_ratio(*(to_rows(w.double(), quantizer.layout) for w in (layer.weight, rounded)))
-            shape = [-1 if dim == quantizer.layout.axis else 1 for dim in range(rounded.dim())]
+            shape = [-1 if dim in quantizer.layout.axes else 1 for dim in range(rounded.dim())]
             layer.set(weight=rounded.double() * ratio.reshape(shape))
             quantizer.set_grid(quantizer.scale * ratio.to(quantizer.scale), quantizer.zero_point)
             corrected += 1

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import ConfigError
-from sparsebit.numerics.grid import quantize
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms import AdaRoundLayers, Brecq
 from sparsebit.quantization.algorithms.reconstruction import Reconstruction, find_blocks
@@ -102,7 +101,7 @@ def test_weights_are_on_the_grid_and_exported_codes_are_those_chosen() -> None:
         assert isinstance(quantizer, AdaRound) and quantizer.up.shape == weight.shape
         scale = quantizer.scale.view(-1, *[1] * (weight.dim() - 1))
         codes = ((weight / scale).floor() + quantizer.up).clamp(-4, 3)
-        assert torch.equal(quantize(quantizer.prepare(weight), quantizer.qparams(), axis=0).float(), codes)
+        assert torch.equal(quantizer.grid().codes(quantizer.prepare(weight)).float(), codes)
         moved += int((codes != (weight / scale).round().clamp(-4, 3)).sum())
     assert moved > 0, "some are not rounded to the nearest"
 
@@ -257,7 +256,7 @@ def test_batch_norm_tuning_behind_it_moves_no_code() -> None:
     def codes() -> Tensor:
         quantizer = qmodel.quantizers["conv1.weight"]
         weight = quantizer.prepare(qmodel.model.conv1.weight.detach())
-        return quantize(weight, quantizer.qparams(), axis=0).int()
+        return quantizer.grid().codes(weight).int()
 
     before = codes()
     with qmodel.batchnorm_tuning():
