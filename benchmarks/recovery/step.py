@@ -29,7 +29,6 @@ from torch import Tensor, nn
 
 from benchmarks.environment import describe
 from benchmarks.ptq.timing import Cost, cost
-from sparsebit.numerics.layout import spread
 from sparsebit.quantization import QuantModel, parse_qconfig
 from sparsebit.quantization.algorithms import Brecq, Job
 from sparsebit.quantization.algorithms.reconstruction.apply import _all_on, to_adaround
@@ -63,9 +62,9 @@ class EagerLoop:
         v: dict[str, Tensor] = {}
         grids: dict[str, tuple[Tensor, Tensor, int, int]] = {}
         for name in block.weights:
-            qparams, rows = job.quantizers[name].qparams(), job.quantizers[name].layout
-            scale, zero = (spread(t, floats[name].shape, rows) for t in (qparams.scale, qparams.zero_point))
-            grids[name] = (scale, zero, qparams.qmin, qparams.qmax)
+            grid = job.quantizers[name].grid()
+            scale, zero = grid.spread(floats[name].shape)
+            grids[name] = (scale, zero, grid.code.low, grid.code.high)
             rest = (floats[name] / scale - (floats[name] / scale).floor()).clamp(1e-4, 1 - 1e-4)
             p = (rest - GAMMA) / (ZETA - GAMMA)
             v[name] = torch.log(p / (1 - p)).requires_grad_()
@@ -79,7 +78,7 @@ class EagerLoop:
             return (codes - zero) * scale
 
         def activation(quantizer: Quantizer, x: Tensor) -> Tensor:
-            _, zero, low, high, *_ = quantizer.qparams()
+            zero, low, high = quantizer.zero_point, quantizer.code.low, quantizer.code.high
             scale = scales[quantizer]
             scale = scale.detach() + (scale - scale.detach()) / math.sqrt(x.numel() * high)  # LSQ's gradient
             steps = x / scale

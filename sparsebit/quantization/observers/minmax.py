@@ -18,7 +18,7 @@ class MinMax(Observer[Range]):
 
     Example:
         >>> observer, x = MinMax(), torch.tensor([[-1.0, 5.0], [2.0, 3.0]])
-        >>> observer.finish(observer.update(observer.init(x), x), GridSpec())
+        >>> observer.finish(observer.update(observer.init(x), x), CodeType())
         Range(lo=tensor([-1.,  0.]), hi=tensor([5., 3.]))
     """
 

@@ -33,7 +33,7 @@ class MovingAverage(Observer[Average]):
 
     Example:
         >>> observer, x = MovingAverage(ema_ratio=0.5), torch.tensor([[[0.0, 4.0], [0.0, 8.0]]])  # [1, 2 samples, 2]
-        >>> observer.finish(observer.update(observer.init(x), x), GridSpec()).hi
+        >>> observer.finish(observer.update(observer.init(x), x), CodeType()).hi
         tensor([6.])
     """
 

@@ -24,7 +24,7 @@ class Percentile(HistogramObserver):
 
     Example:
         >>> observer, x = Percentile(alpha=0.25), torch.tensor([[1.0, 2.0, 3.0, 100.0]])
-        >>> observer.finish(observer.update(observer.init(x), x), GridSpec()).hi < 3.1
+        >>> observer.finish(observer.update(observer.init(x), x), CodeType()).hi < 3.1
         tensor([True])
     """
 

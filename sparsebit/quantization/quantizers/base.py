@@ -301,10 +301,16 @@ class Quantizer(nn.Module):
 
     # -- state dict ---------------------------------------------------------------------------------------------
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if not self.followed.numel():
+            del destination[f"{prefix}followed"]
+
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         """Take scales of any number, so that a calibrated state loads into a fresh model, also one in training."""
+        state_dict.setdefault(f"{prefix}followed", self.followed.new_empty(0))
         own = {**self._buffers, **self._parameters}
         for name, tensor in own.items():
             value = state_dict.get(f"{prefix}{name}")
