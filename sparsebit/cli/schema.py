@@ -29,13 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Print it, or write it."""
-    from sparsebit.config import preset_text
-    from sparsebit.config.pruning.schema import sconfig_schema_text
-    from sparsebit.config.quantization.schema import schema_text
+    from sparsebit.config import QConfig, SConfig, preset_text, schema_text
 
-    texts = dict(zip(SCHEMAS, (schema_text, sconfig_schema_text), strict=True))
-    is_schema = arguments.what in texts
-    text = texts[arguments.what]() if is_schema else preset_text(arguments.what)
+    kinds = dict(zip(SCHEMAS, (QConfig, SConfig), strict=True))
+    is_schema = arguments.what in kinds
+    text = schema_text(kinds[arguments.what]) if is_schema else preset_text(arguments.what)
     key = "schema" if is_schema else "yaml"
     data = {"what": arguments.what, key: json.loads(text) if is_schema else text, "output": arguments.output}
     if arguments.output:

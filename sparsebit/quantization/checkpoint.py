@@ -83,7 +83,11 @@ def load_checkpoint(
     plan = QuantPlan.from_dict(content["plan"])
     training = content.get("training", {})  # folders from before it was kept have none
     try:
-        qmodel = cls(model, content["config"], example_inputs, example_kwargs, plan=plan)
+        config = {
+            **content["config"],
+            "DEVICE": "auto",
+        }  # that of the machine it was saved on may be missing here
+        qmodel = cls(model, config, example_inputs, example_kwargs, plan=plan)
         teacher = None
         if "distill" in training and not training["folded"]:
             teacher = copy.deepcopy(qmodel.model)

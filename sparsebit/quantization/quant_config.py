@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from sparsebit.config import QConfig, load_qconfig
+from sparsebit.config.engine.config import Source
 
 
-def parse_qconfig(
-    source: str | os.PathLike[str] | Mapping[str, Any] | QConfig, overrides: Sequence[str] = ()
-) -> QConfig:
+def parse_qconfig(source: Source | QConfig, overrides: Sequence[str] = ()) -> QConfig:
     """Read a config from a YAML file, a preset's name or a dict, check all of it, and settle its device.
 
     ``DEVICE: auto`` becomes ``cuda`` where there is one, else ``cpu``. ``overrides`` are settings that win over those
@@ -23,9 +20,4 @@ def parse_qconfig(
         >>> parse_qconfig("int8_onnxruntime", ["DEVICE=cpu"]).A.QSCHEME
         'per-tensor-affine'
     """
-    config = load_qconfig(source, overrides)
-    if config.DEVICE == "auto":
-        source_name = config.source
-        config = load_qconfig(config, [f"DEVICE={'cuda' if torch.cuda.is_available() else 'cpu'}"])
-        config._source = source_name
-    return config
+    return load_qconfig(source, overrides).settle_device(torch.cuda.device_count)

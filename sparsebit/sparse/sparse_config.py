@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from sparsebit.config import SConfig, load_sconfig
+from sparsebit.config.engine.config import Source
 
 
-def parse_sconfig(
-    source: str | os.PathLike[str] | Mapping[str, Any] | SConfig, overrides: Sequence[str] = ()
-) -> SConfig:
+def parse_sconfig(source: Source | SConfig, overrides: Sequence[str] = ()) -> SConfig:
     """Read a pruning config from a YAML file or a dict, check all of it, and settle its device.
 
     ``DEVICE: auto`` becomes ``cuda`` where there is one, else ``cpu``. ``overrides`` are settings that win over those
@@ -24,9 +21,4 @@ def parse_sconfig(
         >>> config.SPARSER.TYPE, config.DEVICE == "auto"
         ('structured', False)
     """
-    config = load_sconfig(source, overrides)
-    if config.DEVICE == "auto":
-        source_name = config.source
-        config = load_sconfig(config, [f"DEVICE={'cuda' if torch.cuda.is_available() else 'cpu'}"])
-        config._source = source_name
-    return config
+    return load_sconfig(source, overrides).settle_device(torch.cuda.device_count)

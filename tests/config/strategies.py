@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sparsebit.config.quantization.names import RULES, names_for
-from sparsebit.config.quantization.tensor_spec import Side
+from sparsebit.config.quantization.plugins import RULES, names_for
+from sparsebit.targets.schemes import Side
 
 WORDS = st.sampled_from(
     [
@@ -28,8 +28,6 @@ WORDS = st.sampled_from(
 ) | st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=8)
 PATTERNS = WORDS.filter(lambda text: text.strip() not in ("", "op:"))
 FRACTIONS = st.floats(0, 1, exclude_max=True, allow_subnormal=False)
-OPTION_VALUES = st.booleans() | st.integers(-99, 99) | st.floats(-9, 9) | st.text(max_size=5)
-OPTIONS = st.dictionaries(st.sampled_from(["steps", "rate", "mode"]), OPTION_VALUES, max_size=2)
 
 
 @st.composite
@@ -42,8 +40,6 @@ def quantizers(draw: st.DrawFn, side: Side) -> tuple[dict[str, Any], str]:
         section[draw(st.sampled_from(["BIT", "DTYPE"]))] = draw(st.sampled_from(["fp8_e4m3", "fp8_e5m2"]))
     else:
         section["BIT"] = draw(st.sampled_from([0, *range(2, 17)]))
-    if draw(st.booleans()):
-        section["OPTIONS"] = draw(OPTIONS)
     if side == "A":
         section["PACT"] = {"ALPHA_VALUE": draw(st.floats(0.01, 1e6))}
     return section, scheme
@@ -80,6 +76,8 @@ def sides(draw: st.DrawFn, side: Side) -> dict[str, Any]:
         "TYPE": draw(st.sampled_from(observers)),
         "PERCENTILE": {"ALPHA": draw(FRACTIONS)},
     }
+    if observer["TYPE"] in ("percentile", "mse", "kl_histogram", "aciq") and draw(st.booleans()):
+        observer["OPTIONS"] = {"bins": draw(st.sampled_from([64, 2048, 8192]))}
     section: dict[str, Any] = {"QSCHEME": scheme, "QUANTIZER": quantizer, "OBSERVER": observer}
     if side == "A":
         observer["MOVING_AVERAGE"] = {"EMA_RATIO": draw(FRACTIONS)}

@@ -10,9 +10,9 @@ import pytest
 
 from sparsebit.config.engine.nested import leaves
 from sparsebit.config.engine.yaml_file import read_yaml
-from sparsebit.config.quantization.load import load_qconfig
-from sparsebit.config.quantization.names import OBSERVER_RULES, RULES
+from sparsebit.config.quantization.plugins import OBSERVER_RULES, RULES
 from sparsebit.config.quantization.presets import preset_names
+from sparsebit.config.quantization.qconfig import load_qconfig
 from tests.config.strategies import plain_config
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "configure.md"

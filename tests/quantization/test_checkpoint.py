@@ -228,3 +228,14 @@ def test_what_cannot_be_saved_says_so(tmp_path: Path) -> None:
         QuantModel.load(tmp_path / "saved", Odd().eval())
     loaded = QuantModel.load(tmp_path / "saved", Odd().eval(), example_inputs=(x,))
     assert torch.equal(loaded(x), qmodel(x))
+
+
+def test_a_folder_from_a_machine_with_a_gpu_loads_on_one_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = quantized()
+    saved.cfg = saved.cfg.settle_device(lambda: 0)
+    object.__setattr__(saved.cfg, "DEVICE", "cuda:7")
+    saved.save(tmp_path / "q")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert QuantModel.load(tmp_path / "q", residual()).cfg.DEVICE == "cpu"

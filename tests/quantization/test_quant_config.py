@@ -20,8 +20,16 @@ def test_presets_by_name(name: str) -> None:
     assert ("cuda" if torch.cuda.is_available() else "cpu") == parsed.DEVICE
 
 
-def test_a_device_that_is_named_stays(tmp_path: Path) -> None:
+def test_a_device_that_is_named_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert parse_qconfig(config(DEVICE="cuda:1")).DEVICE == "cuda:1"
+    with pytest.raises(ConfigError, match="got 'cuda:2'; it has 2 GPUs"):
+        parse_qconfig(config(DEVICE="cuda:2"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(
+        ConfigError, match="DEVICE: expected auto, cpu or a GPU of this machine, got 'cuda'; it has no"
+    ):
+        parse_qconfig(config(DEVICE="cuda"))
     path = tmp_path / "q.yaml"
     path.write_text(parse_qconfig(config()).to_yaml(), encoding="utf-8")
     parsed = parse_qconfig(path)

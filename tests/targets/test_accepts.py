@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsebit.config.quantization.load import load_qconfig
+from sparsebit.config import load_qconfig
 from sparsebit.config.quantization.presets import preset_names
 from sparsebit.targets import TARGETS
 from sparsebit.targets.schemes import SCHEMES_OF, SIDES

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from sparsebit.config.engine.problems import Problem
+from sparsebit.config.engine.problems import Problem, show
 from sparsebit.config.engine.specific import OP, Rule
+
+BOTH_SIDES = frozenset({"W", "A"})
+_AROUND = "*._?"  # what a pattern may have around the name it is about
 
 
 class Layer(NamedTuple):
@@ -16,35 +19,57 @@ class Layer(NamedTuple):
 
     names: tuple[str, ...]  # dotted module name, flat graph name
     op: str | None = None  # canonical operator, such as conv2d
+    sides: frozenset[str] = (
+        BOTH_SIDES  # what it has that a rule may set: a weight ("W"), input activations ("A")
+    )
 
 
-def unmatched_rules(path: str, rules: Iterable[Rule], layers: Iterable[Layer]) -> Iterator[Problem]:
-    """A problem for each rule whose pattern fits no layer."""
+def unmatched_rules(
+    path: str, rules: Iterable[Rule], layers: Iterable[Layer], side: str | None = None
+) -> Iterator[Problem]:
+    """A problem for each rule that fits no layer, or none that has the ``side`` it is about."""
     known = list(layers)
     for rule in rules:
-        if any(rule.matches(layer.names, layer.op) for layer in known):
-            continue
-        if rule.pattern.startswith(OP):
-            operators = {layer.op for layer in known if layer.op is not None}
-            near = nearest_name(rule.pattern.removeprefix(OP), operators)
-            hint = f"did you mean '{OP}{near}'?" if near else _there_are("operators", operators)
-            message = "no operator matches"
-        else:
-            names = {name for layer in known for name in layer.names}
-            near = nearest_name(rule.pattern, names)
-            hint = f"the nearest name is {near!r}" if near else _there_are("layers", names)
-            message = "no layer matches"
-        yield Problem(path=f"{path}[{rule.pattern!r}]", message=message, hint=hint)
+        matched = [layer for layer in known if rule.matches(layer.names, layer.op)]
+        place = f"{path}[{show(rule.pattern)}]"
+        if not matched:
+            yield _unmatched_rule(place, rule.pattern, known)
+        elif side is not None and not any(side in layer.sides for layer in matched):
+            names = [layer.names[0] for layer in matched]
+            what = "a weight" if side == "W" else "an input that could be quantized"
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            hint = f"it matches {names[0]}{more}; remove the rule, or name another layer"
+            yield Problem(path=place, message=f"no layer that matches has {what}", hint=hint)
+
+
+def _unmatched_rule(place: str, pattern: str, layers: Sequence[Layer]) -> Problem:
+    if pattern.startswith(OP):
+        operators = {layer.op for layer in layers if layer.op is not None}
+        near = nearest_name(pattern.removeprefix(OP), operators)
+        hint = f"did you mean '{OP}{near}'?" if near else _there_are("operators", operators)
+        return Problem(path=place, message="no operator matches", hint=hint)
+    names = {name for layer in layers for name in layer.names}
+    return Problem(path=place, message="no layer matches", hint=_advice(pattern, names, "layers"))
 
 
 def unmatched_patterns(path: str, patterns: Iterable[str], names: Iterable[str]) -> Iterator[Problem]:
     """A problem for each pattern that fits no module."""
-    known = list(names)
+    known = set(names)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
-            near = nearest_name(pattern, known)
-            hint = f"the nearest name is {near!r}" if near else _there_are("modules", known)
-            yield Problem(path=f"{path}[{pattern!r}]", message="no module matches", hint=hint)
+            hint = _advice(pattern, known, "modules")
+            yield Problem(path=f"{path}[{show(pattern)}]", message="no module matches", hint=hint)
+
+
+def _advice(pattern: str, names: Iterable[str], kind: str) -> str:
+    """What was probably meant: the same name with stars, since a pattern must match all of a name, or a similar one."""
+    core = pattern.strip(_AROUND)
+    for wider in (f"{core}.*", f"*.{core}", f"*.{core}.*", f"*{core}*") if core else ():
+        if matched := sorted(name for name in names if fnmatchcase(name, wider)):
+            more = f" and {len(matched) - 1} more" if len(matched) > 1 else ""
+            return f"a pattern must match all of a name; {wider!r} matches {matched[0]}{more}"
+    near = nearest_name(pattern, names)
+    return f"the nearest name is {near!r}" if near else _there_are(kind, names)
 
 
 def nearest_name(pattern: str, names: Iterable[str]) -> str | None:
@@ -64,8 +89,7 @@ def nearest_name(pattern: str, names: Iterable[str]) -> str | None:
         parts = name.split(".")
         candidates.update(dict.fromkeys([name, *(part for part in parts if not part.isdigit())]))
         candidates.update(dict.fromkeys(".".join(parts[:end]) for end in range(1, len(parts))))
-    core = pattern.strip("*._?")
-    near = difflib.get_close_matches(core, candidates, n=1)
+    near = difflib.get_close_matches(pattern.strip(_AROUND)[:100], candidates, n=1)
     return near[0] if near else None
 
 

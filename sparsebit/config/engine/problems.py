@@ -1,4 +1,4 @@
-"""What is wrong with a config, gathered so that all of it can be told at once."""
+"""What is wrong with a config, gathered so that everything is reported at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 from sparsebit.errors import ConfigError
 
+MOST_SHOWN = 20  # problems of one message; the rest are counted
+_LONGEST = 60  # characters of one key or value in a message
+
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One mistake, and where it stands.
+    """One mistake, and where it is.
 
     Example:
         >>> print(Problem(path="W.QUANTIZER.BIT", expected="an integer", got="'four'", hint="write 4"))
@@ -26,18 +29,18 @@ class Problem:
     got: str = ""
     hint: str = ""
     source: str = ""  # when it came from somewhere else than the rest of the config, such as an override
-    keys: frozenset[str] = frozenset()  # the keys whose values play a part; empty for the path alone
+    keys: frozenset[str] = frozenset()  # every key whose value plays a part
 
     def __str__(self) -> str:
-        wish = f"expected {self.expected}" if self.expected else ""
-        came = f"got {self.got}" if self.got else ""
-        what = ", ".join(part for part in (self.message, wish, came) if part)
-        told = "; ".join(part for part in (what, self.hint) if part)
-        return ": ".join(part for part in (self.source, self.path, told) if part)
+        expected = f"expected {self.expected}" if self.expected else ""
+        got = f"got {self.got}" if self.got else ""
+        what = ", ".join(part for part in (self.message, expected, got) if part)
+        text = "; ".join(part for part in (what, self.hint) if part)
+        return ": ".join(part for part in (self.source, self.path, text) if part)
 
 
 class ConfigProblems(ConfigError):
-    """Everything wrong with one config. ``problems`` holds the parts, for a report that lays them out itself."""
+    """Everything wrong with one config. ``problems`` holds all the parts; the message shows the first of them."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source, self.problems = source, tuple(problems)
@@ -48,7 +51,10 @@ class ConfigProblems(ConfigError):
             self.expected, self.got = only.expected or None, only.got or None
             self.hint = only.hint or None
         else:
-            lines = [f"{source}: {len(self.problems)} problems", *(f"  {one}" for one in self.problems)]
+            lines = [f"{source}: {len(self.problems)} problems"]
+            lines += [f"  {one}" for one in self.problems[:MOST_SHOWN]]
+            if len(self.problems) > MOST_SHOWN:
+                lines.append(f"  and {len(self.problems) - MOST_SHOWN} more")
             super().__init__("\n".join(lines))
             self.where = source
 
@@ -63,12 +69,14 @@ def raise_problems(source: str, problems: Iterable[Problem]) -> None:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant, however it was capitalised; None when nothing is close.
+    """The name that was probably meant, in any capitals; None when nothing is close.
 
     Example:
         >>> nearest("Bitt", ["BIT", "TYPE"])
         'BIT'
     """
+    if len(name) > _LONGEST:
+        return None
     by_lower = {candidate.lower(): candidate for candidate in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return by_lower[near[0]] if near else None
@@ -80,7 +88,22 @@ def suggest(name: str, names: Sequence[str]) -> str:
     return f"did you mean {near!r}?" if near else f"there are: {', '.join(names)}"
 
 
+def either(words: Iterable[str]) -> str:
+    """``a, b or c``."""
+    *most, last = list(words)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def shorten(text: str) -> str:
+    """The text, cut to a part of a line."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
 def show(value: object) -> str:
-    """A value as it appears in a message: never longer than a line."""
-    text = repr(dict(value)) if isinstance(value, dict) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    """A value as it appears in a message: never longer than a part of a line."""
+    if isinstance(value, str | bytes):
+        value = value[: 2 * _LONGEST]
+    try:
+        return shorten(repr(dict(value) if isinstance(value, dict) else value))
+    except ValueError:  # Python refuses to print integers of thousands of digits
+        return "a number of thousands of digits"

@@ -1,10 +1,10 @@
-"""What every kind of config is read with: a file, its top level, and overrides of single keys."""
+"""Where a config comes from: a file, plain data, and overrides of single keys."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +19,43 @@ MOST_BYTES = 2**21
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What sets one kind of config apart in messages.
+    """What is special about one kind of config.
 
     Args:
         name: what a config that came from no file is called.
+        title: of its JSON schema; ``page`` is the how-to page that explains it.
         least: what an empty one lacks.
         keys: some keys of its top level.
         override: an example of one.
-        presets: names that may stand for a file.
+        presets: names that may stand for a file; ``preset_text`` gives the YAML of one.
+        synonyms: other words for a part of such a name, for the advice about an unknown one.
+        before_override: called with a section, the key that is overridden and the text of the value.
     """
 
     name: str
+    title: str
+    page: str
     least: str
     keys: str
     override: str
     presets: Callable[[], Sequence[str]] = tuple
+    preset_text: Callable[[str], str] = str
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    before_override: Callable[[dict[str, Any], str, str], None] | None = None
 
 
-def read_file(source: str | bytes | os.PathLike[str], kind: Kind) -> dict[str, Any]:
+def read_file(source: str | os.PathLike[str], kind: Kind) -> dict[str, Any]:
     """The plain data of a YAML file; an error that says what is wrong with the file where it cannot be read."""
     label = os.fsdecode(source)
-    path, presets = Path(label), kind.presets()
+    path = Path(label)
     try:
         text = read_text(path, MOST_BYTES)
     except FileNotFoundError:
-        if presets and not path.suffix:
-            raise ConfigError(f"{label}: no such preset or file; {suggest(label, presets)}") from None
-        raise ConfigError(f"{label}: no such file; looked in {path.absolute().parent}") from None
+        if kind.presets() and not path.suffix:
+            raise ConfigError(
+                f"{show_name(label)}: no such preset or file; {_preset_hint(label, kind)}"
+            ) from None
+        raise ConfigError(f"{show_name(label)}: no such file; looked in {path.absolute().parent}") from None
     except IsADirectoryError:
         raise ConfigError(f"{label}: is a folder; name the file in it") from None
     except UnicodeDecodeError as error:
@@ -54,6 +64,16 @@ def read_file(source: str | bytes | os.PathLike[str], kind: Kind) -> dict[str, A
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"{show(label)}: cannot be read: {reason}") from None
     return check_top(read_yaml(text, label), label, kind)
+
+
+def show_name(label: str) -> str:
+    """The name of a file in a message: as it is, unless it is longer than any name."""
+    return label if len(label) <= 4096 else show(label)
+
+
+def _preset_hint(label: str, kind: Kind) -> str:
+    words = [kind.synonyms.get(word, word) for word in label.lower().replace("-", "_").split("_")]
+    return suggest("_".join(words), list(kind.presets()))
 
 
 def check_top(data: object, label: str, kind: Kind) -> dict[str, Any]:
@@ -73,20 +93,12 @@ def check_top(data: object, label: str, kind: Kind) -> dict[str, Any]:
     return data
 
 
-def apply_overrides(
-    data: dict[str, Any],
-    overrides: Sequence[str],
-    kind: Kind,
-    before: Callable[[dict[str, Any], str, str], None] | None = None,
-) -> dict[str, str]:
-    """Set each override in ``data``; returns where each key came from.
-
-    ``before`` is told the section, the key and the text of the value, and may change what else is in the section.
-    """
+def apply_overrides(data: dict[str, Any], overrides: Sequence[str], kind: Kind) -> dict[str, str]:
+    """Set each override in ``data``; returns where each key came from."""
     origins: dict[str, str] = {}
     problems: list[Problem] = []
     for text in (overrides,) if isinstance(overrides, str) else overrides:
-        origin = f"override {text!r}"
+        origin = f"override {show(text)}"
         key, equals, value = text.partition("=")
         *above, last = key.strip().split(".")
         if not equals or not all([*above, last]):
@@ -94,13 +106,13 @@ def apply_overrides(
             continue
         section = section_at(data, above) if "SPECIFIC" not in above else None
         if section is None:
-            hint = (
-                "give SPECIFIC as a whole" if "SPECIFIC" in above else f"{'.'.join(above)} is not a section"
-            )
+            hint = f"{'.'.join(above)} is not a section"
+            if "SPECIFIC" in above:
+                hint = "set SPECIFIC itself, with all its rules"
             problems.append(Problem(source=origin, path=key.strip(), message="cannot be set", hint=hint))
             continue
-        if before is not None:
-            before(section, last, value)
+        if kind.before_override is not None:
+            kind.before_override(section, last, value)
         section[last] = read_yaml(value, origin)
         origins[key.strip()] = origin
     raise_problems("overrides", problems)

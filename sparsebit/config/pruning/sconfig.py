@@ -1,28 +1,19 @@
-"""A whole, valid pruning config: how it is read, and what the pruner asks of it."""
+"""A pruning config, and what the pruner asks of it."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pydantic import PrivateAttr
-
+from sparsebit.config.engine.config import Config, Source, load_config
 from sparsebit.config.engine.match import Layer, unmatched_patterns, unmatched_rules
-from sparsebit.config.engine.problems import raise_problems
-from sparsebit.config.engine.source import Kind, apply_overrides, check_top, read_file
-from sparsebit.config.engine.write import write_section
-from sparsebit.config.engine.yaml_file import write_yaml
-from sparsebit.config.pruning.check import check_sconfig
-from sparsebit.config.pruning.sections import LayerSettings, SConfigKeys
-from sparsebit.errors import ConfigError
-
-KIND = Kind(
-    name="sconfig",
-    least="SPARSER with TYPE, STRATEGY and RATIO",
-    keys="SPARSER",
-    override="SPARSER.RATIO=0.3",
-)
+from sparsebit.config.engine.plugins import wrong_options
+from sparsebit.config.engine.problems import Problem, raise_problems
+from sparsebit.config.engine.section import key, keys_of, section
+from sparsebit.config.engine.source import Kind
+from sparsebit.config.engine.values import FRACTION, PATTERNS
+from sparsebit.config.pruning.criteria import SPARSER_RULES
+from sparsebit.config.pruning.sections import LayerSettings, ScheduleSection, SparserSection
 
 
 class LayerSpec(NamedTuple):
@@ -36,7 +27,7 @@ class LayerSpec(NamedTuple):
     asked: bool  # whether a rule gives this layer a ratio of its own
 
 
-class SConfig(SConfigKeys):
+class SConfig(Config, init=False):
     """What the user asked for. Made by ``load_sconfig``, or from keyword arguments that are checked the same way.
 
     Example:
@@ -46,20 +37,77 @@ class SConfig(SConfigKeys):
         (0.25, 0.5)
     """
 
-    _source: str = PrivateAttr("sconfig")
+    KIND = Kind(
+        name="sconfig",
+        title="Sparsebit pruning config",
+        page="prune",
+        least="SPARSER with TYPE, STRATEGY and RATIO",
+        keys="SPARSER",
+        override="SPARSER.RATIO=0.3",
+    )
 
-    def __init__(self, **data: Any) -> None:
-        check_sconfig(data, "sconfig")
-        super().__init__(**data)
+    IGNORE: tuple[str, ...] = key(
+        PATTERNS, "Layers, by dotted name or pattern, whose outputs keep all their channels.", default=()
+    )
+    SKIP_TRACE_MODULES: tuple[str, ...] = key(
+        PATTERNS, "Modules, by dotted name or pattern, that are not traced and stay unchanged.", default=()
+    )
+    SPARSER: SparserSection = section(SparserSection, "What is pruned, by which criterion, and how much.")
+    SCHEDULE: ScheduleSection = section(ScheduleSection, "When, in calls of step().")
 
-    @property
-    def source(self) -> str:
-        """Where it was read from, for messages; plays no part in equality."""
-        return self._source
+    def conflicts(self) -> Iterator[Problem]:
+        """Settings that cannot be used together."""
+        sparser, schedule = self.SPARSER, self.SCHEDULE
+        yield from self._criterion_problems("SPARSER.STRATEGY", sparser.STRATEGY)
+        for rule in sparser.SPECIFIC:
+            if "STRATEGY" in (given := dict(rule.settings)):
+                path = f"SPARSER.SPECIFIC[{rule.pattern!r}].STRATEGY"
+                yield from self._criterion_problems(path, given["STRATEGY"])
+        for wrong in wrong_options(sparser.STRATEGY, SPARSER_RULES[sparser.STRATEGY], sparser.OPTIONS):
+            path = f"SPARSER.OPTIONS.{wrong.name}".rstrip(".")
+            yield _problem(path, wrong.expected, wrong.got, wrong.hint, "SPARSER.STRATEGY")
+        if sparser.TYPE == "nm":
+            yield from self._nm_problems()
+        elif sparser.RATIO is None and not any("RATIO" in dict(rule.settings) for rule in sparser.SPECIFIC):
+            keys = frozenset({"SPARSER.RATIO", "SPARSER.TYPE", "SPARSER.SPECIFIC"})
+            yield Problem(path="SPARSER.RATIO", message="required", expected=FRACTION.expected, keys=keys)
+        if sparser.TARGET != "units" and sparser.TYPE != "structured":
+            because = "zeros make nothing smaller; only whole channels do"
+            expected, got = f"units with TYPE {sparser.TYPE}", repr(sparser.TARGET)
+            yield _problem("SPARSER.TARGET", expected, got, because, "SPARSER.TYPE")
+        if schedule.TYPE == "cubic" and sparser.RATIO is not None and schedule.INITIAL_RATIO > sparser.RATIO:
+            expected, got = f"at most RATIO, {sparser.RATIO:g}", f"{schedule.INITIAL_RATIO:g}"
+            yield _problem("SCHEDULE.INITIAL_RATIO", expected, got, "", "SPARSER.RATIO", "SCHEDULE.TYPE")
+        if schedule.TYPE == "one-shot" and schedule.TIMES > 1:
+            because = "choose iterative or cubic to prune in several steps"
+            expected, got = "1 with TYPE one-shot", str(schedule.TIMES)
+            yield _problem("SCHEDULE.TIMES", expected, got, because, "SCHEDULE.TYPE")
+
+    def _criterion_problems(self, path: str, name: str) -> Iterator[Problem]:
+        kind = self.SPARSER.TYPE
+        if kind not in SPARSER_RULES[name].types:
+            fitting = ", ".join(other for other, rule in SPARSER_RULES.items() if kind in rule.types)
+            expected = f"a criterion for TYPE {kind} ({fitting})"
+            yield _problem(path, expected, repr(name), SPARSER_RULES[name].because, "SPARSER.TYPE")
+
+    def _nm_problems(self) -> Iterator[Problem]:
+        kept, of = self.SPARSER.NM
+        ratio = self.SPARSER.RATIO
+        if ratio is not None and abs(ratio - (1 - kept / of)) > 1e-6:
+            expected = f"nothing, or {1 - kept / of:g} with NM {kept}:{of}"
+            because = "N of M decides how much is removed"
+            yield _problem("SPARSER.RATIO", expected, f"{ratio:g}", because, "SPARSER.NM", "SPARSER.TYPE")
+        if self.SPARSER.SCOPE == "global":
+            because = "N of M is the same in every layer"
+            yield _problem("SPARSER.SCOPE", "layer with TYPE nm", "'global'", because, "SPARSER.TYPE")
+        if self.SCHEDULE.TYPE != "one-shot":
+            because = "N of M has no steps in between"
+            got = repr(self.SCHEDULE.TYPE)
+            yield _problem("SCHEDULE.TYPE", "one-shot with TYPE nm", got, because, "SPARSER.TYPE")
 
     def layer(self, names: Sequence[str], op: str | None) -> LayerSpec:
         """What is asked for one layer, by every name a pattern may use for it and its canonical operator."""
-        settings: dict[str, Any] = {name: getattr(self.SPARSER, name) for name in LayerSettings.model_fields}
+        settings: dict[str, Any] = {name: getattr(self.SPARSER, name) for name in keys_of(LayerSettings)}
         asked = False
         for rule in self.SPARSER.SPECIFIC:
             if rule.matches(names, op):
@@ -80,34 +128,22 @@ class SConfig(SConfigKeys):
     def require_matched(self, layers: Iterable[Layer], modules: Iterable[str]) -> None:
         """Raise one ``ConfigError`` that names every pattern that matches nothing, with the nearest name."""
         known = tuple(layers)
+        names = {*modules, *(name for one in known for name in one.names)}
         raise_problems(
             self.source,
             [
                 *unmatched_rules("SPARSER.SPECIFIC", self.SPARSER.SPECIFIC, known),
-                *unmatched_patterns(
-                    "IGNORE", self.IGNORE, {*modules, *(name for one in known for name in one.names)}
-                ),
+                *unmatched_patterns("IGNORE", self.IGNORE, names),
             ],
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists and scalars that ``load_sconfig`` turns into an equal config."""
-        return write_section(self)
 
-    def to_yaml(self) -> str:
-        """The text of a file that loads as an equal config."""
-        return write_yaml(self.to_dict())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SConfig) and self.to_dict() == other.to_dict()
-
-    def __hash__(self) -> int:
-        return hash(self.to_yaml())
+def _problem(path: str, expected: str, got: str, hint: str, *others: str) -> Problem:
+    """A conflict between the key at ``path`` and ``others``."""
+    return Problem(path=path, expected=expected, got=got, hint=hint, keys=frozenset({path, *others}))
 
 
-def load_sconfig(
-    source: str | os.PathLike[str] | Mapping[str, Any] | SConfig, overrides: Sequence[str] = ()
-) -> SConfig:
+def load_sconfig(source: Source | SConfig, overrides: Sequence[str] = ()) -> SConfig:
     """Read a pruning config and check all of it before anything is done with it.
 
     Args:
@@ -124,22 +160,4 @@ def load_sconfig(
         sparsebit.config.engine.problems.ConfigProblems: sconfig: SPARSER.STRATEGY: expected the name of a pruning
         criterion, got 'l1nrom'; did you mean 'l1norm'?
     """
-    if isinstance(source, SConfig) and not overrides:
-        return source
-    data, label = _read(source)
-    origins = apply_overrides(data, overrides, KIND)
-    check_sconfig(data, label, origins)
-    config = SConfig(**data)
-    config._source = label
-    return config
-
-
-def _read(source: object) -> tuple[dict[str, Any], str]:
-    """Plain data, and what to call it in messages."""
-    if isinstance(source, SConfig):
-        return source.to_dict(), source.source
-    if isinstance(source, Mapping):
-        return check_top(source, KIND.name, KIND), KIND.name
-    if isinstance(source, str | os.PathLike):
-        return read_file(source, KIND), os.fsdecode(source)
-    raise ConfigError(f"sconfig: expected a path, a mapping or an SConfig, got {type(source).__name__}")
+    return load_config(SConfig, source, overrides)

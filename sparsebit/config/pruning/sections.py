@@ -1,87 +1,137 @@
-"""Every key of a pruning config: its type, its default, and one line on what it means."""
+"""Every key of a pruning config: how it is read, its default, and one line on what it means."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+import re
+from typing import Literal, get_args
 
-from pydantic import Field, JsonValue
+from sparsebit.config.engine import values
+from sparsebit.config.engine.options import Options
+from sparsebit.config.engine.section import Section, key
+from sparsebit.config.engine.specific import Rule, rules
+from sparsebit.config.engine.values import FLAG, Read, Refused, number, one_of, parse_whole, whole
+from sparsebit.config.pruning.criteria import SPARSER_RULES, TYPES, SparsityType
 
-from sparsebit.config.engine.specific import Rule, rules_field
-from sparsebit.config.engine.values import Device, Flag, Patterns, PlugInOptions
-from sparsebit.config.pruning import values
-from sparsebit.config.quantization.sections import Section
-from sparsebit.config.quantization.tensor_spec import Options
+Scope = Literal["layer", "global"]
+Target = Literal["units", "params", "macs", "latency"]
+Aggregate = Literal["auto", "mean", "max", "sum", "first"]
+Normalize = Literal["auto", "none", "mean", "max", "sum"]
+ScheduleType = Literal["one-shot", "iterative", "cubic"]
+
+
+def _parse_ratio(value: object) -> object:
+    """The part that is pruned. All of it was once a way to say "do not prune", so the message says what to write."""
+    number_of = values.parse_number(value)
+    hint = "to leave a layer unchanged write 0, and to keep one channel 0.99" if number_of == 1 else ""
+    try:
+        return values.FRACTION.parse(value)
+    except Refused as error:
+        raise Refused(error.expected, hint) from None
+
+
+def _pair(value: object, separators: str) -> tuple[int | None, int | None]:
+    """Two whole numbers, as a list or as one text."""
+    if isinstance(value, str) and (found := re.fullmatch(rf"\s*(\d+)\s*[{separators}]\s*(\d+)\s*", value)):
+        value = [found[1], found[2]]
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return None, None
+    return parse_whole(value[0]), parse_whole(value[1])
+
+
+def _parse_nm(value: object) -> tuple[int, int]:
+    """``2:4`` or ``[2, 4]``: of every 4 neighbours, 2 stay."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 60:
+        value = divmod(value, 60)  # YAML 1.1 reads a bare 2:4 as minutes and seconds: 124
+    kept, of = _pair(value, ":/x")
+    if kept is None or of is None or not 1 <= kept < of:
+        raise Refused(NM.expected)
+    return kept, of
+
+
+def _parse_block(value: object) -> tuple[int, int]:
+    """``4x4``, ``[4, 4]`` or ``4``: rows (outputs) and columns (inputs) that stay or go together."""
+    side = parse_whole(value)
+    rows, columns = _pair(value, "x×*,") if side is None else (side, side)
+    if rows is None or columns is None or rows < 1 or columns < 1 or rows * columns < 2:
+        raise Refused(BLOCK.expected)
+    return rows, columns
+
+
+_PAIR = {"type": "array", "items": {"type": "integer", "minimum": 1}}
+NM = Read(_parse_nm, "how many of how many stay, such as 2:4", {"anyOf": [{"type": "string"}, _PAIR]})
+BLOCK = Read(
+    _parse_block,
+    "rows and columns of a block, such as 4x4 or [1, 8]",
+    {"anyOf": [{"type": "string"}, _PAIR, {"type": "integer", "minimum": 2}]},
+)
+RATIO = Read(_parse_ratio, values.FRACTION.expected, values.FRACTION.schema)
+TYPE = one_of(
+    TYPES,
+    aliases={"structed": "structured", "unstructed": "unstructured", "channel": "structured", "n:m": "nm"},
+)
+SCOPE = one_of(get_args(Scope), aliases={"local": "layer", "per-layer": "layer"})
+TARGET = one_of(
+    get_args(Target),
+    aliases={"channels": "units", "weights": "units", "parameters": "params", "flops": "macs"},
+)
+SCHEDULE_TYPE = one_of(
+    get_args(ScheduleType),
+    aliases={"oneshot": "one-shot", "once": "one-shot", "agp": "cubic", "linear": "iterative"},
+)
+MOST = number("a number above 0 and up to 1", lambda value: 0 < value <= 1, exclusiveMinimum=0, maximum=1)
 
 
 class LayerSettings(Section):
     """What can be said about pruning: for the whole model, or for some layers under SPECIFIC."""
 
-    STRATEGY: values.SparserName = Field(description="The criterion that scores what may go.")
-    RATIO: values.OptionalRatio = Field(None, description="The part that goes; 0 leaves all of it.")
-    ROUND_TO: values.Multiple = Field(
-        8, description="Widths that stay are multiples of this; 1 turns rounding off."
+    STRATEGY: str = key(
+        SPARSER_RULES.reader(), "The criterion that scores what may be removed.", required_as="l1norm"
     )
-    NM: values.HowMany = Field((2, 4), description="Of every M neighbours along the inputs, N stay.")
-    BLOCK: values.BlockShape = Field((4, 4), description="Rows and columns of a block that stays or goes.")
-
-
-def _optional(kind: type[Section], description: str) -> Any:
-    """A field that holds a section, which may be left out."""
-    return Field(default_factory=kind, description=description)
-
-
-EXAMPLE: Mapping[str, JsonValue] = {"STRATEGY": "l1norm"}
+    RATIO: float | None = key(RATIO, "The part that is removed; 0 removes nothing.", default=None)
+    ROUND_TO: int = key(whole(1), "Widths that stay are multiples of this; 1 turns rounding off.", default=8)
+    NM: tuple[int, int] = key(NM, "Of every M neighbours along the inputs, N stay.", default=(2, 4))
+    BLOCK: tuple[int, int] = key(BLOCK, "Rows and columns of a block that stays or goes.", default=(4, 4))
 
 
 class SparserSection(LayerSettings):
     """What is pruned, by which criterion, and how much."""
 
-    TYPE: values.TypeOfSparsity = Field(
-        description="Whole channels, single weights, N of every M, or blocks."
+    TYPE: SparsityType = key(
+        TYPE, "Whole channels, single weights, N of every M, or blocks.", required_as="structured"
     )
-    SCOPE: values.ScopeWord = Field(
-        "layer", description="RATIO counts in every layer, or over all of them together."
+    SCOPE: Scope = key(SCOPE, "RATIO counts in every layer, or over all of them together.", default="layer")
+    TARGET: Target = key(
+        TARGET, "What RATIO is a part of: units, parameters, MACs or measured latency.", default="units"
     )
-    TARGET: values.TargetWord = Field(
-        "units", description="What RATIO is a part of: units, parameters, MACs or measured latency."
+    AGGREGATE: Aggregate = key(
+        one_of(get_args(Aggregate)),
+        "How the scores of coupled layers become one; auto is what suits the criterion.",
+        default="auto",
     )
-    AGGREGATE: values.AggregateWord = Field(
-        "auto", description="How the scores of coupled layers become one; auto is what suits the criterion."
+    NORMALIZE: Normalize = key(
+        one_of(get_args(Normalize)),
+        "How the scores of different layers are made comparable in global scope.",
+        default="auto",
     )
-    NORMALIZE: values.NormalizeWord = Field(
-        "auto", description="How the scores of different layers are made comparable in global scope."
+    MAX_RATIO: float = key(
+        MOST, "The most that any one layer may lose when RATIO counts over all of them.", default=0.9
     )
-    MAX_RATIO: values.LargestRatio = Field(
-        0.9, description="The most that any one layer may lose when RATIO counts over all of them."
+    CLASSIFIER: bool = key(
+        FLAG, "Prune single weights of the layers that make the outputs too.", default=False
     )
-    CLASSIFIER: Flag = Field(
-        False, description="Prune single weights of the layers that make the outputs too."
-    )
-    OPTIONS: PlugInOptions = Field(default_factory=Options, description="Settings of the criterion.")
-    SPECIFIC: Annotated[tuple[Rule, ...], rules_field(LayerSettings, EXAMPLE)] = Field(
-        (),
-        description="Settings for some layers by pattern: dotted name, flat name, or op:<operator>. Later rules win.",
-    )
+    OPTIONS: Options = key(values.OPTIONS, "Settings of the criterion.", default=Options())
+    SPECIFIC: tuple[Rule, ...] = rules(LayerSettings)
 
 
 class ScheduleSection(Section):
     """When it is pruned, in calls of ``step``."""
 
-    TYPE: values.ScheduleWord = Field("one-shot", description="All at once, in equal steps, or cubic (AGP).")
-    START: values.StepCount = Field(0, description="The step of the first change.")
-    EVERY: values.Multiple = Field(1, description="Steps from one change to the next.")
-    TIMES: values.Multiple = Field(1, description="Changes until RATIO is reached.")
-    INITIAL_RATIO: values.Ratio = Field(0.0, description="The part that is gone at the first change (cubic).")
-
-
-class SConfigKeys(Section):
-    """The keys of a whole pruning config, each read but not yet compared with the others."""
-
-    DEVICE: Device = Field("auto", description="Where to work; auto takes a GPU when there is one.")
-    IGNORE: Patterns = Field((), description="Layers, by dotted name or pattern, whose outputs stay whole.")
-    SKIP_TRACE_MODULES: Patterns = Field(
-        (), description="Modules, by dotted name or pattern, that are kept whole."
+    TYPE: ScheduleType = key(
+        SCHEDULE_TYPE, "All at once, in equal steps, or cubic (AGP).", default="one-shot"
     )
-    SPARSER: SparserSection = Field(description="What is pruned, by which criterion, and how much.")
-    SCHEDULE: ScheduleSection = _optional(ScheduleSection, "When, in calls of step().")
+    START: int = key(whole(0), "The step of the first change.", default=0)
+    EVERY: int = key(whole(1), "Steps from one change to the next.", default=1)
+    TIMES: int = key(whole(1), "Changes until RATIO is reached.", default=1)
+    INITIAL_RATIO: float = key(
+        values.FRACTION, "The part that is removed at the first change (cubic).", default=0.0
+    )

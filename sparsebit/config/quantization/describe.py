@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from sparsebit.config.engine.specific import Rule
 from sparsebit.config.quantization.resolve import flatten_side, make_spec
-from sparsebit.config.quantization.sections import ActivationSection, QConfigKeys, WeightSection
-from sparsebit.config.quantization.tensor_spec import SIDE_WORD, SIDES
+from sparsebit.config.quantization.sections import ActivationSection, WeightSection
+from sparsebit.targets.schemes import SIDE_WORD, SIDES
+
+if TYPE_CHECKING:
+    from sparsebit.config.quantization.qconfig import QConfig
 
 MOST_RULES = 12  # of one side; the rest are counted
 
 
-def describe_config(config: QConfigKeys, source: str) -> str:
+def describe_config(config: QConfig, source: str) -> str:
     """One line per thing that was asked for; what is off or was not asked for is left out."""
     lines = [f"{source}: for {config.BACKEND}, on {config.DEVICE}"]
     for side in SIDES:
@@ -26,7 +30,7 @@ def describe_config(config: QConfigKeys, source: str) -> str:
     return "\n".join(lines)
 
 
-def _details(config: QConfigKeys) -> Iterator[tuple[str, str]]:
+def _details(config: QConfig) -> Iterator[tuple[str, str]]:
     if config.FIRST_LAST is not None:
         bits = f"{config.FIRST_LAST} bits" if isinstance(config.FIRST_LAST, int) else config.FIRST_LAST
         yield "first, last", str(bits)
@@ -42,7 +46,7 @@ def _details(config: QConfigKeys) -> Iterator[tuple[str, str]]:
     if steps:
         yield "schedule", ", ".join(steps)
     if config.SKIP_TRACE_MODULES:
-        yield "kept whole", ", ".join(config.SKIP_TRACE_MODULES)
+        yield "not traced", ", ".join(config.SKIP_TRACE_MODULES)
 
 
 def _rule_lines(side: str, rules: tuple[Rule, ...]) -> Iterator[str]:

@@ -1,27 +1,42 @@
-"""A whole, valid config, and what the rest of the library asks of it."""
+"""A quantization config, and what the rest of the library asks of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from pydantic import PrivateAttr
-
+from sparsebit.config.engine.config import Config, Source, load_config
 from sparsebit.config.engine.match import Layer, unmatched_patterns, unmatched_rules
 from sparsebit.config.engine.problems import Problem, raise_problems
+from sparsebit.config.engine.section import key, section
+from sparsebit.config.engine.source import Kind
 from sparsebit.config.engine.specific import Rule
-from sparsebit.config.engine.write import write_section
-from sparsebit.config.engine.yaml_file import write_yaml
-from sparsebit.config.quantization.check import check
+from sparsebit.config.engine.values import PATTERNS
+from sparsebit.config.quantization.conflicts import conflicts, side_problems
 from sparsebit.config.quantization.describe import describe_config
-from sparsebit.config.quantization.recovery import write_recovery
+from sparsebit.config.quantization.presets import preset_names, preset_text
 from sparsebit.config.quantization.resolve import apply_first_last, apply_settings, flatten_side, make_spec
-from sparsebit.config.quantization.rules import clashes
-from sparsebit.config.quantization.sections import QConfigKeys
-from sparsebit.config.quantization.tensor_spec import SIDE_WORD, Side, TensorSpec
+from sparsebit.config.quantization.sections import (
+    BACKEND,
+    BACKEND_SYNONYMS,
+    FIRST_LAST,
+    ActivationSection,
+    Schedule,
+    WeightSection,
+)
+from sparsebit.config.quantization.tensor_spec import TensorSpec
+from sparsebit.targets.schemes import SIDE_WORD, SIDES, Side
 
 
-class QConfig(QConfigKeys):
+def _replace_number_format(section: dict[str, Any], name: str, value: str) -> None:
+    """BIT and DTYPE name the number format together: an override of one replaces both."""
+    if name == "BIT":
+        section.pop("DTYPE", None)
+    elif name == "DTYPE" and value.strip().lower() != "int":
+        section.pop("BIT", None)
+
+
+class QConfig(Config, init=False):
     """What the user asked for. Made by ``load_qconfig``, or from keyword arguments that are checked the same way.
 
     It cannot be changed; ``load_qconfig(config, ["W.QUANTIZER.BIT=4"])`` makes another one.
@@ -35,16 +50,42 @@ class QConfig(QConfigKeys):
         int4 per-tensor-symmetric, uniform, minmax
     """
 
-    _source: str = PrivateAttr("qconfig")
+    KIND = Kind(
+        name="qconfig",
+        title="Sparsebit quantization config",
+        page="configure",
+        least="W and A with QSCHEME and QUANTIZER.BIT",
+        keys="W and A",
+        override="W.QUANTIZER.BIT=4",
+        presets=preset_names,
+        preset_text=preset_text,
+        synonyms=BACKEND_SYNONYMS,
+        before_override=_replace_number_format,
+    )
 
-    def __init__(self, **data: Any) -> None:
-        check(data, "qconfig")
-        super().__init__(**data)
+    BACKEND: str = key(BACKEND, "The runtime that will execute the result.", default="virtual")
+    SKIP_TRACE_MODULES: tuple[str, ...] = key(
+        PATTERNS, "Modules, by dotted name or pattern, that are not traced and stay in float.", default=()
+    )
+    FIRST_LAST: int | str | None = key(
+        FIRST_LAST,
+        "Bits of the first and the last layer with a weight, or float; null as the rest.",
+        default=None,
+    )
+    SCHEDULE: Schedule = section(Schedule, "What is done to the graph beforehand.")
+    W: WeightSection = section(WeightSection, "Weights.")
+    A: ActivationSection = section(ActivationSection, "Activations.")
 
-    @property
-    def source(self) -> str:
-        """Where it was read from, for messages; plays no part in equality."""
-        return self._source
+    def conflicts(self) -> Iterator[Problem]:
+        """Settings that cannot be used together."""
+        for side in SIDES:
+            yield from side_problems(
+                side,
+                getattr(self, side),
+                backend=self.BACKEND,
+                bn_tuning=self.SCHEDULE.BN_TUNING,
+                first_last=self.FIRST_LAST,
+            )
 
     def spec_for(
         self, side: Side, *, names: Sequence[str], op: str | None, first_or_last: bool = False
@@ -65,7 +106,7 @@ class QConfig(QConfigKeys):
         matching = [rule for rule in self.rules(side) if rule.matches(names, op)]
         for rule in matching:
             flat = apply_settings(flat, dict(rule.settings))
-        wrong = clashes(flat, side, backend=self.BACKEND, bn_tuning=self.SCHEDULE.BN_TUNING)
+        wrong = conflicts(flat, side, backend=self.BACKEND, bn_tuning=self.SCHEDULE.BN_TUNING)
         layer = names[0] if names else op
         rules = ", ".join(repr(rule.pattern) for rule in matching) or "no rule"
         raise_problems(
@@ -73,12 +114,12 @@ class QConfig(QConfigKeys):
             (
                 Problem(
                     path=f"{side} of layer {layer!r}",
-                    message=f"{clash.key} after {rules}",
-                    expected=clash.expected,
-                    got=clash.got,
-                    hint=clash.because,
+                    message=f"{conflict.key} after {rules}",
+                    expected=conflict.expected,
+                    got=conflict.got,
+                    hint=conflict.because,
                 )
-                for clash in wrong
+                for conflict in wrong
             ),
         )
         return make_spec(flat, side)
@@ -89,7 +130,7 @@ class QConfig(QConfigKeys):
         return found
 
     def unmatched(self, layers: Iterable[Layer], modules: Iterable[str] | None = None) -> tuple[Problem, ...]:
-        """Patterns that match nothing, each with the nearest name.
+        """Patterns that match nothing they could act on, each with the nearest name.
 
         Args:
             layers: Every layer of the model that a SPECIFIC rule may mean.
@@ -97,34 +138,37 @@ class QConfig(QConfigKeys):
         """
         known = tuple(layers)
         found = [
-            *unmatched_rules("W.SPECIFIC", self.W.SPECIFIC, known),
-            *unmatched_rules("A.SPECIFIC", self.A.SPECIFIC, known),
+            *unmatched_rules("W.SPECIFIC", self.W.SPECIFIC, known, side="W"),
+            *unmatched_rules("A.SPECIFIC", self.A.SPECIFIC, known, side="A"),
         ]
         if modules is not None:
             found += unmatched_patterns("SKIP_TRACE_MODULES", self.SKIP_TRACE_MODULES, modules)
         return tuple(found)
 
     def require_matched(self, layers: Iterable[Layer], modules: Iterable[str] | None = None) -> None:
-        """Raise one ``ConfigError`` that names every pattern that matches nothing."""
+        """Raise one ``ConfigError`` that names every pattern that matches nothing it could act on."""
         raise_problems(self.source, self.unmatched(layers, modules))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists and scalars that ``load_qconfig`` turns into an equal config."""
-        return write_section(self, {"RECOVERY": write_recovery})
-
-    def to_yaml(self) -> str:
-        """The text of a file that loads as an equal config."""
-        return write_yaml(self.to_dict())
 
     def describe(self) -> str:
         """What it asks for, on one screen."""
         return describe_config(self, self.source)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, QConfig) and self._values() == other._values()
 
-    def __hash__(self) -> int:
-        return hash(self._values())
+def load_qconfig(source: Source | QConfig, overrides: Sequence[str] = ()) -> QConfig:
+    """Read a config and check all of it before anything is done with it.
 
-    def _values(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in QConfigKeys.model_fields)
+    Args:
+        source: A YAML file, the name of a preset, a mapping, or another config. A text that names a preset means the
+            preset; pass a ``Path`` for a file of that name.
+        overrides: Settings that replace those of ``source``, each as ``"W.QUANTIZER.BIT=4"``. Later ones win.
+
+    Example:
+        >>> config = load_qconfig("w4a8", ["W.OBSERVER.TYPE=minmax"])
+        >>> config.W.OBSERVER.TYPE, config.W.QUANTIZER.BIT
+        ('minmax', 4)
+        >>> load_qconfig("w4a8", ["W.QUANTIZER.BITT=4"])
+        Traceback (most recent call last):
+        ...
+        sparsebit.config.engine.problems.ConfigProblems: override 'W.QUANTIZER.BITT=4': W.QUANTIZER.BITT: ...
+    """
+    return load_config(QConfig, source, overrides)

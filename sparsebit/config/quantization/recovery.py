@@ -1,29 +1,103 @@
 """``SCHEDULE.RECOVERY``: which algorithms win accuracy back, in order, each with its options.
 
 A step is a name, or a mapping from the name to options: ``RECOVERY: [equalization, {brecq: {steps: 2000}}]``.
-The algorithms live in ``sparsebit.quantization``, which makes their names known through ``register_step``.
+The algorithms themselves live above this package; they inherit the settings declared here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
+from sparsebit.config.engine.options import Options, require
+from sparsebit.config.engine.plugins import PlugInRule, PlugIns, wrong_options
 from sparsebit.config.engine.problems import suggest
-from sparsebit.config.engine.values import Read, refuse
-from sparsebit.config.quantization.tensor_spec import Options
+from sparsebit.config.engine.values import OPTIONS, Read, Refused
 
-_RECONSTRUCTION = (
-    *("steps", "batch", "lr", "scale_lr", "drop", "regularization", "warmup", "seed", "largest"),
-)
-_OPTIONS: dict[str, tuple[str, ...]] = {
-    "equalization": ("rounds",),
-    "smoothquant": ("alpha",),
-    "weight_correction": (),
-    "bias_correction": ("method",),
-    "adaround": _RECONSTRUCTION,
-    "brecq": _RECONSTRUCTION,
-}
+Method = Literal["empirical", "analytic"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EqualizationSettings:
+    """``rounds`` over all pairs of layers."""
+
+    rounds: int = 10
+
+    def __post_init__(self) -> None:
+        require("equalization", self.rounds >= 1, "at least 1", rounds=self.rounds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothQuantSettings:
+    """``alpha`` says how much of the difficulty moves from activations to weights; 0.5 shares it evenly."""
+
+    alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        require("smoothquant", 0 <= self.alpha <= 1, "from 0 to 1", alpha=self.alpha)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasCorrectionSettings:
+    """``method`` measures means on the calibration data, or derives them from batch norms."""
+
+    method: Method = "empirical"
+
+    def __post_init__(self) -> None:
+        right = self.method in ("empirical", "analytic")
+        require("bias_correction", right, "empirical or analytic", method=self.method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconstructionSettings:
+    """What BRECQ and AdaRound share.
+
+    ``steps`` mini-batches of ``batch`` samples for each part of the model; ``lr`` for the rounding, ``scale_lr`` for
+    the scales of activations (0 leaves them); ``drop`` is how often an activation is left in float (QDrop);
+    ``regularization`` weighs the pull towards whole decisions, which sets in after ``warmup`` of the steps;
+    ``largest`` is the most layers of one part.
+    """
+
+    steps: int = 2000
+    batch: int = 32
+    lr: float = 1e-2
+    scale_lr: float = 4e-5
+    drop: float = 0.5
+    regularization: float = 0.01
+    warmup: float = 0.2
+    seed: int = 0
+    largest: int = 12
+
+    def __post_init__(self) -> None:
+        counts = {"steps": self.steps, "batch": self.batch, "largest": self.largest}
+        pulls = {"scale_lr": self.scale_lr, "regularization": self.regularization}
+        require("reconstruction", min(counts.values()) >= 1, "at least 1", **counts)
+        require("reconstruction", 0 < self.lr < math.inf, "above 0", lr=self.lr)
+        require("reconstruction", all(0 <= pull < math.inf for pull in pulls.values()), "at least 0", **pulls)
+        require("reconstruction", 0 <= self.warmup < 1, "from 0 to below 1", warmup=self.warmup)
+        require("reconstruction", 0 <= self.drop <= 1, "from 0 to 1", drop=self.drop)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaRoundSettings(ReconstructionSettings):
+    """Layer by layer, with activations as they are."""
+
+    scale_lr: float = 0.0
+    drop: float = 0.0
+
+
+STEP_RULES = PlugIns("recovery step", PlugInRule)
+for _name, _rule in {
+    "equalization": PlugInRule(options=EqualizationSettings),
+    "smoothquant": PlugInRule(options=SmoothQuantSettings),
+    "weight_correction": PlugInRule(options=()),
+    "bias_correction": PlugInRule(options=BiasCorrectionSettings),
+    "adaround": PlugInRule(options=AdaRoundSettings),
+    "brecq": PlugInRule(options=ReconstructionSettings),
+}.items():
+    STEP_RULES.add(_name, _rule)
 
 
 class Step(NamedTuple):
@@ -33,16 +107,6 @@ class Step(NamedTuple):
     options: Options
 
 
-def register_step(name: str, options: tuple[str, ...]) -> None:
-    """Let configs name a step, with these options."""
-    _OPTIONS[name.lower()] = options
-
-
-def step_names() -> list[str]:
-    """Every step a config may name."""
-    return sorted(_OPTIONS)
-
-
 def parse_recovery(value: object) -> tuple[Step, ...]:
     """The steps a value spells.
 
@@ -50,45 +114,39 @@ def parse_recovery(value: object) -> tuple[Step, ...]:
         >>> parse_recovery(["equalization", {"brecq": {"steps": 10}}])
         (Step(name='equalization', options=Options()), Step(name='brecq', options=Options(steps=10)))
     """
-    if isinstance(value, (str, Mapping)):
+    if isinstance(value, str | Mapping):
         value = [value]
-    if not isinstance(value, (list, tuple)):
-        raise refuse("a list of steps")
+    if not isinstance(value, list | tuple):
+        raise Refused(RECOVERY.expected)
     return tuple(_parse_step(item) for item in value)
 
 
 def _parse_step(item: Any) -> Step:
     if isinstance(item, Step):
         return item
-    name, options = item, dict[str, Any]()
+    name, options = item, None
     if isinstance(item, Mapping) and len(item) == 1:
         name, options = next(iter(item.items()))
     if not isinstance(name, str) or not isinstance(options or {}, Mapping):
-        raise refuse("a name, or one name with its options, such as {brecq: {steps: 2000}}")
-    name = name.strip().lower()
-    if name not in _OPTIONS:
-        raise refuse(f"one of {', '.join(step_names())}", hint=suggest(name, step_names()))
-    for key in options or {}:
-        if key not in _OPTIONS[name]:
-            raise refuse(
-                f"options of {name}: {', '.join(_OPTIONS[name]) or 'it has none'}",
-                hint=suggest(str(key), _OPTIONS[name]),
-            )
-    return Step(name, Options({str(key): value for key, value in (options or {}).items()}))
+        raise Refused("a name, or one name with its options, such as {brecq: {steps: 2000}}")
+    name = STEP_RULES.canonical(name)
+    if name not in STEP_RULES:
+        raise Refused(f"one of {', '.join(STEP_RULES)}", suggest(name, list(STEP_RULES)))
+    read = OPTIONS.parse(options or {})
+    assert isinstance(read, Options)
+    for wrong in wrong_options(name, STEP_RULES[name], read):
+        at = f"{name}: {wrong.name}" if wrong.name else name
+        raise Refused(f"{wrong.expected} at {at}, not {wrong.got}", wrong.hint)
+    return Step(name, read)
 
 
-def write_recovery(steps: tuple[Step, ...]) -> list[Any]:
-    """Plain data that ``parse_recovery`` turns into the same steps."""
+def _write_recovery(steps: Any) -> list[Any]:
     return [{step.name: dict(step.options)} if step.options else step.name for step in steps]
 
 
-Recovery = Annotated[
-    tuple[Step, ...],
-    Read(
-        parse_recovery,
-        {
-            "type": "array",
-            "items": {"anyOf": [{"type": "string", "minLength": 1}, {"type": "object"}]},
-        },
-    ),
-]
+RECOVERY = Read(
+    parse_recovery,
+    "a list of steps",
+    {"type": "array", "items": {"anyOf": [{"type": "string", "minLength": 1}, {"type": "object"}]}},
+    _write_recovery,
+)

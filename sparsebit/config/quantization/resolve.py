@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
-from sparsebit.config.engine.specific import BIT, DTYPE
-from sparsebit.config.quantization.sections import ActivationSettings, Section, WeightSettings
-from sparsebit.config.quantization.tensor_spec import (
-    Granularity,
-    Layout,
-    NumberFormat,
-    Options,
-    Scalar,
-    Side,
-    TensorSpec,
-)
+from sparsebit.config.engine.options import Options, Scalar
+from sparsebit.config.engine.section import flatten, keys_of
+from sparsebit.config.quantization.sections import ActivationSettings, WeightSettings
+from sparsebit.config.quantization.tensor_spec import Granularity, Layout, TensorSpec
+from sparsebit.targets.schemes import NumberFormat, Side
 
 Flat = dict[str, Scalar]  # dotted keys to values: {"QSCHEME": ..., "QUANTIZER.BIT": ...}
+BIT, DTYPE = "QUANTIZER.BIT", "QUANTIZER.DTYPE"
 
 # Settings that have keys of their own, from before there was OPTIONS.
 OPTION_KEYS: Mapping[tuple[str, str], Mapping[str, str]] = {
@@ -31,26 +26,13 @@ OPTION_KEYS: Mapping[tuple[str, str], Mapping[str, str]] = {
 def flatten_side(section: WeightSettings | ActivationSettings) -> Flat:
     """Every setting of a side that a rule could change."""
     settings = WeightSettings if isinstance(section, WeightSettings) else ActivationSettings
-    flat: Flat = {}
-    _collect(section, tuple(settings.model_fields), "", flat)
-    return flat
-
-
-def _collect(section: Section, names: Iterable[str], prefix: str, flat: Flat) -> None:
-    for name in names:
-        value = getattr(section, name)
-        if isinstance(value, Section):
-            _collect(value, type(value).model_fields, f"{prefix}{name}.", flat)
-        elif isinstance(value, Options):
-            flat.update({f"{prefix}{name}.{key}": item for key, item in value.items()})
-        else:
-            flat[f"{prefix}{name}"] = value
+    return flatten(section, keys_of(settings))
 
 
 def apply_settings(flat: Flat, settings: Mapping[str, Scalar]) -> Flat:
     """``flat`` with one rule applied.
 
-    BIT and DTYPE name one thing together, the type of a code: a rule that gives one of them replaces both. The options
+    BIT and DTYPE name one thing together, the number format: a rule that gives one of them replaces both. The options
     of a plug-in go with it: a rule that names another one starts from none.
     """
     changed = dict(settings)
@@ -65,11 +47,11 @@ def apply_settings(flat: Flat, settings: Mapping[str, Scalar]) -> Flat:
     return {**kept, **changed}
 
 
-def apply_first_last(flat: Flat, wish: int | str) -> Flat:
+def apply_first_last(flat: Flat, asked: int | str) -> Flat:
     """``flat`` for the first or last layer. What is in float stays in float."""
-    if wish == "float" or flat[BIT] == 0:
+    if asked == "float" or flat[BIT] == 0:
         return {**flat, BIT: 0}
-    return apply_settings(flat, {BIT: wish} if isinstance(wish, int) else {DTYPE: wish})
+    return apply_settings(flat, {BIT: asked} if isinstance(asked, int) else {DTYPE: asked})
 
 
 def options_of(flat: Flat, section: str) -> Options:

@@ -1,4 +1,4 @@
-"""Every key of a qconfig: its type, its default, and one line on what it means.
+"""Every key of a quantization config: how it is read, its default, and one line on what it means.
 
 The names and defaults are those of the first Sparsebit, so that files written for it still work. It had no FIRST_LAST,
 GROUP_SIZE, DTYPE and OPTIONS, no groups and no tokens.
@@ -7,99 +7,153 @@ GROUP_SIZE, DTYPE and OPTIONS, no groups and no tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
-from pydantic_core import PydanticCustomError
+from sparsebit.config.engine.options import Options
+from sparsebit.config.engine.problems import nearest
+from sparsebit.config.engine.section import Section, key, section
+from sparsebit.config.engine.specific import Rule, rules
+from sparsebit.config.engine.values import (
+    FLAG,
+    FRACTION,
+    OPTIONS,
+    POSITIVE,
+    Read,
+    Refused,
+    one_of,
+    parse_whole,
+    whole,
+)
+from sparsebit.config.quantization.plugins import (
+    OBSERVER_RULES,
+    QUANTIZER_RULES,
+    ACIQSettings,
+    MovingAverageSettings,
+    PactSettings,
+    PercentileSettings,
+)
+from sparsebit.config.quantization.recovery import RECOVERY, Step
+from sparsebit.config.quantization.tensor_spec import HIGHEST_BITS, LOWEST_BITS, Layout
+from sparsebit.targets import TARGETS
+from sparsebit.targets.schemes import SCHEMES, SCHEMES_OF, SIDE_WORD, NumberFormat, Scheme, Side
 
-from sparsebit.config.engine import values
-from sparsebit.config.engine.specific import Rule, rules_field
-from sparsebit.config.quantization.recovery import Recovery
-from sparsebit.config.quantization.tensor_spec import Options
+FP8: tuple[NumberFormat, ...] = ("fp8_e4m3", "fp8_e5m2")
+BACKEND_SYNONYMS = {"ort": "onnxruntime", "onnx": "onnxruntime", "ov": "openvino", "trt": "tensorrt"}
 
 
-class Section(BaseModel):
-    """A group of keys. Nothing can be changed once it is made, and no unknown key goes in."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out_nulls(cls, data: Any) -> Any:
-        """A key without a value keeps its default, and a section that must be there may be written by its keys."""
-        if not isinstance(data, Mapping):
-            return data
-        required: dict[str, object] = {
-            name: {}
-            for name, field in cls.model_fields.items()
-            if field.is_required()
-            and isinstance(field.annotation, type)
-            and issubclass(field.annotation, Section)
-        }
-        return {**required, **{key: value for key, value in data.items() if value is not None}}
+def _width(value: object) -> int | None:
+    """A number of bits, or 0; None where it is neither."""
+    bits = parse_whole(value)
+    return bits if bits is not None and (bits == 0 or LOWEST_BITS <= bits <= HIGHEST_BITS) else None
 
 
-def _section(kind: type[Section], description: str) -> Any:
-    """A field that holds a section, which may be left out."""
-    return Field(default_factory=kind, description=description)
+def _parse_bits(value: object) -> int:
+    """A number of bits, or 0 for float. The names of fp8 are taken out by the section, where DTYPE is."""
+    bits = _width(value)
+    if bits is None:
+        near = nearest(value, FP8) if isinstance(value, str) else None
+        raise Refused(BITS.expected, f"did you mean {near!r}?" if near else "")
+    return bits
+
+
+def _parse_first_last(value: object) -> int | str:
+    if isinstance(value, str) and value.strip().lower() in ("float", *FP8):
+        return value.strip().lower()
+    bits = _width(value)
+    if bits is None:
+        raise Refused(FIRST_LAST.expected)
+    return bits or "float"
+
+
+def _parse_backend(value: object) -> object:
+    """The name of a target, as long as it is registered."""
+    hints = {word: f"did you mean {name!r}?" for word, name in BACKEND_SYNONYMS.items()}
+    return one_of(tuple(TARGETS), hints=hints).parse(value)
+
+
+def _scheme(side: Side, other: Side) -> Read:
+    elsewhere = {
+        one: f"{one} is for {SIDE_WORD[other]} only" for one in SCHEMES if one not in SCHEMES_OF[side]
+    }
+    return one_of(SCHEMES_OF[side], hints=elsewhere)
+
+
+_WIDTHS = f"an integer from {LOWEST_BITS} to {HIGHEST_BITS}"
+_WIDTHS_SCHEMA = {"type": "integer", "minimum": LOWEST_BITS, "maximum": HIGHEST_BITS}
+BITS = Read(
+    _parse_bits,
+    f"{_WIDTHS}, 0 for float, {' or '.join(FP8)}",
+    {"anyOf": [{"enum": [0, *FP8]}, _WIDTHS_SCHEMA]},
+)
+FIRST_LAST = Read(
+    _parse_first_last,
+    f"{_WIDTHS}, {', '.join(FP8)}, or float",
+    {"anyOf": [{"enum": ["float", 0, *FP8]}, _WIDTHS_SCHEMA]},
+)
+BACKEND = Read(_parse_backend, "the name of a target", one_of(tuple(TARGETS)).schema)
+DISTRIBUTION = one_of(("gaus", "laplace"), aliases={"gauss": "gaus", "gaussian": "gaus"})
+
+_ONLY_ACTIVATIONS, _ONLY_WEIGHTS = "only activations have it", "only weights have it"
+_QSCHEME = "What shares a scale, and whether zero points are allowed."
 
 
 class Schedule(Section):
     """What is done to the graph before it is quantized."""
 
-    FUSE_BN: values.Flag = Field(
-        False, description="Fold batch norm into the convolution or linear before it."
+    FUSE_BN: bool = key(FLAG, "Fold batch norm into the convolution or linear before it.", default=False)
+    BN_TUNING: bool = key(
+        FLAG,
+        "Keep batch norm, so that batchnorm_tuning() can re-estimate it. Goes before FUSE_BN.",
+        default=False,
     )
-    BN_TUNING: values.Flag = Field(
-        False,
-        description="Keep batch norm, so that batchnorm_tuning() can re-estimate it. Goes before FUSE_BN.",
+    DISABLE_UNNECESSARY_QUANT: bool = key(
+        FLAG, "Leave out quantizers between operators that the backend runs as one.", default=True
     )
-    DISABLE_UNNECESSARY_QUANT: values.Flag = Field(
-        True, description="Leave out quantizers between operators that the backend runs as one."
-    )
-    RECOVERY: Recovery = Field(
-        (), description="Algorithms that win accuracy back, in order: names, or {name: {option: value}}."
+    RECOVERY: tuple[Step, ...] = key(
+        RECOVERY,
+        "Algorithms that win accuracy back, in order: names, or {name: {option: value}}.",
+        default=(),
     )
 
 
 class PactSection(Section):
     """Settings of the pact quantizer."""
 
-    ALPHA_VALUE: values.Positive = Field(10.0, description="The clipping value that training starts from.")
+    ALPHA_VALUE: float = key(
+        POSITIVE, "The clipping value that training starts from.", default=PactSettings.alpha_value
+    )
 
 
 class QuantizerSection(Section):
     """How a tensor is quantized."""
 
-    TYPE: values.QuantizerName = Field("uniform", description="Which quantizer, in any capitals.")
-    DISABLE: values.Flag = Field(False, description="Leave this side in float.")
-    BIT: values.Bits = Field(
-        description="Bits of a code; 0 leaves this side in float. Also fp8_e4m3, fp8_e5m2."
+    elsewhere: ClassVar[Mapping[str, str]] = {"PACT": _ONLY_ACTIVATIONS}
+    needs_one_of = ("BIT", "DTYPE")
+
+    TYPE: str = key(QUANTIZER_RULES.reader(), "Which quantizer, in any capitals.", default="uniform")
+    DISABLE: bool = key(FLAG, "Leave this side in float.", default=False)
+    BIT: int = key(
+        BITS, "Bits of a value; 0 leaves this side in float. Also fp8_e4m3, fp8_e5m2.", required_as=8
     )
-    DTYPE: values.DType = Field("int", description="Integers, or one of the 8-bit floats.")
-    OPTIONS: values.PlugInOptions = Field(
-        default_factory=Options, description="Settings of a quantizer that have no key of their own."
+    DTYPE: NumberFormat = key(one_of(("int", *FP8)), "Integers, or one of the 8-bit floats.", default="int")
+    OPTIONS: Options = key(
+        OPTIONS, "Settings of a quantizer that have no key of their own.", default=Options()
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def _split_bit_and_dtype(cls, data: Any) -> Any:
+    def prepare(cls, data: Mapping[Any, Any]) -> Mapping[Any, Any]:
         """``BIT: fp8_e4m3`` is 8 bits of that type, and a type of fp8 needs no BIT."""
-        if not isinstance(data, Mapping):
-            return data
         bit, dtype = data.get("BIT"), data.get("DTYPE")
         named = bit.strip().lower().replace("-", "_") if isinstance(bit, str) else None
         kind = dtype.strip().lower().replace("-", "_") if isinstance(dtype, str) else None
-        if named in values.FP8:
+        if named in FP8:
             if kind is not None and kind != named:
-                told = {"expected": "BIT and DTYPE to agree", "hint": f"BIT says {named}, DTYPE says {dtype}"}
-                raise PydanticCustomError("expected", "expected {expected}", told)
+                raise Refused("BIT and DTYPE to agree", f"BIT says {named}, DTYPE says {dtype}")
             return {**data, "BIT": 8, "DTYPE": named}
-        if kind in values.FP8:
-            bits = 8 if bit is None else values.parse_whole(bit)
+        if kind in FP8:
+            bits = 8 if bit is None else parse_whole(bit)
             if bits not in (0, 8):
-                told = {"expected": f"BIT: 8 or none with DTYPE: {kind}", "hint": f"{kind} has 8 bits"}
-                raise PydanticCustomError("expected", "expected {expected}", told)
+                raise Refused(f"BIT: 8 or none with DTYPE: {kind}", f"{kind} has 8 bits")
             return {**data, "BIT": bits}
         return data
 
@@ -107,119 +161,110 @@ class QuantizerSection(Section):
 class ActivationQuantizerSection(QuantizerSection):
     """How an activation is quantized."""
 
-    PACT: PactSection = _section(PactSection, "Settings of the pact quantizer.")
+    PACT: PactSection = section(PactSection, "Settings of the pact quantizer.")
 
 
 class PercentileSection(Section):
     """Settings of the percentile observer."""
 
-    ALPHA: values.Fraction = Field(
-        0.001, description="The part of the values that is clipped on each side of zero."
+    ALPHA: float = key(
+        FRACTION,
+        "The part of the values that is clipped on each side of zero.",
+        default=PercentileSettings.alpha,
     )
 
 
 class AciqSection(Section):
     """Settings of the aciq observer."""
 
-    DISTRIBUTION: values.Distribution = Field("gaus", description="What the values are taken to follow.")
+    DISTRIBUTION: str = key(
+        DISTRIBUTION, "What the values are taken to follow.", default=ACIQSettings.distribution
+    )
 
 
 class MovingAverageSection(Section):
     """Settings of the moving_average observer."""
 
-    EMA_RATIO: values.Fraction = Field(0.9, description="The weight of what was seen before.")
+    EMA_RATIO: float = key(
+        FRACTION, "The weight of what was seen before.", default=MovingAverageSettings.ema_ratio
+    )
 
 
 class ObserverSection(Section):
     """How the range of a tensor is found."""
 
-    TYPE: values.ObserverName = Field("minmax", description="Which observer, in any capitals.")
-    PERCENTILE: PercentileSection = _section(PercentileSection, "Settings of the percentile observer.")
-    ACIQ: AciqSection = _section(AciqSection, "Settings of the aciq observer.")
-    OPTIONS: values.PlugInOptions = Field(
-        default_factory=Options, description="Settings of an observer that have no key of their own."
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "LAYOUT": _ONLY_ACTIVATIONS,
+        "MOVING_AVERAGE": _ONLY_ACTIVATIONS,
+    }
+
+    TYPE: str = key(OBSERVER_RULES.reader(), "Which observer, in any capitals.", default="minmax")
+    PERCENTILE: PercentileSection = section(PercentileSection, "Settings of the percentile observer.")
+    ACIQ: AciqSection = section(AciqSection, "Settings of the aciq observer.")
+    OPTIONS: Options = key(
+        OPTIONS, "Settings of an observer that have no key of their own.", default=Options()
     )
 
 
 class ActivationObserverSection(ObserverSection):
     """How the range of an activation is found."""
 
-    MOVING_AVERAGE: MovingAverageSection = _section(
+    MOVING_AVERAGE: MovingAverageSection = section(
         MovingAverageSection, "Settings of the moving_average observer."
     )
-    LAYOUT: values.TensorLayout = Field(
-        "NCHW", description="Channels on axis 1 (NCHW) or on the last axis (NLC)."
+    LAYOUT: Layout = key(
+        one_of(("NCHW", "NLC")), "Channels on axis 1 (NCHW) or on the last axis (NLC).", default="NCHW"
     )
 
 
 class QAddSection(Section):
     """Quantization of additions."""
 
-    ENABLE_QUANT: values.Wish = Field(
-        None, description="Quantize both inputs of every addition, or of none; null as the backend needs it."
+    ENABLE_QUANT: bool | None = key(
+        FLAG,
+        "Quantize both inputs of every addition, or of none; null as the backend needs it.",
+        default=None,
     )
 
 
 class WeightSettings(Section):
     """What can be said about weights: for all of them, or for some layers under SPECIFIC."""
 
-    QSCHEME: values.WeightScheme = Field(
-        description="What shares a scale, and whether zero points are allowed."
+    elsewhere: ClassVar[Mapping[str, str]] = {"QADD": _ONLY_ACTIVATIONS}
+
+    QSCHEME: Scheme = key(_scheme("W", "A"), _QSCHEME, required_as="per-tensor-symmetric")
+    GROUP_SIZE: int = key(
+        whole(2), "Weights along the input channels that share a scale, in per-group schemes.", default=128
     )
-    GROUP_SIZE: values.GroupSize = Field(
-        128, description="Weights along the input channels that share a scale, in per-group schemes."
-    )
-    QUANTIZER: QuantizerSection = Field(description="How weights are quantized.")
-    OBSERVER: ObserverSection = _section(ObserverSection, "How the range of a weight is found.")
+    QUANTIZER: QuantizerSection = section(QuantizerSection, "How weights are quantized.")
+    OBSERVER: ObserverSection = section(ObserverSection, "How the range of a weight is found.")
 
 
 class ActivationSettings(Section):
     """What can be said about activations: for all of them, or for some layers under SPECIFIC."""
 
-    QSCHEME: values.ActivationScheme = Field(
-        description="What shares a scale, and whether zero points are allowed."
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "GROUP_SIZE": _ONLY_WEIGHTS,
+        "QADD": "it holds for the whole model: set A.QADD.ENABLE_QUANT",
+    }
+
+    QSCHEME: Scheme = key(_scheme("A", "W"), _QSCHEME, required_as="per-tensor-symmetric")
+    QUANTIZER: ActivationQuantizerSection = section(
+        ActivationQuantizerSection, "How activations are quantized."
     )
-    QUANTIZER: ActivationQuantizerSection = Field(description="How activations are quantized.")
-    OBSERVER: ActivationObserverSection = _section(
+    OBSERVER: ActivationObserverSection = section(
         ActivationObserverSection, "How the range of an activation is found."
     )
-
-
-EXAMPLE: Mapping[str, JsonValue] = {"QSCHEME": "per-tensor-symmetric", "QUANTIZER": {"BIT": 8}}
-_SPECIFIC = "Settings for some layers by pattern: dotted name, flat name, or op:<operator>. Later rules win."
 
 
 class WeightSection(WeightSettings):
     """Everything about weights."""
 
-    SPECIFIC: Annotated[tuple[Rule, ...], rules_field(WeightSettings, EXAMPLE)] = Field(
-        (), description=_SPECIFIC
-    )
+    SPECIFIC: tuple[Rule, ...] = rules(WeightSettings)
 
 
 class ActivationSection(ActivationSettings):
     """Everything about activations."""
 
-    QADD: QAddSection = _section(QAddSection, "Quantization of additions.")
-    SPECIFIC: Annotated[tuple[Rule, ...], rules_field(ActivationSettings, EXAMPLE)] = Field(
-        (), description=_SPECIFIC
-    )
-
-
-class QConfigKeys(Section):
-    """The keys of a whole config, each read but not yet compared with the others."""
-
-    DEVICE: values.Device = Field(
-        "auto", description="Where to calibrate; auto takes a GPU when there is one."
-    )
-    BACKEND: values.Backend = Field("virtual", description="The runtime that will execute the result.")
-    SKIP_TRACE_MODULES: values.Patterns = Field(
-        (), description="Modules, by dotted name or pattern, that are kept whole and in float."
-    )
-    FIRST_LAST: values.FirstLast = Field(
-        None,
-        description="Bits of the first and the last layer with a weight, or float; null as the rest.",
-    )
-    SCHEDULE: Schedule = _section(Schedule, "What is done to the graph beforehand.")
-    W: WeightSection = Field(description="Weights.")
-    A: ActivationSection = Field(description="Activations.")
+    QADD: QAddSection = section(QAddSection, "Quantization of additions.")
+    SPECIFIC: tuple[Rule, ...] = rules(ActivationSettings)

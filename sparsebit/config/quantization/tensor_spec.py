@@ -2,59 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from sparsebit.config.engine.options import Options, Scalar
 from sparsebit.errors import ConfigError
-from sparsebit.targets.schemes import SCHEMES as SCHEMES
-from sparsebit.targets.schemes import SIDE_WORD as SIDE_WORD
-from sparsebit.targets.schemes import SIDES as SIDES
-from sparsebit.targets.schemes import NumberFormat as NumberFormat
-from sparsebit.targets.schemes import Scheme as Scheme
-from sparsebit.targets.schemes import Side as Side
+from sparsebit.targets.schemes import NumberFormat
 
 Granularity = Literal["tensor", "channel", "group", "token"]
 Layout = Literal["NCHW", "NLC"]
-Scalar = bool | int | float | str
-
 LOWEST_BITS, HIGHEST_BITS = 2, 16
-
-
-class Options(Mapping[str, Scalar]):
-    """Settings of one plug-in by name: a mapping that cannot change, so that what holds it can be hashed.
-
-    Example:
-        >>> Options({"alpha": 0.001})
-        Options(alpha=0.001)
-        >>> len({Options(a=1, b=2), Options(b=2, a=1)})
-        1
-    """
-
-    def __init__(self, values: Mapping[str, Scalar] | None = None, **more: Scalar) -> None:
-        self._values: dict[str, Scalar] = {**(values or {}), **more}
-
-    def __getitem__(self, key: str) -> Scalar:
-        return self._values[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._values.items()))
-
-    def __repr__(self) -> str:
-        return f"Options({', '.join(f'{key}={value!r}' for key, value in self._values.items())})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
     """How to quantize one tensor. Two equal specs ask for the same thing, so they can be counted and compared.
 
-    Each field is checked alone. Which of them go together is decided by ``rules``, which also
+    Each field is checked alone. Which of them go together is decided by ``conflicts``, which also
     knows the side and the backend.
 
     Example:

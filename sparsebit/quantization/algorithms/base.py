@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor
 
-from sparsebit.config.quantization.recovery import register_step
-from sparsebit.errors import ConfigError
+from sparsebit.config.engine.plugins import PlugInRule
+from sparsebit.config.quantization.recovery import STEP_RULES
 from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.plan import QuantPlan
@@ -73,7 +73,7 @@ ALGORITHMS: Registry[type[Algorithm]] = Registry("recovery step")
 def register_algorithm(cls: Kind) -> Kind:
     """Class decorator: let ``SCHEDULE.RECOVERY`` name this algorithm, with its fields as options."""
     ALGORITHMS.register(cls.NAME)(cls)
-    register_step(cls.NAME, tuple(f.name for f in fields(cls)))  # type: ignore[arg-type]
+    STEP_RULES.add(cls.NAME, PlugInRule(options=cls))
     return cls
 
 
@@ -84,25 +84,5 @@ def make_algorithms(steps: Sequence[tuple[str, Mapping[str, Any]]], stage: Stage
         kind: Callable[..., Algorithm] = ALGORITHMS[name]
         if ALGORITHMS[name].stage != stage:
             continue
-        _check_numbers(name, options)
         made.append(kind(**options))
     return made
-
-
-def _check_numbers(name: str, options: Mapping[str, Any]) -> None:
-    """Options that are declared as numbers must be numbers; the rest is for the algorithm to judge."""
-    declared = {f.name: f.type for f in fields(ALGORITHMS[name])}  # type: ignore[arg-type]
-    wanted: dict[Any, tuple[type, ...]] = {
-        "int": (int,),
-        "float": (int, float),
-        int: (int,),
-        float: (int, float),
-    }
-    for key, value in options.items():
-        kinds = wanted.get(declared.get(key))
-        if kinds and (isinstance(value, bool) or not isinstance(value, kinds)):
-            raise ConfigError(
-                f"SCHEDULE.RECOVERY: {name}: {key}",
-                expected="a whole number" if kinds == (int,) else "a number",
-                got=repr(value),
-            )

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sparsebit.config.quantization.tensor_spec import Options
+from sparsebit.config import Options
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops import OpCall, bind, op_name
 from sparsebit.graph.ops.spec import fetch_tensor

@@ -10,21 +10,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import torch
 
-from sparsebit.errors import ConfigError
+from sparsebit.config.quantization.plugins import ACIQSettings, Distribution
 from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers.base import Range, register_observer
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_edges
 
-Distribution = Literal["gaus", "laplace"]
-
 
 @register_observer("aciq")
 @dataclass(frozen=True, kw_only=True)
-class ACIQ(HistogramObserver):
+class ACIQ(ACIQSettings, HistogramObserver):
     """Clips at a multiple of the spread that depends on the number of bits: ``mean ± clip * spread``, inside the data.
 
     The spread is the standard deviation (``gaus``) or the mean distance from the mean (``laplace``), measured on the
@@ -33,16 +30,6 @@ class ACIQ(HistogramObserver):
     the cells for it, the clip is that of one bit more.
     The theory is about equal cells; for 8-bit floats the range is all of the data.
     """
-
-    distribution: Distribution = "gaus"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "distribution", str(self.distribution).lower())
-        if self.distribution not in ("gaus", "laplace"):
-            raise ConfigError(
-                "aciq: unknown distribution", expected="gaus or laplace", got=repr(self.distribution)
-            )
 
     def finish(self, state: Histogram, code: CodeType) -> Range:
         """The clipped range."""

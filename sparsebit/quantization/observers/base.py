@@ -5,19 +5,13 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast, overload, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, overload, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from sparsebit.config.quantization.names import (
-    BOTH_STATIC,
-    OBSERVER_RULES,
-    STATIC_A,
-    NameRule,
-    canonical_name,
-    register_name,
-)
+from sparsebit.config.engine.plugins import name_to_register
+from sparsebit.config.quantization.plugins import BOTH_STATIC, OBSERVER_RULES, STATIC_A, NameRule
 from sparsebit.errors import RegistryError, SparsebitError
 from sparsebit.numerics import CodeType
 from sparsebit.registry import Registry
@@ -104,7 +98,7 @@ def register_observer(
         ... class Doubled(MinMax):
         ...     TYPE = "doc_doubled"
         ...     factor: float = 2.0
-        >>> OBSERVERS["doc_doubled"](factor=3.0), OBSERVER_RULES["doc_doubled"].options
+        >>> OBSERVERS["doc_doubled"](factor=3.0), OBSERVER_RULES["doc_doubled"].option_names
         (Doubled(factor=3.0), ('factor',))
         >>> OBSERVERS.remove("doc_doubled"), OBSERVER_RULES.remove("doc_doubled")
         (None, None)
@@ -113,20 +107,15 @@ def register_observer(
         return register_observer()(name)
 
     def add(kind: Kind) -> Kind:
-        called = getattr(kind, "TYPE", None) if name is None else name
-        if not isinstance(called, str) or not called.strip():
-            raise RegistryError(
-                f"{kind.__qualname__} has no name to register it under",
-                hint='write @register_observer("name"), or give the class an attribute TYPE',
-            )
+        called = name_to_register(kind, name, "register_observer")
         if missing := [part for part in ("init", "update", "merge", "finish") if not hasattr(kind, part)]:
             raise RegistryError(
                 f"{kind.__qualname__} is not an observer: it has no {', '.join(missing)}",
                 hint="derive it from sparsebit.quantization.observers.Observer and write these methods",
             )
-        spelled = canonical_name("observer", called)
+        spelled = OBSERVER_RULES.canonical(called)
         OBSERVERS.register(spelled, replace=replace)(kind)
-        register_name("observer", spelled, rule or _rule_for(spelled, kind))
+        OBSERVER_RULES.add(spelled, rule or _rule_for(spelled, kind))
         return kind
 
     return add
@@ -142,8 +131,7 @@ def _rule_for(name: str, kind: type[Observer[Any]]) -> NameRule:
         known = NameRule(schemes=BOTH_STATIC, because="a range for each token cannot be gathered beforehand")
     if "__dataclass_fields__" not in vars(kind):  # an inherited one would not name the fields of this class
         return known
-    fields = dataclasses.fields(cast("Any", kind))
-    return dataclasses.replace(known, options=tuple(field.name for field in fields if field.init))
+    return dataclasses.replace(known, options=kind)
 
 
 def observe(observer: Observer[Any], x: Tensor, code: CodeType) -> Range:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sparsebit.errors import ConfigError
+from sparsebit.config.quantization.plugins import HistogramSettings
 from sparsebit.quantization.observers.base import Observer, extremes, float_dtype, no_range
 
 # Rows of zeros, and of numbers so small that the reciprocal of a bin would overflow in float32, cover this.
@@ -131,19 +131,11 @@ def _power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistogramObserver(Observer[Histogram]):
+class HistogramObserver(HistogramSettings, Observer[Histogram]):
     """Collects a histogram of ``bins`` bins to each side of zero; subclasses say which range to take from it.
 
     Takes 16 bytes a bin and row: 32 KiB for a tensor with one range.
     """
-
-    bins: int = 2048
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.bins, int) or self.bins.bit_count() != 1 or not 64 <= self.bins <= 8192:
-            raise ConfigError(
-                "bins of a histogram", expected="a power of two from 64 to 8192", got=repr(self.bins)
-            )
 
     def init(self, x: Tensor) -> Histogram:
         """An empty histogram."""

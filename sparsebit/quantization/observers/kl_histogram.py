@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsebit.errors import ConfigError
+from sparsebit.config.quantization.plugins import KLSettings
 from sparsebit.numerics import CodeType, choose_grid
 from sparsebit.quantization.observers.base import Range, register_observer
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_width
@@ -20,7 +20,7 @@ from sparsebit.quantization.observers.histogram import Histogram, HistogramObser
 
 @register_observer("kl_histogram")
 @dataclass(frozen=True, kw_only=True)
-class KLHistogram(HistogramObserver):
+class KLHistogram(KLSettings, HistogramObserver):
     """Entropy calibration on the grid that the range would really get, one-sided for data on one side of zero.
 
     Thresholds are ``candidates`` equal parts of the largest absolute value; a range is ``[-T, T]`` cut to the data.
@@ -39,17 +39,6 @@ class KLHistogram(HistogramObserver):
     A step finer than a bin cannot be judged; where that is so for the full range already, the range is all of the data.
     So it is for 8-bit floats, as the method is about equal cells.
     """
-
-    candidates: int = 128
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.candidates, int) or self.candidates < 1:
-            raise ConfigError(
-                "kl_histogram: too few candidates",
-                expected="a whole number, at least 1",
-                got=repr(self.candidates),
-            )
 
     def finish(self, state: Histogram, code: CodeType) -> Range:
         """The range of the best threshold."""

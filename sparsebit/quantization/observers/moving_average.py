@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from sparsebit.errors import ConfigError
+from sparsebit.config.quantization.plugins import MovingAverageSettings
 from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers.base import Observer, Range, extremes, float_dtype, register_observer
 
@@ -25,7 +25,7 @@ class Average(NamedTuple):
 
 @register_observer("moving_average")
 @dataclass(frozen=True, kw_only=True)
-class MovingAverage(Observer[Average]):
+class MovingAverage(MovingAverageSettings, Observer[Average]):
     """Exponential moving average of the extremes of each *sample*: ``m = r * m + (1 - r) * extreme``.
 
     The first sample starts it. Because samples are averaged and not batches, the batch size does not matter. Their
@@ -38,15 +38,6 @@ class MovingAverage(Observer[Average]):
     """
 
     by_sample: ClassVar[bool] = True
-    ema_ratio: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.ema_ratio < 1:
-            raise ConfigError(
-                "moving_average: ema_ratio out of range",
-                expected="0 <= ema_ratio < 1",
-                got=str(self.ema_ratio),
-            )
 
     def init(self, x: Tensor) -> Average:
         """No samples yet."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sparsebit.errors import ConfigError
+from sparsebit.config.quantization.plugins import MSESettings
 from sparsebit.numerics import CodeType, Grid, choose_grid
 from sparsebit.numerics.snapping import snap, steps_of
 from sparsebit.quantization.observers.base import Range, extremes, float_dtype, register_observer
@@ -20,7 +20,7 @@ ROUNDS = 4
 
 @register_observer("mse")
 @dataclass(frozen=True, kw_only=True)
-class MSE(HistogramObserver):
+class MSE(MSESettings, HistogramObserver):
     """Tries the data's range shrunk by 0, 1, 2, ... 79 % and keeps the best, the widest one of equals.
 
     Where the smallest is best, far outliers are at work, and the search goes on from there, at most ROUNDS times.
@@ -33,19 +33,6 @@ class MSE(HistogramObserver):
         >>> bool(MSE().observe(x, CodeType.of(bits=2)).hi < 1.05)
         True
     """
-
-    steps: int = 80
-    shrink: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        numbers = isinstance(self.steps, int) and isinstance(self.shrink, int | float)
-        if not numbers or self.steps < 1 or not 0 < 1 - self.shrink * (self.steps - 1) <= 1:
-            raise ConfigError(
-                "mse: the range would shrink to nothing" if numbers else "mse: options that are not numbers",
-                expected="steps >= 1 and shrink * (steps - 1) < 1",
-                got=f"steps={self.steps!r}, shrink={self.shrink!r}",
-            )
 
     def finish(self, state: Histogram, code: CodeType) -> Range:
         """The best of the ranges by the histogram."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsebit.errors import ConfigError
+from sparsebit.config.quantization.plugins import PercentileSettings
 from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers.base import Range, register_observer
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_width
@@ -15,7 +15,7 @@ from sparsebit.quantization.observers.histogram import Histogram, HistogramObser
 
 @register_observer("percentile")
 @dataclass(frozen=True, kw_only=True)
-class Percentile(HistogramObserver):
+class Percentile(PercentileSettings, HistogramObserver):
     """Leaves out the share ``alpha`` of the positive and of the negative values, those furthest from zero.
 
     With P values at or above zero and M below, of n together, ``hi`` is the k-th smallest value for
@@ -27,15 +27,6 @@ class Percentile(HistogramObserver):
         >>> observer.finish(observer.update(observer.init(x), x), CodeType()).hi < 3.1
         tensor([True])
     """
-
-    alpha: float = 1e-3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.alpha < 1:
-            raise ConfigError(
-                "percentile: alpha out of range", expected="0 <= alpha < 1", got=str(self.alpha)
-            )
 
     def finish(self, state: Histogram, code: CodeType) -> Range:
         """The range between the two values."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec, register_name
+from sparsebit.config.engine.plugins import name_to_register
 from sparsebit.errors import SparsebitError
 from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
 from sparsebit.numerics.layout import activation_axis, join_blocks, row_blocks, to_rows, to_samples
@@ -40,13 +41,7 @@ def register_quantizer(kind: Any = None, *, name: str | None = None, replace: bo
         kind, name = None, kind
 
     def add(cls: Kind) -> Kind:
-        label = name or cls.TYPE
-        if not label:
-            raise SparsebitError(
-                "a quantizer needs a name",
-                where=cls.__qualname__,
-                hint="give the class an attribute TYPE, such as TYPE = 'mine'",
-            )
+        label = name_to_register(cls, name, "register_quantizer")
         QUANTIZERS.register(label, replace=replace)(cls)
         register_name("quantizer", label)
         return cls

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
+from sparsebit.config.quantization.plugins import PactSettings
 from sparsebit.numerics import Grid, Layout, choose_grid
 from sparsebit.numerics.grid import compute_dtype
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
@@ -25,7 +26,8 @@ class PACT(Quantizer):
 
     def __init__(self, name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> None:
         super().__init__(name, side, spec, layout)
-        self.alpha = nn.Parameter(torch.tensor([float(spec.quantizer_options.get("alpha_value", 10.0))]))
+        start = PactSettings(**dict(spec.quantizer_options)).alpha_value  # type: ignore[arg-type]
+        self.alpha = nn.Parameter(torch.tensor([float(start)]))
 
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
         """The range that was measured plays no part."""

@@ -6,11 +6,12 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar, overload
 
 from torch import Tensor
 
-from sparsebit.config.pruning.criteria import TYPES, SparserRule, SparsityType, register_sparser_name
+from sparsebit.config.engine.plugins import name_to_register
+from sparsebit.config.pruning.criteria import SPARSER_RULES, TYPES, SparserRule, SparsityType
 from sparsebit.errors import RegistryError
 from sparsebit.registry import Registry
 from sparsebit.sparse.channels.group import Role
@@ -76,26 +77,43 @@ Kind = TypeVar("Kind", bound="type[Sparser]")
 SPARSERS: Registry[type[Sparser]] = Registry("pruning criterion")
 
 
+@overload
+def register_sparser(name: Kind) -> Kind: ...
+@overload
 def register_sparser(
-    name: str, *, types: Sequence[SparsityType] = TYPES, because: str = "", replace: bool = False
-) -> Callable[[Kind], Kind]:
+    name: str | None = None,
+    *,
+    types: Sequence[SparsityType] | None = None,
+    because: str = "",
+    replace: bool = False,
+) -> Callable[[Kind], Kind]: ...
+def register_sparser(
+    name: Kind | str | None = None,
+    *,
+    types: Sequence[SparsityType] | None = None,
+    because: str = "",
+    replace: bool = False,
+) -> Kind | Callable[[Kind], Kind]:
     """Class decorator that makes a criterion available under ``name`` as SPARSER.STRATEGY in configs.
 
-    Its dataclass fields are what SPARSER.OPTIONS may set. ``types`` are the kinds of sparsity it can score;
-    ``because`` is told to whoever asks for another.
+    Above a class with an attribute ``TYPE`` it needs no name and no brackets. The dataclass fields of the class are
+    what SPARSER.OPTIONS may set. ``types`` are the kinds of sparsity it can score, by default all; ``because`` says why
+    not the others.
     """
+    if isinstance(name, type):
+        return register_sparser()(name)
 
     def add(kind: Kind) -> Kind:
-        options = _option_names(kind)
-        SPARSERS.register(name, replace=replace)(kind)
-        register_sparser_name(name, SparserRule(types=tuple(types), options=options, because=because))
+        spelled = SPARSER_RULES.canonical(name_to_register(kind, name, "register_sparser"))
+        SPARSERS.register(spelled, replace=replace)(kind)
+        known = SparserRule(types=tuple(types or TYPES), because=because)
+        if types is None and spelled in SPARSER_RULES and not replace:
+            known = SPARSER_RULES[spelled]
+        options = kind if dataclasses.is_dataclass(kind) else ()
+        SPARSER_RULES.add(spelled, dataclasses.replace(known, options=options))
         return kind
 
     return add
-
-
-def _option_names(kind: type[object]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
 def make_sparser(name: str, options: Mapping[str, object] | None = None) -> Sparser:

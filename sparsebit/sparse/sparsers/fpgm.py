@@ -23,9 +23,7 @@ def distance_to_others(weight: Tensor) -> Tensor:
     return torch.cat(slabs)
 
 
-@register_sparser(
-    "fpgm", types=("structured",), because="it compares whole filters with each other", replace=True
-)
+@register_sparser("fpgm")
 @dataclass(frozen=True)
 class FPGM(Sparser):
     """He et al. (2019), "Filter Pruning via Geometric Median", equation 6: redundant filters go, not small ones."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from sparsebit.config.pruning.criteria import HessianSettings
 from sparsebit.sparse.sparsers.base import Rows, Sparser, register_sparser
 
 
@@ -16,18 +17,12 @@ def curvature_saliency(weight: Tensor, hessian_diagonal: Tensor) -> Tensor:
 
 @register_sparser("hessian")
 @dataclass(frozen=True)
-class HessianDiagonal(Sparser):
+class HessianDiagonal(HessianSettings, Sparser):
     """LeCun et al. (1990), equation 5, with Hutchinson's estimate of the diagonal: ``samples`` random signs a batch."""
 
     needs = frozenset({"hessian_diagonal"})
     comparable = True
     joint = True
-    samples: int = 1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ValueError("samples: expected at least 1")
 
     def score(self, rows: Rows) -> Tensor:
         """The second-order rise of the loss."""

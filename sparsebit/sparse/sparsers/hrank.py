@@ -26,11 +26,7 @@ def map_ranks(value: Tensor, channel_axis: int) -> Tensor:
     return ranks.reshape(len(maps), -1).sum(1).float()
 
 
-@register_sparser(
-    "hrank",
-    types=("structured",),
-    because="it takes the rank of the map that a whole channel makes",
-)
+@register_sparser("hrank")
 @dataclass(frozen=True)
 class HRank(Sparser):
     """Average rank of the feature maps (Lin et al., 2020, equation 5), taken behind the norm and the activation."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from sparsebit.config.pruning.criteria import L0NormSettings
 from sparsebit.sparse.sparsers.base import Rows, Sparser, register_sparser
 
 
@@ -24,16 +25,10 @@ def l2_norm(weight: Tensor) -> Tensor:
     return weight.square().sum(1).sqrt()
 
 
-@register_sparser(
-    "l0norm",
-    types=("structured", "block"),
-    because="it counts elements, so one alone is always 0 or 1",
-)
+@register_sparser("l0norm")
 @dataclass(frozen=True)
-class L0Norm(Sparser):
+class L0Norm(L0NormSettings, Sparser):
     """Counts the weights above ``epsilon``; for nets trained towards zeros, where magnitudes of the rest say little."""
-
-    epsilon: float = 1e-3
 
     def score(self, rows: Rows) -> Tensor:
         """The number of weights that count."""

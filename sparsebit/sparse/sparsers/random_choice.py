@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsebit.config.pruning.criteria import RandomSettings
 from sparsebit.sparse.sparsers.base import Rows, Sparser, register_sparser
 
 
 @register_sparser("random")
 @dataclass(frozen=True)
-class Random(Sparser):
+class Random(RandomSettings, Sparser):
     """Scores drawn from a seed and the name of the tensor, so that a choice can be repeated on any device."""
 
     comparable = True
-    seed: int = 0
 
     def score(self, rows: Rows) -> Tensor:
         """Uniform numbers."""

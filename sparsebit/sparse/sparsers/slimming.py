@@ -8,16 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsebit.config.pruning.criteria import SlimmingSettings
 from sparsebit.sparse.sparsers.base import Rows, Sparser, register_sparser
 
 
-@register_sparser(
-    "slimming",
-    types=("structured",),
-    because="it reads the scale that a norm gives to a whole channel",
-)
+@register_sparser("slimming")
 @dataclass(frozen=True)
-class Slimming(Sparser):
+class Slimming(SlimmingSettings, Sparser):
     """Magnitude of the norm's scale (Liu et al., 2017), which ``strength`` · Σ|γ| in the training loss makes sparse.
 
     A group without a norm has no scale; it is left whole, and the report says so.
@@ -25,7 +22,6 @@ class Slimming(Sparser):
 
     roles = ("scale",)
     comparable = True
-    strength: float = 1e-4
 
     def score(self, rows: Rows) -> Tensor:
         """|γ|."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparsebit.config.engine.match import Layer, nearest_name
-from sparsebit.config.quantization.load import load_qconfig
+from sparsebit.config.quantization.qconfig import load_qconfig
 from sparsebit.errors import ConfigError
 from tests.config.strategies import activations, plain_config, weights
 

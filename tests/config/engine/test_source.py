@@ -12,7 +12,18 @@ from sparsebit.config import load_qconfig, load_sconfig
 from sparsebit.config.engine.source import Kind, apply_overrides, check_top, read_file
 from sparsebit.errors import ConfigError
 
-KIND = Kind(name="thing", least="A", keys="A and B", override="A.X=1", presets=lambda: ("small",))
+TOLD: list[tuple[str, str]] = []
+KIND = Kind(
+    name="thing",
+    title="Things",
+    page="thing",
+    least="A",
+    keys="A and B",
+    override="A.X=1",
+    presets=lambda: ("small",),
+    synonyms={"tiny": "small"},
+    before_override=lambda _, key, value: TOLD.append((key, value)),
+)
 
 
 @pytest.mark.parametrize("load", [load_qconfig, load_sconfig])
@@ -38,17 +49,19 @@ def test_bad_files_are_told_alike(
 def test_a_name_without_ending_may_be_a_preset(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such preset or file; did you mean 'small'"):
         read_file("smal", KIND)
+    with pytest.raises(ConfigError, match="no such preset or file; did you mean 'small'"):
+        read_file("tiny", KIND)
     with pytest.raises(ConfigError, match="no such file; looked in"):
         read_file(tmp_path / "smal.yaml", KIND)
 
 
 def test_overrides_are_set_and_remembered() -> None:
     data: dict[str, Any] = {"A": {"X": 0}}
-    told: list[tuple[str, str]] = []
-    origins = apply_overrides(data, ["A.X=1", "B=[2]"], KIND, lambda _, key, value: told.append((key, value)))
+    TOLD.clear()
+    origins = apply_overrides(data, ["A.X=1", "B=[2]"], KIND)
     assert data == {"A": {"X": 1}, "B": [2]}
     assert origins == {"A.X": "override 'A.X=1'", "B": "override 'B=[2]'"}
-    assert told == [("X", "1"), ("B", "[2]")]
+    assert TOLD == [("X", "1"), ("B", "[2]")]
     with pytest.raises(ConfigError, match=r"(?s)2 problems.*KEY=VALUE such as A\.X=1.*A\.X is not a section"):
         apply_overrides(data, ["A", "A.X.Y=1"], KIND)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from sparsebit.config.engine.specific import Rule, write_rules
-from sparsebit.config.quantization.load import load_qconfig
+from sparsebit.config.quantization.qconfig import load_qconfig
 from sparsebit.errors import ConfigError
 from tests.config.strategies import activations, configs, plain_config, weights
 
@@ -72,8 +72,8 @@ def test_a_float_type_written_as_bits_sets_both() -> None:
 
 
 def test_options_of_a_plug_in() -> None:
-    wanted = {"fc": {"QUANTIZER": {"TYPE": "adaround", "OPTIONS": {"steps": 100}}}}
-    assert rules(wanted) == (Rule("fc", (("QUANTIZER.TYPE", "adaround"), ("QUANTIZER.OPTIONS.steps", 100))),)
+    wanted = {"fc": {"OBSERVER": {"TYPE": "mse", "OPTIONS": {"steps": 50}}}}
+    assert rules(wanted) == (Rule("fc", (("OBSERVER.TYPE", "mse"), ("OBSERVER.OPTIONS.steps", 50))),)
 
 
 @given(configs())
@@ -167,5 +167,5 @@ def test_other_forms_are_refused(specific: object, text: str) -> None:
 
 def test_additions_are_for_the_whole_model() -> None:
     assert complaint({"add_1": ["QADD.ENABLE_QUANT", True]}, side="A") == (
-        "qconfig: A.SPECIFIC['add_1'].QADD: unknown key; it counts for the whole model: set A.QADD.ENABLE_QUANT"
+        "qconfig: A.SPECIFIC['add_1'].QADD: unknown key; it holds for the whole model: set A.QADD.ENABLE_QUANT"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsebit.config.quantization.load import load_qconfig
+from sparsebit.config.quantization.qconfig import load_qconfig
 from tests.config.strategies import activations, plain_config, weights
 
 
@@ -27,7 +27,7 @@ def test_everything_that_was_asked_for() -> None:
         "  first, last  8 bits\n"
         "  schedule     fold batch norm, no quantizers inside what runs as one operator, "
         "quantize the inputs of additions\n"
-        "  kept whole   head.*\n"
+        "  not traced   head.*\n"
         "  W fc: QUANTIZER.BIT=8\n"
         "  W x: as the rest"
     )

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sparsebit.config.quantization.load import load_qconfig
-from sparsebit.config.quantization.names import RULES
+from sparsebit.config.quantization.plugins import RULES
+from sparsebit.config.quantization.qconfig import load_qconfig
 
 FILES = sorted((Path(__file__).parent / "old").glob("*.yaml"))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparsebit.config.quantization.load import load_qconfig
 from sparsebit.config.quantization.presets import preset_names, preset_text
+from sparsebit.config.quantization.qconfig import load_qconfig
 from sparsebit.errors import ConfigError
 
 

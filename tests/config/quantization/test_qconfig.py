@@ -10,8 +10,7 @@ import pytest
 import yaml
 from hypothesis import given
 
-from sparsebit.config.quantization.load import load_qconfig
-from sparsebit.config.quantization.qconfig import QConfig
+from sparsebit.config.quantization.qconfig import QConfig, load_qconfig
 from sparsebit.errors import ConfigError
 from tests.config.strategies import configs, plain_config, weights
 

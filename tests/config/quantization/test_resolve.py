@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsebit.config.quantization.load import load_qconfig
+from sparsebit.config.quantization.qconfig import load_qconfig
 from sparsebit.config.quantization.resolve import apply_settings, flatten_side, make_spec
 from sparsebit.config.quantization.tensor_spec import TensorSpec
 from tests.config.strategies import activations, configs, plain_config, weights

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.config import load_qconfig
-from sparsebit.config.quantization.names import OBSERVER_RULES, STATIC_A, NameRule
+from sparsebit.config.quantization.plugins import OBSERVER_RULES, STATIC_A, NameRule
 from sparsebit.errors import ConfigError, RegistryError, SparsebitError
 from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers import (
@@ -103,20 +103,20 @@ def test_where_it_can_be_used_is_known_from_what_it_is() -> None:
     assert OBSERVER_RULES["slower"].schemes == {"A": ("per-tensor-affine",)}
     register_observer("slower", replace=True)(Slower)  # says nothing new, except for its options
     assert OBSERVER_RULES["slower"].schemes == {"A": ("per-tensor-affine",)}
-    assert OBSERVER_RULES["slower"].options == ("ema_ratio",)
+    assert OBSERVER_RULES["slower"].option_names == ("ema_ratio",)
 
     class Plain(MinMax):
         def __init__(self, factor: float = 2) -> None:
             self.factor = factor
 
     register_observer("plain")(Plain)
-    assert OBSERVER_RULES["plain"].options is None  # nobody can tell, so none is refused
+    assert OBSERVER_RULES["plain"].options is None  # unknown, so none is refused
 
 
 @pytest.mark.parametrize("name", sorted(OBSERVERS))
 def test_a_configuration_may_give_every_field(name: str) -> None:
     """The table of the configuration, which imports no torch, says the same as the classes."""
-    assert OBSERVER_RULES[name].options == tuple(field.name for field in fields(OBSERVERS[name]))
+    assert OBSERVER_RULES[name].option_names == tuple(field.name for field in fields(OBSERVERS[name]))
 
 
 def test_what_cannot_be_registered() -> None:
@@ -153,10 +153,10 @@ def test_a_whole_tensor_is_observed_by_the_way_made_for_it() -> None:
         (lambda: Percentile(alpha=-0.1), "0 <= alpha < 1"),
         (lambda: Percentile(bins=1000), "a power of two from 64 to 8192"),
         (lambda: Percentile(bins=1024.0), "a power of two"),  # type: ignore[arg-type]
-        (lambda: MSE(steps="many"), "not numbers"),  # type: ignore[arg-type]
-        (lambda: KLHistogram(candidates=1.5), "a whole number"),  # type: ignore[arg-type]
+        (lambda: MSE(steps="many"), "steps >= 1"),  # type: ignore[arg-type]
+        (lambda: KLHistogram(candidates=1.5), "an integer"),  # type: ignore[arg-type]
         (lambda: MSE(steps=0), "steps >= 1"),
-        (lambda: MSE(steps=200), "shrink to nothing"),
+        (lambda: MSE(steps=200), r"shrink \* \(steps - 1\) < 1"),
         (lambda: KLHistogram(candidates=0), "at least 1"),
         (lambda: ACIQ(distribution="gauss"), "gaus or laplace"),  # type: ignore[arg-type]
     ],

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.config.quantization.names import QUANTIZER_RULES
-from sparsebit.config.quantization.tensor_spec import NumberFormat
+from sparsebit.config.quantization.plugins import QUANTIZER_RULES
 from sparsebit.errors import ConfigError, RegistryError, SparsebitError
 from sparsebit.numerics.layout import Layout, row_blocks
 from sparsebit.quantization import QUANTIZERS, Quantizer, QuantModel, register_quantizer
 from sparsebit.quantization.quantizers import Uniform
+from sparsebit.targets.schemes import NumberFormat
 from tests.quantization.nets import config, images, residual
 
 SIDES: tuple[Side, ...] = ("W", "A")
@@ -195,5 +195,5 @@ def test_a_name_that_is_taken_or_missing_is_refused(halved: type[Quantizer]) -> 
     class Nameless(Quantizer):
         pass
 
-    with pytest.raises(SparsebitError, match="needs a name"):
+    with pytest.raises(RegistryError, match="Nameless has no name to register it under"):
         register_quantizer(Nameless)

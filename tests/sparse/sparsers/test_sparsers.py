@@ -104,7 +104,7 @@ def test_a_criterion_is_what_it_says(name: str) -> None:
     assert (scores >= 0).all()
     assert torch.equal(scores, sparser.score(make_rows()))  # nothing is drawn anew
     rule = SPARSER_RULES[name]
-    assert rule.options == tuple(type(sparser).__dataclass_fields__)  # type: ignore[attr-defined]
+    assert rule.option_names == tuple(type(sparser).__dataclass_fields__)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", sorted(SPARSERS))
@@ -185,7 +185,7 @@ def test_a_criterion_of_ones_own() -> None:
             return self.factor * rows.weight[:, 0].abs()
 
     try:
-        assert SPARSER_RULES["test_first"].options == ("factor",)
+        assert SPARSER_RULES["test_first"].option_names == ("factor",)
         assert torch.equal(
             make_sparser("test_first", {"factor": 2.0}).score(make_rows()), 2 * make_rows().weight[:, 0].abs()
         )
@@ -198,8 +198,29 @@ def test_a_criterion_of_ones_own() -> None:
         SPARSER_RULES.remove("test_first")
 
 
+def test_without_a_name_the_class_must_have_one() -> None:
+    class Nameless(Sparser):
+        def score(self, rows: Rows) -> Tensor:
+            return rows.weight[:, 0]
+
+    with pytest.raises(
+        RegistryError, match=r"(?s)Nameless has no name to register it under.*@register_sparser"
+    ):
+        register_sparser(Nameless)
+
+    class Named(Nameless):
+        TYPE = "test_named"
+
+    try:
+        assert register_sparser(Named) is Named
+        assert SPARSERS["test_named"] is Named and SPARSER_RULES["test_named"].option_names == ()
+    finally:
+        SPARSERS.remove("test_named")
+        SPARSER_RULES.remove("test_named")
+
+
 def test_wrong_options_are_told() -> None:
-    with pytest.raises(RegistryError, match="samples: expected at least 1"):
+    with pytest.raises(RegistryError, match="hessian: samples is out of range"):
         make_sparser("hessian", {"samples": 0})
     with pytest.raises(RegistryError, match="did you mean 'taylor'"):
         make_sparser("tailor")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
-from sparsebit.errors import ConfigError
+from sparsebit.config.quantization.recovery import BiasCorrectionSettings
 from sparsebit.graph.ops import bind
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
@@ -27,13 +27,12 @@ from sparsebit.quantization.algorithms.layers import (
 from sparsebit.quantization.algorithms.reconstruction.blocks import extract, find_blocks
 from sparsebit.quantization.algorithms.reconstruction.streams import Streams
 
-Method = Literal["empirical", "analytic"]
 CHUNK = 64
 
 
 @register_algorithm
 @dataclass(frozen=True, kw_only=True)
-class BiasCorrection(Algorithm):
+class BiasCorrection(BiasCorrectionSettings, Algorithm):
     """Adds to each bias what the mean of the layer's result has moved by.
 
     ``empirical`` measures both means on the calibration data, layer after layer, behind what is already corrected.
@@ -41,12 +40,6 @@ class BiasCorrection(Algorithm):
     """
 
     NAME = "bias_correction"
-
-    method: Method = "empirical"
-
-    def __post_init__(self) -> None:
-        if self.method not in ("empirical", "analytic"):
-            raise ConfigError("bias_correction: method", expected="empirical or analytic", got=self.method)
 
     def apply(self, job: Job) -> None:
         """Correct every layer."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from sparsebit.errors import ConfigError
+from sparsebit.config.quantization.recovery import EqualizationSettings
 from sparsebit.graph.ops import OpCall, bind
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, Stage, register_algorithm
@@ -29,7 +29,7 @@ class Pair:
 
 @register_algorithm
 @dataclass(frozen=True, kw_only=True)
-class Equalization(Algorithm):
+class Equalization(EqualizationSettings, Algorithm):
     """Moves range from channels that have much of it to those that have little, through ReLU, PReLU and ReLU6.
 
     A ReLU6 becomes a ReLU with a limit for each channel, so the float model computes what it did. Runs ``rounds``
@@ -38,12 +38,6 @@ class Equalization(Algorithm):
 
     NAME = "equalization"
     stage: ClassVar[Stage] = "before"
-
-    rounds: int = 10
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ConfigError("equalization: rounds", expected="at least 1", got=str(self.rounds))
 
     def apply(self, job: Job) -> None:
         """Equalize every pair."""

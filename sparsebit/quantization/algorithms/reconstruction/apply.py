@@ -20,7 +20,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from sparsebit.errors import ConfigError
+from sparsebit.config.quantization.recovery import AdaRoundSettings, ReconstructionSettings
 from sparsebit.numerics import Grid
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
@@ -43,39 +43,10 @@ _UNSEEN = itertools.repeat(0)  # the ticks of a clock that nobody looks at
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reconstruction(Algorithm):
-    """Settings that AdaRound and BRECQ share.
-
-    ``steps`` mini-batches of ``batch`` samples for each part of the model; ``lr`` for the rounding, ``scale_lr`` for
-    the scales of activations (0 leaves them); ``drop`` is how often an activation is left in float (QDrop);
-    ``regularization`` weighs the pull towards whole decisions, which sets in after ``warmup`` of the steps.
-    """
+class Reconstruction(ReconstructionSettings, Algorithm):
+    """What AdaRound and BRECQ share: part by part, the rounding of weights is learned against the float model."""
 
     granularity: ClassVar[Granularity] = "block"
-
-    steps: int = 2000
-    batch: int = 32
-    lr: float = 1e-2
-    scale_lr: float = 4e-5
-    drop: float = 0.5
-    regularization: float = 0.01
-    warmup: float = 0.2
-    seed: int = 0
-    largest: int = 12
-
-    def __post_init__(self) -> None:
-        right = {
-            "steps, batch and largest of at least 1": min(self.steps, self.batch, self.largest) >= 1,
-            "lr above 0": 0 < self.lr < math.inf,
-            "scale_lr and regularization of at least 0": 0 <= self.scale_lr < math.inf
-            and 0 <= self.regularization < math.inf,
-            "warmup from 0 to below 1": 0 <= self.warmup < 1,
-            "drop from 0 to 1": 0 <= self.drop <= 1,
-        }
-        if wrong := [what for what, holds in right.items() if not holds]:
-            raise ConfigError(
-                f"{self.NAME} has options it cannot work with", expected=wrong[0], got=str(self)
-            )
 
     def apply(self, job: Job) -> None:
         """Rebuild one part after the other, each behind those that are finished."""
@@ -286,14 +257,11 @@ class Brecq(Reconstruction):
 
 @register_algorithm
 @dataclass(frozen=True, kw_only=True)
-class AdaRoundLayers(Reconstruction):
+class AdaRoundLayers(AdaRoundSettings, Reconstruction):
     """Layer by layer, activations as they are."""
 
     NAME = "adaround"
     granularity = "layer"
-
-    scale_lr: float = 0.0
-    drop: float = 0.0
 
 
 def to_adaround(job: Job) -> None:

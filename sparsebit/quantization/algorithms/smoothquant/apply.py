@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from sparsebit.errors import ConfigError
+from sparsebit.config.quantization.recovery import SmoothQuantSettings
 from sparsebit.graph.ops import find_op
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes.edit import set_tensor
@@ -27,7 +27,7 @@ from sparsebit.quantization.algorithms.smoothquant.core import smoothing_scales
 
 @register_algorithm
 @dataclass(frozen=True, kw_only=True)
-class SmoothQuant(Algorithm):
+class SmoothQuant(SmoothQuantSettings, Algorithm):
     """Divides each channel of a norm's result by a scale and multiplies it into the linear layers that read it.
 
     ``alpha`` says how much of the difficulty moves; 0.5 shares it evenly. A norm whose result is also read by something
@@ -36,12 +36,6 @@ class SmoothQuant(Algorithm):
 
     NAME = "smoothquant"
     stage: ClassVar[Stage] = "before"
-
-    alpha: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise ConfigError("smoothquant: alpha", expected="from 0 to 1", got=str(self.alpha))
 
     def apply(self, job: Job) -> None:
         """Smooth every norm that only linear layers read."""

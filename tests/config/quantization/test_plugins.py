@@ -6,18 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparsebit.config.quantization.load import load_qconfig
-from sparsebit.config.quantization.names import (
-    ALIASES,
+from sparsebit.config.quantization.plugins import (
     OBSERVER_RULES,
     QUANTIZER_RULES,
     RULES,
     Kind,
     NameRule,
-    canonical_name,
     names_for,
     register_name,
 )
+from sparsebit.config.quantization.qconfig import load_qconfig
 from sparsebit.errors import ConfigError, RegistryError
 from tests.config.strategies import activations, plain_config, weights
 
@@ -42,10 +40,10 @@ def test_what_there_is() -> None:
 
 @pytest.mark.parametrize("kind", ["quantizer", "observer"])
 def test_every_alias_leads_to_a_name(kind: Kind) -> None:
-    for alias, name in ALIASES[kind].items():
+    for alias, name in RULES[kind].aliases.items():
         assert alias not in RULES[kind]
         for spelling in (alias, alias.upper(), alias.replace("_", "-"), f" {alias} "):
-            assert canonical_name(kind, spelling) == name
+            assert RULES[kind].canonical(spelling) == name
             assert name in RULES[kind]
 
 
@@ -54,7 +52,7 @@ def test_every_alias_leads_to_a_name(kind: Kind) -> None:
     [("LSQ", "lsq"), ("LSQ_plus", "lsq+"), ("LSQ+", "lsq+"), ("DoReFa", "dorefa"), ("PACT", "pact")],
 )
 def test_spellings_of_old_documents(spelling: str, name: str) -> None:
-    assert canonical_name("quantizer", spelling) == name
+    assert QUANTIZER_RULES.canonical(spelling) == name
     side = activations(QUANTIZER={"TYPE": spelling, "BIT": 8})
     assert name == load_qconfig(plain_config(A=side)).A.QUANTIZER.TYPE
 

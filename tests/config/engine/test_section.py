@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsebit.config.engine.problems import ConfigProblems
-from sparsebit.config.quantization.check import check
-from sparsebit.config.quantization.qconfig import QConfig
+from sparsebit.config.quantization.qconfig import QConfig, load_qconfig
 from tests.config.strategies import activations, configs, plain_config, weights
 
 
 def complaints(data: dict[str, Any]) -> list[str]:
     try:
-        check(data, "w8.yaml")
+        QConfig.read(data, "w8.yaml", {})
     except ConfigProblems as error:
         return [str(problem) for problem in error.problems]
     return []
@@ -53,7 +52,7 @@ def test_a_good_config_passes() -> None:
         (plain_config(A=activations(QUANTIZER=[])), "A.QUANTIZER: expected keys with values, got []"),
         (
             plain_config(W=weights(QUANTIZER={})),
-            "W.QUANTIZER.BIT: required, expected an integer from 2 to 16, 0 for off, fp8_e4m3 or fp8_e5m2",
+            "W.QUANTIZER.BIT: required, expected an integer from 2 to 16, 0 for float, fp8_e4m3 or fp8_e5m2",
         ),
         (
             plain_config(A=activations(QSCHEME=None)),
@@ -109,7 +108,7 @@ def test_nothing_at_all_asks_for_what_is_required() -> None:
 def test_problems_name_the_source_their_key_came_from() -> None:
     data = plain_config(W=weights(QUANTIZER={"BIT": 99}), DEVICE=3)
     with pytest.raises(ConfigProblems) as caught:
-        check(data, "w8.yaml", {"W.QUANTIZER": "override 'W.QUANTIZER={BIT: 99}'"})
+        QConfig.read(data, "w8.yaml", {"W.QUANTIZER": "override 'W.QUANTIZER={BIT: 99}'"})
     assert [problem.source for problem in caught.value.problems] == ["", "override 'W.QUANTIZER={BIT: 99}'"]
 
 
@@ -145,5 +144,5 @@ def test_whatever_is_written_gives_a_config_or_a_config_error(
         section = section[key]
     section[key] = draw.draw(GARBAGE)
     with contextlib.suppress(ConfigProblems):
-        check(data, "w8.yaml")
-        QConfig(**data)
+        config = QConfig(**data)
+        assert load_qconfig(config.to_dict()) == config

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsebit.config.quantization.load import load_qconfig
-from sparsebit.config.quantization.names import RULES, SCHEMES_OF, names_for
-from sparsebit.config.quantization.tensor_spec import SIDES, Scheme, Side
+from sparsebit.config.quantization.plugins import RULES, names_for
+from sparsebit.config.quantization.qconfig import load_qconfig
 from sparsebit.errors import ConfigError
 from sparsebit.targets import TARGETS
+from sparsebit.targets.schemes import SCHEMES_OF, SIDES, Scheme, Side
 from tests.config.strategies import activations, plain_config, weights
 
 
@@ -34,7 +34,7 @@ def complaints(**sections: Any) -> list[str]:
         ),
         (
             {"W": weights(QUANTIZER={"BIT": "fp8_e4m3", "TYPE": "lsq"})},
-            "W.QUANTIZER.TYPE: expected a quantizer for fp8_e4m3 (uniform), got 'lsq'; lsq works on integer codes",
+            "W.QUANTIZER.TYPE: expected a quantizer for fp8_e4m3 (uniform), got 'lsq'; lsq works on integers",
         ),
         (
             {"W": weights(QUANTIZER={"BIT": 8, "TYPE": "pact"})},

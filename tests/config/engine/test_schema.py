@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,20 @@ import pytest
 from hypothesis import given
 
 from sparsebit.config.engine.nested import plain
+from sparsebit.config.engine.schema import schema_text
 from sparsebit.config.engine.yaml_file import read_yaml
-from sparsebit.config.quantization.load import load_qconfig
+from sparsebit.config.pruning.sconfig import SConfig, load_sconfig
 from sparsebit.config.quantization.presets import preset_names, preset_text
-from sparsebit.config.quantization.schema import PLACE, make_schema, schema_text
+from sparsebit.config.quantization.qconfig import QConfig, load_qconfig
 from tests.config.strategies import activations, configs, plain_config, weights
 
 ROOT = Path(__file__).parents[3]
-SCHEMA = make_schema()
+FILES = {QConfig: ROOT / "docs/qconfig.schema.json", SConfig: ROOT / "docs/sconfig.schema.json"}
+COMMANDS = {QConfig: "quantization", SConfig: "pruning"}
+SCHEMAS: dict[Any, dict[str, Any]] = {kind: json.loads(schema_text(kind)) for kind in FILES}
+DEFINITIONS = {name: one for schema in SCHEMAS.values() for name, one in schema["$defs"].items()}
+SCHEMA = SCHEMAS[QConfig]
+SPARSER = {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}
 TYPES: dict[str, Any] = {
     "object": dict,
     "array": list,
@@ -36,24 +40,24 @@ NOTES = {"$schema", "$defs", "title", "description", "default"}
 
 def errors(schema: dict[str, Any], value: Any, path: str = "") -> Iterator[str]:
     """A validator of its own, for the keywords the schema uses; any other keyword is a failure of the test."""
-    for keyword, wish in schema.items():
+    for keyword, rule in schema.items():
         if keyword == "$ref":
-            yield from errors(SCHEMA["$defs"][wish.removeprefix("#/$defs/")], value, path)
+            yield from errors(DEFINITIONS[rule.removeprefix("#/$defs/")], value, path)
         elif keyword == "type":
-            if not any(is_a(value, kind) for kind in ([wish] if isinstance(wish, str) else wish)):
-                yield f"{path}: not {wish}"
+            if not any(is_a(value, kind) for kind in ([rule] if isinstance(rule, str) else rule)):
+                yield f"{path}: not {rule}"
         elif keyword == "enum":
-            if not any(type(value) is type(one) and value == one for one in wish):
-                yield f"{path}: not one of {wish}"
+            if not any(type(value) is type(one) and value == one for one in rule):
+                yield f"{path}: not one of {rule}"
         elif keyword == "anyOf":
-            if all(any(errors(one, value, path)) for one in wish):
+            if all(any(errors(one, value, path)) for one in rule):
                 yield f"{path}: none of the alternatives"
         elif keyword == "required":
             yield from (
-                f"{path}.{key}: missing" for key in wish if isinstance(value, dict) and key not in value
+                f"{path}.{key}: missing" for key in rule if isinstance(value, dict) and key not in value
             )
         elif keyword == "properties":
-            for key, inner in wish.items():
+            for key, inner in rule.items():
                 if isinstance(value, dict) and key in value:
                     yield from errors(inner, value[key], f"{path}.{key}")
         elif keyword == "additionalProperties":
@@ -61,20 +65,20 @@ def errors(schema: dict[str, Any], value: Any, path: str = "") -> Iterator[str]:
                 "properties", {}
             ).keys():
                 yield from (
-                    [f"{path}.{key}: unknown"] if wish is False else errors(wish, value[key], f"{path}.{key}")
+                    [f"{path}.{key}: unknown"] if rule is False else errors(rule, value[key], f"{path}.{key}")
                 )
         elif keyword == "items":
             for index, item in enumerate(value if isinstance(value, list) else ()):
-                yield from errors(wish, item, f"{path}[{index}]")
+                yield from errors(rule, item, f"{path}[{index}]")
         elif keyword == "pattern":
-            if isinstance(value, str) and not re.search(wish, value):
+            if isinstance(value, str) and not re.search(rule, value):
                 yield f"{path}: does not match"
         elif keyword == "minLength":
-            if isinstance(value, str) and len(value) < wish:
+            if isinstance(value, str) and len(value) < rule:
                 yield f"{path}: too short"
         elif keyword in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
-            if is_a(value, "number") and not inside(keyword, value, wish):
-                yield f"{path}: {keyword} {wish}"
+            if is_a(value, "number") and not inside(keyword, value, rule):
+                yield f"{path}: {keyword} {rule}"
         else:
             assert keyword in NOTES, f"the schema uses {keyword}, which this test cannot check"
 
@@ -96,28 +100,19 @@ def inside(keyword: str, value: float, limit: float) -> bool:
     }[keyword]
 
 
-def test_the_file_is_up_to_date() -> None:
-    assert (ROOT / PLACE).read_text(encoding="utf-8") == schema_text(), (
-        "run: python -m sparsebit.config.quantization.schema"
-    )
+@pytest.mark.parametrize("kind", FILES)
+def test_the_file_is_up_to_date(kind: Any) -> None:
+    command = f"sparsebit schema {COMMANDS[kind]} --output {FILES[kind].relative_to(ROOT)}"
+    assert FILES[kind].read_text(encoding="utf-8") == schema_text(kind), f"run: {command}"
 
 
-def test_the_command_writes_it(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        "-m",
-        "sparsebit.config.quantization.schema",
-        str(tmp_path / "schema.json"),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert json.loads((tmp_path / "schema.json").read_text()) == SCHEMA
+@pytest.mark.parametrize("kind", FILES)
+def test_every_reference_leads_somewhere(kind: Any) -> None:
+    assert set(re.findall(r'"#/\$defs/(\w+)"', schema_text(kind))) <= set(SCHEMAS[kind]["$defs"])
 
 
-def test_every_reference_leads_somewhere() -> None:
-    assert set(re.findall(r'"#/\$defs/(\w+)"', schema_text())) <= set(SCHEMA["$defs"])
+def test_no_definition_has_two_meanings() -> None:
+    assert len(DEFINITIONS) == sum(len(schema["$defs"]) for schema in SCHEMAS.values())
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -181,3 +176,20 @@ def test_what_is_wrong_is_marked(data: dict[str, Any]) -> None:
 @pytest.mark.parametrize("word", ["PER-TENSOR-AFFINE", "per_tensor_affine", "Per-Tensor-Affine"])
 def test_words_in_any_capitals_are_not_marked(word: str) -> None:
     assert list(errors(SCHEMA, plain_config(A=activations(QSCHEME=word)))) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"TYPE": "Structed"}, {"NM": "2:4"}, {"BLOCK": [4, 4]}, {"SPECIFIC": [{"fc": {"RATIO": 0.1}}]}],
+)
+def test_a_pruning_config_that_loads_is_not_marked(changes: dict[str, Any]) -> None:
+    data = {"SPARSER": {**SPARSER, **changes}, "IGNORE": ["fc"]}
+    assert list(errors(SCHEMAS[SConfig], data)) == []
+    assert list(errors(SCHEMAS[SConfig], load_sconfig(data).to_dict())) == []
+
+
+@pytest.mark.parametrize(
+    "changes", [{"RATIO": 1}, {"TYPO": 1}, {"SCOPE": "model"}, {"ROUND_TO": 0}, {"OPTIONS": [1]}, {"TYPE": 3}]
+)
+def test_what_is_wrong_with_a_pruning_config_is_marked(changes: dict[str, Any]) -> None:
+    assert list(errors(SCHEMAS[SConfig], {"SPARSER": {**SPARSER, **changes}}))

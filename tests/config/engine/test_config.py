@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from sparsebit.config.quantization.load import load_qconfig
+from sparsebit.config.quantization.qconfig import load_qconfig
 from sparsebit.errors import ConfigError
 from tests.config.strategies import configs, plain_config
 
@@ -106,7 +106,7 @@ def test_rules_in_an_override() -> None:
         (["W..BIT=4"], "override 'W..BIT=4': expected KEY=VALUE such as W.QUANTIZER.BIT=4"),
         (
             ["W.SPECIFIC.conv1=4"],
-            "override 'W.SPECIFIC.conv1=4': W.SPECIFIC.conv1: cannot be set; give SPECIFIC as a whole",
+            "override 'W.SPECIFIC.conv1=4': W.SPECIFIC.conv1: cannot be set; set SPECIFIC itself, with all its rules",
         ),
         (
             ["BACKEND.X=4"],
@@ -119,7 +119,7 @@ def test_rules_in_an_override() -> None:
         (
             ["W.QUANTIZER.BIT=99", "ABC=1"],
             "w4a8: 2 problems\n"
-            "  override 'W.QUANTIZER.BIT=99': W.QUANTIZER.BIT: expected an integer from 2 to 16, 0 for off, "
+            "  override 'W.QUANTIZER.BIT=99': W.QUANTIZER.BIT: expected an integer from 2 to 16, 0 for float, "
             "fp8_e4m3 or fp8_e5m2, got 99\n"
             "  override 'ABC=1': ABC: unknown key; there are: DEVICE, BACKEND, SKIP_TRACE_MODULES, FIRST_LAST, "
             "SCHEDULE, W, A",
@@ -169,7 +169,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     Path("picture.yaml").write_bytes(b"\x89PNG\xff")
     assert complaint("picture.yaml") == "picture.yaml: not UTF-8 text (byte 0); is it a YAML file?"
     assert complaint("x" * 5000 + ".yaml").endswith("cannot be read: File name too long")
-    assert complaint("W:\0") == "'W:\\x00': cannot be read: embedded null byte"
+    assert complaint("W:\0") == "'W:\\x00': cannot be read: the name cannot be that of a file"
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
@@ -183,7 +183,7 @@ def test_files_that_may_not_be_read(tmp_path: Path) -> None:
 def test_other_sources_are_refused(source: object) -> None:
     kind = type(source).__name__
     assert complaint(source) == (
-        f"qconfig: expected a path, the name of a preset, a mapping or a QConfig, got {kind}"
+        f"qconfig: expected a path, the name of a preset, a mapping or a config, got {kind}"
     )
 
 
@@ -197,7 +197,7 @@ def test_the_config_package_needs_no_torch() -> None:
     """With an empty stand-in for the package above it, which does import torch."""
     program = (
         "import sys, types; top = types.ModuleType('sparsebit'); top.__path__ = ['sparsebit']; "
-        "sys.modules['sparsebit'] = top; import sparsebit.config, sparsebit.config.quantization.schema; "
+        "sys.modules['sparsebit'] = top; import sparsebit.config, sparsebit.config.engine.schema; "
         "sparsebit.config.load_qconfig('w4a8'); print('torch' in sys.modules)"
     )
     done = subprocess.run(

@@ -1,0 +1,54 @@
+"""Settings of one plug-in by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sparsebit.errors import ConfigError
+
+Scalar = bool | int | float | str
+
+
+class Options(Mapping[str, Scalar]):
+    """A mapping that cannot change, so that what holds it can be hashed.
+
+    Example:
+        >>> Options({"alpha": 0.001})
+        Options(alpha=0.001)
+        >>> len({Options(a=1, b=2), Options(b=2, a=1)})
+        1
+    """
+
+    def __init__(self, values: Mapping[str, Scalar] | None = None, **more: Scalar) -> None:
+        self._values: dict[str, Scalar] = {**(values or {}), **more}
+
+    def __getitem__(self, key: str) -> Scalar:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __repr__(self) -> str:
+        return f"Options({', '.join(f'{key}={value!r}' for key, value in self._values.items())})"
+
+
+def require(plug_in: str, holds: bool, expected: str, **got: object) -> None:
+    """Raise a ``ConfigError`` about these options of a plug-in unless ``holds``.
+
+    Example:
+        >>> require("mse", False, "at least 1", steps=0)
+        Traceback (most recent call last):
+        ...
+        sparsebit.errors.ConfigError: mse: steps is out of range
+          expected: at least 1
+          got:      steps=0
+    """
+    if not holds:
+        given = ", ".join(f"{name}={value!r}" for name, value in got.items())
+        raise ConfigError(f"{plug_in}: {' or '.join(got)} is out of range", expected=expected, got=given)

@@ -1,0 +1,165 @@
+"""The plug-ins a config may name: what each is called, where it can be used, and which options it takes.
+
+The options of a plug-in are the fields of a dataclass: their names and types, and what its ``__post_init__`` refuses.
+Those of the built-in plug-ins are declared in this package, where no torch is imported, and the classes that do the
+work inherit them. Those of a plug-in from outside are its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from sparsebit.config.engine.problems import either, show, suggest
+from sparsebit.config.engine.values import Read, Refused
+from sparsebit.errors import RegistryError, SparsebitError
+from sparsebit.registry import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlugInRule:
+    """What a config must know of a plug-in.
+
+    Attributes:
+        options: a dataclass whose fields OPTIONS may set, or only their names; None where any are taken.
+        because: why it cannot be used elsewhere, for messages.
+    """
+
+    options: type[Any] | tuple[str, ...] | None = None
+    because: str = ""
+
+    @property
+    def option_names(self) -> tuple[str, ...] | None:
+        """The names OPTIONS may hold; None for any."""
+        if self.options is None or isinstance(self.options, tuple):
+            return self.options
+        return (
+            tuple(one.name for one in fields(self.options) if one.init) if is_dataclass(self.options) else ()
+        )
+
+
+R = TypeVar("R", bound=PlugInRule)
+
+
+class PlugIns(Registry[R]):
+    """The plug-ins of one kind by name, with the other spellings that are read.
+
+    Example:
+        >>> shapes = PlugIns("shape", PlugInRule, aliases={"disc": "circle"})
+        >>> shapes.add("circle", PlugInRule(options=("radius",)))
+        >>> shapes.canonical(" Disc "), list(shapes)
+        ('circle', ['circle'])
+    """
+
+    def __init__(self, kind: str, default: type[R], aliases: Mapping[str, str] | None = None) -> None:
+        super().__init__(kind)
+        self._default, self.aliases = default, dict(aliases or {})
+        self.noun = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+    def canonical(self, name: str) -> str:
+        """The one spelling of a name: lower case, underscores, and no alias."""
+        spelled = re.sub(r"[\s-]+", "_", name.strip().lower())
+        return self.aliases.get(spelled, spelled)
+
+    def add(self, name: str, rule: R | None = None) -> None:
+        """Let configs name a plug-in. Without a ``rule`` a known name keeps its own, and a new one has the default."""
+        spelled = re.sub(r"[\s-]+", "_", name.strip().lower())
+        if spelled in self.aliases:
+            raise RegistryError(
+                f"{name!r} is another spelling of {self.kind} {self.aliases[spelled]!r}",
+                hint="choose another name",
+            )
+        if rule is not None or spelled not in self:
+            self.register(spelled, replace=True)(rule or self._default())
+
+    def reader(self) -> Read:
+        """Reads the name of a plug-in, built in or registered from outside."""
+        expected = f"the name of {self.noun}"
+
+        def parse(value: object) -> str:
+            if isinstance(value, str) and self.canonical(value) in self:
+                return self.canonical(value)
+            wrong = self.canonical(value) if isinstance(value, str) else show(value)
+            raise Refused(expected, suggest(wrong, list(self)))
+
+        return Read(parse, expected, {"anyOf": [{"enum": sorted(self)}, {"type": "string"}]})
+
+
+def name_to_register(kind: type[Any], name: str | None, decorator: str) -> str:
+    """The name a plug-in class is registered under: the given one, or its attribute ``TYPE``."""
+    called = name if name is not None else getattr(kind, "TYPE", None)
+    if not isinstance(called, str) or not called.strip():
+        raise RegistryError(
+            f"{kind.__qualname__} has no name to register it under",
+            hint=f'write @{decorator}("name"), or give the class an attribute TYPE',
+        )
+    return called
+
+
+@dataclass(frozen=True)
+class WrongOption:
+    """An option that a plug-in does not take: its name, or an empty one where they do not go together."""
+
+    name: str
+    expected: str
+    got: str
+    hint: str = ""
+
+
+def wrong_options(plug_in: str, rule: PlugInRule, options: Mapping[str, object]) -> Iterator[WrongOption]:
+    """What is wrong with the options given to a plug-in."""
+    known = rule.option_names
+    if known is None:
+        return
+    found = [_unknown_option(plug_in, name, known) for name in options if name not in known]
+    if isinstance(rule.options, type) and is_dataclass(rule.options):
+        hints = _types_of(rule.options)
+        for name, value in options.items():
+            expected = _mismatch(hints.get(name), value)
+            if name in known and expected:
+                found.append(WrongOption(name, f"{expected} for option {name} of {plug_in}", show(value)))
+        if not found:
+            found += _refusals(plug_in, rule.options, options)
+    yield from found
+
+
+def _unknown_option(plug_in: str, name: str, known: tuple[str, ...]) -> WrongOption:
+    hint = suggest(name, known) if known else f"{plug_in} has no options"
+    return WrongOption(name, f"an option of {plug_in}", repr(name), hint)
+
+
+def _types_of(kind: type[Any]) -> Mapping[str, Any]:
+    try:
+        return get_type_hints(kind)
+    except (NameError, TypeError):  # annotations that only a type checker can resolve
+        return {}
+
+
+def _mismatch(kind: Any, value: object) -> str:
+    """What a value of this type is in words, where ``value`` is not one."""
+    if get_origin(kind) is Literal:
+        return "" if value in get_args(kind) else either(map(str, get_args(kind)))
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    checks = {
+        bool: (isinstance(value, bool), "true or false"),
+        int: (is_number and isinstance(value, int), "an integer"),
+        float: (is_number, "a number"),
+        str: (isinstance(value, str), "a text"),
+    }
+    fits, words = checks.get(kind, (True, ""))
+    return "" if fits else words
+
+
+def _refusals(plug_in: str, kind: type[Any], options: Mapping[str, object]) -> Iterator[WrongOption]:
+    """What the plug-in itself refuses when it is made with these options."""
+    got = ", ".join(f"{name}={value!r}" for name, value in options.items()) or "no options"
+    try:
+        kind(**options)
+    except SparsebitError as error:
+        yield WrongOption(
+            "", error.expected or error.message, error.got or got, error.message if error.expected else ""
+        )
+    except (TypeError, ValueError) as error:
+        yield WrongOption("", f"options that {plug_in} accepts", got, str(error))

@@ -1,0 +1,195 @@
+"""The quantizers and observers a config may name: where each can be used, and which options it takes.
+
+The classes that do the work live above this package. They inherit the settings declared here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from sparsebit.config.engine.options import require
+from sparsebit.config.engine.plugins import PlugInRule, PlugIns
+from sparsebit.targets.schemes import SCHEMES_OF, NumberFormat, Scheme, Side
+
+Kind = Literal["quantizer", "observer"]
+Distribution = Literal["gaus", "laplace"]
+
+STATIC_A: tuple[Scheme, ...] = tuple(scheme for scheme in SCHEMES_OF["A"] if "token" not in scheme)
+BOTH_STATIC: Mapping[Side, tuple[Scheme, ...]] = {"W": SCHEMES_OF["W"], "A": STATIC_A}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameRule(PlugInRule):
+    """Where a quantizer or an observer can be used. A side that is missing from ``schemes`` cannot use it."""
+
+    schemes: Mapping[Side, tuple[Scheme, ...]] = field(default_factory=lambda: MappingProxyType(SCHEMES_OF))
+    dtypes: tuple[NumberFormat, ...] = ("int", "fp8_e4m3", "fp8_e5m2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PactSettings:
+    """``alpha_value`` is the clipping value that training starts from."""
+
+    alpha_value: float = 10.0
+
+    def __post_init__(self) -> None:
+        require("pact", self.alpha_value > 0, "a number above 0", alpha_value=self.alpha_value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovingAverageSettings:
+    """``ema_ratio`` is the weight of what was seen before."""
+
+    ema_ratio: float = 0.9
+
+    def __post_init__(self) -> None:
+        require("moving_average", 0 <= self.ema_ratio < 1, "0 <= ema_ratio < 1", ema_ratio=self.ema_ratio)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramSettings:
+    """``bins`` to each side of zero."""
+
+    bins: int = 2048
+
+    def __post_init__(self) -> None:
+        right = isinstance(self.bins, int) and self.bins.bit_count() == 1 and 64 <= self.bins <= 8192
+        require("histogram", right, "a power of two from 64 to 8192", bins=self.bins)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PercentileSettings(HistogramSettings):
+    """``alpha`` is the part of the values that is clipped on each side of zero."""
+
+    alpha: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("percentile", 0 <= self.alpha < 1, "0 <= alpha < 1", alpha=self.alpha)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MSESettings(HistogramSettings):
+    """The full range and ``steps - 1`` smaller ones are tried, each smaller by the part ``shrink`` of the full one."""
+
+    steps: int = 80
+    shrink: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        numbers = isinstance(self.steps, int) and isinstance(self.shrink, int | float)
+        right = numbers and self.steps >= 1 and 0 < 1 - self.shrink * (self.steps - 1) <= 1
+        require("mse", right, "steps >= 1 and shrink * (steps - 1) < 1", steps=self.steps, shrink=self.shrink)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLSettings(HistogramSettings):
+    """``candidates`` is how many ranges are compared."""
+
+    candidates: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        right = isinstance(self.candidates, int) and self.candidates >= 1
+        require("kl_histogram", right, "an integer of at least 1", candidates=self.candidates)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ACIQSettings(HistogramSettings):
+    """``distribution`` is what the values are taken to follow."""
+
+    distribution: Distribution = "gaus"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "distribution", str(self.distribution).lower())
+        right = self.distribution in ("gaus", "laplace")
+        require("aciq", right, "gaus or laplace", distribution=self.distribution)
+
+
+QUANTIZER_RULES = PlugIns(
+    "quantizer",
+    NameRule,
+    {"lsq_plus": "lsq+", "lsqplus": "lsq+", "lsq_+": "lsq+", "do_re_fa": "dorefa", "ada_round": "adaround"},
+)
+OBSERVER_RULES = PlugIns(
+    "observer",
+    NameRule,
+    {
+        "min_max": "minmax",
+        "ema": "moving_average",
+        "movingaverage": "moving_average",
+        "kl": "kl_histogram",
+        "klhistogram": "kl_histogram",
+    },
+)
+RULES: Mapping[Kind, PlugIns[NameRule]] = {"quantizer": QUANTIZER_RULES, "observer": OBSERVER_RULES}
+
+
+def register_name(kind: Kind, name: str, rule: NameRule | None = None) -> None:
+    """Let configs name a quantizer or observer, and say where it can be used.
+
+    Without a ``rule``, a name that is known already keeps the one it has and a new one may be used anywhere; with
+    one, it takes the place of what was there.
+
+    Example:
+        >>> register_name("observer", "doc_median", NameRule(options=("window",)))
+        >>> OBSERVER_RULES["Doc_Median"].options
+        ('window',)
+        >>> OBSERVER_RULES.remove("doc_median")
+    """
+    RULES[kind].add(name, rule)
+
+
+def names_for(kind: Kind, side: Side) -> list[str]:
+    """The names that can be used on one side."""
+    return [name for name, rule in RULES[kind].items() if rule.schemes.get(side)]
+
+
+_PER_TOKEN = (
+    "the range of a token is taken when it arrives, so there is nothing to learn or to gather beforehand"
+)
+_INTEGERS: tuple[NumberFormat, ...] = ("int",)
+_LEARNS = NameRule(schemes=BOTH_STATIC, dtypes=_INTEGERS, options=(), because=_PER_TOKEN)
+
+for _name, _rule in {
+    "uniform": NameRule(options=()),
+    "lsq": _LEARNS,
+    "dorefa": _LEARNS,
+    "lsq+": NameRule(
+        schemes={"W": ("per-channel-symmetric",), "A": ("per-tensor-affine",)},
+        dtypes=_INTEGERS,
+        options=(),
+        because="LSQ+ is defined for per-channel-symmetric weights and per-tensor-affine activations",
+    ),
+    "pact": NameRule(
+        schemes={"A": ("per-tensor-symmetric", "per-tensor-affine")},
+        dtypes=_INTEGERS,
+        options=PactSettings,
+        because="PACT learns one clipping value for a whole activation",
+    ),
+    "adaround": NameRule(
+        schemes={"W": SCHEMES_OF["W"]},
+        dtypes=_INTEGERS,
+        options=(),
+        because="AdaRound chooses how weights are rounded",
+    ),
+}.items():
+    QUANTIZER_RULES.add(_name, _rule)
+
+for _name, _rule in {
+    "minmax": NameRule(options=()),
+    "moving_average": NameRule(
+        schemes={"A": STATIC_A},
+        options=MovingAverageSettings,
+        because="it averages over samples, and a weight is the same for all of them",
+    ),
+    "percentile": NameRule(schemes=BOTH_STATIC, options=PercentileSettings, because=_PER_TOKEN),
+    "mse": NameRule(schemes=BOTH_STATIC, options=MSESettings, because=_PER_TOKEN),
+    "kl_histogram": NameRule(schemes=BOTH_STATIC, options=KLSettings, because=_PER_TOKEN),
+    "aciq": NameRule(schemes=BOTH_STATIC, options=ACIQSettings, because=_PER_TOKEN),
+}.items():
+    OBSERVER_RULES.add(_name, _rule)
