@@ -31,6 +31,7 @@ MAX_OPTIONAL = 6
 NodeCheck = Callable[[GraphModule, Node], "str | None"]
 MatchCheck = Callable[[GraphModule, "Match"], "str | None"]
 InputRef = str | EllipsisType
+Kind = str | type | Callable[..., object]  # canonical operator name, module class, function
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,14 @@ class Op:
     last ``...`` allows further activations; without it their number must agree. ``None`` asks nothing of the
     inputs.
 
+    ``ops`` are canonical operator names; a module class or a function stands for exactly what calls it, known or not.
+
     A node that feeds another node of the match may feed nothing else, unless ``shared`` allows it. An
     ``optional`` operator may be missing: its consumers are then matched against its first named input.
     """
 
     name: str
-    ops: str | tuple[str, ...] = ANY
+    ops: Kind | tuple[Kind, ...] = ANY
     inputs: tuple[InputRef, ...] | None = None
     commutative: bool = False
     optional: bool = False
@@ -55,9 +58,9 @@ class Op:
     check: NodeCheck | None = None
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The canonical operator names this one accepts."""
-        return (self.ops,) if isinstance(self.ops, str) else tuple(self.ops)
+    def kinds(self) -> tuple[Kind, ...]:
+        """What this one accepts: canonical operator names, module classes and functions."""
+        return self.ops if isinstance(self.ops, tuple) else (self.ops,)
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -228,28 +231,31 @@ class NodeIndex:
         self.visits = 0
         self.position: dict[Node, int] = {}
         self._name: dict[Node, str | None] = {}
-        self._by_name: dict[str, list[Node]] = {}
+        self._target: dict[Node, object] = {}
+        self._by_kind: dict[object, list[Node]] = {}
         self._inputs: dict[Node, tuple[Node, ...]] = {}
         for position, node in enumerate(gm.graph.nodes):
             self.visits += 1
             self.position[node] = position
             name = self._name[node] = op_name(gm, node)
-            if name is not None:
-                self._by_name.setdefault(name, []).append(node)
+            target = type(gm.get_submodule(str(node.target))) if node.op == "call_module" else node.target
+            self._target[node] = target
+            for kind in {name, target} - {None} if node.op.startswith("call_") else ():
+                self._by_kind.setdefault(kind, []).append(node)
 
     def candidates(self, op: Op) -> list[Node]:
         """The nodes one operator of a pattern could be, in graph order."""
-        if ANY in op.names:
+        if ANY in op.kinds:
             return [node for node in self.position if node.op.startswith("call_")]
-        found = [node for name in dict.fromkeys(op.names) for node in self._by_name.get(name, ())]
-        return sorted(found, key=self.position.__getitem__) if len(op.names) > 1 else found
+        found = dict.fromkeys(node for kind in op.kinds for node in self._by_kind.get(kind, ()))
+        return sorted(found, key=self.position.__getitem__)
 
     def fits(self, op: Op, node: Node) -> bool:
         """Whether a node is the right kind of operator."""
         self.visits += 1
-        if ANY in op.names:
+        if ANY in op.kinds:
             return node.op.startswith("call_")
-        return self._name.get(node) in op.names
+        return self._name.get(node) in op.kinds or self._target.get(node) in op.kinds
 
     def inputs(self, node: Node) -> tuple[Node, ...]:
         """The activations of a node; all its inputs where the operator is unknown."""

@@ -17,6 +17,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.digest import graph_digest
 from sparsebit.graph.ops import op_name
+from sparsebit.graph.passes import replace_patterns
 from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.choose.channel_pruner import ChannelPruner
 from sparsebit.sparse.choose.pruner import Latency, Pruner
@@ -88,6 +89,7 @@ class SparseModel(nn.Module):
         if self.cfg.SPARSER.TYPE == "structured" and not self._sizes_known:
             self._examples = Call(guess_inputs(original, self.cfg.SKIP_TRACE_MODULES))
         self.model = capture(original, *self._examples, skip=self.cfg.SKIP_TRACE_MODULES)
+        replace_patterns(self.model)
         self.schedule = make_schedule(self.cfg.SCHEDULE)
         self._find(None)
         if match:

@@ -17,12 +17,19 @@ from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
 from sparsebit.graph.passes.remove_dead_nodes import remove_dead_nodes
 from sparsebit.graph.passes.remove_dropout import remove_dropout
 from sparsebit.graph.passes.remove_identity import remove_identity
+from sparsebit.graph.passes.replace_patterns import replace_patterns
 from sparsebit.graph.passes.unbind_to_select import unbind_to_select
 
 Pass = Callable[[GraphModule], int]
 
 # Exact in the mode the graph is in: for every graph, before anything else looks at it.
-SIMPLIFY: tuple[Pass, ...] = (remove_identity, canonicalize_shape, unbind_to_select, remove_dead_nodes)
+SIMPLIFY: tuple[Pass, ...] = (
+    remove_identity,
+    canonicalize_shape,
+    unbind_to_select,
+    replace_patterns,
+    remove_dead_nodes,
+)
 # Exact in evaluation mode only: for a graph whose batch norms and dropouts will not train again.
 FOLD: tuple[Pass, ...] = (remove_dropout, fold_batch_norm, remove_dead_nodes)
 

@@ -37,7 +37,13 @@ def test_both_pipelines_keep_the_outputs(model: Net) -> None:
     gm = capture(model, (torch.randn(2, 3, 6, 6),))
     x = torch.randn(5, 3, 6, 6)
     changes = run_passes(gm, SIMPLIFY)
-    assert list(changes) == ["remove_identity", "canonicalize_shape", "unbind_to_select", "remove_dead_nodes"]
+    assert list(changes) == [
+        "remove_identity",
+        "canonicalize_shape",
+        "unbind_to_select",
+        "replace_patterns",
+        "remove_dead_nodes",
+    ]
     assert changes["remove_identity"] == 1
     assert changes["unbind_to_select"] == 2
     assert torch.equal(gm(x), model(x))
