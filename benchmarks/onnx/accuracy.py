@@ -55,7 +55,7 @@ def measure(name: str, preset: str, limit: int | None) -> dict[str, Any]:
         "agreement": round(float(agreement(in_torch, in_runtime)), 5),
         "integer_operators": sum(op.on_integers for op in done.report.ops),
         "planned_operators": len(done.report.ops),
-        "codes_off": done.report.share_off,
+        "codes_off": done.report.mismatch_share,
     }
 
 

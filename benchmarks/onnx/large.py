@@ -93,7 +93,7 @@ def measure(case: str, folder: str) -> dict[str, Any]:
         "problems": list(report.problems),
         "largest_error": max(output.error for output in report.outputs),
         "sqnr_db": round(min(output.sqnr_db for output in report.outputs), 1),
-        "codes_off": report.share_off,
+        "codes_off": report.mismatch_share,
         "tensors_compared": len(report.tensors),
         "integer_ops": {op.name: op.runs_as for op in report.ops},
     }

@@ -96,8 +96,8 @@ def make_files(name: str, folder: Path) -> tuple[dict[str, Path], dict[str, Any]
                 "int8_mb": round(done.bytes / 1e6, 1),
                 "export_s": round(done.seconds, 2),
                 "agrees": report.ok,
-                "codes_off": report.share_off,
-                "most_off": max((t.most for t in report.tensors if t.blame != "kernel"), default=0),
+                "codes_off": report.mismatch_share,
+                "most_off": max((t.largest for t in report.tensors if t.blame != "kernel"), default=0),
                 "integer_ops": f"{len(report.ops) - len(report.fallbacks)} of {len(report.ops)}",
                 "fallbacks": [f"{op.name}: {op.why}" for op in report.fallbacks],
             }

@@ -58,11 +58,13 @@ def attempt(entry: ZooEntry, folder: Path, config: str) -> dict[str, Any]:
         calls = [entry.inputs(size) for size in (sizes if exported.axes else (batch,))]
         report = check(qmodel.model, exported, calls)
         row |= {
-            "codes_off": report.share_off,
+            "codes_off": report.mismatch_share,
             "integer_ops": len(report.ops) - len(report.fallbacks),
             "planned_ops": len(report.ops),
             "rounded_by_kernels": {
-                t.name: f"{t.off} of {t.elements}, by {t.most}" for t in report.tensors if t.blame == "kernel"
+                t.name: f"{t.mismatched} of {t.elements}, by {t.largest}"
+                for t in report.tensors
+                if t.blame == "kernel"
             },
             "fallbacks": [f"{op.name}: {op.why}" for op in report.fallbacks],
             "sqnr_db": round(min((o.sqnr_db for o in report.outputs), default=200.0), 1),

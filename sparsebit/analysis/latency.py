@@ -28,7 +28,9 @@ def runtime_call(
         threads: how many threads the runtime may use.
     """
     args, kwargs = as_call(example_inputs)
-    values = [value.detach().cpu().numpy() for value in flatten_call(graph_of(model), args, kwargs)]
+    values = [
+        value.detach().cpu().numpy() for value in flatten_call(graph_of(model, args, kwargs), args, kwargs)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         done = export_onnx(model, (args, kwargs), Path(folder) / "model.onnx", check=False)
         session = open_session(done.path, runtime=runtime, threads=threads)

@@ -32,29 +32,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Run the file and the model on the same inputs. Exit code 1 where they differ."""
-    from torch.fx import GraphModule
-
     from sparsebit.batches import ModelInputs, few
     from sparsebit.cli.data import example_inputs, open_data
     from sparsebit.cli.model import open_compressed
     from sparsebit.cli.reference import blamed_on
     from sparsebit.export import check
-    from sparsebit.graph.capture import capture
-    from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
-    from sparsebit.quantization import QuantModel
+    from sparsebit.export.onnx_export import graph_of
     from sparsebit.runtime import OnnxFile
 
     file = OnnxFile(arguments.file)
     model = open_compressed(arguments)
     data = open_data(arguments) if arguments.data else None
     args, kwargs = example_inputs(arguments, model, data)
-    if isinstance(model, QuantModel):
-        graph: GraphModule = model.folded()  # as it was exported
-    elif isinstance(model, GraphModule):
-        graph = model
-    else:
-        graph = capture(model, args, kwargs)
-        run_passes(graph, SIMPLIFY + FOLD)
+    graph = graph_of(model, args, kwargs)
     exported = _as_exported(
         file, graph, args, kwargs, str(getattr(getattr(model, "plan", None), "target", "onnxruntime"))
     )
@@ -68,7 +58,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         report = check(graph, exported, calls, runtime=arguments.runtime)
     return Outcome(
         shown=(report,),
-        data={**vars(report), "ok": report.ok, "share_off": report.share_off},
+        data=report.summary(),
         exit_code=0 if report.ok else 1,
     )
 

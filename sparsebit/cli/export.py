@@ -29,22 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Write, run, compare."""
-    from torch.fx import GraphModule
-
     from sparsebit.cli.data import example_inputs, open_data
     from sparsebit.cli.model import open_compressed
     from sparsebit.export import export_onnx
-    from sparsebit.graph.capture import capture
-    from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
-    from sparsebit.quantization import QuantModel
 
     require_file(arguments.output)
     model = open_compressed(arguments)
     data = open_data(arguments) if arguments.data else None
     args, kwargs = example_inputs(arguments, model, data)
-    if not isinstance(model, QuantModel | GraphModule):
-        model = capture(model, args, kwargs)
-        run_passes(model, SIMPLIFY + FOLD)
     arguments.output.absolute().parent.mkdir(parents=True, exist_ok=True)
     with waiting("writing the file" if arguments.no_check else "writing the file, running it and comparing"):
         done = export_onnx(
@@ -66,7 +58,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
             "target": done.exported.target,
             "inputs": done.exported.input_names,
             "outputs": done.exported.output_names,
-            "check": report and {**vars(report), "share_off": report.share_off},
+            "check": report and report.summary(),
             "findings": done.findings,
         },
     )

@@ -134,7 +134,7 @@ def _run(folder: Path, anew: bool, seconds: float, recovery: int) -> DemoResult:
         files=(*(done.path for done in exports.values()), page),
         seconds=time.monotonic() - started,
         pruning=smodel.report(),
-        off=check.share_off if check is not None else 0.0,
+        off=check.mismatch_share if check is not None else 0.0,
     )
 
 

@@ -21,7 +21,13 @@ from sparsebit.export.forms.biases import float_biases, integer_biases
 from sparsebit.export.forms.container import BLOCK_OPSET, needed_opset
 from sparsebit.export.forms.editor import Editor
 from sparsebit.export.forms.fill_weights import fill_weights
-from sparsebit.export.forms.keep_float import leave_float8, leave_float_weights, leave_softmax, leave_vectors
+from sparsebit.export.forms.keep_float import (
+    keep_float8_products,
+    keep_float_weights,
+    keep_softmax_float,
+    keep_unsupported_grids_float,
+    keep_vector_matmul_float,
+)
 from sparsebit.export.forms.lower import lower
 from sparsebit.export.forms.matmul_layout import separate_weight_only, transpose_weights
 from sparsebit.export.forms.rewrites import (
@@ -39,7 +45,7 @@ from sparsebit.export.translate.example_run import run_example
 from sparsebit.export.translate.fixed_sizes import fix_sizes
 from sparsebit.export.translate.flat_graph import FlatGraph, example_leaves
 from sparsebit.export.translate.marker import Markers, mark_tensor, quantizers_of, substituted
-from sparsebit.export.translate.naming import tidy_names
+from sparsebit.export.translate.naming import label_shapes, strip_prefix
 from sparsebit.export.translate.undisturbed import same_state, undisturbed, writes_in_place
 from sparsebit.graph.run import flatten_call
 from sparsebit.runtime.packages import require
@@ -68,6 +74,7 @@ class Exported:
     attempts: tuple[str, ...] = ()  # what failed before the engine that worked
     rewrites: dict[str, int] = field(default_factory=dict)
     markers: Markers = field(default_factory=Markers, repr=False)
+    quantized: bool = True  # whether the model's quantizers were to be written
 
     def __str__(self) -> str:
         size = f"{self.bytes / 1e6:.1f} MB, opset {self.opset}, {len(self.tensors)} integer tensors"
@@ -88,8 +95,9 @@ def export_graph(
     extra_info: bool = False,
     engine: Engine = "auto",
     external_data: bool | None = None,
+    quantized: bool = True,
 ) -> Exported:
-    """Write a captured graph, with whatever quantizers are switched on in it, as ONNX.
+    """Write a captured graph as ONNX, with every quantizer in it, whether it is switched on or not.
 
     Args:
         gm: what ``capture`` returned, or the graph of a quantized model. It is as before afterwards.
@@ -105,17 +113,19 @@ def export_graph(
         extra_info: also write the width of every quantized tensor on its nodes.
         engine: which of torch's exporters translates; ``auto`` takes the fast one if its result is right.
         external_data: whether to keep the weights in a second file; by default from 1.9 GB on.
+        quantized: False writes the float model instead, as if every quantizer were switched off.
 
     Raises:
         ExportError: where it cannot be done, with the reason of each engine.
     """
     started = time.perf_counter()
     TARGETS[target]  # raises, with the names there are
+    _refuse_bfloat16(gm)
     for package in ("onnx", "onnx_ir", "onnxscript", "onnxruntime"):
         require(package)
     path = Path(path)
     with ExitStack() as stack:
-        stack.enter_context(undisturbed(gm))
+        stack.enter_context(undisturbed(gm, quantized=quantized))
         stack.enter_context(torch.no_grad())
         draft = stack.enter_context(Draft(path))
         flat = FlatGraph(gm).eval()
@@ -131,12 +141,22 @@ def export_graph(
         with substituted(quantizers, mark_tensor):
             fix_sizes(flat, inputs, lengthened(inputs, names, axes))
             translation = translate(
-                Request(flat, inputs, names, outputs, axes, opset, axes_required=dynamic_axes != "batch"),
+                Request(
+                    flat,
+                    inputs,
+                    names,
+                    outputs,
+                    axes,
+                    opset,
+                    axes_required=dynamic_axes != "batch",
+                    marked=markers.tensors,
+                ),
                 engine,
             )
         model = translation.model
+        strip_prefix(model)
         lowered, rewrites = _finish(model, markers, target, opset, extra_info, dynamic=bool(translation.axes))
-        tidy_names(model, translation.axes, results, outputs)
+        label_shapes(model, translation.axes, results, outputs)
         draft.write(model, external=external_data)
         files = draft.publish()
     exported = Exported(
@@ -154,6 +174,7 @@ def export_graph(
         attempts=translation.attempts,
         rewrites=rewrites,
         markers=markers,
+        quantized=quantized,
     )
     logger.info("wrote %s", exported)
     return exported
@@ -176,10 +197,11 @@ def _finish(
         rewrites["grids_before_concats"] = grids_before_concats(editor)
         rewrites["repeat_grids"] = repeat_grids(editor)
         rewrites["clip_codes"] = clip_codes(editor)
-        rewrites["leave_float_weights"] = leave_float_weights(editor)
-        rewrites["leave_softmax"] = leave_softmax(editor)
-        rewrites["leave_vectors"] = leave_vectors(editor)
-        rewrites["leave_float8"] = leave_float8(editor)
+        rewrites["keep_float_weights"] = keep_float_weights(editor)
+        rewrites["keep_softmax_float"] = keep_softmax_float(editor)
+        rewrites["keep_vector_matmul_float"] = keep_vector_matmul_float(editor)
+        rewrites["keep_unsupported_grids_float"] = keep_unsupported_grids_float(editor)
+        rewrites["keep_float8_products"] = keep_float8_products(editor)
         rewrites["float_biases"] = float_biases(editor)
         rewrites["integer_biases"] = integer_biases(editor, markers.largest, dynamic=dynamic)
         rewrites["separate_weight_only"] = separate_weight_only(editor, opset_now)
@@ -187,6 +209,17 @@ def _finish(
         rewrites["sums_before_norms"] = sums_before_norms(editor) if lowered else 0
     metadata.describe(model, markers, lowered, target=target, unsigned=unsigned, opset=opset_now)
     return lowered, rewrites
+
+
+def _refuse_bfloat16(gm: GraphModule) -> None:
+    """Say at once what takes the exporters half a minute to find out."""
+    for name, tensor in (*gm.named_parameters(), *gm.named_buffers()):
+        if tensor.dtype == torch.bfloat16:
+            raise ExportError(
+                "bfloat16 models cannot be exported: ONNX Runtime has no bfloat16 kernels on a CPU",
+                where=name,
+                hint="call .float() on the model before capturing or quantizing it",
+            )
 
 
 def _opset(markers: Markers, asked: int | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from sparsebit.export.proof.compare import check as compare
 from sparsebit.export.proof.tensorrt import Finding, check_tensorrt
 from sparsebit.export.translate.axes import DynamicAxes
 from sparsebit.export.translate.undisturbed import on_cpu
+from sparsebit.graph.capture import capture
+from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
 from sparsebit.targets import TARGETS
 
 logger = logging.getLogger(__name__)
@@ -63,11 +65,12 @@ def export_onnx(
     calls: Sequence[Call] = (),
     target: str | None = None,
     fixed_sizes: bool = False,
+    quantized: bool = True,
 ) -> OnnxExport:
     """Write a model as ONNX, run the file, and compare it with the model.
 
     Args:
-        model: a ``QuantModel`` or ``SparseModel``, or the graph of one; anything with a graph in ``.model``.
+        model: a ``QuantModel`` or ``SparseModel``, a captured graph, or a plain module, which is captured first.
         dummy_data: example input: a tensor, a tuple of positional or a dict of keyword arguments.
         name: the file to write; ``.onnx`` is appended where it has no ending. Nothing is there if this fails.
         input_names, output_names: by default the names of the model's arguments, and ``output``.
@@ -79,12 +82,13 @@ def export_onnx(
         calls: what to compare on, ``(args, kwargs)`` each: some calibration data. By default the dummy data.
         target: whose forms to use; by default the one the model was planned for.
         fixed_sizes: fix every size that ``dynamic_axes`` does not name, the batch too.
+        quantized: every calibrated quantizer is written, switched on or not. False writes the float model instead.
 
     Raises:
         ExportError: where the model cannot be written, or the file computes something else.
     """
-    graph = on_cpu(graph_of(model))
     args, kwargs = as_call(dummy_data)
+    graph = on_cpu(graph_of(model, args, kwargs))
     path = Path(name)
     path = path if path.suffix else path.with_suffix(".onnx")
     chosen = target or str(getattr(getattr(model, "plan", None), "target", "onnxruntime"))
@@ -104,6 +108,7 @@ def export_onnx(
             opset=opset_version,
             target=chosen,
             extra_info=extra_info,
+            quantized=quantized,
         )
         if check:
             report = replace(_check(graph, exported, calls or [(args, kwargs)]), path=path)
@@ -138,8 +143,8 @@ def _refuse_errors(findings: Sequence[Finding], path: Path, *, strict: bool) -> 
         )
 
 
-def graph_of(model: nn.Module) -> GraphModule:
-    """The graph that is exported: of a quantized or pruned model, or the captured model itself."""
+def graph_of(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GraphModule:
+    """The graph that is exported: of a quantized or pruned model, the captured model itself, or a capture of it."""
     if isinstance(model, GraphModule):
         return model
     folded = getattr(model, "folded", None)
@@ -149,8 +154,6 @@ def graph_of(model: nn.Module) -> GraphModule:
     inner = getattr(model, "model", None)
     if isinstance(inner, GraphModule):
         return inner
-    raise ExportError(
-        "only captured models can be exported",
-        got=type(model).__name__,
-        hint="wrap it in QuantModel or SparseModel, or capture it with sparsebit.capture",
-    )
+    captured = capture(model, args, dict(kwargs))
+    run_passes(captured, SIMPLIFY + FOLD)
+    return captured

@@ -150,12 +150,11 @@ def _notes(
     if pruning is not None:
         notes.append(f"Pruning: {str(pruning).splitlines()[0]}.")
     if check is not None:
-        integers = sum(op.on_integers for op in check.ops)
-        verdict = "agrees with" if check.ok else "DIFFERS from"
+        speed = f"; {check.on_integers}" if check.ops else ""
         notes.append(
-            f"The exported file {verdict} the model in {check.runtime}: {check.share_off:.3%} of the codes differ, and "
-            f"{integers} of {len(check.ops)} planned operators run on integers."
+            f"The exported file in {check.runtime}, end to end against the model: {check.end_to_end}."
         )
+        notes.append(f"Piece by piece, from equal quantized values: {check.piece_by_piece}{speed}.")
     return (*notes, *qmodel.plan.notes)
 
 

@@ -197,10 +197,11 @@ def first_line(error: BaseException) -> str:
     """The first line of an error that says something, shortened; its type where it says nothing.
 
     Example:
-        >>> first_line(ValueError("wrong\\nand more"))
+        >>> first_line(ValueError("Exception from src/core.cpp:117:\\nwrong\\nand more"))
         'wrong'
     """
     lines: Sequence[str] = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("Exception from ")]  # OpenVINO's own source
     return lines[0][:LONGEST_REASON] if lines else type(error).__name__
 
 

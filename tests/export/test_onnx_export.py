@@ -11,7 +11,9 @@ from torch import nn
 from sparsebit import capture
 from sparsebit.export import ExportError, export_onnx
 from sparsebit.export import export_onnx as verb
-from tests.export.nets import Residual, Tokens, quantized, run_file
+from sparsebit.export import verb as short_verb
+from sparsebit.quantization import QuantModel
+from tests.export.nets import Residual, Tokens, close, op_types, quantized, run_file
 
 
 def test_the_verb_writes_and_checks(tmp_path: Path) -> None:
@@ -31,7 +33,7 @@ def test_the_verb_writes_and_checks(tmp_path: Path) -> None:
     assert done.path == tmp_path / "net.onnx" and done.report is not None and done.report.ok
     assert onnx.load(str(done.path)).opset_import[0].version == 17
     assert run_file(done.path, torch.randn(5, 3, 8, 8))[0].shape == (5, 4)
-    assert "planned operators on integers" in str(done)
+    assert "planned operators run on integers" in str(done)
 
 
 def test_inputs_by_name(tmp_path: Path) -> None:
@@ -68,6 +70,38 @@ def test_tensorrt_rules_are_part_of_the_verb(tmp_path: Path) -> None:
     assert not (tmp_path / "bad.onnx").exists()
 
 
-def test_only_captured_models(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="only captured models"):
-        export_onnx(nn.Linear(2, 2), torch.zeros(1, 2), tmp_path / "net.onnx")
+def test_a_plain_module_is_captured_first(tmp_path: Path) -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval(), torch.randn(2, 3, 8, 8)
+    done = short_verb.export_onnx(model, tmp_path / "net", x)
+    assert done.path == tmp_path / "net.onnx" and done.report is not None and done.report.ok
+    assert op_types(done.path) == ["Conv", "Relu"] and not done.exported.tensors
+
+
+def test_what_was_calibrated_is_exported_whatever_the_switches_say(tmp_path: Path) -> None:
+    x = torch.randn(2, 3, 8, 8)
+    qmodel = quantized(Residual(), x)
+    qmodel.set_quant(w_quant=False, a_quant=False)
+    done = export_onnx(qmodel, x, tmp_path / "net.onnx")
+    assert len(done.exported.tensors) > 6 and done.report is not None and done.report.ok
+    assert not any(quantizer.is_enable for quantizer in qmodel.quantizers.values())
+    plain = export_onnx(qmodel, x, tmp_path / "float.onnx", quantized=False)
+    assert not plain.exported.tensors and "QuantizeLinear" not in op_types(plain.path)
+    assert plain.report is not None and plain.report.ok and close(run_file(plain.path, x)[0], qmodel(x), 1e-4)
+
+
+def test_what_was_not_calibrated_says_what_to_call(tmp_path: Path) -> None:
+    x = torch.randn(2, 3, 8, 8)
+    qmodel = QuantModel(Residual().eval(), "int8_onnxruntime", example_inputs=(x,))
+    with pytest.raises(ExportError, match=r"has no scale yet[\s\S]*call calibrate\(data\) before exporting"):
+        export_onnx(qmodel, x, tmp_path / "net.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bfloat16_is_refused_at_once_and_half_precision_is_checked(tmp_path: Path) -> None:
+    x = torch.randn(2, 5, 32)
+    with pytest.raises(ExportError, match=r"bfloat16 models cannot be exported[\s\S]*call .float\(\)"):
+        export_onnx(Tokens().eval().bfloat16(), x.bfloat16(), tmp_path / "net.onnx")
+    half = quantized(Tokens().eval().half(), x.half())
+    assert export_onnx(half, x.half(), tmp_path / "half.onnx").path.is_file()
+    double = quantized(nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 5)).double(), x.double())
+    assert export_onnx(double, x.double(), tmp_path / "double.onnx").path.is_file()

@@ -46,7 +46,7 @@ def test_convolutions(kind: str, bits: int, trained: bool, tmp_path: Path) -> No
         qmodel.set_quant(w_quant=True, a_quant=True)
     done = export_onnx(qmodel, images(4, seed=5), tmp_path / "net.onnx")  # raises where they differ
     assert done.report is not None and {t.name for t in done.report.tensors} == set(qmodel.quantizers)
-    assert done.report.outputs[0].error < 1e-3 and max(t.most for t in done.report.tensors) <= 1
+    assert done.report.outputs[0].piece_error < 1e-3 and max(t.largest for t in done.report.tensors) <= 1
     assert not any(t.unexplained for t in done.report.tensors), done.report
 
 
@@ -61,4 +61,4 @@ def test_linear_layers_are_exact(kind: str, bits: int, tmp_path: Path) -> None:
     qmodel.set_quant(w_quant=True, a_quant=True)
     done = export_onnx(qmodel, torch.randn(4, 5, 32), tmp_path / "net.onnx")
     assert done.report is not None and not done.report.fallbacks
-    assert sum(t.off for t in done.report.tensors) <= 1 and done.report.outputs[0].error < 1e-5
+    assert sum(t.mismatched for t in done.report.tensors) <= 1 and done.report.outputs[0].piece_error < 1e-5

@@ -144,9 +144,9 @@ def test_no_code_is_off_by_more_than_one_and_few_are_off(name: str, tmp_path: Pa
     assert report.ok, report
     codes = [tensor for tensor in report.tensors if tensor.side == "A"]
     assert len(codes) >= 2
-    assert max(tensor.most for tensor in codes) <= 1, report
+    assert max(tensor.largest for tensor in codes) <= 1, report
     assert all(tensor.share < 1e-3 for tensor in codes), report
-    assert sum(tensor.off for tensor in report.tensors if tensor.side == "W") == 0
+    assert sum(tensor.mismatched for tensor in report.tensors if tensor.side == "W") == 0
 
 
 def test_few_products_leave_more_of_the_bias_to_see(tmp_path: Path) -> None:
@@ -160,5 +160,5 @@ def test_few_products_leave_more_of_the_bias_to_see(tmp_path: Path) -> None:
     )
     assert report.ok, report
     codes = [tensor for tensor in report.tensors if tensor.side == "A"]
-    assert max(tensor.most for tensor in codes) <= 1
+    assert max(tensor.largest for tensor in codes) <= 1
     assert all(tensor.share < 3e-3 for tensor in codes), report

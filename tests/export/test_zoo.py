@@ -41,4 +41,4 @@ def test_a_zoo_model_exports_and_agrees(name: str, tmp_path: Path) -> None:
             qmodel.model, done, [entry.inputs(2), entry.inputs(3)] if done.axes else [entry.inputs(2)]
         )
     assert report.ok, report.problems
-    torch.testing.assert_close(torch.tensor(report.share_off), torch.tensor(0.0), atol=1e-2, rtol=0)
+    torch.testing.assert_close(torch.tensor(report.mismatch_share), torch.tensor(0.0), atol=1e-2, rtol=0)

@@ -69,7 +69,8 @@ class Editor:
         op_type: str,
         inputs: Sequence[Any],
         *,
-        before: Any,
+        before: Any = None,
+        after: Any = None,
         name: str,
         output: str,
         like: Any = None,
@@ -77,7 +78,7 @@ class Editor:
         metadata: dict[str, str] | None = None,
         **attributes: Any,
     ) -> Any:
-        """A new node in front of another; returns its output, with the shape of ``like``."""
+        """A new node in front of or behind another; returns its output, with the shape of ``like``."""
         made = self.ir.Node(
             "",
             op_type,
@@ -93,7 +94,10 @@ class Editor:
             value.shape = like.shape
         if dtype is not None:
             value.type = self.ir.TensorType(dtype)
-        self.graph.insert_before(before, made)
+        if before is not None:
+            self.graph.insert_before(before, made)
+        else:
+            self.graph.insert_after(after, made)
         return value
 
     def replace(self, old: Any, new: Any) -> None:
@@ -107,10 +111,10 @@ class Editor:
     def put_behind(
         self, value: Any, op_type: str, more: Sequence[Any] = (), *, name: str, output: str
     ) -> None:
-        """Let all who read a value read the result of a new node instead, which takes it and ``more``."""
+        """Let every reader of a computed value read the result of a new node instead, which takes it and ``more``."""
         uses = list(value.uses())
         made = self.node(
-            op_type, [value, *more], before=readers(value)[0], name=name, output=output, like=value,
+            op_type, [value, *more], after=value.producer(), name=name, output=output, like=value,
             dtype=value.dtype,
         )  # fmt: skip
         for reader, place in uses:

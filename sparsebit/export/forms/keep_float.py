@@ -1,6 +1,6 @@
 """Keep ONNX Runtime from rewriting what it rewrites into other numbers. Seen in 1.31, each with a test.
 
-What stands in its way is the sum of one thing, which is that thing: no optimization looks through it.
+A one-input ``Sum`` is an identity that no fusion looks through, so it is put in the way.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from sparsebit.export.forms.editor import Editor, array_of, only_reader, readers
-from sparsebit.export.forms.lower import MOVES, is_dequantized, is_float8, quantized_source
+from sparsebit.export.forms.editor import Editor, array_of, attribute, only_reader, readers
+from sparsebit.export.forms.lower import MOVES, behind_moves, is_dequantized, is_float8, quantized_source
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
-def leave_float_weights(editor: Editor) -> int:
+def keep_float_weights(editor: Editor) -> int:
     """Weights that were not quantized stay in float; returns how many.
 
     Between codes on both sides, ONNX Runtime would quantize them itself, with one scale for all.
@@ -31,7 +31,7 @@ def leave_float_weights(editor: Editor) -> int:
     return changed
 
 
-def leave_softmax(editor: Editor) -> int:
+def keep_softmax_float(editor: Editor) -> int:
     """A softmax between codes stays in float; returns how many.
 
     The integer kernel takes five times as long, and gives other codes in two of a hundred places.
@@ -45,7 +45,29 @@ def leave_softmax(editor: Editor) -> int:
     return changed
 
 
-def leave_vectors(editor: Editor) -> int:
+def keep_unsupported_grids_float(editor: Editor) -> int:
+    """Products of quantized inputs on grids that no integer kernel reads stay in float; returns how many.
+
+    ONNX Runtime would let a kernel take them that then refuses: one that wants a single scale for its input and
+    at most one scale per output channel for its weight.
+    """
+    changed = 0
+    for node in [node for node in editor.graph if node.op_type in PRODUCTS]:
+        inputs = [behind_moves(value) for value in node.inputs[:2]]
+        if any(value is None for value in inputs):
+            continue
+        for index, dequantize in enumerate(inputs):
+            weight = array_of(dequantize.inputs[0]) is not None
+            several = np.size(array_of(dequantize.inputs[1])) > 1
+            blocked = bool(attribute(dequantize, "block_size", 0))
+            narrow = dequantize.inputs[0].dtype is not None and "4" in dequantize.inputs[0].dtype.name
+            if (blocked and not narrow) if weight else several:
+                _hide_input(editor, node, index)
+                changed += 1
+    return changed
+
+
+def keep_vector_matmul_float(editor: Editor) -> int:
     """A product with a vector stays as it is; returns how many.
 
     ONNX Runtime has an integer kernel take it that refuses vectors, or reads a matrix the other way round and the
@@ -64,7 +86,7 @@ def leave_vectors(editor: Editor) -> int:
     return changed
 
 
-def leave_float8(editor: Editor) -> int:
+def keep_float8_products(editor: Editor) -> int:
     """Products of 8-bit floats stay in float, and so does a Relu in front of them; returns how many.
 
     ONNX Runtime would let a kernel that rounds its inputs to integers take an integer weight, and drops a Relu in
@@ -101,9 +123,7 @@ def _meets_float8(node: Any) -> bool:
 
 
 def _has_codes(value: Any) -> bool:
-    while value.producer() is not None and value.producer().op_type in MOVES:
-        value = value.producer().inputs[0]
-    return is_dequantized(value) is not None
+    return behind_moves(value) is not None
 
 
 def _constant_rank(value: Any) -> int | None:

@@ -227,11 +227,16 @@ def is_float8(value: Any) -> bool:
     return node is not None and node.op_type == "Mul" and str(node.name).endswith(f"/{SCALED}")
 
 
-def quantized_source(value: Any) -> Any:
-    """The DequantizeLinear with one scale that a value comes from, perhaps behind a reshape."""
+def behind_moves(value: Any) -> Any:
+    """The DequantizeLinear a value comes from, perhaps behind a reshape, or None."""
     while value.producer() is not None and value.producer().op_type in MOVES:
         value = value.producer().inputs[0]
-    node = is_dequantized(value)
+    return is_dequantized(value)
+
+
+def quantized_source(value: Any) -> Any:
+    """The DequantizeLinear with one scale that an activation comes from, perhaps behind a reshape, or None."""
+    node = behind_moves(value)
     if node is None:
         return None
     scale = array_of(node.inputs[1])

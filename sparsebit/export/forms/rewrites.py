@@ -260,14 +260,7 @@ def _clip(editor: Editor, node: Any, low: int, high: int, kind: Any) -> None:
         for index, value in enumerate(bounds):
             following.replace_input_with(index + 1, value)
         return
-    users = readers(codes)
-    clipped = editor.node(
-        "Clip", [codes, *bounds], before=users[0], name=f"{name}/Clip", output=f"{name}.clipped",
-        like=codes, dtype=kind,
-    )  # fmt: skip
-    for user, index in list(codes.uses()):
-        if user is not clipped.producer():
-            user.replace_input_with(index, clipped)
+    editor.put_behind(codes, "Clip", bounds, name=f"{name}/Clip", output=f"{name}.clipped")
 
 
 def sums_before_norms(editor: Editor) -> int:

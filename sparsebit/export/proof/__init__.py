@@ -1,6 +1,7 @@
 """Proof that an exported file does what the model does, and does it on integers."""
 
 from sparsebit.export.proof.compare import check
-from sparsebit.export.proof.report import CheckReport, IntegerOp, OutputAgreement, TensorAgreement
+from sparsebit.export.proof.outputs import OutputAgreement
+from sparsebit.export.proof.report import CheckReport, IntegerOp, TensorAgreement
 
 __all__ = ["CheckReport", "IntegerOp", "OutputAgreement", "TensorAgreement", "check"]

@@ -60,14 +60,24 @@ def relative_error(got: Any, wanted: Tensor) -> float:
     return float(np.abs(a[known] - b[known]).max() / max(float(np.abs(b[known]).max()), 1e-12))
 
 
-def sqnr(got: Any, wanted: Tensor) -> float:
-    """Power of the signal over power of the difference, in dB; at most 200."""
-    a, b = (
-        np.asarray(got).astype(np.float64),
-        wanted.double().numpy() if wanted.dtype.is_floating_point else None,
-    )
-    if b is None or a.shape != b.shape:
-        return float("nan")
-    known = np.isfinite(b) & np.isfinite(a)
-    noise, signal = float(np.square(a - b)[known].sum()), float(np.square(b)[known].sum())
-    return 200.0 if noise == 0 else min(200.0, 10 * float(np.log10(max(signal, 1e-30) / noise)))
+def distinct_share(numbers: Any, differs: Any) -> float:
+    """The part of the distinct numbers that differ: padding repeats one number in thousands of places.
+
+    Example:
+        >>> distinct_share([0.5, 0.5, 0.5, 1.0, 2.0, 3.0], [True, True, True, False, False, False])
+        0.25
+    """
+    values, mask = np.asarray(numbers), np.asarray(differs, dtype=bool)
+    return len(np.unique(values[mask])) / max(len(np.unique(values)), 1)
+
+
+def same_numbers(stored: Any, wanted: Tensor) -> Any:
+    """Where the numbers of a weight in the file are those of the model.
+
+    The file multiplies quantized value and scale in float32 and converts the product to the model's type. A float64
+    model multiplies in float64, so there the two may be half a float32 step apart.
+    """
+    ours = torch.from_numpy(np.ascontiguousarray(stored)).to(wanted.dtype)
+    if wanted.dtype != torch.float64:
+        return (ours == wanted).numpy()
+    return torch.isclose(ours, wanted, rtol=1e-6, atol=0.0).numpy()

@@ -1,4 +1,4 @@
-"""What a check found, as data and as a table."""
+"""What a check found, for a person and for a program."""
 
 from __future__ import annotations
 
@@ -12,35 +12,25 @@ from rich.text import Text
 
 from sparsebit.above import in_notebook
 from sparsebit.export.errors import ExportError
+from sparsebit.export.proof.outputs import OutputAgreement
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorAgreement:
-    """Codes of one tensor in the runtime against the torch model, given equal inputs."""
+    """The quantized values of one tensor in the runtime against the torch model, given equal inputs."""
 
     name: str
     side: str
     elements: int
-    off: int  # codes that differ
-    most: int  # by how much at most
-    unexplained: int = 0  # of those, codes that rounding floats and biases does not explain
+    mismatched: int  # values that differ
+    largest: int  # by how many steps at most
+    unexplained: int = 0  # of those, values that rounding floats and biases does not explain
     blame: str = ""  # for the unexplained: "kernel" (an integer kernel rounds in its own way) or "file"
 
     @property
     def share(self) -> float:
-        """The part of the codes that differ."""
-        return self.off / max(self.elements, 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputAgreement:
-    """One output of the model, in the runtime against torch."""
-
-    name: str
-    error: float  # largest difference, relative to the largest value, from equal codes
-    sqnr_db: (
-        float  # signal to difference of the whole file, rounding differences adding up from layer to layer
-    )
+        """The part of the values that differ."""
+        return self.mismatched / max(self.elements, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +46,11 @@ class IntegerOp:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """Result of running an exported file."""
+    """Result of running an exported file: first end to end, then piece by piece.
+
+    ``outputs`` is what a user would measure: the whole file against the whole model. ``tensors`` is the proof: each
+    piece between two quantized tensors alone, started from equal quantized values.
+    """
 
     path: Path
     runtime: str
@@ -69,7 +63,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the file computes what the model computes."""
+        """Whether the file computes what the model computes, piece by piece."""
         return not self.problems
 
     @property
@@ -78,9 +72,49 @@ class CheckReport:
         return tuple(op for op in self.ops if not op.on_integers)
 
     @property
-    def share_off(self) -> float:
-        """The part of all codes that differ."""
-        return sum(t.off for t in self.tensors) / max(sum(t.elements for t in self.tensors), 1)
+    def mismatch_share(self) -> float:
+        """The part of all quantized values that differ, piece by piece."""
+        return sum(t.mismatched for t in self.tensors) / max(sum(t.elements for t in self.tensors), 1)
+
+    @property
+    def end_to_end(self) -> str:
+        """The output that differs most, in one sentence."""
+        if not self.outputs:
+            return "no outputs were compared"
+        worst = min(self.outputs, key=lambda output: output.sqnr_db)
+        which = f"output {worst.name!r}: " if len(self.outputs) > 1 else ""
+        return f"{which}{worst}, on {worst.samples} samples"
+
+    @property
+    def piece_by_piece(self) -> str:
+        """The proof in one sentence."""
+        verdict = "every piece computes what torch computes" if self.ok else "the file DIFFERS from torch"
+        if not self.tensors:
+            return verdict
+        largest = max(t.largest for t in self.tensors)
+        return f"{verdict}; {self.mismatch_share:.3%} of the quantized values differ, by {largest} at most"
+
+    @property
+    def on_integers(self) -> str:
+        """How many of the planned operators run on integers, in one sentence; empty if none was planned."""
+        if not self.ops:
+            return ""
+        return f"{len(self.ops) - len(self.fallbacks)} of {len(self.ops)} planned operators run on integers"
+
+    def summary(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON: end to end first."""
+        return {
+            "ok": self.ok,
+            "end_to_end": [vars(output) for output in self.outputs],
+            "piece_by_piece": {
+                "mismatch_share": self.mismatch_share,
+                "tensors": [vars(tensor) for tensor in self.tensors],
+            },
+            "ops": [vars(op) for op in self.ops],
+            "problems": list(self.problems),
+            "path": str(self.path),
+            "runtime": self.runtime,
+        }
 
     def raise_for_mismatch(self) -> CheckReport:
         """Itself, if the numbers agree."""
@@ -90,17 +124,36 @@ class CheckReport:
             f"the file does not compute in {self.runtime} what the model computes",
             where=str(self.path),
             got="; ".join(self.problems[:8]),
-            hint="pass check=False to keep the file anyway, and show the table of export.check for details",
+            hint="check=False keeps the file anyway; sparsebit.export.check(...) shows every tensor",
         )
 
     def __rich__(self) -> Any:
-        integers = sum(op.on_integers for op in self.ops)
-        verdict = "agrees with torch" if self.ok else "DIFFERS from torch"
-        head = Text(
-            f"{self.path.name} in {self.runtime}: {verdict}; "
-            f"{integers} of {len(self.ops)} planned operators on integers"
+        sentences = (
+            ("end to end", self.end_to_end),
+            ("piece by piece", self.piece_by_piece),
+            ("speed", self.on_integers),
         )
-        parts: list[Any] = [head]
+        parts: list[Any] = [Text(f"{self.path.name} in {self.runtime}")]
+        parts += [Text(f"  {name}: {text}") for name, text in sentences if text]
+        parts += [Text(f"- {problem}", style="red") for problem in self.problems]
+        if len(self.outputs) > 1:
+            table = Table(
+                "output", "difference", "relative", "SQNR", "same class", title="end to end, whole file"
+            )
+            for o in self.outputs:
+                classes = "" if o.same_class is None else f"{o.same_class} of {o.samples}"
+                table.add_row(
+                    o.name, f"{o.difference:.3g}", f"{o.relative:.2%}", f"{o.sqnr_db:.1f} dB", classes
+                )
+            parts.append(table)
+        if self.tensors:
+            table = Table(
+                "tensor", "", "values", "mismatch", "by", "cause", title="piece by piece, from equal inputs"
+            )
+            for t in self.tensors:
+                cells = (str(t.elements), f"{t.mismatched} ({t.share:.3%})", str(t.largest))
+                table.add_row(t.name, t.side, *cells, t.blame)
+            parts.append(table)
         if self.ops:
             table = Table(
                 "operator", "type", "runs as", "why not on integers", title="operators planned on integers"
@@ -108,21 +161,6 @@ class CheckReport:
             for op in self.ops:
                 table.add_row(op.name, op.op, op.runs_as, op.why)
             parts.append(table)
-        if self.tensors:
-            table = Table(
-                "tensor", "", "codes", "off", "most", "", title="codes against torch, from equal inputs"
-            )
-            for t in self.tensors:
-                table.add_row(
-                    t.name, t.side, str(t.elements), f"{t.off} ({t.share:.3%})", str(t.most), t.blame
-                )
-            parts.append(table)
-        if self.outputs:
-            table = Table("output", "largest error", "SQNR", title="outputs")
-            for o in self.outputs:
-                table.add_row(o.name, f"{o.error:.1e}", f"{o.sqnr_db:.1f} dB")
-            parts.append(table)
-        parts += [Text(f"- {problem}", style="red") for problem in self.problems]
         return Group(*parts)
 
     def __str__(self) -> str:

@@ -48,10 +48,12 @@ class TorchRun:
         return result
 
 
-def run_torch(gm: GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> TorchRun:
-    """Run a quantized graph in evaluation mode and keep everything; the model is as before afterwards."""
+def run_torch(
+    gm: GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, quantized: bool = True
+) -> TorchRun:
+    """Run a graph in evaluation mode, quantizers on, and keep everything; the model is as before afterwards."""
     run = TorchRun()
-    with undisturbed(gm), torch.no_grad():
+    with undisturbed(gm, quantized=quantized), torch.no_grad():
         flat = FlatGraph(gm)
         device = next((t.device for t in (*gm.parameters(), *gm.buffers())), None)
         inputs = example_leaves(flat, flatten_call(gm, tuple(args), dict(kwargs or {})), device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.export.errors import ExportError
+from sparsebit.export.forms.editor import attribute
 from sparsebit.export.translate import program_engine, script_engine
 from sparsebit.export.translate.axes import AxisNames, lengthened
 from sparsebit.export.translate.flat_graph import FlatGraph, original_name
@@ -47,6 +48,7 @@ class Request:
     axes: AxisNames
     opset: int
     axes_required: bool
+    marked: Collection[str] = ()  # tensors whose markers the translation must have
 
 
 def translate(request: Request, engine: Engine = "auto") -> Translation:
@@ -73,6 +75,7 @@ def translate(request: Request, engine: Engine = "auto") -> Translation:
             try:
                 with same_state(request.flat, parameters=stateful):
                     model = _RUN[name](request, axes)
+                _require_markers(model, request.marked)
             except Exception as error:
                 attempts.append(f"{name}{_spell(axes)}: {_root_of(error)}")
                 logger.info("export attempt failed: %s", attempts[-1])
@@ -84,6 +87,13 @@ def translate(request: Request, engine: Engine = "auto") -> Translation:
         hint="the messages name the operator: replace it in the model by ones ONNX has, or leave that part out of "
         "what is exported; where a size is named instead, a fixed batch (dynamic_axes={}) may help",
     )
+
+
+def _require_markers(model: Any, marked: Collection[str]) -> None:
+    """Refuse a translation that lost a quantizer: a tracer folds what depends on no input into a constant."""
+    found = {attribute(node, "key") for node in model.graph.all_nodes() if node.domain == DOMAIN}
+    if missing := sorted(set(marked) - found):
+        raise ExportError(f"the quantizer of {missing[0]!r} is missing in the translation")
 
 
 def _fixed_because(request: Request) -> str | None:
@@ -237,6 +247,6 @@ def _array(value: Tensor) -> Any:
 def _all_nodes(graph: Any) -> Any:
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _all_nodes(attribute.g)
+        for found in node.attribute:
+            if found.HasField("g"):
+                yield from _all_nodes(found.g)

@@ -77,7 +77,8 @@ def quantizers_of(model: nn.Module) -> list[Quantizer]:
             raise ExportError("two quantizers have one name", got=repr(quantizer.name))
         if not quantizer.calibrated:
             raise ExportError(
-                f"{quantizer.name!r} has no scale yet", hint="calibrate the model before exporting it"
+                f"{quantizer.name!r} has no scale yet",
+                hint="call calibrate(data) before exporting; quantized=False exports the float model",
             )
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +12,28 @@ from sparsebit.export.translate.axes import AxisNames
 from sparsebit.export.translate.flat_graph import SEPARATOR
 from sparsebit.runtime.packages import require
 
-_PREFIX = "/body/"
+# The scope of the wrapper; the tracer repeats it before a module whose name is a number: /body/body.0/Conv
+_PREFIX = re.compile(r"^/body/(body\.(?=\d))?")
 
 
-def tidy_names(model: Any, axes: AxisNames, results: Sequence[Tensor], outputs: Sequence[str]) -> None:
-    """Take the tracer's prefix off every name, forget shapes inside the graph and label those of inputs and outputs.
+def strip_prefix(model: Any) -> None:
+    """Take the prefix that the tracer put before every name off again; call it right after translating.
+
+    At that time every name has the prefix exactly once, so a user's module that is called ``body`` keeps its name.
+    """
+    graph = model.graph
+    keep = {*graph.inputs, *graph.outputs}
+    values = {value.name for value in keep} | set(graph.initializers)
+    names: set[str] = set()
+    for node in graph.all_nodes():
+        node.name = _unique(_without_prefix(node.name), names)
+        for value in node.outputs:
+            if value not in keep:
+                value.name = _unique(_without_prefix(value.name), values)
+
+
+def label_shapes(model: Any, axes: AxisNames, results: Sequence[Tensor], outputs: Sequence[str]) -> None:
+    """Forget the shapes inside the graph and label those of inputs and outputs.
 
     Shapes between the nodes are dropped because runtimes refuse ones that do not fit any more, and infer them anyway.
     """
@@ -23,18 +41,10 @@ def tidy_names(model: Any, axes: AxisNames, results: Sequence[Tensor], outputs: 
     graph.name = "main_graph"
     model.producer_name, model.producer_version = "sparsebit", None
     keep = {*graph.inputs, *graph.outputs}
-    taken = {value.name for value in keep} | set(graph.initializers)
     for node in graph.all_nodes():
-        node.name = _tidy(node.name)
         for value in node.outputs:
-            if value in keep:
-                continue
-            value.shape = None
-            value.type = None
-            name = _tidy(value.name)
-            if name not in taken:
-                value.name = name
-            taken.add(value.name)
+            if value not in keep:
+                value.shape = value.type = None
     for value in graph.inputs:
         _label(value, axes.get(value.name, {}))
     if len(graph.outputs) == len(results):
@@ -42,12 +52,21 @@ def tidy_names(model: Any, axes: AxisNames, results: Sequence[Tensor], outputs: 
             _label_output(model, value, result, axes, name)
 
 
-def _tidy(name: str | None) -> str:
+def _without_prefix(name: str | None) -> str:
     if not name:
         return ""
-    if name.startswith(_PREFIX):
-        name = name.removeprefix(_PREFIX)
-    return name.replace(f"body.{SEPARATOR}", "").removeprefix("body.")
+    if _PREFIX.match(name):
+        return _PREFIX.sub("", name)
+    return name.removeprefix("body.").removeprefix(SEPARATOR)
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """``name``, or with a number behind it where it is taken; it is taken then."""
+    candidate, number = name, 1
+    while candidate and candidate in taken:
+        candidate, number = f"{name}_{number}", number + 1
+    taken.add(candidate)
+    return candidate
 
 
 def _label(value: Any, names: dict[int, str]) -> None:

@@ -16,23 +16,27 @@ from sparsebit.quantization.quantizers import Quantizer
 
 
 @contextlib.contextmanager
-def undisturbed(model: GraphModule) -> Iterator[None]:
-    """Inside the block the model evaluates and nothing observes; then modes, state and random numbers are as before."""
+def undisturbed(model: GraphModule, *, quantized: bool = True) -> Iterator[None]:
+    """Inside the block the model evaluates, nothing observes and every quantizer is on, or off if not ``quantized``.
+
+    Afterwards modes, switches, state and random numbers are as before.
+    """
     modes = [(module, module.training) for module in model.modules()]
-    observing = [module for module in model.modules() if isinstance(module, Quantizer) and module.observing]
+    quantizers = [module for module in model.modules() if isinstance(module, Quantizer)]
+    switches = [(quantizer, quantizer.use_quant, quantizer.observing) for quantizer in quantizers]
     devices = sorted({p.device.index or 0 for p in (*model.parameters(), *model.buffers()) if p.is_cuda})
     try:
         for module, _ in modes:
             module.training = False
-        for quantizer in observing:
-            quantizer.observing = False
+        for quantizer in quantizers:
+            quantizer.use_quant, quantizer.observing = quantized, False
         with torch.random.fork_rng(devices=devices), same_state(model, parameters=writes_in_place(model)):
             yield
     finally:
         for module, mode in modes:
             module.training = mode
-        for quantizer in observing:
-            quantizer.observing = True
+        for quantizer, use_quant, observing in switches:
+            quantizer.use_quant, quantizer.observing = use_quant, observing
 
 
 @contextlib.contextmanager

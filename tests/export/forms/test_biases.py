@@ -42,7 +42,7 @@ def test_a_bias_whose_rounding_does_not_show_has_the_scale_of_its_products(tmp_p
     free = export_graph(qmodel.model, (x,), path=tmp_path / "free.onnx")
     report = check(qmodel.model, free, [((x,), {})])
     assert report.ok and [op.runs_as for op in report.ops] == ["MatMulIntegerToFloat"], report
-    assert report.outputs[0].error < 1e-6
+    assert report.outputs[0].piece_error < 1e-6
 
 
 @pytest.mark.parametrize("bits", [2, 4])
@@ -56,7 +56,7 @@ def test_a_bias_whose_rounding_would_show_stays_in_float_and_the_product_on_inte
     assert "down.bias.negated" in initializers(done.path)
     report = check(qmodel.model, done, [((x,), {})])
     assert report.ok and report.ops[1].runs_as == "MatMulIntegerToFloat" and not report.fallbacks, report
-    assert report.share_off < 1e-3 and report.outputs[0].error < 1e-6
+    assert report.mismatch_share < 1e-3 and report.outputs[0].piece_error < 1e-6
 
 
 @pytest.mark.parametrize("rank", [2, 3])
@@ -85,5 +85,5 @@ def test_a_convolution_whose_kernel_would_lose_its_bias_runs_in_float(tmp_path: 
     done = export_graph(qmodel.model, (x,), path=tmp_path / "net.onnx")
     report = check(qmodel.model, done, [((x,), {})])
     assert report.ok and done.rewrites["float_biases"] == 1 and "Sub" in op_types(done.path), report
-    assert report.share_off == 0
+    assert report.mismatch_share == 0
     assert {op.name: op.on_integers for op in report.ops} == {"0/Conv": False, "2/Conv": True}

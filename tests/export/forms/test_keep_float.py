@@ -67,10 +67,10 @@ class Probabilities(nn.Module):
 
 IMAGE, ROWS = (2, 3, 8, 8), (4, 8)
 CASES: dict[str, tuple[type[nn.Module], tuple[int, ...], dict[str, Any]]] = {
-    "leave_float_weights": (Computed, IMAGE, config()),
-    "leave_vectors": (Vectors, IMAGE, config()),
-    "leave_softmax": (Probabilities, IMAGE, config(BACKEND="virtual")),
-    "leave_float8": (Computed, IMAGE, config(w=FLOAT8, a=FLOAT8, BACKEND="virtual")),
+    "keep_float_weights": (Computed, IMAGE, config()),
+    "keep_vector_matmul_float": (Vectors, IMAGE, config()),
+    "keep_softmax_float": (Probabilities, IMAGE, config(BACKEND="virtual")),
+    "keep_float8_products": (Computed, IMAGE, config(w=FLOAT8, a=FLOAT8, BACKEND="virtual")),
 }
 
 

@@ -1,0 +1,89 @@
+"""How far the outputs of the whole file are from those of the model, on real samples: what a user would measure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+LARGEST_SQNR = 200.0  # dB: outputs that are equal
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputAgreement:
+    """One output of the model in the runtime against torch.
+
+    ``piece_error`` is not what a user sees: it is the error of the last piece alone, given equal quantized inputs.
+    """
+
+    name: str
+    difference: float  # largest difference of the whole file
+    relative: float  # the same as a part of the largest value
+    sqnr_db: float  # signal to difference of the whole file
+    samples: int
+    same_class: int | None = None  # samples with the same largest entry, where the output looks like classes
+    piece_error: float | None = None  # relative; None where the file was not cut into pieces
+
+    def __str__(self) -> str:
+        classes = "" if self.same_class is None else f", same class {self.same_class} of {self.samples}"
+        return (
+            f"largest difference {self.difference:.3g} ({self.relative:.2%} of the largest value), "
+            f"SQNR {self.sqnr_db:.1f} dB{classes}"
+        )
+
+
+class OutputTally:
+    """Adds up one output over several calls."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.difference = self.largest = self.signal = self.noise = 0.0
+        self.samples = self.same = 0
+        self.classes = True
+        self.piece_error: float | None = None
+
+    def add(self, got: Any, wanted: Tensor) -> None:
+        """One call: the array of the runtime and the tensor of the model."""
+        a, b = np.asarray(got), as_array(wanted)
+        self.samples += len(b) if b.ndim else 1
+        if a.shape != b.shape:
+            self.difference = self.noise = math.inf
+            return
+        looks_like_classes = b.ndim == 2 and b.shape[1] > 1 and b.dtype.kind == "f"
+        self.classes &= looks_like_classes
+        if looks_like_classes:
+            self.same += int(np.count_nonzero(a.argmax(1) == b.argmax(1)))
+        wide = np.complex128 if b.dtype.kind == "c" else np.float64
+        left, right = a.astype(wide), b.astype(wide)
+        known = np.isfinite(right) & np.isfinite(left)
+        apart = np.abs(left - right)[known]
+        self.difference = max(self.difference, float(apart.max(initial=0)))
+        self.largest = max(self.largest, float(np.abs(right[known]).max(initial=0)))
+        self.noise += float(np.square(apart).sum())
+        self.signal += float(np.square(np.abs(right[known])).sum())
+        if not np.array_equal(np.isfinite(a.astype(wide)), np.isfinite(right)):
+            self.difference = self.noise = math.inf
+
+    def agreement(self) -> OutputAgreement:
+        """What has been added up."""
+        ratio = LARGEST_SQNR if self.noise == 0 else -math.inf
+        if 0 < self.noise < math.inf:
+            ratio = min(LARGEST_SQNR, 10 * math.log10(max(self.signal, 1e-30) / self.noise))
+        return OutputAgreement(
+            name=self.name,
+            difference=self.difference,
+            relative=self.difference / self.largest if self.largest else self.difference,
+            sqnr_db=ratio,
+            samples=self.samples,
+            same_class=self.same if self.classes and self.samples else None,
+            piece_error=self.piece_error,
+        )
+
+
+def as_array(x: Tensor) -> Any:
+    """A tensor as numpy has it; bfloat16 becomes float32, which holds all of its numbers."""
+    return (x.float() if x.dtype == torch.bfloat16 else x).detach().cpu().numpy()
