@@ -22,7 +22,7 @@ from sparsebit.cli.model import read_weights
 from sparsebit.config.engine.yaml_file import read_yaml
 from sparsebit.errors import SparsebitError
 from sparsebit.recipes.recipe import Recipe
-from sparsebit.storage import folder as storage_folder
+from tests.storage.artifacts import edit_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,7 +48,6 @@ ALLOWED = {
     ("quantization", "load_file"): "safetensors of this process",
     ("storage", "json.loads"): "checked field by field",
     ("recipes", "json.loads"): "checked field by field",
-    ("storage", "load"): "safetensors",
     ("analysis", "load"): "our own opener of a runtime session",
     ("sparse", "load"): "our own, over storage",
     ("export", "require('onnx').load"): "a protobuf",
@@ -150,12 +149,6 @@ def test_yaml_that_names_code(trap: Path, text: str) -> None:
         Recipe.from_yaml(text)
 
 
-def redo_digest(folder: Path, manifest: dict[str, object]) -> None:
-    manifest.pop("digest", None)
-    digest = storage_folder._digest(storage_folder._canonical(manifest))
-    (folder / "sparsebit.json").write_text(json.dumps(manifest | {"digest": digest}))
-
-
 @pytest.mark.parametrize(
     "example",
     [
@@ -170,7 +163,6 @@ def test_a_saved_model_that_names_code(trap: Path, tmp_path: Path, example: dict
     qmodel = QuantModel(model, "int8_onnxruntime", example_inputs=(x,))
     qmodel.calibrate([x], progress=False)
     qmodel.save(tmp_path / "dl")
-    manifest = json.loads((tmp_path / "dl" / "sparsebit.json").read_text())
     if "structure" in example:  # torch's own encoding, which imports what it names
         import torch.utils._pytree as pytree
 
@@ -179,7 +171,6 @@ def test_a_saved_model_that_names_code(trap: Path, tmp_path: Path, example: dict
             {"__enum__": True, "fqn": "trapmodule:X", "name": "y"}
         )
         example = {"leaves": [None], "structure": json.dumps(spec)}
-    manifest["content"]["example"] = example
-    redo_digest(tmp_path / "dl", manifest)
+    edit_manifest(tmp_path / "dl", lambda manifest: manifest["content"].update(example=example))
     with pytest.raises(SparsebitError):
         QuantModel.load(tmp_path / "dl", model)

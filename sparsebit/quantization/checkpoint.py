@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,13 +24,13 @@ from sparsebit.quantization.batch_norm.tune import fold_quantized
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.training.qat import Distillation
-from sparsebit.storage import ArtifactError, read_folder, unshared, write_folder
+from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
 from sparsebit.storage.nested import UnsupportedValue, decode_call, encode_nested
 
 if TYPE_CHECKING:
     from sparsebit.quantization.quant_model import QuantModel
 
-KIND, VERSION = "quantized model", 1
+KIND, VERSION = "quantized model", 2
 
 
 def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str]) -> None:
@@ -39,12 +40,13 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str]) -> None:
     state, aliases = unshared(qmodel.model.state_dict())
     # Numbers that the model keeps outside of its state dict, and might make differently the next time.
     constants = {
-        name: buffer.detach().cpu().clone(memory_format=torch.contiguous_format)
+        name: buffer
         for name, buffer in qmodel.model.named_buffers(remove_duplicate=False)
         if name not in state and name not in aliases
     }
     example, structure = _encode_example(tuple(qmodel.inputs.example))
     content = {
+        "model": qmodel.made_from,
         "config": qmodel.cfg.to_dict(),
         "plan": plan.to_dict(),
         "graph": _digest(qmodel.model),
@@ -54,7 +56,7 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str]) -> None:
         "fake_fused": sorted(name for name, quantizer in quantizers.items() if quantizer.fake_fused),
         "qat": qmodel.enable_qat,
         "tuned": qmodel.tuned,
-        "training": _training_of(qmodel),
+        "training": asdict(Training.of(qmodel)),
     }
     groups = {
         "state": state,
@@ -76,76 +78,106 @@ def load_checkpoint(
 ) -> QuantModel:
     """A quantized model with the numbers of the folder."""
     content, tensors = read_folder(folder, KIND, VERSION)
+    state = with_aliases(tensors.get("state", {}), content.names("aliases"))
     if example_inputs is None and example_kwargs is None:
-        example = _decode_example(content["example"], tensors["example"], folder)
+        example = _decode_example(content.value("example"), tensors.get("example", {}), folder)
         home = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
         example_inputs, example_kwargs = to_device(example, home)
-    plan = QuantPlan.from_dict(content["plan"])
-    training = content.get("training", {})  # folders from before it was kept have none
+    plan = QuantPlan.from_dict(content.section("plan").data)
+    training = Training.read(content.section("training"))
+    tuned = content.flag("tuned")
     try:
-        config = {
-            **content["config"],
-            "DEVICE": "auto",
-        }  # that of the machine it was saved on may be missing here
+        # The device of the machine it was saved on may be missing here.
+        config = content.section("config").data | {"DEVICE": "auto"}
         qmodel = cls(model, config, example_inputs, example_kwargs, plan=plan)
         teacher = None
-        if "distill" in training and not training["folded"]:
+        if training.distill is not None and not training.folded:
             teacher = copy.deepcopy(qmodel.model)
-        if content["tuned"]:
+        if tuned:
             fold_quantized(qmodel.model, exact=False)
-        if "distill" in training and teacher is None:
+        if training.distill is not None and teacher is None:
             teacher = copy.deepcopy(qmodel.model)
-        restore_edits(qmodel.model, tensors["state"])
+        restore_edits(qmodel.model, state)
         if teacher is not None:
-            restore_edits(teacher, tensors["teacher"])
+            restore_edits(teacher, tensors.get("teacher", {}))
     except GraphError:  # the plan does not even name the right nodes
-        raise _other_model(model, folder) from None
-    if _digest(qmodel.model) != content["graph"]:
-        raise _other_model(model, folder)
-    _load_state(qmodel.model, _with_aliases(tensors["state"], content["aliases"]), folder)
+        raise _other_model(model, content.text("model"), folder) from None
+    if _digest(qmodel.model) != content.text("graph"):
+        raise _other_model(model, content.text("model"), folder)
+    _load_state(qmodel.model, state, folder)
     if teacher is not None:
-        _load_state(teacher, _with_aliases(tensors["teacher"], content["teacher_aliases"]), folder)
-    for name, constant in tensors["constants"].items():
-        owner, _, last = name.rpartition(".")
-        buffers = qmodel.model.get_submodule(owner)._buffers
-        old = buffers[last]
-        buffers[last] = constant if old is None else constant.to(old.device)
+        taught = with_aliases(tensors.get("teacher", {}), content.names("teacher_aliases"))
+        _load_state(teacher, taught, folder)
+    _load_constants(qmodel.model, tensors.get("constants", {}), folder)
+    used, fused = content.texts("use_quant"), content.texts("fake_fused")
     for name, quantizer in qmodel.quantizers.items():
-        quantizer.use_quant = name in content["use_quant"]
-        quantizer.fake_fused = name in content["fake_fused"]
-    qmodel.enable_qat, qmodel.tuned = content["qat"], content["tuned"]
+        require_grid(quantizer, folder)
+        quantizer.fake_fused = name in fused
+        quantizer.use_quant = name in used
+        if quantizer.is_enable and not quantizer.calibrated:
+            raise ArtifactError(
+                f"{os.fspath(folder)!r} is damaged: {name!r} has no scale", hint="save it again"
+            )
+    qmodel.enable_qat, qmodel.tuned = content.flag("qat"), tuned
     _set_training(qmodel, training, teacher)
-    _set_calibration(qmodel, tensors.get("calibration", {}))
+    _set_calibration(qmodel, tensors.get("calibration", {}), folder)
     return qmodel
 
 
-def _training_of(qmodel: QuantModel) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Training:
     """What ``init_QAT`` was told, and which parameters are held."""
-    found: dict[str, Any] = {
-        "freeze": qmodel._frozen_norms,
-        "following": sorted(name for name, quantizer in qmodel.quantizers.items() if quantizer.following),
-        "held": sorted(n for n, p in qmodel.model.named_parameters() if not p.requires_grad),
-    }
-    if qmodel._distillation is not None:
+
+    freeze: bool
+    following: Sequence[str]
+    held: Sequence[str]
+    distill: float | None = None
+    temperature: float | None = None
+    folded: bool = False
+
+    @classmethod
+    def of(cls, qmodel: QuantModel) -> Training:
+        """That of a model."""
         taught = qmodel._distillation
-        found |= {"distill": taught.weight, "temperature": taught.temperature, "folded": taught.folded}
-    return found
+        return cls(
+            freeze=qmodel._frozen_norms,
+            following=sorted(name for name, quantizer in qmodel.quantizers.items() if quantizer.following),
+            held=sorted(n for n, p in qmodel.model.named_parameters() if not p.requires_grad),
+            distill=taught.weight if taught else None,
+            temperature=taught.temperature if taught else None,
+            folded=taught.folded if taught else False,
+        )
+
+    @classmethod
+    def read(cls, fields: Fields) -> Training:
+        """That of a saved model."""
+        distill, temperature = fields.optional_number("distill"), fields.optional_number("temperature")
+        if (distill is None) != (temperature is None) or (temperature is not None and temperature <= 0):
+            raise fields.wrong("temperature", "a number above 0 where a model is distilled from")
+        return cls(
+            freeze=fields.flag("freeze"),
+            following=fields.texts("following"),
+            held=fields.texts("held"),
+            distill=distill,
+            temperature=temperature,
+            folded=fields.flag("folded"),
+        )
 
 
-def _set_training(qmodel: QuantModel, training: Mapping[str, Any], teacher: GraphModule | None) -> None:
-    if not training:
-        return
-    qmodel._frozen_norms = training["freeze"]
+def _set_training(qmodel: QuantModel, training: Training, teacher: GraphModule | None) -> None:
+    qmodel._frozen_norms = training.freeze
     for name, quantizer in qmodel.quantizers.items():
-        quantizer.following = name in training["following"]
+        quantizer.following = name in training.following
     for name, parameter in qmodel.model.named_parameters():
-        parameter.requires_grad_(name not in training["held"])
+        parameter.requires_grad_(name not in training.held and parameter.is_floating_point())
     if teacher is not None:
+        assert training.distill is not None and training.temperature is not None
         for module in teacher.modules():
             if isinstance(module, Quantizer):
                 module.use_quant = module.observing = False
-        weight, temperature = training["distill"], training["temperature"]
-        qmodel._distillation = Distillation(teacher, weight, temperature, folded=training["folded"])
+        qmodel._distillation = Distillation(
+            teacher, training.distill, training.temperature, folded=training.folded
+        )
     qmodel.train(qmodel.training)
 
 
@@ -154,25 +186,47 @@ def _calibration_of(qmodel: QuantModel) -> dict[str, Tensor]:
     found = {f"shift/{name}": shift for name, shift in qmodel._shifts.items()}
     for name, (mean, std) in qmodel._batch_norms.items():
         found |= {f"mean/{name}": mean, f"std/{name}": std}
-    return {name: tensor.detach().cpu().clone() for name, tensor in found.items()}
+    return found
 
 
-def _set_calibration(qmodel: QuantModel, found: Mapping[str, Tensor]) -> None:
+def _set_calibration(qmodel: QuantModel, found: Mapping[str, Tensor], folder: object) -> None:
     home = qmodel.device
     for key, tensor in found.items():
         kind, _, name = key.partition("/")
+        if not tensor.is_floating_point():
+            raise ArtifactError(f"{folder}: {key!r} is damaged", expected="floating-point numbers")
         if kind == "shift":
             qmodel._shifts[name] = tensor.to(home)
-        elif kind == "mean":
+        elif kind == "mean" and f"std/{name}" in found:
             qmodel._batch_norms[name] = (tensor.to(home), found[f"std/{name}"].to(home))
 
 
-def _other_model(model: nn.Module, folder: str | os.PathLike[str]) -> ArtifactError:
+def require_grid(quantizer: Quantizer, folder: object) -> None:
+    """Refuse scales and zero points that no calibration gives: NaN, infinite, zero or negative, of another type."""
+    scale, zero_point = quantizer.scale, quantizer.zero_point
+    if not scale.numel() and not zero_point.numel():
+        return
+    right = {
+        "floating-point scales": scale.dtype == torch.float32 and zero_point.dtype == torch.float32,
+        "a zero point for each scale": scale.shape == zero_point.shape,
+        "finite scales above 0": bool((scale.isfinite() & (scale > 0)).all()),
+        "finite zero points": bool(zero_point.isfinite().all()),
+    }
+    if wrong := [what for what, holds in right.items() if not holds]:
+        raise ArtifactError(
+            f"{folder}: the scales of {quantizer.name!r} are damaged",
+            expected=wrong[0],
+            hint="save the model again",
+        )
+
+
+def _other_model(model: nn.Module, saved: str, folder: str | os.PathLike[str]) -> ArtifactError:
+    got = type(model).__name__
     return ArtifactError(
         f"{os.fspath(folder)!r} was saved from another model",
-        expected="a model whose graph is the same, operator by operator",
-        got=f"a {type(model).__name__} that is not",
-        hint="build it with the arguments it had when it was saved",
+        expected=f"a {saved} whose graph is the same, operator by operator",
+        got=f"a {got} with another graph" if got == saved else f"a {got}",
+        hint="build the model with the arguments it had when it was saved",
     )
 
 
@@ -182,16 +236,19 @@ def _digest(gm: GraphModule) -> str:
     return graph_digest(gm, without=learned)
 
 
-def _with_aliases(state: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, Tensor]:
-    return {**state, **{name: state[kept] for name, kept in aliases.items()}}
-
-
 def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.PathLike[str]) -> None:
     # Assigned, not written: the old tensors are the user's. One parameter under two names stays one.
     before = gm.state_dict(keep_vars=True)
     made: dict[int, Tensor] = {}
     for name, tensor in state.items():
         old = before.get(name)
+        if isinstance(old, Tensor) and old.dtype != tensor.dtype:
+            raise ArtifactError(
+                f"{os.fspath(folder)!r} does not fit this model: {name!r} has another type",
+                expected=str(old.dtype),
+                got=str(tensor.dtype),
+                hint="convert the model to the type it had when it was saved",
+            )
         if isinstance(old, Tensor) and id(old) not in made:
             new = tensor.to(old.device)
             made[id(old)] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
@@ -203,13 +260,24 @@ def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.Path
         raise ArtifactError(f"{os.fspath(folder)!r} does not fit this model: {error}") from None
 
 
+def _load_constants(gm: GraphModule, constants: Mapping[str, Tensor], folder: object) -> None:
+    """Put back what the model keeps outside of its state dict."""
+    own = dict(gm.named_buffers(remove_duplicate=False))
+    for name, constant in constants.items():
+        old = own.get(name)
+        if old is None or old.shape != constant.shape or old.dtype != constant.dtype:
+            raise ArtifactError(f"{folder} does not fit this model: {name!r} is another constant")
+        owner, _, last = name.rpartition(".")
+        setattr(gm.get_submodule(owner), last, constant.to(old.device))
+
+
 def _encode_example(examples: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[dict[str, Tensor], Any]:
     """Tensors by position, and the structure around them as JSON; its "unsupported" names what cannot be written."""
     tensors: dict[str, Tensor] = {}
 
     def keep(tensor: Tensor) -> str:
         name = str(len(tensors))
-        tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        tensors[name] = tensor
         return name
 
     try:

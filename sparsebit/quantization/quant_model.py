@@ -71,6 +71,7 @@ class QuantModel(nn.Module):
         model: the graph; ``qmodel.model.layer1_0_conv1.input_quantizer`` reaches every quantizer by flat name.
         cfg, plan, device: what was asked for, what was decided, where calibration data is moved to.
         tuned: whether batch norm was re-estimated and folded.
+        made_from: the name of the model's class, for messages.
 
     Example:
         >>> from sparsebit.quantization import QuantModel
@@ -103,6 +104,7 @@ class QuantModel(nn.Module):
         self._sample: Call | None = None  # of the calibration data, for checking what is exported
         self._shifts: dict[str, Tensor] = {}
         self.cfg = parse_qconfig(config)
+        self.made_from = type(model).__name__
         self.inputs = ModelInputs(model, example_inputs, example_kwargs)
         by_hand = [name for name, module in model.named_modules() if isinstance(module, QuantOpr)]
         captured = capture(model, *self.inputs.example, skip=(*self.cfg.SKIP_TRACE_MODULES, *by_hand))

@@ -10,15 +10,16 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from sparsebit.errors import GraphError
 from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.origin import Origin, example_from
 from sparsebit.sparse.sparse_model import SparseModel
-from sparsebit.storage import ArtifactError, read_folder, unshared, write_folder
+from sparsebit.storage import ArtifactError, read_folder, unshared, with_aliases, write_folder
 
-KIND, VERSION = "pruned model", 1
+KIND, VERSION = "pruned model", 2
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
@@ -41,8 +42,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
         "inputs": origin.inputs,
         "aliases": aliases,
     }
-    kept = {name: flags.clone() for name, flags in origin.kept.items()}
-    write_folder(folder, KIND, VERSION, content, {"state": state, "kept": kept})
+    write_folder(folder, KIND, VERSION, content, {"state": state, "kept": origin.kept})
 
 
 def load(
@@ -60,14 +60,19 @@ def load(
         example_kwargs: likewise.
     """
     content, tensors = read_folder(folder, KIND, VERSION)
+    form, kept = content.text("form"), tensors.get("kept", {})
+    state = with_aliases(tensors.get("state", {}), content.names("aliases"))
+    if form not in ("session", "graph", "module"):
+        raise content.wrong("form", "session, graph or module")
+    if any(flags.dtype != torch.bool for flags in kept.values()):
+        raise ArtifactError(f"{os.fspath(folder)!r} is damaged: what was kept are not flags")
     if example_inputs is None and example_kwargs is None:
-        example_inputs, example_kwargs = example_from(content["inputs"])
-    smodel = SparseModel(model, content["config"], example_inputs, example_kwargs, match=False)
-    if graph_digest(smodel.model) != content["graph"]:
+        example_inputs, example_kwargs = example_from(content.value("inputs"))
+    smodel = SparseModel(model, content.section("config").data, example_inputs, example_kwargs, match=False)
+    if graph_digest(smodel.model) != content.text("graph"):
         raise _other_model(model, folder)
-    state = tensors["state"] | {name: tensors["state"][first] for name, first in content["aliases"].items()}
     try:
-        found = smodel if content["form"] == "session" else smodel.shrink_to(tensors["kept"], content["form"])
+        found = smodel if form == "session" else smodel.shrink_to(kept, form)
         found.load_state_dict(state, strict=True)
     except (GraphError, RuntimeError):
         raise _other_model(model, folder) from None

@@ -1,22 +1,28 @@
 """Files that survive an interrupt and are checked before they are believed: text files, and folders of tensors."""
 
 from sparsebit.storage.errors import ArtifactError
+from sparsebit.storage.fields import Fields
 from sparsebit.storage.folder import (
     MANIFEST,
     read_folder,
     require_place,
     unshared,
+    with_aliases,
     write_folder,
 )
-from sparsebit.storage.text_file import require_file, write_text
+from sparsebit.storage.place import require_file
+from sparsebit.storage.text_file import read_text, write_text
 
 __all__ = [
     "MANIFEST",
     "ArtifactError",
+    "Fields",
     "read_folder",
+    "read_text",
     "require_file",
     "require_place",
     "unshared",
+    "with_aliases",
     "write_folder",
     "write_text",
 ]

@@ -1,94 +1,120 @@
-"""Artifacts as folders of JSON and safetensors: written whole or not at all, checked before they are believed.
+"""Artifacts as folders of JSON and tensor files: written completely or not at all, checked before they are believed.
 
-A folder holds ``sparsebit.json`` and files of tensors. The JSON names its format, the version of that, and the digest
-of every file beside it and of itself, so that a truncated, edited or newer folder is refused with the reason. Nothing
-in it can run code when it is loaded.
+``sparsebit.json`` names every tensor file with its size and digest, and each tensor file is named after its digest. So
+a new artifact is written beside the old one in the same folder, and replacing that one JSON file makes it the current
+one: whenever the process is killed, the folder holds the old artifact or the new one. Files of neither are removed by
+the next save or load; files of the user stay. Nothing in the folder can run code when it is loaded.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import secrets
-import shutil
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sparsebit.storage.drafts import Draft, sweep
 from sparsebit.storage.errors import ArtifactError
+from sparsebit.storage.fields import Fields
+from sparsebit.storage.json_text import canonical, read_json
+from sparsebit.storage.place import cannot_write, require_name, require_room, require_writable
+from sparsebit.storage.tensor_file import read_tensors, write_tensors
+from sparsebit.storage.text_file import read_bytes, write_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MANIFEST = "sparsebit.json"
+MOST_MANIFEST = 2**28
+SHARD = 2**29
+_NAME = re.compile(r"[a-z_]+(-\d{5})?-[0-9a-f]{16}\.safetensors")
+
+Groups = Mapping[str, "Mapping[str, Tensor]"]
 
 
 def write_folder(
-    folder: str | os.PathLike[str],
-    kind: str,
-    version: int,
-    content: Mapping[str, Any],
-    tensors: Mapping[str, Mapping[str, Any]],
+    folder: str | os.PathLike[str], kind: str, version: int, content: Mapping[str, Any], tensors: Groups
 ) -> None:
-    """Write an artifact: ``content`` as JSON, and each entry of ``tensors`` as ``<name>.safetensors``.
+    """Write an artifact: ``content`` as JSON, and each group of ``tensors`` as files of at most 512 MB.
 
-    It is made under another name beside its place and moved there when complete. An artifact that was there is
-    replaced; any other folder is left alone and refused.
+    An artifact that was there is replaced, other files in its folder stay; any other folder is left alone and refused.
     """
-    from safetensors.torch import save_file
-
-    place = require_place(folder).absolute()
-    # Named before it is made, and made inside the block that removes it: an interrupt may come between any two lines.
-    made = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-    old = made.with_name(f"{made.name}.old")
+    place = require_place(folder, sum(t.nbytes for group in tensors.values() for t in group.values()))
+    made = not place.exists()
+    drafts: list[Draft] = []
     try:
-        made.mkdir(parents=True)
-        digests = {}
-        for name, group in tensors.items():
-            path = made / f"{name}.safetensors"
-            save_file(dict(group), path)
-            digests[path.name] = _digest(path.read_bytes())
-        manifest = {"kind": kind, "version": version, "files": digests, "content": dict(content)}
-        text = json.dumps(manifest | {"digest": _digest(_canonical(manifest))}, indent=1)
-        (made / MANIFEST).write_text(text, encoding="utf-8")
-        if place.exists():
-            os.rename(place, old)
-        os.rename(made, place)
-        shutil.rmtree(old, ignore_errors=True)
+        place.mkdir(parents=True, exist_ok=True)
+        _sweep(place)
+        groups = {name: list(_write_group(place, name, group, drafts)) for name, group in tensors.items()}
+        manifest = {"kind": kind, "version": version, "groups": groups, "content": dict(content)}
+        text = json.dumps(manifest | {"digest": _digest(manifest)}, indent=1, ensure_ascii=False)
+        _sync(place)
+        write_text(place / MANIFEST, text + "\n")
+        _sync(place)
     except OSError as error:
-        raise _cannot_write(Path(folder), error.strerror or str(error)) from None
+        raise cannot_write(Path(folder), error.strerror or str(error)) from None
+    except (TypeError, ValueError) as error:
+        raise ArtifactError(f"{kind} cannot be saved: {error}", where=str(folder)) from None
     finally:
-        if old.exists() and not place.exists():
-            os.rename(old, place)
-        shutil.rmtree(made, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        for draft in drafts:
+            draft.close()
+        with contextlib.suppress(OSError):
+            _sweep(place)  # of the old artifact, or of this one where it was not completed
+            if made and not any(place.iterdir()):
+                place.rmdir()
 
 
-def require_place(folder: str | os.PathLike[str]) -> Path:
-    """The place for an artifact, after making sure that it can go there: to be asked before hours of work."""
-    place = Path(folder)
+def _write_group(
+    place: Path, name: str, group: Mapping[str, Tensor], drafts: list[Draft]
+) -> Iterator[dict[str, Any]]:
+    shards = list(_shards(group))
+    for index, shard in enumerate(shards):
+        draft = Draft(place, drafts)
+        digest = write_tensors(draft.file, shard)
+        number = f"-{index + 1:05d}" if len(shards) > 1 else ""
+        path = draft.finish(f"{name}{number}-{digest[:16]}.safetensors")
+        yield {"file": path.name, "bytes": path.stat().st_size, "digest": digest}
+
+
+def _shards(group: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """Tensors in their order, in parts of at most 512 MB; a larger tensor is a part of its own."""
+    shard: dict[str, Tensor] = {}
+    size = 0
+    for name, tensor in group.items():
+        if shard and size + tensor.nbytes > SHARD:
+            yield shard
+            shard, size = {}, 0
+        shard[name] = tensor
+        size += tensor.nbytes
+    if shard:
+        yield shard
+
+
+def require_place(folder: str | os.PathLike[str], needs: int = 0) -> Path:
+    """The place for an artifact, after making sure that it can go there: to be asked before hours of work.
+
+    ``needs`` is how many bytes it will take, as far as that is known.
+    """
+    place = require_name(folder)
     if place.exists() and not place.is_dir():
         raise ArtifactError(f"{place} is a file", expected="a folder to write to", hint="choose a new folder")
-    if place.is_dir() and not (place / MANIFEST).is_file() and any(place.iterdir()):
-        raise ArtifactError(
-            f"{place} exists and holds something else",
-            hint="choose an empty or a new folder, nothing was written",
-        )
-    above = next(parent for parent in place.absolute().parents if parent.exists())
-    if not above.is_dir():
-        raise _cannot_write(place, f"{above} is a file")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise _cannot_write(place, f"no permission to write in {above}")
+    if place.is_dir() and not (place / MANIFEST).is_file():
+        _sweep(place)
+        if any(place.iterdir()):
+            raise ArtifactError(
+                f"{place} exists and holds something else",
+                hint="choose an empty or a new folder, nothing was written",
+            )
+    require_room(place, require_writable(place), needs)
     return place
 
 
-def _cannot_write(place: Path, reason: str) -> ArtifactError:
-    return ArtifactError(
-        f"cannot write {place}: {reason}",
-        hint="choose a folder you may write to, with room on its disk; nothing was changed",
-    )
-
-
 def unshared(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Tensors that share no memory, as the format wants them, and which other names mean one of them.
+    """Each tensor once, and which other names mean one of them. Nothing is copied.
 
     Example:
         >>> import torch
@@ -104,7 +130,7 @@ def unshared(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     for name, value in state.items():
         if not isinstance(value, torch.Tensor):
             raise ArtifactError(
-                f"{name!r} is in the model's state dict and no tensor, so it cannot be saved here",
+                f"{name!r} in the model's state dict is not a tensor and cannot be saved",
                 got=type(value).__name__,
             )
         where = (value.untyped_storage().data_ptr(), value.storage_offset(), value.dtype)
@@ -113,65 +139,103 @@ def unshared(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
             aliases[name] = first[key]
         else:
             first[key] = name
-            kept[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+            kept[name] = value.detach()
     return kept, aliases
+
+
+def with_aliases(state: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors under all their names again: the other half of ``unshared``."""
+    if lost := next((first for first in aliases.values() if first not in state), None):
+        raise ArtifactError(f"the saved model names a tensor it does not have: {lost!r}")
+    return {**state, **{name: state[first] for name, first in aliases.items()}}
 
 
 def read_folder(
     folder: str | os.PathLike[str], kind: str, version: int
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Content and tensors of an artifact, after every check."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
+) -> tuple[Fields, dict[str, dict[str, Tensor]]]:
+    """Content and tensors of an artifact, after every check; the content's fields are checked as they are asked for."""
     place = Path(folder)
     try:
-        manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+        manifest = _read_manifest(place, kind, version)
+        with contextlib.suppress(OSError):
+            _sweep(place)
+        tensors: dict[str, dict[str, Tensor]] = {}
+        for group, files in manifest.section("groups").items():
+            tensors[group] = {}
+            for entry in Fields.each(files, str(place / MANIFEST)):
+                tensors[group] |= _read_file(place, entry)
+    except MemoryError:
+        raise ArtifactError(f"{place} does not fit into memory") from None
+    return manifest.section("content"), tensors
+
+
+def _read_manifest(place: Path, kind: str, version: int) -> Fields:
+    path = place / MANIFEST
+    try:
+        data = read_bytes(path, MOST_MANIFEST)
     except FileNotFoundError:
         raise ArtifactError(
-            f"{place} is no saved model", expected=f"a folder with {MANIFEST} in it"
+            f"{place} is not a saved model", expected=f"a folder with {MANIFEST} in it"
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from None
+    manifest = Fields(read_json(data, path), str(path))
+    found = manifest.text("kind"), manifest.integer("version")
+    if found[0] != kind:
+        raise ArtifactError(f"{place} holds another kind of artifact", expected=kind, got=found[0][:80])
+    if found[1] != version:
+        newer = found[1] > version
         raise ArtifactError(
-            f"{place / MANIFEST} cannot be read: {error}", hint="save the model again"
-        ) from None
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("version"), int):
-        raise ArtifactError(f"{place / MANIFEST} is not what sparsebit writes", hint="save the model again")
-    if manifest.get("kind") != kind:
-        raise ArtifactError(
-            f"{place} holds another kind of artifact", expected=kind, got=str(manifest.get("kind"))
+            f"{place} was written by {'a newer' if newer else 'an older'} sparsebit",
+            expected=f"format {version}",
+            got=f"format {found[1]}"[:80],
+            hint="upgrade sparsebit to load it" if newer else "save the model again",
         )
-    if manifest["version"] > version:
-        raise ArtifactError(
-            f"{place} was written by a newer sparsebit",
-            expected=f"format {version} or older",
-            got=f"format {manifest['version']}",
-            hint="upgrade sparsebit to load it",
-        )
-    claimed = manifest.pop("digest", None)
-    if claimed != _digest(_canonical(manifest)):
-        raise ArtifactError(f"{place / MANIFEST} was changed after it was saved", hint="save the model again")
-    tensors = {}
-    for name, digest in manifest["files"].items():
+    claimed = manifest.text("digest")
+    if claimed != _digest({key: value for key, value in manifest.data.items() if key != "digest"}):
+        raise ArtifactError(f"{path} was changed after it was saved", hint="save the model again")
+    return manifest
+
+
+def _read_file(place: Path, entry: Fields) -> dict[str, Tensor]:
+    name, size, digest = entry.text("file"), entry.integer("bytes"), entry.text("digest")
+    if not _NAME.fullmatch(name):
+        raise entry.wrong("file", "the name of a tensor file in this folder")
+    try:
+        return read_tensors(place / name, size, digest)
+    except FileNotFoundError:
+        raise ArtifactError(f"{place / name} is missing", hint="copy the complete folder again") from None
+    except OSError as error:
+        raise ArtifactError(f"{place / name} cannot be read: {error.strerror or error}") from None
+
+
+def _sweep(place: Path) -> None:
+    """Remove what killed saves left: drafts, and tensor files that the manifest does not name."""
+    with contextlib.suppress(ArtifactError):  # a manifest that cannot be read: its files may be all there is
+        sweep(place, _NAME, lambda: _named(place))
+
+
+def _named(place: Path) -> set[str]:
+    """Names of the tensor files of the current artifact."""
+    if not (place / MANIFEST).exists():
+        return set()
+    try:
+        manifest = Fields(read_json(read_bytes(place / MANIFEST, MOST_MANIFEST), place), str(place))
+    except OSError as error:
+        raise ArtifactError(f"{place / MANIFEST} cannot be read: {error}") from None
+    lists = [Fields.each(files, str(place)) for _, files in manifest.section("groups").items()]
+    return {entry.text("file") for files in lists for entry in files}
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(manifest)).hexdigest()
+
+
+def _sync(place: Path) -> None:
+    """Let the names of new files reach the disk before the one that refers to them."""
+    with contextlib.suppress(OSError):
+        found = os.open(place, os.O_RDONLY)
         try:
-            data = (place / Path(name).name).read_bytes()
-            if _digest(data) != digest:
-                raise ArtifactError(
-                    f"{place / name} is not the file that was saved: it is truncated or was changed",
-                    hint="copy the folder again, or save the model again",
-                )
-            tensors[name.removesuffix(".safetensors")] = load(data)
-        except FileNotFoundError:
-            raise ArtifactError(f"{place / name} is missing", hint="copy the whole folder") from None
-        except (OSError, SafetensorError) as error:
-            raise ArtifactError(f"{place / name} cannot be read: {error}") from None
-    content: dict[str, Any] = manifest["content"]
-    return content, tensors
-
-
-def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+            os.fsync(found)
+        finally:
+            os.close(found)

@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from sparsebit.errors import SparsebitError
-
-
-def require_file(path: str | os.PathLike[str]) -> Path:
-    """The place for a file, after making sure that it can go there: to be asked before hours of work."""
-    place = Path(path)
-    if place.is_dir():
-        raise SparsebitError(f"cannot write {place}: it is a folder", hint="name a file in it")
-    above = next(parent for parent in place.absolute().parents if parent.exists())
-    if not above.is_dir():
-        raise SparsebitError(f"cannot write {place}: {above} is a file")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise SparsebitError(f"cannot write {place}: no permission to write in {above}")
-    return place
+from sparsebit.storage.drafts import DRAFT, Draft, sweep
+from sparsebit.storage.place import cannot_write, require_file
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
     """Write a file under another name beside its place and move it there; returns the path.
 
-    Folders above it are created. What stood there is replaced only when all of the new text is on disk.
+    Folders above it are created. What was there is replaced only when all of the new text is on disk. A symbolic link
+    is followed.
     """
-    place = Path(path)
-    draft = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+    place = require_file(path)
+    real = place.resolve() if place.is_symlink() else place
+    drafts: list[Draft] = []
     try:
-        place.absolute().parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, place)
+        real.absolute().parent.mkdir(parents=True, exist_ok=True)
+        sweep(real.absolute().parent, DRAFT, frozenset)  # of writes that were killed
+        draft = Draft(real.absolute().parent, drafts)
+        draft.file.write(text.encode("utf-8"))
+        draft.finish(real.name)
     except OSError as error:
-        raise SparsebitError(f"cannot write {place}: {error.strerror or error}") from None
+        raise cannot_write(place, error.strerror or str(error)) from None
     finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
+        for draft in drafts:
+            draft.close()
     return place
 
 

@@ -17,6 +17,7 @@ from sparsebit.sparse import SparseModel, load, save
 from sparsebit.sparse.origin import describe_example, example_from
 from sparsebit.storage import ArtifactError
 from tests.sparse.nets import Residual, images, labels, residual
+from tests.storage.artifacts import file_of
 
 
 def pruned(kind: str = "structured") -> SparseModel:
@@ -50,11 +51,7 @@ def test_a_shrunk_and_trained_model_comes_back(tmp_path: Path) -> None:
     save(small, tmp_path)
     again = load(tmp_path, residual(seed=7), images())
     assert torch.equal(again(images()), small(images()))
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "sparsebit.json",
-        "state.safetensors",
-        "kept.safetensors",
-    }
+    assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {"sparsebit.json", "state", "kept"}
     save(again, tmp_path / "twice")
     assert torch.equal(load(tmp_path / "twice", residual())(images()), small(images()))
     with pytest.raises(SparsebitError, match="holds a shrunk model"):
@@ -106,31 +103,32 @@ def change_header(**changes: Any) -> Callable[[Path], None]:
 
 def cut(name: str, keep: float = 0.7) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
-        content = (folder / name).read_bytes()
-        (folder / name).write_bytes(content[: int(keep * len(content))])
+        path = folder / name if name == "sparsebit.json" else file_of(folder, name)
+        content = path.read_bytes()
+        path.write_bytes(content[: int(keep * len(content))])
 
     return change
 
 
 def flip(folder: Path) -> None:
-    content = bytearray((folder / "state.safetensors").read_bytes())
+    content = bytearray(file_of(folder, "state").read_bytes())
     content[-1] ^= 1
-    (folder / "state.safetensors").write_bytes(content)
+    file_of(folder, "state").write_bytes(content)
 
 
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (cut("state.safetensors"), "truncated or was changed"),
-        (cut("kept.safetensors"), "truncated or was changed"),
+        (cut("state"), "truncated or was changed"),
+        (cut("kept"), "truncated or was changed"),
         (flip, "truncated or was changed"),
         (cut("sparsebit.json"), "cannot be read"),
         (cut("sparsebit.json", 0), "cannot be read"),
-        (change_header(version=2), "newer sparsebit"),
+        (change_header(version=3), "newer sparsebit"),
         (change_header(kind="quantized model"), "another kind of artifact"),
         (change_header(content={}), "changed after it was saved"),
-        (lambda folder: (folder / "sparsebit.json").unlink(), "no saved model"),
-        (lambda folder: (folder / "state.safetensors").unlink(), "missing"),
+        (lambda folder: (folder / "sparsebit.json").unlink(), "is not a saved model"),
+        (lambda folder: file_of(folder, "state").unlink(), "missing"),
     ],
 )
 def test_what_is_not_as_it_was_is_refused(damage: Callable[[Path], None], told: str, tmp_path: Path) -> None:

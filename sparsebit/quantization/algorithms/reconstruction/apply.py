@@ -37,7 +37,7 @@ from sparsebit.quantization.algorithms.reconstruction.streams import Samples, St
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
 from sparsebit.storage import ArtifactError, read_folder, require_place, write_folder
 
-KIND, VERSION = "reconstructed block", 2
+KIND, VERSION = "reconstructed block", 3
 log = logging.getLogger(__name__)
 _UNSEEN = itertools.repeat(0)  # the ticks of a clock that nobody looks at
 
@@ -229,10 +229,11 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             return False
         try:
             content, tensors = read_folder(place, KIND, VERSION)
+            made_for = content.text("identity")
         except ArtifactError as error:  # damaged, or not ours; writing says so if it is in the way
             warnings.warn(f"{self.NAME} does this block again: {error}", stacklevel=2)
             return False
-        if content["identity"] != identity:
+        if made_for != identity:
             if index == 0:  # the rest is of the same work
                 warnings.warn(
                     f"{self.NAME} starts anew: what is in {job.folder} was made from another model, other data or "

@@ -20,6 +20,7 @@ from sparsebit.quantization.quantizers import AdaRound
 from sparsebit.storage import ArtifactError
 from tests.quantization.algorithms.jobs import Dense, Encoder, is_same, snapshot
 from tests.quantization.nets import config, images, residual
+from tests.storage.artifacts import file_of
 
 DATA = [images(16, seed) for seed in range(2)]
 
@@ -176,7 +177,7 @@ def test_what_was_left_by_other_work_is_not_used(other: str, tmp_path: Path) -> 
         options = {"seed": 4}
     else:
         for part in folder.iterdir():
-            (part / "state.safetensors").write_bytes(b"nothing")
+            file_of(part, "state").write_bytes(b"nothing")
     said = "does this block again" if other == "damaged" else "starts anew"
     with pytest.warns(UserWarning, match=said):
         got = recovered(net, step("brecq", 5, **options), data=data, folder=folder, **changes).state_dict()

@@ -1,0 +1,62 @@
+"""Files on their way into a folder, and what is left of them when a process was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Callable, Set
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  # Windows: nothing is locked there, and nothing swept
+    fcntl = None  # type: ignore[assignment]
+
+DRAFT = re.compile(r"\.sparsebit-[0-9a-f]{16}\.draft")
+
+
+class Draft:
+    """A file under a hidden name, locked for as long as this process needs it: others leave it alone."""
+
+    def __init__(self, folder: Path, opened: list[Draft]) -> None:
+        self.path = folder / f".sparsebit-{secrets.token_hex(8)}.draft"
+        opened.append(self)  # before the file is made: an interrupt may come between any two lines
+        self.file = self.path.open("xb")
+        if fcntl is not None:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def finish(self, name: str) -> Path:
+        """Bring the bytes to the disk and give the file its name. It stays locked until ``close``."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        os.replace(self.path, self.path.with_name(name))
+        return self.path.with_name(name)
+
+    def close(self) -> None:
+        """Release the file, and remove it where it was not finished."""
+        with contextlib.suppress(OSError, AttributeError):
+            self.file.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+def sweep(folder: Path, names: re.Pattern[str], in_use: Callable[[], Set[str]]) -> None:
+    """Remove drafts of processes that are gone, and files of these names that are not in use.
+
+    Whether a file is in use is asked after its lock was taken: a process that still holds it may be about to use it.
+    """
+    if fcntl is None:  # pragma: no cover
+        return
+    for path in list(folder.iterdir()):
+        if not (DRAFT.fullmatch(path.name) or names.fullmatch(path.name)) or path.name in in_use():
+            continue
+        with contextlib.suppress(OSError):
+            found = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if path.name not in in_use():
+                    path.unlink()
+            finally:
+                os.close(found)

@@ -1,0 +1,101 @@
+"""Plain data that is believed only field by field: a wrong type is our error, with the name of the field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sparsebit.storage.errors import ArtifactError
+
+
+class Fields:
+    """The fields of a mapping that was read from a file.
+
+    Example:
+        >>> Fields({"bits": 4}, "a.json").integer("bits")
+        4
+    """
+
+    def __init__(self, data: Any, where: str) -> None:
+        self.where = where
+        if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+            raise ArtifactError(f"{where} is not what sparsebit writes", hint="save the model again")
+        self.data: dict[str, Any] = data
+
+    @classmethod
+    def each(cls, data: Any, where: str) -> Iterator[Fields]:
+        """The mappings of a list."""
+        if not isinstance(data, list):
+            raise ArtifactError(f"{where} is not what sparsebit writes", hint="save the model again")
+        return (cls(item, where) for item in data)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.data
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Every field, unchecked."""
+        return list(self.data.items())
+
+    def value(self, key: str) -> Any:
+        """A field that its reader checks."""
+        if key not in self.data:
+            raise self.wrong(key, "a value")
+        return self.data[key]
+
+    def text(self, key: str) -> str:
+        """A field that is a text."""
+        return str(self._typed(key, str, "a text"))
+
+    def flag(self, key: str) -> bool:
+        """A field that is true or false."""
+        return bool(self._typed(key, bool, "true or false"))
+
+    def integer(self, key: str) -> int:
+        """A field that is an integer from 0 on."""
+        value = self._typed(key, int, "an integer")
+        if isinstance(value, bool) or not 0 <= value < 2**63:
+            raise self.wrong(key, "an integer from 0 on")
+        return int(value)
+
+    def number(self, key: str) -> float:
+        """A field that is a finite number."""
+        value = self._typed(key, int | float, "a number")
+        if isinstance(value, bool) or not abs(value) < 1e300:
+            raise self.wrong(key, "a finite number")
+        return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        """A finite number, or null."""
+        return None if self.value(key) is None else self.number(key)
+
+    def texts(self, key: str) -> list[str]:
+        """A field that is a list of texts."""
+        value = self._typed(key, list, "a list of texts")
+        if not all(isinstance(item, str) for item in value):
+            raise self.wrong(key, "a list of texts")
+        return list(value)
+
+    def names(self, key: str) -> dict[str, str]:
+        """A field that maps texts to texts."""
+        value = self._typed(key, dict, "texts by name")
+        if not all(isinstance(item, str) for pair in value.items() for item in pair):
+            raise self.wrong(key, "texts by name")
+        return dict(value)
+
+    def section(self, key: str) -> Fields:
+        """A field that has fields."""
+        return Fields(self._typed(key, dict, "a section"), f"{self.where}: {key}")
+
+    def wrong(self, key: str, expected: str) -> ArtifactError:
+        """The error of a field that is not what it should be."""
+        return ArtifactError(
+            f"{self.where}: {key!r} is not what sparsebit writes",
+            expected=expected,
+            got=ascii(self.data.get(key))[:80],
+            hint="save the model again",
+        )
+
+    def _typed(self, key: str, kind: Any, expected: str) -> Any:
+        if not isinstance(self.data.get(key), kind):
+            raise self.wrong(key, expected)
+        return self.data[key]

@@ -1,0 +1,76 @@
+"""Whether something can be written somewhere: asked before hours of work, not after them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from sparsebit.storage.errors import ArtifactError
+
+
+def require_name(path: str | os.PathLike[str]) -> Path:
+    """A path whose names every later step can use."""
+    text = os.fspath(path)
+    place = Path(os.fsdecode(text))
+    if "\0" in str(place):
+        raise ArtifactError(f"cannot write {str(place)!r}: a NUL character is in its name")
+    above = existing_parent(place)
+    try:
+        most = os.pathconf(above, "PC_NAME_MAX")
+    except (OSError, ValueError, AttributeError):
+        most = 255
+    if longest := next((part for part in place.parts if len(os.fsencode(part)) > most), None):
+        raise cannot_write(place, f"the name {longest[:20]!r}... is longer than {most} bytes")
+    return place
+
+
+def require_writable(place: Path) -> Path:
+    """The nearest folder that exists, in which the place can be made."""
+    above = existing_parent(place)
+    if not above.is_dir():
+        raise cannot_write(place, f"{above} is a file")
+    inside = place if place.is_dir() else above
+    if not os.access(inside, os.W_OK | os.X_OK):
+        raise cannot_write(place, f"no permission to write in {inside}")
+    return inside
+
+
+def require_room(place: Path, above: Path, needs: int) -> None:
+    """Refuse where the disk has not got the bytes."""
+    if needs > 0:
+        free = shutil.disk_usage(above).free
+        if needs > free:
+            raise cannot_write(place, f"it needs {_megabytes(needs)}, and {_megabytes(free)} are free")
+
+
+def require_file(path: str | os.PathLike[str]) -> Path:
+    """The place for a file, after making sure that it can go there."""
+    place = require_name(path)
+    if place.is_dir():
+        raise ArtifactError(f"cannot write {place}: it is a folder", hint="name a file in it")
+    require_writable(place)
+    return place
+
+
+def existing_parent(place: Path) -> Path:
+    """The nearest folder or file above a place that exists."""
+    for parent in place.absolute().parents:
+        try:
+            if parent.exists():
+                return parent
+        except OSError:  # a name that is too long
+            continue
+    return Path("/")
+
+
+def cannot_write(place: Path, reason: str) -> ArtifactError:
+    """The error of a place that cannot be written."""
+    return ArtifactError(
+        f"cannot write {place}: {reason}",
+        hint="choose another place with room on its disk; nothing was changed",
+    )
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 2**20:.1f} MB"

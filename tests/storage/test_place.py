@@ -1,0 +1,43 @@
+"""Places that cannot be written are refused before any work."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sparsebit.storage import ArtifactError, require_file
+from sparsebit.storage.place import require_name, require_room, require_writable
+
+
+def test_a_file_can_go_where_nothing_is_in_the_way(tmp_path: Path) -> None:
+    assert require_file(tmp_path / "new" / "a.html") == tmp_path / "new" / "a.html"
+    (tmp_path / "file").write_text("")
+    assert require_file(tmp_path / "file") == tmp_path / "file"
+
+
+def test_what_is_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match="it is a folder"):
+        require_file(tmp_path)
+    with pytest.raises(ArtifactError, match="file is a file"):
+        require_file(tmp_path / "file" / "a.html")
+    with pytest.raises(ArtifactError, match="longer than 255 bytes"):
+        require_name(tmp_path / ("ü" * 200) / "a")
+    with pytest.raises(ArtifactError, match="NUL"):
+        require_name("a\0b")
+
+
+def test_room(tmp_path: Path) -> None:
+    require_room(tmp_path, tmp_path, 0)
+    require_room(tmp_path, tmp_path, 1)
+    with pytest.raises(ArtifactError, match=r"it needs 1048576.0 MB"):
+        require_room(tmp_path, tmp_path, 2**40)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_no_permission(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(ArtifactError, match="no permission to write in"):
+        require_writable(tmp_path / "closed" / "a")
