@@ -265,9 +265,10 @@ def _load_constants(gm: GraphModule, constants: Mapping[str, Tensor], folder: ob
     own = dict(gm.named_buffers(remove_duplicate=False))
     for name, constant in constants.items():
         old = own.get(name)
-        if old is None or old.shape != constant.shape or old.dtype != constant.dtype:
-            raise ArtifactError(f"{folder} does not fit this model: {name!r} is another constant")
         owner, _, last = name.rpartition(".")
+        fits = old is not None and old.dtype == constant.dtype
+        if not fits or (old.shape != constant.shape and not isinstance(gm.get_submodule(owner), Quantizer)):
+            raise ArtifactError(f"{folder} does not fit this model: {name!r} is another constant")
         setattr(gm.get_submodule(owner), last, constant.to(old.device))
 
 
