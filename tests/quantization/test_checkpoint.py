@@ -17,7 +17,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QUANTIZERS, QuantModel, parse_qconfig
 from sparsebit.storage import ArtifactError
 from tests.quantization.nets import CONFIGS, config, images, quantized, residual
-from tests.storage.artifacts import file_of, read_manifest
+from tests.storage.artifacts import file_of
 from tests.zoo import ZOO, outputs_of
 
 ROOT = Path(__file__).resolve().parents[2]
