@@ -1,0 +1,132 @@
+"""A tensor held as packed codes and their grid, and the way to files and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsebit.errors import SparsebitError
+from sparsebit.numerics.code_type import CodeType
+from sparsebit.numerics.grid import Grid
+from sparsebit.numerics.layout import Layout, row_count
+from sparsebit.numerics.packing import packed_length
+
+_DTYPES = {
+    str(t).removeprefix("torch."): t for t in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+}
+
+
+@dataclass(frozen=True, eq=False)
+class PackedTensor:
+    """The codes of a tensor as bit streams, one for each index of its first axis.
+
+    Example:
+        >>> grid = Grid(torch.tensor([0.5]), torch.zeros(1), CodeType("int", 4))
+        >>> packed = PackedTensor.of(torch.tensor([[0.4, -9.0, 1.2]]), grid)
+        >>> packed.bits, packed.numbers()
+        (tensor([[ 9, 10]], dtype=torch.uint8), tensor([[ 0.5000, -4.0000,  1.0000]]))
+    """
+
+    bits: Tensor  # [shape[0], bytes], uint8
+    grid: Grid
+    shape: tuple[int, ...]
+    dtype: torch.dtype  # of the numbers
+
+    @classmethod
+    def of(cls, x: Tensor, grid: Grid) -> PackedTensor:
+        """A tensor put on its grid."""
+        x, grid = x.detach(), grid.detach()
+        return cls(grid.pack(_as_rows(grid.codes(x))), grid, tuple(x.shape), x.dtype)
+
+    def codes(self) -> Tensor:
+        """The codes, in the shape of the tensor."""
+        return self.grid.unpack(self.bits, math.prod(self.shape[1:])).reshape(self.shape)
+
+    def numbers(self) -> Tensor:
+        """The numbers the codes stand for: bit for bit what snapping the tensor gave."""
+        return self.grid.numbers(self.codes(), self.dtype)
+
+    def to_parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors for a safetensors file and a description for JSON. Zero points that are all 0 are left out."""
+        grid = self.grid
+        tensors = {"bits": self.bits, "scale": grid.scale.contiguous()}
+        if bool(grid.zero_point.any()):
+            tensors["zero_point"] = grid.zero_point.to(grid.code.dtype)
+        if grid.order is not None:
+            tensors["order"] = grid.order.to(torch.int32)
+        description = {
+            "type": str(grid.code),
+            "shape": list(self.shape),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "layout": asdict(grid.layout) | {"axes": list(grid.layout.axes)},
+        }
+        return tensors, description
+
+    @classmethod
+    def from_parts(cls, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> PackedTensor:
+        """What ``to_parts`` wrote; anything else raises ``SparsebitError``."""
+        try:
+            code, layout = CodeType.parse(description["type"]), layout_from_dict(description["layout"])
+            shape, dtype = tuple(description["shape"]), _DTYPES[description["dtype"]]
+            bits, scale = tensors["bits"], tensors["scale"]
+            if not all(type(size) is int and size >= 0 for size in shape):
+                raise ValueError(f"shape {shape}")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SparsebitError(
+                "this is not a packed tensor", got=f"{type(error).__name__}: {error}"
+            ) from None
+        wide = torch.float64 if scale.dtype == torch.float64 else torch.float32
+        zero_point = (
+            tensors["zero_point"].to(wide) if "zero_point" in tensors else torch.zeros_like(scale, dtype=wide)
+        )
+        order = tensors["order"].long() if "order" in tensors else None
+        expected = (shape[0] if shape else 1, packed_length(math.prod(shape[1:]), code.bits))
+        wrong = {
+            "bits": bits.dtype != torch.uint8 or tuple(bits.shape) != expected,
+            "scale": scale.dtype not in _DTYPES.values() or scale.dim() != 1 or not _usable(scale, code),
+            "the number of scales": scale.numel() not in (1, row_count(shape, layout)),
+            "zero_point": zero_point.shape != scale.shape
+            or not torch.equal(zero_point, zero_point.clamp(code.low, code.high)),
+            "order": order is not None and not _is_permutation(order, shape, layout),
+        }
+        if found := [name for name, is_wrong in wrong.items() if is_wrong]:
+            raise SparsebitError(f"a packed tensor is damaged: {found[0]} does not fit", got=f"{description}")
+        return cls(bits, Grid(scale, zero_point, code, layout, order), shape, dtype)
+
+
+def layout_from_dict(data: Mapping[str, Any]) -> Layout:
+    """The layout that ``dataclasses.asdict`` and JSON made plain; ``ValueError`` or ``TypeError`` for anything else."""
+    known = {field.name for field in fields(Layout)}
+    if unknown := sorted(set(data) - known):
+        raise ValueError(f"unknown fields {unknown}")
+    for name in ("input_axis", "groups", "group_size"):
+        if name in data and type(data[name]) is not int and not (name == "group_size" and data[name] is None):
+            raise TypeError(f"{name}={data[name]!r}")
+    axes = tuple(data.get("axes", (0,)))
+    if not all(type(axis) is int for axis in axes):
+        raise TypeError(f"axes={axes!r}")
+    return Layout(**{**data, "axes": axes})
+
+
+def _as_rows(x: Tensor) -> Tensor:
+    return x.flatten(1) if x.dim() > 1 else x.reshape(-1, 1)
+
+
+def _usable(scale: Tensor, code: CodeType) -> bool:
+    """Whether scales are numbers, and only those of a full-range grid below zero."""
+    fine = torch.isfinite(scale) & (scale != 0)
+    return bool((fine if code.kind == "full" else fine & (scale > 0)).all())
+
+
+def _is_permutation(order: Tensor, shape: tuple[int, ...], layout: Layout) -> bool:
+    if layout.kind != "group" or not shape:
+        return False
+    length = shape[layout.input_axis % len(shape)]
+    return order.shape == (length,) and torch.equal(
+        order.sort().values, torch.arange(length, device=order.device)
+    )

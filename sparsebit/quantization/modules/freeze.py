@@ -1,0 +1,136 @@
+"""Weights held as quantized values: float weights out of a quantized graph, and back.
+
+A frozen weight leaves a tensor without memory (on the meta device) where the parameter was. It is an ordinary attribute,
+so shape and dtype can be asked for, and neither ``state_dict`` nor ``.to()`` see it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from sparsebit.errors import SparsebitError
+from sparsebit.graph.passes.edit import set_module
+from sparsebit.quantization.modules.qmodules import QuantOpr
+from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.quantizers.frozen import Frozen
+
+Place = tuple[nn.Module, str]
+
+
+@dataclass
+class _Reads:
+    """Where one weight is kept, which quantizers read it, and whether anything reads it as it is."""
+
+    places: list[Place] = field(default_factory=list)
+    quantizers: dict[str, Quantizer] = field(default_factory=dict)  # by the path they are installed at
+    in_float: bool = False
+
+    @property
+    def alone(self) -> Quantizer | None:
+        """The quantizer of the weight, if it has exactly one and nothing else reads it."""
+        found = {id(quantizer): quantizer for quantizer in self.quantizers.values()}
+        return next(iter(found.values())) if len(found) == 1 and not self.in_float else None
+
+
+def freeze_weights(gm: GraphModule) -> list[str]:
+    """Replace weights by the codes of their quantizers; returns the names of those that were.
+
+    A weight stays in float where something reads it without its quantizer, where two quantizers read it differently, or
+    where the operator is a user's own ``QuantOpr``.
+    """
+    frozen = []
+    for reads in _weights(gm).values():
+        quantizer = reads.alone
+        if quantizer is None or isinstance(quantizer, Frozen) or quantizer.fake_fused:
+            continue
+        owner, name = reads.places[0]
+        weight = getattr(owner, name)
+        held = Frozen(quantizer, weight)
+        for path in reads.quantizers:
+            set_module(gm, path, held)
+        _put(reads.places, torch.empty(weight.shape, dtype=weight.dtype, device="meta"))
+        frozen.append(quantizer.name)
+    return frozen
+
+
+def thaw_weights(gm: GraphModule) -> list[str]:
+    """Make float weights of frozen ones, each on its grid under a plain quantizer; returns their names."""
+    thawed = []
+    for reads in _weights(gm).values():
+        held = reads.alone
+        if isinstance(held, Frozen):
+            quantizer, weight = held.thawed()
+            for path in reads.quantizers:
+                set_module(gm, path, quantizer)
+            _put(reads.places, nn.Parameter(weight, requires_grad=weight.is_floating_point()))
+            thawed.append(held.name)
+    return thawed
+
+
+def frozen_names(gm: GraphModule) -> list[str]:
+    """The names of the weights that are held as codes."""
+    return sorted({module.name for module in gm.modules() if isinstance(module, Frozen)})
+
+
+def require_float_weights(gm: GraphModule, what: str) -> None:
+    """Raise where weights are frozen, because ``what`` needs them as floats."""
+    if names := frozen_names(gm):
+        raise SparsebitError(
+            f"{what} needs float weights, and {len(names)} of this model's are frozen",
+            got=f"{names[0]!r} among them",
+            hint="call thaw() first, which makes floats of the quantized values, or build the model again",
+        )
+
+
+def hide_placeholders(gm: nn.Module) -> None:
+    """Let what stands where frozen weights were be plain attributes; torch.fx copies them as buffers."""
+    for module in gm.modules():
+        for name, buffer in list(module._buffers.items()):
+            if buffer is not None and buffer.is_meta:
+                del module._buffers[name]
+                setattr(module, name, buffer)
+
+
+def _put(places: list[Place], value: Tensor) -> None:
+    for module, name in places:
+        module._parameters.pop(name, None)
+        module._buffers.pop(name, None)
+        module.__dict__.pop(name, None)
+        setattr(module, name, value)
+
+
+def _weights(gm: GraphModule) -> dict[int, _Reads]:
+    """Every weight that a weight's quantizer reads, by the identity of its tensor."""
+    found: dict[int, _Reads] = {}
+    for node in gm.graph.nodes:
+        if node.op == "get_attr":
+            owner, _, name = str(node.target).rpartition(".")
+            weight = getattr(gm.get_submodule(owner), name)
+            if isinstance(weight, Tensor):
+                reads = found.setdefault(id(weight), _Reads())
+                reads.places.append((gm.get_submodule(owner), name))
+                for user in node.users:
+                    module = gm.get_submodule(str(user.target)) if user.op == "call_module" else None
+                    if isinstance(module, Quantizer) and module.side == "W":
+                        reads.quantizers[str(user.target)] = module
+                    else:
+                        reads.in_float = True
+        elif node.op == "call_module":
+            for path, module in gm.get_submodule(str(node.target)).named_modules(prefix=str(node.target)):
+                quantizer = getattr(module, "weight_quantizer", None)
+                held = isinstance(quantizer, Quantizer) and not isinstance(module, QuantOpr)
+                for name, weight in (*module._parameters.items(), ("weight", vars(module).get("weight"))):
+                    if not isinstance(weight, Tensor) or isinstance(module, Quantizer):
+                        continue
+                    reads = found.setdefault(id(weight), _Reads())
+                    reads.places.append((module, name))
+                    if held and name == "weight":
+                        assert isinstance(quantizer, Quantizer)
+                        reads.quantizers[f"{path}.weight_quantizer"] = quantizer
+                    else:
+                        reads.in_float = True
+    return {key: reads for key, reads in found.items() if reads.quantizers}

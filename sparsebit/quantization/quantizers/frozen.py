@@ -1,0 +1,104 @@
+"""A weight held as packed codes: the quantizer that knows the numbers, and needs no float weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from sparsebit.config.tensor_spec import Options
+from sparsebit.errors import SparsebitError
+from sparsebit.numerics import Grid
+from sparsebit.numerics.packed import PackedTensor
+from sparsebit.quantization.quantizers.base import Quantizer
+from sparsebit.quantization.quantizers.uniform import Uniform
+
+
+class Frozen(Quantizer):
+    """Gives the numbers of its codes, whatever it is called with; made by ``freeze_weights``.
+
+    ``packed``, ``scale`` and ``zero_point`` are its state. A zero point that is 0 everywhere is kept once.
+    """
+
+    TYPE = "frozen"
+    packed: Tensor
+
+    def __init__(self, quantizer: Quantizer, weight: Tensor) -> None:
+        """Hold what ``quantizer`` makes of a weight. One that has no scale yet is filled by ``load_state_dict``."""
+        spec = replace(quantizer.spec, quantizer="uniform", quantizer_options=Options())
+        super().__init__(quantizer.name, quantizer.side, spec, quantizer.layout)
+        self.shape, self.dtype = tuple(weight.shape), weight.dtype
+        self.use_quant = True
+        self.register_buffer("packed", torch.empty(0, dtype=torch.uint8, device=weight.device))
+        self.to(weight.device)
+        if quantizer.calibrated:
+            prepared = quantizer.prepare(weight.detach())
+            held = PackedTensor.of(prepared, quantizer.grid(prepared))
+            self.packed = held.bits
+            zero_point = held.grid.zero_point.to(self.code.dtype if self.code.is_integer else torch.int8)
+            self.set_grid(held.grid.scale, zero_point if bool(zero_point.any()) else zero_point[:1])
+
+    @property
+    def held(self) -> PackedTensor:
+        """The codes with their grid."""
+        return PackedTensor(self.packed, self.grid(), self.shape, self.dtype)
+
+    def grid(self, x: Tensor | None = None) -> Grid:
+        """The grid, which stays as it is."""
+        return Grid(self.scale, self.zero_point.expand_as(self.scale), self.code, self.layout)
+
+    def snap(self, x: Tensor) -> Tensor:
+        """The numbers of the codes; ``x`` is not looked at."""
+        return self.held.numbers()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same, or what an exporter puts in its place."""
+        numbers = self.snap(x)
+        return numbers if self.substitute is None else self.substitute(self, numbers)
+
+    def thawed(self) -> tuple[Quantizer, Tensor]:
+        """A plain quantizer on the same grid, and the float weight that it leaves as it is."""
+        weight, quantizer = self.held.numbers(), Uniform(self.name, self.side, self.spec, self.layout)
+        quantizer.to(weight.device)
+        grid = self.grid()
+        quantizer.set_grid(grid.scale, grid.zero_point.to(grid.scale.dtype))
+        quantizer.use_quant = True
+        if not torch.equal(quantizer.snap(weight), weight):
+            raise SparsebitError(
+                f"{self.name!r} cannot be held as {str(self.dtype).removeprefix('torch.')} numbers again",
+                hint="convert the model to float32 before freeze()",
+            )
+        return quantizer, weight
+
+    @contextmanager
+    def switched(self, on: bool) -> Iterator[None]:
+        """Its numbers are the same inside the block: there are no others."""
+        yield
+
+    def disable_quant(self) -> None:
+        """Refused, as everything that needs float weights."""
+        self._refuse("switched to float")
+
+    def reset(self) -> None:
+        """Refused, as everything that needs float weights."""
+        self._refuse("measured again")
+
+    def observe_whole(self, x: Tensor) -> None:
+        """Refused, as everything that needs float weights."""
+        self._refuse("measured again")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise SparsebitError(
+            f"{self.name!r} is frozen and cannot be {what}",
+            expected="float weights, which freeze() replaced by quantized values",
+            hint="call qmodel.thaw(), which makes floats of the quantized values, or load the float model again",
+        )
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Quantizer:
+        """Follow the model to another device, and give numbers in the dtype the model is converted to."""
+        self.dtype = fn(torch.empty(0, dtype=self.dtype, device=self.packed.device)).dtype
+        return super()._apply(fn, recurse)
