@@ -116,9 +116,9 @@ class CodeType:
         return torch.bucketize(steps, (levels[1:] + levels[:-1]) / 2).to(torch.uint8)
 
     def decode(self, codes: Tensor, dtype: torch.dtype) -> Tensor:
-        """The multiples of the scale that codes stand for, the zero point still in them; a new tensor."""
+        """The multiples of the scale that codes stand for, the zero point still in them."""
         if self.kind != "nf4":
-            return codes.to(dtype, copy=True)
+            return codes.to(dtype)
         return torch.tensor(NF4_LEVELS, dtype=dtype, device=codes.device)[codes.long()]
 
 

@@ -66,7 +66,7 @@ class Grid:
         """The numbers that codes stand for, ``(q - zero_point) * scale``, in ``dtype``."""
         steps = self.code.decode(codes, compute_dtype(dtype))
         view, scale, zero_point = self._aligned(steps)
-        return view.sub_(zero_point).mul_(scale).to(dtype).reshape(codes.shape)
+        return view.sub(zero_point).mul_(scale).to(dtype).reshape(codes.shape)
 
     def snap(self, x: Tensor, gradient_scale: float | Tensor = 1.0) -> Tensor:
         """``numbers(codes(x))``; gradients pass straight through inside the range and stop outside.

@@ -35,6 +35,12 @@ from sparsebit.quantization.calibration.processes import raise_together
 from sparsebit.quantization.calibration.round import Calibration
 from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
 from sparsebit.quantization.compare import Checker, operator_errors
+from sparsebit.quantization.modules.freeze import (
+    freeze_weights,
+    frozen_names,
+    require_float_weights,
+    thaw_weights,
+)
 from sparsebit.quantization.modules.insert import build_own_quantizers, insert_quantizers, replace_registered
 from sparsebit.quantization.modules.leaves import evaluating, own_leaves, own_memory
 from sparsebit.quantization.modules.qmodules import QuantOpr, switch
@@ -176,6 +182,7 @@ class QuantModel(nn.Module):
 
     def prepare_calibration(self) -> None:
         """Begin a round of calibration: evaluation mode, quantizers off and measuring."""
+        require_float_weights(self.model, "calibration")
         self.eval()
         self.set_quant(w_quant=False, a_quant=False)
         if not self.enable_qat:  # training has made the biases its own
@@ -328,6 +335,7 @@ class QuantModel(nn.Module):
             distill: how much of the loss is the distance to the float model, from 0 to 1; see ``distill()``.
             temperature: of the softmax that distance is taken at.
         """
+        require_float_weights(self.model, "training")
         if batch_norm not in ("leave", "freeze", "fold") or observers not in ("freeze", "update"):
             raise SparsebitError(
                 "init_QAT got a choice it does not know",
@@ -380,13 +388,35 @@ class QuantModel(nn.Module):
     def folded(self) -> QuantGraph:
         """The graph as a runtime takes it: batch norm folded wherever that changes no result, on a copy.
 
-        It is what ``export_onnx`` writes. Where there is no batch norm it is the graph itself.
+        It is what ``export_onnx`` writes. Where there is no batch norm and no frozen weight it is the graph itself.
         """
-        if not has_batch_norm(self.model):
+        if not has_batch_norm(self.model) and not frozen_names(self.model):
             return self.model
         gm = copy.deepcopy(self.model)
+        thaw_weights(gm)
         fold_quantized(gm, exact=True)
         return gm
+
+    def freeze(self) -> list[str]:
+        """Hold weights as quantized values and drop the floats; returns the names of those weights.
+
+        The model gives the same numbers, bit for bit, and takes as much memory as its quantized weights. It can be run,
+        saved, moved, measured and exported; calibration and training need ``thaw()`` first. A weight stays in float
+        where something also reads it unquantized, and where its operator is a ``QuantOpr`` of yours.
+        """
+        weights = {name: q for name, q in self.quantizers.items() if q.side == "W" and not q.fake_fused}
+        if loose := [name for name, quantizer in weights.items() if not quantizer.is_enable]:
+            raise SparsebitError(
+                f"freeze() needs quantized weights, and {len(loose)} are not: {loose[0]!r} is the first",
+                expected="a calibrated model with its quantizers on",
+                hint="calibrate(loader), then set_quant(w_quant=True, a_quant=True), then freeze()",
+            )
+        self._distillation, self.enable_qat = None, False
+        return freeze_weights(self.model)
+
+    def thaw(self) -> list[str]:
+        """Make float weights of frozen ones, with the numbers they have; returns the names of those weights."""
+        return thaw_weights(self.model)
 
     @contextlib.contextmanager
     def batchnorm_tuning(self) -> Iterator[None]:

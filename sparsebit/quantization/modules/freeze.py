@@ -1,6 +1,6 @@
 """Weights held as quantized values: float weights out of a quantized graph, and back.
 
-A frozen weight leaves a tensor without memory (on the meta device) where the parameter was. It is an ordinary attribute,
+A frozen weight leaves a tensor without memory (on the meta device) where the parameter was. It is a plain attribute,
 so shape and dtype can be asked for, and neither ``state_dict`` nor ``.to()`` see it.
 """
 
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from sparsebit.errors import SparsebitError
-from sparsebit.graph.passes.edit import set_module
 from sparsebit.quantization.modules.qmodules import QuantOpr
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.quantizers.frozen import Frozen
@@ -50,8 +49,7 @@ def freeze_weights(gm: GraphModule) -> list[str]:
         owner, name = reads.places[0]
         weight = getattr(owner, name)
         held = Frozen(quantizer, weight)
-        for path in reads.quantizers:
-            set_module(gm, path, held)
+        _install(gm, reads, held)
         _put(reads.places, torch.empty(weight.shape, dtype=weight.dtype, device="meta"))
         frozen.append(quantizer.name)
     return frozen
@@ -64,8 +62,7 @@ def thaw_weights(gm: GraphModule) -> list[str]:
         held = reads.alone
         if isinstance(held, Frozen):
             quantizer, weight = held.thawed()
-            for path in reads.quantizers:
-                set_module(gm, path, quantizer)
+            _install(gm, reads, quantizer)
             _put(reads.places, nn.Parameter(weight, requires_grad=weight.is_floating_point()))
             thawed.append(held.name)
     return thawed
@@ -86,13 +83,10 @@ def require_float_weights(gm: GraphModule, what: str) -> None:
         )
 
 
-def hide_placeholders(gm: nn.Module) -> None:
-    """Let what stands where frozen weights were be plain attributes; torch.fx copies them as buffers."""
-    for module in gm.modules():
-        for name, buffer in list(module._buffers.items()):
-            if buffer is not None and buffer.is_meta:
-                del module._buffers[name]
-                setattr(module, name, buffer)
+def _install(gm: GraphModule, reads: _Reads, quantizer: Quantizer) -> None:
+    for path in reads.quantizers:
+        owner, _, name = path.rpartition(".")
+        setattr(gm.get_submodule(owner), name, quantizer)
 
 
 def _put(places: list[Place], value: Tensor) -> None:

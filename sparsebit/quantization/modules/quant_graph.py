@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from torch.fx import Node
 
 from sparsebit.graph.capture import CapturedModule
@@ -30,6 +31,11 @@ class QuantGraph(CapturedModule):
         """The same graph and parts, seen as this class."""
         quantized = cls(captured, captured.graph, type(captured).__name__)
         quantized._mode_flags = captured._mode_flags
+        for name, value in vars(captured).items():
+            if isinstance(
+                value, Tensor
+            ):  # stands where a frozen weight was, which torch.fx does not carry over
+                setattr(quantized, name, value)
         return quantized
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantGraph:

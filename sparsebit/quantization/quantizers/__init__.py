@@ -3,6 +3,7 @@
 from sparsebit.quantization.quantizers.adaround import AdaRound
 from sparsebit.quantization.quantizers.base import QUANTIZERS, Quantizer, register_quantizer
 from sparsebit.quantization.quantizers.dorefa import DoReFa
+from sparsebit.quantization.quantizers.frozen import Frozen
 from sparsebit.quantization.quantizers.lsq import LSQ
 from sparsebit.quantization.quantizers.lsq_plus import LSQPlus
 from sparsebit.quantization.quantizers.pact import PACT
@@ -14,6 +15,7 @@ __all__ = [
     "QUANTIZERS",
     "AdaRound",
     "DoReFa",
+    "Frozen",
     "LSQPlus",
     "Quantizer",
     "Uniform",

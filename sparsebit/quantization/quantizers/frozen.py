@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from sparsebit.config.tensor_spec import Options
+from sparsebit.config import Options
 from sparsebit.errors import SparsebitError
 from sparsebit.numerics import Grid
 from sparsebit.numerics.packed import PackedTensor
