@@ -2,6 +2,7 @@
 
 from sparsebit.config import SConfig
 from sparsebit.sparse.channels import ChannelGroups, find_groups
+from sparsebit.sparse.evidence.statistic import STATISTICS, Statistic, register_statistic
 from sparsebit.sparse.masking.holding import hold, hold_zeros, release
 from sparsebit.sparse.report import SparseReport
 from sparsebit.sparse.shrink import ShrinkPlan, make_plan, shrink_graph, shrink_state_dict
@@ -12,6 +13,7 @@ from sparsebit.sparse.storage import load, save
 
 __all__ = [
     "SPARSERS",
+    "STATISTICS",
     "ChannelGroups",
     "Rows",
     "SConfig",
@@ -19,6 +21,7 @@ __all__ = [
     "SparseModel",
     "SparseReport",
     "Sparser",
+    "Statistic",
     "find_groups",
     "hold",
     "hold_zeros",
@@ -26,6 +29,7 @@ __all__ = [
     "make_plan",
     "parse_sconfig",
     "register_sparser",
+    "register_statistic",
     "release",
     "save",
     "shrink_graph",

@@ -7,19 +7,24 @@ from torch.fx import GraphModule
 
 from sparsebit.config.pruning.sconfig import LayerSpec
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.ops import op_name
 from sparsebit.sparse.layers import WeightedLayer
 
 
 class LayerSparser:
-    """What is asked of one layer: by the config, until it is set by hand."""
+    """What is asked of one layer: by the config, until it is set by hand.
+
+    Readable: ``name``, ``ratio``, ``strategy``, ``spec`` (all settings of the layer), ``asked`` (whether the ratio is
+    for this layer itself, by a rule or by hand) and ``set_by_hand``.
+    """
 
     def __init__(self, name: str, spec: LayerSpec) -> None:
         self.name, self.spec = name, spec
-        self.ratio = spec.ratio
-        self.asked = spec.asked  # whether for this layer itself, by a rule or by hand
+        self.ratio, self.strategy = spec.ratio, spec.strategy
+        self.asked, self.set_by_hand = spec.asked, False
 
     def set_ratio(self, ratio: float) -> None:
-        """Let this part of the layer go; 0 leaves it whole. Counts from the next ``calc_params`` or ``step`` on."""
+        """Remove this part of the layer; 0 removes nothing. Counts from the next ``calc_params`` or ``step`` on."""
         if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio < 1:
             raise SparsebitError(
                 "a ratio is a part of the layer",
@@ -27,10 +32,10 @@ class LayerSparser:
                 expected="a number from 0 up to but not including 1",
                 got=repr(ratio),
             )
-        self.ratio, self.asked = float(ratio), True
+        self.ratio, self.asked, self.set_by_hand = float(ratio), True, True
 
     def __repr__(self) -> str:
-        return f"LayerSparser({self.name!r}, strategy={self.spec.strategy!r}, ratio={self.ratio})"
+        return f"LayerSparser({self.name!r}, strategy={self.strategy!r}, ratio={self.ratio})"
 
 
 def attach(gm: GraphModule, layers: list[WeightedLayer], sparsers: dict[str, LayerSparser]) -> None:
@@ -53,3 +58,21 @@ def detach(model: nn.Module) -> None:
     if isinstance(model, GraphModule):  # only there have modules got flat names
         for name in [name for name, value in vars(model).items() if any(value is one for one in handled)]:
             del model.__dict__[name]
+
+
+def keep_layers_before_add(
+    gm: GraphModule, layers: list[WeightedLayer], sparsers: dict[str, LayerSparser]
+) -> None:
+    """Ask nothing of the layers whose results reach an addition before any other layer."""
+    by_node = {layer.node: sparsers[layer.name] for layer in layers}
+    additions = [node for node in gm.graph.nodes if op_name(gm, node) == "add"]
+    waiting, seen = [source for node in additions for source in node.all_input_nodes], set()
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in by_node:
+            by_node[node].set_ratio(0.0)
+        else:
+            waiting += node.all_input_nodes

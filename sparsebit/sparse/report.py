@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from sparsebit.above import in_notebook
 from sparsebit.sparse.choose.budget import Reached
-from sparsebit.sparse.choose.pruner import ReportRow
+from sparsebit.sparse.choose.channel_pruner import ChannelPruner
+from sparsebit.sparse.choose.pruner import Pruner, ReportRow
+from sparsebit.sparse.masking.masked_graph import MaskedGraph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +31,13 @@ class SparseReport:
     macs_before: int | None = None
     macs_after: int | None = None
     reached: Reached | None = None  # what SPARSER.TARGET came to, when this object chose for one
+    statistics: str = ""  # which operators take their statistics over the remaining channels
 
     _repr_html_ = in_notebook
 
     @property
-    def whole(self) -> tuple[ReportRow, ...]:
-        """Layers that had to stay whole, each with its reason."""
+    def unchanged(self) -> tuple[ReportRow, ...]:
+        """Layers that could not be pruned, each with its reason."""
         return tuple(row for row in self.rows if row.note)
 
     @property
@@ -41,7 +47,7 @@ class SparseReport:
 
     def table(self) -> Table:
         """For a terminal."""
-        what = "units" if self.kind == "structured" else "weights"
+        what = "channels" if self.kind == "structured" else "weights"
         table = Table(title=str(self).splitlines()[0])
         for header, justify in (("layer", "left"), (what, "right"), ("kept", "right"), ("gone", "right")):
             table.add_column(header, justify=justify)  # type: ignore[arg-type]
@@ -62,5 +68,52 @@ class SparseReport:
             text += f"; {self.macs_before:,} MACs, {self.macs_after:,} left ({gone:.1%} gone)"
         if self.reached is not None and (self.reached.target == "latency" or not self.reached.met):
             text += f"\n{self.reached}"
-        lines = [f"  {row.name}: {row.note}" for row in self.whole]
-        return "\n".join([text, *(["stayed whole:", *lines] if lines else [])])
+        lines = [f"  {row.name}: {row.note}" for row in self.unchanged]
+        text = "\n".join([text, *(["not pruned:", *lines] if lines else [])])
+        return f"{text}\n{self.statistics}" if self.statistics else text
+
+
+def make_report(pruner: Pruner, kept: Mapping[str, Tensor]) -> SparseReport:
+    """What a choice removes, by the pruner that made it."""
+    rows = tuple(pruner.rows(kept))
+    before = sum(parameter.numel() for parameter in pruner.gm.parameters())
+    if not isinstance(pruner, ChannelPruner):
+        zeros = sum(row.before - row.after for row in rows)
+        return SparseReport(
+            kind=pruner.config.SPARSER.TYPE, rows=rows, params_before=before, params_after=before - zeros
+        )
+    cost, flags = pruner.cost, {name: flag.cpu() for name, flag in kept.items()}
+    return SparseReport(
+        kind="structured",
+        rows=rows,
+        params_before=before,
+        params_after=cost.params(flags),
+        macs_before=cost.macs({}) if cost.shapes_known else None,
+        macs_after=cost.macs(flags) if cost.shapes_known else None,
+        reached=pruner.reached,
+        statistics=_statistics_note(pruner, flags),
+    )
+
+
+def warn_if_unpruned(pruner: Pruner, kept: Mapping[str, Tensor]) -> None:
+    """Say that a choice removes nothing, and why."""
+    if any(not bool(flags.all()) for flags in kept.values()):
+        return
+    settings = pruner.config.SPARSER
+    notes = [f"{row.name}: {row.note}" for row in pruner.rows(kept) if row.note]
+    reasons = f" ({'; '.join(notes[:3])})" if notes else ""
+    warnings.warn(
+        f"nothing could be pruned with SPARSER.RATIO {settings.RATIO} and ROUND_TO {settings.ROUND_TO}{reasons}; "
+        "raise RATIO or lower ROUND_TO",
+        stacklevel=3,
+    )
+
+
+def _statistics_note(pruner: ChannelPruner, kept: Mapping[str, Tensor]) -> str:
+    """A norm over channels sees only those that stay: said, because zeros would not give the same."""
+    graph = MaskedGraph(pruner.gm, pruner.groups, kept)
+    found = [text for name, text in pruner.groups.trace.statistics.items() if name in graph.replaced]
+    if not found:
+        return ""
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"statistics are taken over the remaining channels: {found[0]}{more}"

@@ -11,34 +11,30 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.above import call_above, in_notebook
-from sparsebit.batches import Call, DataError, ModelInputs
+from sparsebit.batches import Call, ModelInputs
 from sparsebit.config import SConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
-from sparsebit.graph.digest import graph_digest
-from sparsebit.graph.ops import op_name
 from sparsebit.graph.passes import replace_patterns
 from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.choose.channel_pruner import ChannelPruner
 from sparsebit.sparse.choose.pruner import Latency, Pruner
 from sparsebit.sparse.choose.runtime_clock import RuntimeClock
 from sparsebit.sparse.choose.weight_pruner import WeightPruner
-from sparsebit.sparse.evidence.batch import Loss, fit
-from sparsebit.sparse.evidence.gather import Evidence, gather
+from sparsebit.sparse.evidence.collect import collect, collect_from_training
+from sparsebit.sparse.evidence.loss import Loss
 from sparsebit.sparse.guess_inputs import guess_inputs
-from sparsebit.sparse.layer_sparser import LayerSparser, attach, detach
+from sparsebit.sparse.layer_sparser import LayerSparser, attach, keep_layers_before_add
 from sparsebit.sparse.layers import find_layers, require_finite, tensors_of
-from sparsebit.sparse.masking.compact import CompactCall, compact_where_needed
-from sparsebit.sparse.masking.holding import hold, release
+from sparsebit.sparse.masking.holding import hold_all
 from sparsebit.sparse.masking.mask_store import MaskStore
-from sparsebit.sparse.origin import Form, Origin, describe_example
-from sparsebit.sparse.report import SparseReport
+from sparsebit.sparse.masking.masked_graph import MaskedGraph
+from sparsebit.sparse.origin import Form, Origin
+from sparsebit.sparse.report import SparseReport, make_report, warn_if_unpruned
 from sparsebit.sparse.schedule import make_schedule
-from sparsebit.sparse.shrink import ShrinkPlan, make_plan, shrink_graph, shrink_module
+from sparsebit.sparse.shrink import ShrinkPlan, make_plan
+from sparsebit.sparse.shrink.forms import fit_examples, make_smaller, origin_of
 from sparsebit.sparse.sparse_config import parse_sconfig
-from sparsebit.sparse.sparsers import ACTIVATIONS
-
-_FROM_TRAINING = frozenset({"gradient", "gradient_square"})
 
 
 class SparseModel(nn.Module):
@@ -51,6 +47,7 @@ class SparseModel(nn.Module):
             any the model is traced symbolically to make zeros, and recorded on guessed inputs to remove channels.
         example_kwargs: keyword inputs to record it with.
         match: whether a pattern of the config that matches no layer is an error.
+        copy_model: False prunes the weights of ``model`` itself, without a second copy of them in memory.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
@@ -76,77 +73,86 @@ class SparseModel(nn.Module):
         example_kwargs: Mapping[str, Any] | None = None,
         *,
         match: bool = True,
+        copy_model: bool = True,
     ) -> None:
         super().__init__()
         self.cfg = parse_sconfig(config)
-        original = copy.deepcopy(model)
-        self.__dict__["_original"] = (
+        original = copy.deepcopy(model) if copy_model else model
+        self.__dict__["original"] = (
             original  # shares its parameters with the graph: not a submodule of its own
         )
         self.inputs = ModelInputs(model, example_inputs, example_kwargs)
-        self._examples: Call = self.inputs.example
-        self._sizes_known = any(self._examples)
-        if self.cfg.SPARSER.TYPE == "structured" and not self._sizes_known:
-            self._examples = Call(guess_inputs(original, self.cfg.SKIP_TRACE_MODULES))
-        self.model = capture(original, *self._examples, skip=self.cfg.SKIP_TRACE_MODULES)
+        self.examples: Call = self.inputs.example
+        self.sizes_known = any(self.examples)
+        if self.cfg.SPARSER.TYPE == "structured" and not self.sizes_known:
+            self.examples = Call(guess_inputs(original, self.cfg.SKIP_TRACE_MODULES))
+        self.model = capture(original, *self.examples, skip=self.cfg.SKIP_TRACE_MODULES)
         replace_patterns(self.model)
         self.schedule = make_schedule(self.cfg.SCHEDULE)
-        self._find(None)
+        self.pruner = self._make_pruner(None)
         if match:
             self.cfg.require_matched(
-                [layer.pattern_layer for layer in self._pruner.layers], dict(self.model.named_modules())
+                [layer.pattern_layer for layer in self.pruner.layers], dict(self.model.named_modules())
             )
         self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))
-        self.masks = MaskStore(self._pruner.everything())
-        self._inputs: list[Any] | None = None
-        self._compact: CompactCall | None = None
+        self.masks = MaskStore(self.pruner.everything())
+        self.masked = MaskedGraph(self.model)
+        self.decided = False  # whether anything was chosen yet, by calc_params() or step()
+        self._seen: list[Call] | None = None  # calls since prepare_calibration
         self.register_load_state_dict_post_hook(_hold_after_loading)  # type: ignore[no-untyped-call]
 
-    def _find(self, handles: Mapping[str, LayerSparser] | None) -> None:
+    def _make_pruner(self, sparsers: dict[str, LayerSparser] | None) -> Pruner:
         """Look at the graph; nothing here belongs to the state."""
         layers = find_layers(self.model)
-        self.sparsers = dict(handles or {}) or {
-            layer.name: LayerSparser(layer.name, self.cfg.layer(layer.names, layer.call.spec.name))
-            for layer in layers
-        }
-        attach(self.model, layers, self.sparsers)
-        kind = ChannelPruner if self.cfg.SPARSER.TYPE == "structured" else WeightPruner
-        self._pruner: Pruner = kind(self.model, self.cfg, layers, self.sparsers)
-        if isinstance(self._pruner, ChannelPruner):
-            self._pruner.cost.shapes_known &= self._sizes_known
+        if sparsers is None:
+            specs = {layer.name: self.cfg.layer(layer.names, layer.call.spec.name) for layer in layers}
+            sparsers = {name: LayerSparser(name, spec) for name, spec in specs.items()}
+        attach(self.model, layers, sparsers)
+        if self.cfg.SPARSER.TYPE != "structured":
+            return WeightPruner(self.model, self.cfg, layers, sparsers)
+        pruner = ChannelPruner(self.model, self.cfg, layers, sparsers)
+        pruner.cost.shapes_known &= self.sizes_known
+        return pruner
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own call, as if what is gone were not there.
-
-        Where zeros are as good as absence ``model`` is called; where they are not (a norm over channels would count
-        them), the smaller graph is, on the kept parts of the same parameters.
-        """
-        if self._inputs is not None:
-            self._inputs.append(Call(args, dict(kwargs)))
-        return (self._compact or self.model)(*args, **kwargs)
+        """The model's own call, at its full size, as if what is pruned were absent."""
+        if self._seen is not None:
+            self._seen.append(Call(args, dict(kwargs)))
+        return self.masked(*args, **kwargs)
 
     # -- deciding ----------------------------------------------------------------------------------------------
 
     def prepare_calibration(self) -> None:
         """Remember the inputs of the calls that follow, for a criterion that needs activations."""
         self.model.eval()
-        self._inputs = []
+        self._seen = []
 
     def calc_params(
         self, data: Iterable[Any] | None = None, loss: Loss | None = None, *, latency: Latency | None = None
     ) -> None:
-        """Decide what goes, all of it at once, and hold it at zero.
+        """Decide what is removed, all of it at once, and hold it at zero.
 
         Args:
-            data: batches (see ``sparsebit.batches``), for criteria that need gradients or activations. Without any, the
-                inputs seen since ``prepare_calibration``.
+            data: batches, for criteria that need gradients or activations; see ``sparsebit.batches``. What is not an
+                input of the model goes to the loss. Without data, the inputs seen since ``prepare_calibration``.
             loss: called as ``loss(output, *rest)``; without one the output must hold a ``loss``.
             latency: seconds that a model takes, for ``SPARSER.TARGET: latency``; by default those of the example inputs
                 in ONNX Runtime, on one thread.
 
-        What went before stays gone: a smaller ratio than last time brings nothing back.
+        What was pruned before stays so: a smaller ratio than last time brings nothing back. A choice of nothing is told
+        in a warning, with the reasons.
         """
-        self._prune(1.0, self._gather(data, loss), latency)
+        self._hold(self.choose(data, loss, latency=latency))
+        self.decided = True
+        warn_if_unpruned(self.pruner, self.masks.as_dict())
+
+    def choose(
+        self, data: Iterable[Any] | None = None, loss: Loss | None = None, *, latency: Latency | None = None
+    ) -> dict[str, Tensor]:
+        """What ``calc_params`` would keep, without touching any weight: by name, bool; for ``shrink_to``."""
+        seen, self._seen = self._seen, None
+        evidence = collect(self.masked, self.pruner, self.inputs, data, loss, seen)
+        return self._choose(1.0, evidence, latency)
 
     def step(
         self, data: Iterable[Any] | None = None, loss: Loss | None = None, *, latency: Latency | None = None
@@ -160,41 +166,28 @@ class SparseModel(nn.Module):
         self.schedule_step += 1
         if progress is None:
             return False
-        needs = self._pruner.needs
-        if data is None and needs and needs <= _FROM_TRAINING:
-            evidence = self._from_training()
-        else:
-            evidence = self._gather(data, loss)
-        self._prune(progress, evidence, latency)
+        evidence = collect_from_training(self.masked, self.pruner) if data is None else None
+        if evidence is None:
+            evidence = collect(self.masked, self.pruner, self.inputs, data, loss, None)
+        self._hold(self._choose(progress, evidence, latency))
+        self.decided = True
         return True
 
     def penalty(self) -> Tensor:
         """The criterion's training term (slimming: strength · Σ|γ|), to add to the loss; 0 for those without one."""
-        tensors = tensors_of(self.model)
-        found = []
-        for strategy in {handle.spec.strategy for handle in self.sparsers.values()}:
-            criterion = self._pruner.criterion(strategy)
-            named = {name: tensors[name] for name in self._scored(criterion.roles)}
-            found.append(criterion.penalty(list(named.values())))
-        terms = [term for term in found if term is not None]
-        return torch.stack(terms).sum() if terms else torch.zeros((), device=self.device)
+        found = self.pruner.penalty(tensors_of(self.model))
+        return torch.zeros((), device=self.device) if found is None else found
 
     def disable_sparse_before_add(self) -> None:
-        """Leave whole what is added to something else: every layer whose result reaches an addition first."""
-        by_node = {layer.node: self.sparsers[layer.name] for layer in self._pruner.layers}
-        additions = [node for node in self.model.graph.nodes if op_name(self.model, node) == "add"]
-        waiting, seen = [source for node in additions for source in node.all_input_nodes], set()
-        while waiting:
-            node = waiting.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            if node in by_node:
-                by_node[node].set_ratio(0.0)
-            else:
-                waiting += node.all_input_nodes
+        """Do not prune what is added to something else: every layer whose result reaches an addition first."""
+        keep_layers_before_add(self.model, self.pruner.layers, self.sparsers)
 
     # -- looking -----------------------------------------------------------------------------------------------
+
+    @property
+    def sparsers(self) -> dict[str, LayerSparser]:
+        """What is asked of every layer, by its name."""
+        return self.pruner.sparsers
 
     @property
     def device(self) -> torch.device:
@@ -202,68 +195,50 @@ class SparseModel(nn.Module):
         return next((tensor.device for tensor in self.model.parameters()), torch.device("cpu"))
 
     def groups(self) -> ChannelGroups:
-        """What can only go together, and what cannot go at all and why. Printable."""
+        """Which channels can only be removed together, and which cannot be removed and why. Printable."""
         return self._channels().groups
 
+    def kept(self) -> dict[str, Tensor]:
+        """What stays, on the CPU: by the name of a group or weight, bool."""
+        return {name: flags.cpu().clone() for name, flags in self.masks.items()}
+
     def report(self) -> SparseReport:
-        """What is gone, layer by layer, and what the model costs now. Printable."""
-        kept = self.masks.as_dict()
-        rows = tuple(self._pruner.rows(kept))
-        before = sum(parameter.numel() for parameter in self.model.parameters())
-        if not isinstance(self._pruner, ChannelPruner):
-            zeros = sum(row.before - row.after for row in rows)
-            return SparseReport(
-                kind=self.cfg.SPARSER.TYPE, rows=rows, params_before=before, params_after=before - zeros
-            )
-        cost, flags = self._pruner.cost, {name: flag.cpu() for name, flag in kept.items()}
-        return SparseReport(
-            kind="structured",
-            rows=rows,
-            params_before=before,
-            params_after=cost.params(flags),
-            macs_before=cost.macs({}) if cost.shapes_known else None,
-            macs_after=cost.macs(flags) if cost.shapes_known else None,
-            reached=self._pruner.reached,
-        )
+        """What is pruned, layer by layer, and what the model costs now. Printable."""
+        return make_report(self.pruner, self.masks.as_dict())
 
     # -- taking away -------------------------------------------------------------------------------------------
 
     def plan(self) -> ShrinkPlan:
         """What shrinking will do, as data: also for state dicts, optimizer and averaged state."""
-        return make_plan(self.model, self._channels().groups, self._kept())
+        return make_plan(self.model, self._channels().groups, self.kept())
 
     def shrink(self, form: Form = "graph") -> nn.Module:
-        """An ordinary model without what is gone: smaller for channels, the same with zeros for single weights.
+        """An ordinary model without what was pruned: smaller for channels, the same with zeros for single weights.
 
         Args:
             form: "graph" gives the captured graph, smaller, with the model's own signature. "module" gives a model of
                 the user's own class, checked against the graph on the example inputs; it is refused where a forward
-                has a size written into its code.
+                has a size written into its code. A ``transformers`` model is given its class with a smaller config.
         """
-        return self.shrink_to(self._kept(), form)
+        kept = self.kept()
+        if not self.decided and all(bool(flags.all()) for flags in kept.values()):
+            raise SparsebitError(
+                "nothing is pruned yet", hint="call calc_params() first, or step() in a training loop"
+            )
+        warn_if_unpruned(self.pruner, kept)
+        return self.shrink_to(kept, form)
 
     def shrink_to(self, kept: Mapping[str, Tensor], form: Form = "graph") -> nn.Module:
-        """As ``shrink``, for a choice of one's own: by the name of a group (see ``groups``), bool [units]."""
-        original: nn.Module = self.__dict__["_original"]
-        small: nn.Module
-        if not isinstance(self._pruner, ChannelPruner):
-            small = copy.deepcopy(self.model if form == "graph" else original)
-            for name, mask in self._pruner.tensor_masks(kept).items():
-                hold(small.get_parameter(name), mask.to(self.device))
-        else:
-            plan = make_plan(self.model, self._pruner.groups, kept)
-            graph = shrink_graph(self.model, plan)
-            args, kwargs = self._fitting_examples()
-            small = graph if form == "graph" else shrink_module(original, plan, graph, args, kwargs)
-        detach(small)
+        """As ``shrink``, for a choice of one's own: by the name of a group (see ``groups``), bool [channels]."""
+        original: nn.Module = self.__dict__["original"]
+        small = make_smaller(self.pruner, kept, form, original, fit_examples(self.model, self.examples))
         small.__dict__["shrunk_from"] = self.origin(kept, form)
         return small
 
     def origin(self, kept: Mapping[str, Tensor] | None = None, form: Form = "graph") -> Origin:
         """What it takes, beside the weights, to make this model again from the original class."""
-        flags = self._kept() if kept is None else {name: flag.clone() for name, flag in kept.items()}
-        example = describe_example(*self._examples) if self._sizes_known else None
-        return Origin(self.cfg.to_dict(), graph_digest(self.model), flags, example, form)
+        examples = self.examples if self.sizes_known else None
+        return origin_of(self.pruner, self.kept() if kept is None else kept, form, examples)
 
     def export_onnx(
         self,
@@ -281,20 +256,9 @@ class SparseModel(nn.Module):
 
         The arguments and the report that comes back are those of ``sparsebit.export.export_onnx``.
         """
-        model = self.shrink() if self.cfg.SPARSER.TYPE == "structured" else self.model
-        return call_above(
-            "sparsebit.export.export_onnx",
-            model,
-            dummy_data,
-            name,
-            input_names,
-            output_names,
-            dynamic_axes,
-            opset_version,
-            verbose,
-            extra_info,
-            **options,
-        )
+        model = self.shrink()
+        given = (input_names, output_names, dynamic_axes, opset_version, verbose, extra_info)
+        return call_above("sparsebit.export.export_onnx", model, dummy_data, name, *given, **options)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write weights, masks, step and config to a folder; ``SparseModel.load`` brings them back.
@@ -326,102 +290,40 @@ class SparseModel(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseModel:
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
-        shared = ("cfg", "schedule", "_pruner", "sparsers", "_examples", "inputs", "_compact")
+        shared = ("cfg", "schedule", "pruner", "masked", "examples", "inputs")
         for name, value in self.__dict__.items():
             twin.__dict__[name] = value if name in shared else copy.deepcopy(value, memo)
-        twin._find({name: copy.copy(handle) for name, handle in self.sparsers.items()})
-        twin._hold()
+        twin.pruner = twin._make_pruner({name: copy.copy(one) for name, one in self.sparsers.items()})
+        twin._hold({})
         return twin
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _kept(self) -> dict[str, Tensor]:
-        return {name: flags.cpu().clone() for name, flags in self.masks.items()}
-
-    def _fitting_examples(self) -> Call:
-        """The example inputs on the device of the parameters, and in their type."""
-        parameter = next(self.model.parameters(), None)
-        found: Call = self._examples if parameter is None else fit(self._examples, parameter)
-        return found
-
     def _channels(self) -> ChannelPruner:
-        if not isinstance(self._pruner, ChannelPruner):
+        if not isinstance(self.pruner, ChannelPruner):
             raise SparsebitError(
-                "only whole channels have groups", got=f"SPARSER.TYPE {self.cfg.SPARSER.TYPE}"
+                "only channels have groups",
+                got=f"SPARSER.TYPE {self.cfg.SPARSER.TYPE}",
+                hint="set SPARSER.TYPE: structured",
             )
-        return self._pruner
+        return self.pruner
 
-    def _scored(self, roles: tuple[str, ...]) -> list[str]:
-        if not isinstance(self._pruner, ChannelPruner):
-            return []
-        slices = [where for group in self._pruner.groups.free for where in group.slices]
-        return list(dict.fromkeys(where.tensor for where in slices if where.role in roles))
-
-    def _gather(self, data: Iterable[Any] | None, loss: Loss | None) -> Evidence:
-        needs = self._pruner.needs
-        seen, self._inputs = self._inputs, None
-        if not needs:
-            return {}
-        if data is None and seen and needs <= ACTIVATIONS:
-            return gather(self.model, self._pruner.layers, (), needs, seen, compact=self._compact)
-        if data is None:
-            raise DataError(
-                f"the criterion needs data: {', '.join(sorted(needs))}",
-                where=f"SPARSER.STRATEGY {self.cfg.SPARSER.STRATEGY}",
-                hint="pass batches" + ("" if needs <= ACTIVATIONS else " of (inputs, targets) and loss=..."),
-            )
-        options = self._pruner.criterion(self.cfg.SPARSER.STRATEGY)
-        return gather(
-            self.model,
-            self._pruner.layers,
-            self._pruner.extra_tensors,
-            needs,
-            data,
-            loss,
-            samples=getattr(options, "samples", 1),
-            seed=getattr(options, "seed", 0),
-            compact=self._compact,
-            inputs=self.inputs,
-        )
-
-    def _from_training(self) -> Evidence:
-        """Gradients that the training step has left."""
-        tensors = tensors_of(self.model)
-        names = [*(layer.tensor for layer in self._pruner.layers), *self._pruner.extra_tensors]
-        found = {name: tensors[name].grad for name in names}
-        if all(gradient is None for gradient in found.values()):
-            raise DataError(
-                "the criterion needs gradients, and there are none",
-                hint="call step() between backward() and zero_grad(), or pass data and loss",
-            )
-        plain = {name: g if g is not None else torch.zeros_like(tensors[name]) for name, g in found.items()}
-        squares = {name: gradient.square() for name, gradient in plain.items()}
-        return {"gradient": plain, "gradient_square": squares}
-
-    def _prune(self, progress: float, evidence: Evidence, latency: Latency | None) -> None:
+    def _choose(self, progress: float, evidence: Any, latency: Latency | None) -> dict[str, Tensor]:
         require_finite(self.model)
         if latency is None and self.cfg.SPARSER.TARGET == "latency":
-            latency = RuntimeClock(self._fitting_examples() if self._sizes_known else ((), {}))
-        kept = self.masks.as_dict()
-        self.masks.update(self._pruner.choose(kept, evidence, self.schedule, progress, latency))
-        self._hold()
+            known = fit_examples(self.model, self.examples) if self.sizes_known else Call()
+            latency = RuntimeClock(known)
+        return self.pruner.choose(self.masks.as_dict(), evidence, self.schedule, progress, latency)
 
-    def _hold(self) -> None:
-        """Hold every tensor that lost something, and let go of those that did not."""
-        masks, tensors = self._pruner.tensor_masks(self.masks.as_dict()), tensors_of(self.model)
-        for name, tensor in tensors.items():
-            if name not in masks:
-                release(tensor)
-        for name, mask in masks.items():
-            if isinstance(tensors[name], nn.Parameter):
-                hold(tensors[name], mask.to(tensors[name].device))
-            else:  # statistics follow the zeros that reach them
-                with torch.no_grad():
-                    tensors[name].masked_fill_(~mask.to(tensors[name].device), 0)
-        if isinstance(self._pruner, ChannelPruner):
-            self._compact = compact_where_needed(self.model, self.plan(), self._pruner.groups, self._examples)
+    def _hold(self, chosen: Mapping[str, Tensor]) -> None:
+        """Take over a choice: hold every tensor that loses something at zero, and release the others."""
+        self.masks.update(chosen)
+        kept = self.masks.as_dict()
+        hold_all(tensors_of(self.model), self.pruner.tensor_masks(kept))
+        groups = self.pruner.groups if isinstance(self.pruner, ChannelPruner) else None
+        self.masked = MaskedGraph(self.model, groups, kept)
 
 
 def _hold_after_loading(model: nn.Module, keys: Any) -> None:
     assert isinstance(model, SparseModel)
-    model._hold()
+    model._hold({})

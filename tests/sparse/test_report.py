@@ -25,16 +25,16 @@ REPORT = SparseReport(
 def test_in_words() -> None:
     assert str(REPORT).splitlines() == [
         "1,000 parameters, 250 left (75.0% gone); 4,000 MACs, 1,000 left (75.0% gone)",
-        "stayed whole:",
+        "not pruned:",
         "  fc: an output",
     ]
     assert REPORT.sparsity == 0.75
-    assert [row.name for row in REPORT.whole] == ["fc"]
+    assert [row.name for row in REPORT.unchanged] == ["fc"]
 
 
 def test_as_a_table() -> None:
     out = io.StringIO()
     REPORT.print(Console(file=out, width=100))
-    assert "units" in out.getvalue()
+    assert "channels" in out.getvalue()
     assert "50%" in out.getvalue()
     assert SparseReport(kind="nm", rows=(), params_before=0, params_after=0).sparsity == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,7 +90,7 @@ def test_a_target_of_latency_asks_the_function() -> None:
 
 
 def test_a_target_that_cannot_be_met_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    smodel = make(TARGET="params", RATIO=0.9, MAX_RATIO=0.25)
+    smodel = make(TARGET="params", RATIO=0.9, MAX_RATIO=0.25, ROUND_TO=1)
     smodel.calc_params()
     reached = smodel.report().reached
     assert reached is not None and not reached.met
@@ -128,7 +129,7 @@ def test_each_layer_by_hand_and_by_rule() -> None:
 
 
 def test_flat_names_reach_nested_layers() -> None:
-    net = nn.Sequential(nn.Sequential(nn.Linear(4, 16), nn.ReLU()), nn.Linear(16, 2))
+    net = nn.Sequential(nn.Sequential(nn.Linear(4, 16), nn.ReLU()), nn.Linear(16, 16), nn.Linear(16, 2))
     smodel = SparseModel(
         net, {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}, torch.zeros(1, 4)
     )
@@ -309,12 +310,81 @@ def test_the_training_term_of_slimming() -> None:
     assert float(make().penalty()) == 0
 
 
-def test_a_group_without_a_norm_is_left_whole_by_slimming() -> None:
+def test_a_choice_of_nothing_is_told_with_reasons() -> None:
     config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "slimming", "RATIO": 0.5}}
     smodel = SparseModel(perceptron(), config, torch.zeros(1, 6, dtype=torch.float64))
+    with pytest.warns(UserWarning, match=r"nothing could be pruned.*Slimming finds nothing to score here"):
+        smodel.calc_params()
+    with pytest.warns(UserWarning, match=r"nothing could be pruned"):
+        smodel.shrink()
+    with pytest.warns(
+        UserWarning, match=r"nothing could be pruned.*multiple of ROUND_TO, 32.*lower ROUND_TO"
+    ):
+        make(ROUND_TO=32).calc_params()
+    with pytest.warns(UserWarning, match=r"nothing could be pruned with SPARSER.RATIO 0\.0"):
+        make(TYPE="unstructured", RATIO=0.0).calc_params()
+
+
+@pytest.mark.parametrize("kind", ["structured", "unstructured"])
+def test_nothing_is_taken_away_before_it_is_chosen(kind: str, tmp_path: Path) -> None:
+    smodel = make(TYPE=kind)
+    with pytest.raises(SparsebitError, match=r"nothing is pruned yet[\s\S]*next: call calc_params\(\)"):
+        smodel.shrink()
+    with pytest.raises(SparsebitError, match=r"nothing is pruned yet[\s\S]*next: call calc_params\(\)"):
+        smodel.export_onnx(images(), tmp_path / "a.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("settings", [{"CLASSIFIER": True}, {"SPECIFIC": {"fc": {"RATIO": 0.4}}}])
+def test_an_output_layer_is_pruned_when_asked(settings: dict[str, Any]) -> None:
+    smodel = make(ROUND_TO=1, RATIO=0.4, **settings)
     smodel.calc_params()
-    assert widths(smodel)["0"] == 16
-    assert "Slimming finds nothing to score here" in str(smodel.report())
+    small, kept = smodel.shrink(), smodel.kept()["fc"]
+    assert small.fc.out_features == 3
+    assert_same(small(images()), smodel(images())[:, kept])
+    assert bool((smodel(images())[:, ~kept] == 0).all())
+
+
+@pytest.mark.parametrize("layer", ["linear", "conv"])
+def test_a_lone_layer_is_pruned_when_asked(layer: str) -> None:
+    net: nn.Module = nn.Linear(4, 8) if layer == "linear" else nn.Conv2d(4, 8, 1)
+    x = torch.randn(2, 4) if layer == "linear" else torch.randn(2, 4, 3, 3)
+    config = {
+        "SPARSER": {
+            "TYPE": "structured",
+            "STRATEGY": "l1norm",
+            "RATIO": 0.5,
+            "ROUND_TO": 1,
+            "CLASSIFIER": True,
+        }
+    }
+    smodel = SparseModel(nn.Sequential(net).eval(), config, x)
+    smodel.calc_params()
+    with torch.no_grad():
+        assert torch.allclose(smodel.shrink()(x), net(x)[:, smodel.kept()["0"]], atol=1e-6)
+
+
+def test_a_ratio_by_hand_on_a_layer_that_cannot_shrink_is_an_error() -> None:
+    smodel = make()
+    smodel.sparsers["fc"].set_ratio(0.5)
+    with pytest.raises(SparsebitError, match=r"cannot lose channels[\s\S]*'fc'[\s\S]*CLASSIFIER: true"):
+        smodel.calc_params()
+    assert "strategy='l1norm', ratio=0.5" in repr(smodel.sparsers["fc"])
+
+
+def test_a_model_can_be_pruned_without_a_copy() -> None:
+    net = residual()
+    smodel = SparseModel(
+        net,
+        {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}},
+        images(),
+        copy_model=False,
+    )
+    assert smodel.model.conv1.weight is net.conv1.weight  # type: ignore[union-attr]
+    before = net.conv1.weight.clone()
+    small = smodel.shrink_to(smodel.choose())
+    assert small.conv1.out_channels == 16
+    assert torch.equal(net.conv1.weight, before)  # choosing alone touches no weight
 
 
 # -- data ----------------------------------------------------------------------------------------------------------
@@ -337,7 +407,7 @@ def test_missing_data_is_told(name: str, told: str) -> None:
 
 
 def test_only_channels_have_groups() -> None:
-    with pytest.raises(SparsebitError, match="only whole channels have groups"):
+    with pytest.raises(SparsebitError, match="only channels have groups"):
         make(TYPE="unstructured").groups()
 
 

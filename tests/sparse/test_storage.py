@@ -22,7 +22,7 @@ from tests.storage.artifacts import file_of
 
 def pruned(kind: str = "structured") -> SparseModel:
     config = {
-        "SPARSER": {"TYPE": kind, "STRATEGY": "l1norm", "RATIO": 0.5},
+        "SPARSER": {"TYPE": kind, "STRATEGY": "l1norm", "RATIO": 0.5, "ROUND_TO": 1},
         "SCHEDULE": {"TYPE": "iterative", "EVERY": 2, "TIMES": 3},
     }
     smodel = SparseModel(residual(), config, example_inputs=images())

@@ -116,9 +116,7 @@ class SparserSection(LayerSettings):
     MAX_RATIO: float = key(
         MOST, "The most that any one layer may lose when RATIO counts over all of them.", default=0.9
     )
-    CLASSIFIER: bool = key(
-        FLAG, "Prune single weights of the layers that make the outputs too.", default=False
-    )
+    CLASSIFIER: bool = key(FLAG, "Prune the layers that make the outputs too.", default=False)
     OPTIONS: Options = key(values.OPTIONS, "Settings of the criterion.", default=Options())
     SPECIFIC: tuple[Rule, ...] = rules(LayerSettings)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -15,14 +15,20 @@ from sparsebit.sparse.channels.group import ChannelGroups, Group, Slice
 from sparsebit.sparse.channels.labels import Labels
 from sparsebit.sparse.channels.rules.base import why
 from sparsebit.sparse.channels.solve import frozen_classes, live_blocks, reasons, solve
-from sparsebit.sparse.channels.trace import Trace, distinct_layers
+from sparsebit.sparse.channels.trace import Trace, distinct_layers, labels_in
 from sparsebit.sparse.channels.walk import trace_labels
 
 Array = np.ndarray
 Classes = dict[int, np.ndarray]  # of every array of labels, by its id
 
 
-def find_groups(gm: GraphModule, *, keep: Sequence[str] = (), whole_heads: bool = True) -> ChannelGroups:
+def find_groups(
+    gm: GraphModule,
+    *,
+    keep: Sequence[str] = (),
+    whole_heads: bool = True,
+    prune_outputs: Callable[[str], bool] = lambda layer: False,
+) -> ChannelGroups:
     """What can be removed from a captured model, and what has to go with it.
 
     Every tensor gets labels that say which units its elements belong to; operators tie labels together, and
@@ -30,10 +36,12 @@ def find_groups(gm: GraphModule, *, keep: Sequence[str] = (), whole_heads: bool 
 
     Args:
         gm: a captured model with recorded shapes.
-        keep: fnmatch patterns on layer names; the outputs of these layers stay whole.
+        keep: fnmatch patterns on layer names; these layers keep all their output channels.
         whole_heads: remove attention heads as a whole; False removes the same dims of every head instead.
+        prune_outputs: whether a layer, by its name, may lose channels that are results of the model.
     """
     trace = trace_labels(gm, whole_heads=whole_heads)
+    _freeze_outputs(trace, prune_outputs)
     for axis in list(trace.axes.values()):
         pattern = next((p for p in keep if fnmatchcase(axis.layer, p)), None)
         if axis.role == "output" and pattern is not None:
@@ -41,6 +49,19 @@ def find_groups(gm: GraphModule, *, keep: Sequence[str] = (), whole_heads: bool 
     solve(trace)
     groups = _group(trace)
     return ChannelGroups((*groups, *_unlabelled(trace, groups)), graph_digest(gm), trace)
+
+
+def _freeze_outputs(trace: Trace, prune: Callable[[str], bool]) -> None:
+    """The results of the model keep their width, except for channels that are asked to go."""
+    asked = [axis.labels for axis in trace.axes.values() if axis.role == "output" and prune(axis.layer)]
+    free = trace.sets.find(torch.cat(asked)) if asked else None
+    for name, value in trace.outputs.items():
+        for labels in labels_in(value):
+            for layer in labels.layers:
+                found = trace.sets.find(layer.labels.reshape(-1))
+                found = found if free is None else found[~torch.isin(found, free)]
+                if len(found):
+                    trace.frozen.append((found, f"{name} is an output of the model"))
 
 
 def _unlabelled(trace: Trace, groups: Sequence[Group]) -> Iterator[Group]:

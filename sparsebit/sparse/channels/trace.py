@@ -54,7 +54,13 @@ class Trace:
     notes: list[tuple[int, str]] = field(default_factory=list)
     blocks: list[Blocks] = field(default_factory=list)
     stops: dict[str, str] = field(default_factory=dict)  # node name -> why nothing is known of its result
-    averages: dict[str, Layer] = field(default_factory=dict)  # means whose divisor counts units
+    averages: dict[str, Layer] = field(default_factory=dict)  # means whose divisor counts channels
+    statistics: dict[str, str] = field(
+        default_factory=dict
+    )  # nodes that take statistics over channels, as text
+    outputs: dict[str, object] = field(
+        default_factory=dict
+    )  # node name -> the labels of a result of the model
     aliases: dict[str, str] = field(default_factory=dict)  # every name of a tensor -> the first
     roots: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 

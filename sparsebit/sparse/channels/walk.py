@@ -23,7 +23,7 @@ def trace_labels(gm: GraphModule, *, whole_heads: bool = True) -> Trace:
     for node in gm.graph.nodes:
         if node.op == "output":
             for leaf in node.all_input_nodes:
-                trace.freeze(trace.values[leaf.name], f"{leaf.name} is an output of the model")
+                trace.outputs[leaf.name] = trace.values[leaf.name]
         elif node.op == "get_attr":
             held = _attribute(gm, node)
             trace.values[node.name] = trace.tensor(str(node.target)) if held is not None else None

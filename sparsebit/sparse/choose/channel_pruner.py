@@ -1,4 +1,4 @@
-"""Whole units: channels, heads, hidden units, with everything that is coupled to them."""
+"""Choose channels, heads and hidden units to remove, with everything that is coupled to them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.ops import bind, op_name
 from sparsebit.sparse.channels import ChannelGroups, Group, find_groups, mask_tensors
@@ -33,7 +34,6 @@ from sparsebit.sparse.layer_sparser import LayerSparser
 from sparsebit.sparse.layers import tensors_of
 from sparsebit.sparse.schedule import Schedule
 from sparsebit.sparse.shrink import make_plan, shrink_graph
-from sparsebit.sparse.sparsers import Sparser
 
 logger = logging.getLogger(__name__)
 
@@ -42,16 +42,18 @@ LATENCY_TRIES = 8
 
 @dataclass(eq=False)
 class ChannelPruner(Pruner):
-    """Keeps one flag per unit of every group, by the group's name."""
+    """Keeps one flag per channel of every group, by the group's name."""
 
     groups: ChannelGroups = field(init=False)
     cost: ChoiceCost = field(init=False)
     gates: frozenset[str] = field(init=False)
-    unmoved: dict[str, str] = field(default_factory=dict)  # groups that the last choice left whole, and why
+    unmoved: dict[str, str] = field(
+        default_factory=dict
+    )  # groups that the last choice could not change, and why
     reached: Reached | None = None  # what the last choice for a target of cost came to
 
     def __post_init__(self) -> None:
-        self.groups = find_groups(self.gm, keep=self.config.IGNORE)
+        self.groups = find_groups(self.gm, keep=self.config.IGNORE, prune_outputs=self._may_shrink_outputs)
         self.cost = ChoiceCost(self.gm, self.groups)
         self.gates = _find_gates(self.gm)
 
@@ -59,7 +61,7 @@ class ChannelPruner(Pruner):
     def extra_tensors(self) -> list[str]:
         """Scales of norms and the like, whose gradients a criterion may want."""
         layers = {layer.tensor for layer in self.layers}
-        roles = {role for criterion in self._criteria_in_use() for role in criterion.roles}
+        roles = {role for criterion in self.criteria_in_use() for role in criterion.roles}
         return [
             where.tensor
             for group in self.groups.free
@@ -67,19 +69,31 @@ class ChannelPruner(Pruner):
             if (where.role in roles or where.tensor in self.gates) and where.tensor not in layers
         ]
 
-    def _criteria_in_use(self) -> list[Sparser]:
-        return [self.criterion(self.sparsers[layer.name].spec.strategy) for layer in self.layers]
+    def _may_shrink_outputs(self, layer: str) -> bool:
+        """Whether the config asks for a layer that makes results of the model."""
+        handle = self.sparsers.get(layer)
+        return self.config.SPARSER.CLASSIFIER or (handle is not None and handle.asked and handle.ratio > 0)
+
+    def penalty(self, tensors: Mapping[str, Tensor]) -> Tensor | None:
+        """The sum over the criteria that have one."""
+        slices = [where for group in self.groups.free for where in group.slices]
+        terms = []
+        for criterion in self.criteria_in_use():
+            names = dict.fromkeys(where.tensor for where in slices if where.role in criterion.roles)
+            terms.append(criterion.penalty([tensors[name] for name in names]))
+        found = [term for term in terms if term is not None]
+        return torch.stack(found).sum() if found else None
 
     def everything(self) -> dict[str, Tensor]:
-        """All units stay."""
+        """All channels stay."""
         return {group.name: torch.ones(group.units, dtype=torch.bool) for group in self.groups.free}
 
     def tensor_masks(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Everything that a unit owns goes with it."""
+        """Everything that a channel owns goes with it."""
         return mask_tensors(self.groups, {name: flags.cpu() for name, flags in kept.items()})
 
     def rows(self, kept: Mapping[str, Tensor]) -> list[ReportRow]:
-        """Units before and after; groups that cannot shrink say why."""
+        """Channels before and after; groups that cannot shrink say why."""
         found = []
         for group in self.groups:
             after = int(kept[group.name].sum()) if group.name in kept else group.units
@@ -95,7 +109,7 @@ class ChannelPruner(Pruner):
         progress: float,
         latency: Latency | None,
     ) -> dict[str, Tensor]:
-        """New flags, by SCOPE and TARGET. Units that are gone already are the first to go."""
+        """New flags, by SCOPE and TARGET. Channels that are gone already are the first to go."""
         settings = self.config.SPARSER
         ladders = self._ladders(kept, evidence, schedule, progress)
         if settings.TARGET == "units":
@@ -161,11 +175,12 @@ class ChannelPruner(Pruner):
         tensors = tensors_of(self.gm)
         settings, ladders = self.config.SPARSER, []
         self.unmoved = {}
+        self._refuse_frozen()
         for group in self.groups.free:
             handles = self._handles(group)
             asked = [handle for handle in handles if handle.asked]
             ratios = [handle.ratio for handle in asked or handles] or [settings.RATIO or 0.0]
-            sparser = self.criterion(handles[0].spec.strategy if handles else settings.STRATEGY)
+            sparser = self.criterion(handles[0].strategy if handles else settings.STRATEGY)
             scores = score_group(group, sparser, tensors, evidence, settings.AGGREGATE, self.gates)
             if scores is None:
                 self.unmoved[group.name] = f"{type(sparser).__name__} finds nothing to score here"
@@ -188,6 +203,20 @@ class ChannelPruner(Pruner):
                 self.unmoved[group.name] = f"no smaller width is a multiple of ROUND_TO, {round_to}"
             ladders.append(ladder)
         return ladders
+
+    def _refuse_frozen(self) -> None:
+        """A ratio that was set by hand must act."""
+        for group in self.groups.frozen():
+            for handle in self._handles(group):
+                if handle.set_by_hand and handle.ratio > 0:
+                    raise SparsebitError(
+                        "this layer cannot lose channels",
+                        where=f"layer {handle.name!r}",
+                        got=f"set_ratio({handle.ratio}); {group.frozen}",
+                        hint="give an output layer its ratio in SPARSER.SPECIFIC, or set CLASSIFIER: true"
+                        if "is an output of the model" in str(group.frozen)
+                        else "set its ratio to 0",
+                    )
 
     def _handles(self, group: Group) -> list[LayerSparser]:
         """Of the layers that make the group, in graph order."""

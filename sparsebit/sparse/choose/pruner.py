@@ -1,4 +1,4 @@
-"""What structured and weight pruning share: who is asked for how much, by which criterion."""
+"""What structured and weight pruning share: which layer is asked for how much, by which criterion."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from sparsebit.config.pruning.sconfig import SConfig
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.sparse.evidence.gather import Evidence
+from sparsebit.sparse.evidence.statistic import Statistic
 from sparsebit.sparse.layer_sparser import LayerSparser
 from sparsebit.sparse.layers import WeightedLayer
 from sparsebit.sparse.schedule import Schedule
-from sparsebit.sparse.sparsers import Need, Sparser, make_sparser
+from sparsebit.sparse.sparsers import Sparser, make_sparser
 
 Latency = Callable[[nn.Module], float]
 
@@ -24,9 +25,9 @@ class ReportRow:
     """One layer or one group of coupled layers."""
 
     name: str
-    before: int  # units or weights
+    before: int  # channels or weights
     after: int
-    note: str = ""  # why it stayed whole, if it had to
+    note: str = ""  # why it is unchanged, if it had to stay so
 
 
 @dataclass(eq=False)
@@ -47,14 +48,26 @@ class Pruner(ABC):
         return self.criteria[strategy]
 
     @property
-    def needs(self) -> frozenset[Need]:
-        """What all criteria in use need beside the weights."""
-        used = {self.sparsers[layer.name].spec.strategy for layer in self.layers}
-        return frozenset(need for strategy in used for need in self.criterion(strategy).needs)
+    def statistics(self) -> dict[str, Statistic]:
+        """What all criteria in use need beside the weights, by name."""
+        return {
+            need: criterion.statistic(need)
+            for criterion in self.criteria_in_use()
+            for need in sorted(criterion.needs)
+        }
+
+    def criteria_in_use(self) -> list[Sparser]:
+        """The criteria that the layers ask for, each once."""
+        used = dict.fromkeys(self.sparsers[layer.name].strategy for layer in self.layers)
+        return [self.criterion(strategy) for strategy in used]
+
+    def penalty(self, tensors: Mapping[str, Tensor]) -> Tensor | None:
+        """The training terms of the criteria in use, over the tensors that they score; None without any."""
+        return None
 
     @abstractmethod
     def everything(self) -> dict[str, Tensor]:
-        """Nothing gone: all True."""
+        """Nothing pruned: all True."""
 
     @abstractmethod
     def choose(

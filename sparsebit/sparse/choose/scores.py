@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -11,6 +10,7 @@ from torch import Tensor
 from sparsebit.sparse.channels.group import Group, Slice
 from sparsebit.sparse.choose.masks import Blocks
 from sparsebit.sparse.evidence.gather import Evidence
+from sparsebit.sparse.evidence.statistic import wide
 from sparsebit.sparse.sparsers import Rows, Sparser
 
 
@@ -74,13 +74,13 @@ def _score_jointly(
     parts: dict[str, list[Tensor]] = {}
     for where in slices:
         units, rows = unit_rows(where, sparser, tensors, evidence)
-        for name in ("weight", *sorted(sparser.needs)):
-            part: Tensor = getattr(rows, name)
+        for name, part in {_WEIGHT: rows.weight, **rows.evidence}.items():
             full = part.new_zeros(group.units, part.shape[1])
             full[units.to(part.device)] = part
             parts.setdefault(name, []).append(full)
-    joined: dict[str, Any] = {name: torch.cat(found, 1) for name, found in parts.items()}
-    return sparser.score(Rows(name=slices[0].tensor, **joined)).detach().to("cpu", torch.float64)
+    joined = {name: torch.cat(found, 1) for name, found in parts.items()}
+    both = Rows(name=slices[0].tensor, weight=joined.pop(_WEIGHT), evidence=joined)
+    return sparser.score(both).detach().to("cpu", torch.float64)
 
 
 def _slices_for(
@@ -114,37 +114,43 @@ def unit_rows(
     place = spot[order] * widest + torch.arange(len(order)) - starts.repeat_interleave(counts)
 
     def lay_out(tensor: Tensor) -> Tensor:
-        taken = where.take(tensor.detach()).to(_wide(tensor))  # [n, E]
+        taken = where.take(tensor.detach()).to(wide(tensor))  # [n, E]
         laid = taken.new_zeros(len(units) * widest, taken.shape[1])
         laid[place.to(taken.device)] = taken[order.to(taken.device)]
         return laid.reshape(len(units), -1)
 
-    fields: dict[str, Any] = {}
+    found: dict[str, Tensor] = {}
     for need in sparser.needs:
-        found = evidence[need][where.tensor]
-        if need == "feature_rank":  # one number for each position, not for each element
-            ranks = found[where.index.to(found.device)]
+        numbers, per = evidence[need][where.tensor], sparser.statistic(need).per
+        if per == "output":  # one number for each position, not for each element
+            ranks = numbers[where.index.to(numbers.device)]
             total = ranks.new_zeros(len(units)).index_add_(0, spot.to(ranks.device), ranks)
-            fields[need] = total / counts.to(ranks.device)
+            found[need] = total / counts.to(ranks.device)
         else:
-            fields[need] = lay_out(found)
-    return units, Rows(name=where.tensor, weight=lay_out(tensors[where.tensor]), **fields)
+            found[need] = numbers if per == "layer" else lay_out(numbers)
+    return units, Rows(name=where.tensor, weight=lay_out(tensors[where.tensor]), evidence=found)
+
+
+def _by_row(
+    name: str, sparser: Sparser, evidence: Evidence, lay_out: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    found = {need: (evidence[need][name], sparser.statistic(need).per) for need in sparser.needs}
+    return {need: one if per == "layer" else lay_out(one) for need, (one, per) in found.items()}
 
 
 def score_weights(name: str, weight: Tensor, sparser: Sparser, evidence: Evidence) -> Tensor:
     """One score for every single weight, in the shape of the tensor."""
-    fields: dict[str, Any] = {need: evidence[need][name].reshape(-1, 1) for need in sparser.needs}
-    plain = weight.detach().to(_wide(weight)).reshape(-1, 1)
-    return sparser.score(Rows(name=name, weight=plain, **fields)).reshape(weight.shape)
+    plain = weight.detach().to(wide(weight)).reshape(-1, 1)
+    found = _by_row(name, sparser, evidence, lambda one: one.reshape(-1, 1))
+    return sparser.score(Rows(name=name, weight=plain, evidence=found)).reshape(weight.shape)
 
 
 def score_blocks(name: str, weight: Tensor, blocks: Blocks, sparser: Sparser, evidence: Evidence) -> Tensor:
     """One score for every block, [blocks]; those cut off at an edge count as if they went on alike."""
-    fields: dict[str, Any] = {need: blocks.to_rows(evidence[need][name]) for need in sparser.needs}
-    rows = Rows(name=name, weight=blocks.to_rows(weight.detach().to(_wide(weight))), **fields)
+    found = _by_row(name, sparser, evidence, blocks.to_rows)
+    rows = Rows(name=name, weight=blocks.to_rows(weight.detach().to(wide(weight))), evidence=found)
     sizes = blocks.sizes().to(rows.weight.device)
     return sparser.score(rows) * (rows.weight.shape[1] / sizes)
 
 
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+_WEIGHT = ""  # beside the names of statistics, none of which is empty

@@ -33,8 +33,8 @@ class WeightPruner(Pruner):
         weights = {layer.tensor: fetch_tensor(self.gm, layer.tensor) for layer in self.layers}
         return {name: torch.ones_like(weight, dtype=torch.bool) for name, weight in weights.items()}
 
-    def why_whole(self, layer: WeightedLayer) -> str | None:
-        """Why a layer is left alone, or None."""
+    def why_unchanged(self, layer: WeightedLayer) -> str | None:
+        """Why a layer is not pruned, or None."""
         handle = self.sparsers[layer.name]
         pattern = next(
             (one for one in self.config.IGNORE if any(fnmatchcase(name, one) for name in layer.names)), None
@@ -59,7 +59,7 @@ class WeightPruner(Pruner):
         masks, waiting = self.everything(), dict[str, Tensor]()
         kind = self.config.SPARSER.TYPE
         for layer in self.layers:
-            if self.why_whole(layer) is not None:
+            if self.why_unchanged(layer) is not None:
                 masks[layer.tensor] = kept[layer.tensor].clone()
                 continue
             handle = self.sparsers[layer.name]
@@ -92,7 +92,7 @@ class WeightPruner(Pruner):
                 name=layer.name if layer.tensor.endswith(".weight") else layer.tensor,
                 before=kept[layer.tensor].numel(),
                 after=int(kept[layer.tensor].sum()),
-                note=self.why_whole(layer) or "",
+                note=self.why_unchanged(layer) or "",
             )
             for layer in self.layers
         ]
@@ -104,7 +104,7 @@ class WeightPruner(Pruner):
     def _scores(self, layer: WeightedLayer, kept: Tensor, evidence: Evidence) -> Tensor:
         """Of every weight, or of every block; lowest of all where nothing is left to lose."""
         weight = fetch_tensor(self.gm, layer.tensor)
-        sparser = self.criterion(self.sparsers[layer.name].spec.strategy)
+        sparser = self.criterion(self.sparsers[layer.name].strategy)
         if self.config.SPARSER.TYPE != "block":
             scores = score_weights(layer.tensor, weight, sparser, evidence)
             return scores.masked_fill(~kept.to(scores.device), -math.inf)

@@ -1,99 +1,139 @@
-"""What reaches the weights and what comes out of them, summed over batches."""
+"""Statistics of what reaches the weights and what comes out of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from sparsebit.batches import Batch
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.graph.run import Runner
-from sparsebit.sparse.evidence.batch import LossBatch
-from sparsebit.sparse.evidence.gradients import Totals, wide
+from sparsebit.sparse.evidence.statistic import Statistic, Sum, register_statistic, wide
 from sparsebit.sparse.layers import WeightedLayer, activation_behind
-from sparsebit.sparse.sparsers import Need
-from sparsebit.sparse.sparsers.hrank import map_ranks
+from sparsebit.sparse.masking.masked_graph import MaskedGraph
 
 
-class Compact(Protocol):
-    """A pruned model at its smaller size, as ``sparsebit.sparse.masking.compact`` makes it."""
+@register_statistic("input_norm")
+@dataclass(frozen=True)
+class InputNorm(Sum):
+    """L2 norm of every input channel, over all the data."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As the whole model would be called; gradients reach its parameters."""
+    source, per = "input", "input"
 
-    def snapshot(self) -> GraphModule:
-        """A graph to look into, whose nodes have the names of the whole one's."""
+    def measure(self, seen: Tensor) -> Tensor:
+        """Squares, summed."""
+        return seen.flatten(1).square().sum(1)
 
-    def spread(self, node: str, axis: int, numbers: Tensor) -> Tensor:
-        """Numbers along an axis of a node's small result, in their places of the whole one."""
+    def finish(self, state: Tensor, batches: int) -> Tensor:
+        """The root of the sum."""
+        return state.sqrt()
+
+
+@register_statistic("input_mean")
+@dataclass(frozen=True)
+class InputMean(Sum):
+    """Mean magnitude of every input channel."""
+
+    source, per = "input", "input"
+
+    def measure(self, seen: Tensor) -> Tensor:
+        """The mean magnitude in a batch."""
+        return seen.flatten(1).abs().mean(1)
+
+
+@register_statistic("input_products")
+@dataclass(frozen=True)
+class InputProducts(Sum):
+    """XᵀX of a layer's inputs, [channels, channels], summed over the data: what second-order methods start from."""
+
+    source, per = "input", "layer"
+
+    def measure(self, seen: Tensor) -> Tensor:
+        """The products of all pairs of channels."""
+        rows = seen.flatten(1)
+        return rows @ rows.T
+
+    def finish(self, state: Tensor, batches: int) -> Tensor:
+        """The sum itself."""
+        return state
+
+
+@register_statistic("feature_rank")
+@dataclass(frozen=True)
+class FeatureRank(Sum):
+    """Average rank of the map that every output channel makes."""
+
+    source, per = "output", "output"
+
+    def measure(self, seen: Tensor) -> Tensor:
+        """Ranks, summed over the batch."""
+        return map_ranks(seen)
+
+
+def map_ranks(maps: Tensor) -> Tensor:
+    """Rank of every channel's map, summed over the batch: [C, batch, ...] to [C].
+
+    A map is the last two axes of what remains besides channel and batch. A channel with one axis or none has a vector
+    or a number for a map, whose rank says whether it is zero.
+    """
+    if maps.ndim < 4:
+        rows = maps.reshape(len(maps), maps.shape[1] if maps.ndim > 1 else 1, -1)
+        return (rows != 0).any(-1).sum(1).float()
+    ranks: Tensor = torch.linalg.matrix_rank(maps.reshape(-1, *maps.shape[-2:]).float())
+    return ranks.reshape(len(maps), -1).sum(1).float()
 
 
 class Activations:
-    """Sums over batches of what is derived from inputs and outputs of layers."""
+    """Watches the layers of a graph, and keeps the states of statistics of their inputs and outputs."""
 
     def __init__(
-        self,
-        gm: GraphModule,
-        layers: Sequence[WeightedLayer],
-        needs: frozenset[Need],
-        compact: Compact | None = None,
+        self, graph: MaskedGraph, layers: Sequence[WeightedLayer], statistics: Mapping[str, Statistic]
     ) -> None:
-        self.gm, self.needs, self.compact = gm, needs, compact
-        self.runs = gm if compact is None or not needs else compact.snapshot()
-        self.squares: dict[str, Tensor] = {}  # of inputs, by weight: [input channels]
-        self.ranks: dict[str, Tensor] = {}  # by weight: [output channels]
-        self.readers: dict[str, list[WeightedLayer]] = {}  # by node
-        self.makers: dict[str, list[WeightedLayer]] = {}
+        self.graph, self.statistics = graph, statistics
         self.layers = {layer.tensor: layer for layer in layers}
-        self.samples = 0
-        for layer in layers:
-            if "input_norm" in needs and layer.call.activations:
-                self.readers.setdefault(layer.call.activations[0].name, []).append(layer)
-            if "feature_rank" in needs:
-                self.makers.setdefault(activation_behind(gm, layer.node).name, []).append(layer)
+        self.states: dict[tuple[str, str], Any] = {}  # by statistic and weight
+        self.watched: dict[str, list[tuple[str, WeightedLayer]]] = {}  # by node
+        for name, statistic in statistics.items():
+            for layer in layers:
+                if node := self._watched_node(statistic, layer):
+                    self.watched.setdefault(node.name, []).append((name, layer))
 
-    def update(self, batch: LossBatch) -> None:
+    def _watched_node(self, statistic: Statistic, layer: WeightedLayer) -> Node | None:
+        if statistic.source == "output":
+            return activation_behind(self.graph.gm, layer.node)
+        return layer.call.activations[0] if layer.call.activations else None
+
+    def update(self, batch: Batch) -> None:
         """Run the graph on one batch and look."""
 
         def saw(node: Node, value: Any) -> None:
             if isinstance(value, Tensor) and value.is_floating_point():
-                for layer in self.readers.get(node.name, ()):
-                    self._add_squares(layer, node.name, value)
-                for layer in self.makers.get(node.name, ()):
-                    self._add_ranks(layer, node.name, value)
+                for name, layer in self.watched.get(node.name, ()):
+                    statistic, key = self.statistics[name], (name, layer.tensor)
+                    state = self.states[key] if key in self.states else statistic.init()
+                    self.states[key] = statistic.update(state, value.movedim(_channel_axis(layer), 0))
 
         with torch.no_grad():
-            Runner(self.runs).run_call(batch.args, batch.kwargs, watch=saw)
+            self.graph.watch(batch.args, batch.kwargs, saw)
 
-    def _add_squares(self, layer: WeightedLayer, node: str, value: Tensor) -> None:
-        axis = _channel_axis(layer)
-        rows = value.movedim(axis, 0).reshape(value.shape[axis], -1)
-        self._add(self.squares, layer, node, rows.to(wide(rows)).square().sum(1))
-
-    def _add_ranks(self, layer: WeightedLayer, node: str, value: Tensor) -> None:
-        ranks = map_ranks(value, _channel_axis(layer))
-        if layer.call.spec.family == "rnn":  # a cell's rows are its units, once for every gate
-            ranks = ranks.repeat(fetch_tensor(self.gm, layer.tensor).shape[0] // len(ranks))
-        self._add(self.ranks, layer, node, ranks)
-
-    def _add(self, sums: dict[str, Tensor], layer: WeightedLayer, node: str, numbers: Tensor) -> None:
-        if self.compact is not None:
-            numbers = self.compact.spread(node, _channel_axis(layer), numbers)
-        sums[layer.tensor] = sums.get(layer.tensor, 0) + numbers
-
-    def finish(self, count: int) -> Totals:
-        """What was asked for, in the shape of each weight (norms) or by its outputs (ranks)."""
-        found: Totals = {}
-        if "input_norm" in self.needs:
-            found["input_norm"] = {
-                name: _over_weight(self.gm, layer, self.squares.get(name))
-                for name, layer in self.layers.items()
-            }
-        if "feature_rank" in self.needs:
-            found["feature_rank"] = {name: ranks / count for name, ranks in self.ranks.items()}
+    def finish(self, batches: int) -> dict[str, dict[str, Tensor]]:
+        """By statistic and weight: in the weight's shape where there is a number for each input channel."""
+        found: dict[str, dict[str, Tensor]] = {name: {} for name in self.statistics}
+        for (name, tensor), state in self.states.items():
+            found[name][tensor] = self.statistics[name].finish(state, batches)
+        for name, statistic in self.statistics.items():
+            results = found[name]
+            for tensor, layer in self.layers.items():
+                if statistic.per == "input":
+                    results[tensor] = _over_weight(self.graph.gm, layer, results.get(tensor))
+                elif statistic.per == "output" and tensor in results and layer.call.spec.family == "rnn":
+                    # a cell's rows are its hidden units, once for every gate
+                    gates = fetch_tensor(self.graph.gm, tensor).shape[0] // len(results[tensor])
+                    results[tensor] = results[tensor].repeat(gates)
         return found
 
 
@@ -101,20 +141,20 @@ def _channel_axis(layer: WeightedLayer) -> int:
     return layer.call.spec.channel_axis if layer.call.spec.channel_axis is not None else -1
 
 
-def _over_weight(gm: GraphModule, layer: WeightedLayer, squares: Tensor | None) -> Tensor:
-    """The norm of the input that each element of the weight multiplies; ones where that is not known."""
+def _over_weight(gm: GraphModule, layer: WeightedLayer, numbers: Tensor | None) -> Tensor:
+    """What belongs to the input that each element of the weight multiplies; ones where that is not known."""
     weight = fetch_tensor(gm, layer.tensor)
     outputs, inputs = layer.axes
     shape = [1] * weight.ndim
-    if squares is not None and len(squares) == weight.shape[inputs]:
+    if numbers is not None and len(numbers) == weight.shape[inputs]:
         shape[inputs] = -1
-        return squares.sqrt().view(shape).expand(weight.shape)
-    if squares is not None and outputs == 0 and len(squares) % weight.shape[inputs] == 0:
-        groups = len(squares) // weight.shape[inputs]
+        return numbers.view(shape).expand(weight.shape)
+    if numbers is not None and outputs == 0 and len(numbers) % weight.shape[inputs] == 0:
+        groups = len(numbers) // weight.shape[inputs]
         if (
             weight.shape[0] % groups == 0
         ):  # a grouped convolution: every group of outputs has inputs of its own
             shape[0], shape[inputs] = weight.shape[0], weight.shape[inputs]
-            each = squares.sqrt().view(groups, 1, -1).expand(groups, weight.shape[0] // groups, -1)
+            each = numbers.view(groups, 1, -1).expand(groups, weight.shape[0] // groups, -1)
             return each.reshape(shape).expand(weight.shape)
     return torch.ones((), device=weight.device, dtype=wide(weight)).expand(weight.shape)

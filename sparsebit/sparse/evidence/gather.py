@@ -1,67 +1,79 @@
-"""What criteria need beside the weights, gathered from data in one pass: gradients, curvature, inputs, ranks."""
+"""What criteria need beside the weights, gathered from data in one pass."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from sparsebit.batches import ModelInputs, read_batches
+from sparsebit.batches import DataError, ModelInputs, read_batches, to_device
 from sparsebit.errors import CaptureError
-from sparsebit.sparse.evidence.activations import Activations, Compact
-from sparsebit.sparse.evidence.batch import Loss, LossBatch
-from sparsebit.sparse.evidence.gradients import Gradients, Totals
+from sparsebit.sparse.evidence.activations import Activations
+from sparsebit.sparse.evidence.gradients import Gradients
+from sparsebit.sparse.evidence.loss import Loss
+from sparsebit.sparse.evidence.statistic import Statistic
 from sparsebit.sparse.layers import WeightedLayer
-from sparsebit.sparse.sparsers import ACTIVATIONS, GRADIENTS, Need
+from sparsebit.sparse.masking.masked_graph import MaskedGraph
 
-Evidence = Totals  # by need, then by the name of the weight
+Evidence = Mapping[str, Mapping[str, Tensor]]  # by statistic, then by the name of the weight
 
 
 def gather(
-    gm: GraphModule,
+    graph: MaskedGraph,
     layers: Sequence[WeightedLayer],
-    extra: Iterable[str],
-    needs: frozenset[Need],
-    data: Iterable[Any],
+    statistics: Mapping[str, Statistic],
+    data: Any,
     loss: Loss | None = None,
     *,
-    samples: int = 1,
-    seed: int = 0,
-    compact: Compact | None = None,
     inputs: ModelInputs | None = None,
+    extra: Iterable[str] = (),
 ) -> Evidence:
-    """Everything in ``needs``, averaged over the batches. The model's weights, statistics and mode stay as they are.
+    """Every one of ``statistics``, over all the batches. The model's weights, statistics and mode stay as they are.
 
     Args:
-        gm: the graph.
-        layers: whose inputs and outputs are looked at.
-        extra: names of further tensors whose gradients are wanted, such as the scales of norms.
-        needs: what to gather.
+        graph: what is run.
+        layers: whose inputs, outputs and weights are looked at.
+        statistics: what to gather, by name.
         data: batches; see ``sparsebit.batches``.
-        loss: see ``LossBatch``; without one, the output must hold a loss of its own.
-        samples: random signs a batch, for the diagonal of the Hessian.
-        seed: of those signs.
-        inputs: what the model takes; by default, what its signature says.
-        compact: what to run instead of ``gm``, where something is gone already and zeros are not the same.
+        loss: see ``measure_loss``; without one, the output must hold a loss of its own.
+        inputs: what the model takes; by default, what the graph's signature says.
+        extra: names of further tensors whose gradients are wanted, such as the scales of norms.
     """
-    names = dict.fromkeys([*(layer.tensor for layer in layers), *extra])
-    gradients = Gradients(gm, list(names), needs & GRADIENTS, samples, seed, compact)
-    activations = Activations(gm, layers, needs & ACTIVATIONS, compact)
-    count, known = 0, inputs or ModelInputs(gm)
-    device = next((tensor.device for tensor in gm.parameters()), None)
-    with evaluating(gm):
+    names = list(dict.fromkeys([*(layer.tensor for layer in layers), *extra]))
+    watched = {name: one for name, one in statistics.items() if one.source in ("input", "output")}
+    differentiated = {name: one for name, one in statistics.items() if name not in watched}
+    activations = Activations(graph, layers, watched)
+    gradients = Gradients(graph, names, differentiated)
+    batches, known = 0, inputs or ModelInputs(graph.gm)
+    device = next((tensor.device for tensor in graph.gm.parameters()), torch.device("cpu"))
+    with evaluating(graph.gm):
         for item in read_batches(data, None, "gathering what the criterion needs", None):
-            batch = LossBatch(item, known, device)
-            count += 1
-            if needs & ACTIVATIONS:
+            batch = known.batch(to_device(item, device))
+            batches += 1
+            if watched:
                 activations.update(batch)
-            if needs & GRADIENTS:
+            if differentiated:
                 gradients.update(batch, loss)
-    return {**gradients.finish(count), **activations.finish(count)}
+    return {**gradients.finish(batches), **activations.finish(batches)}
+
+
+def from_training(graph: MaskedGraph, names: Sequence[str], statistics: Mapping[str, Statistic]) -> Evidence:
+    """Statistics of the gradients that a training step has left on the parameters."""
+    gradients = Gradients(graph, names, statistics)
+    found = {name: tensor.grad for name, tensor in gradients.tensors.items()}
+    if all(gradient is None for gradient in found.values()):
+        raise DataError(
+            "the criterion needs gradients, and there are none",
+            hint="call step() between backward() and zero_grad(), or pass data and loss",
+        )
+    for name in statistics:
+        for tensor, gradient in found.items():
+            gradients.add(name, tensor, gradient)
+    return gradients.finish(1)
 
 
 @contextlib.contextmanager

@@ -1,60 +1,111 @@
-"""Gradients and curvature of the loss by weight, summed over batches."""
+"""Statistics of the gradients and the curvature of the loss."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from sparsebit.batches import DataError
+from sparsebit.batches import Batch, DataError
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.sparse.evidence.batch import Loss, LossBatch
-from sparsebit.sparse.sparsers import Need
+from sparsebit.sparse.evidence.loss import Loss, measure_loss
+from sparsebit.sparse.evidence.statistic import Curvature, Statistic, Sum, register_statistic
+from sparsebit.sparse.masking.masked_graph import MaskedGraph
 
-Totals = dict[Need, dict[str, Tensor]]
+
+@register_statistic("gradient")
+@dataclass(frozen=True)
+class Gradient(Sum):
+    """The gradient of the loss, averaged over the batches."""
+
+    source = "gradient"
+
+    def measure(self, seen: Tensor) -> Tensor:
+        """The gradient itself."""
+        return seen
+
+
+@register_statistic("gradient_square")
+@dataclass(frozen=True)
+class GradientSquare(Sum):
+    """The gradient of the loss, squared in every batch, then averaged."""
+
+    source = "gradient"
+
+    def measure(self, seen: Tensor) -> Tensor:
+        """The square, element by element."""
+        return seen.square()
+
+
+@register_statistic("hessian_weight")
+@dataclass(frozen=True)
+class HessianWeight(Curvature):
+    """The Hessian of the loss times all weights."""
+
+    def directions(
+        self, weights: Mapping[str, Tensor], generator: torch.Generator
+    ) -> Iterator[Mapping[str, Tensor]]:
+        """The weights themselves."""
+        yield weights
+
+    def combine(self, product: Tensor, vector: Tensor) -> Tensor:
+        """The product."""
+        return product
+
+
+@register_statistic("hessian_diagonal")
+@dataclass(frozen=True)
+class HessianDiagonalEstimate(Curvature):
+    """Hutchinson's estimate of the Hessian's diagonal: ``samples`` vectors of random signs a batch."""
+
+    samples: int = 1
+    seed: int = 0
+
+    def directions(
+        self, weights: Mapping[str, Tensor], generator: torch.Generator
+    ) -> Iterator[Mapping[str, Tensor]]:
+        """Random signs, drawn on the CPU so that every device gets the same."""
+        for _ in range(self.samples):
+            drawn = {
+                name: torch.randint(0, 2, one.shape, generator=generator) for name, one in weights.items()
+            }
+            yield {name: (2 * signs - 1).to(weights[name]) for name, signs in drawn.items()}
+
+    def combine(self, product: Tensor, vector: Tensor) -> Tensor:
+        """v (H v), element by element."""
+        return product * vector / self.samples
 
 
 class Gradients:
-    """Sums over batches of what is derived from gradients."""
+    """Takes gradients of the loss, and keeps the states of statistics of them."""
 
-    def __init__(
-        self,
-        gm: GraphModule,
-        names: list[str],
-        needs: frozenset[Need],
-        samples: int,
-        seed: int,
-        call: Callable[..., Any] | None = None,
-    ) -> None:
-        self.call, self.needs, self.samples, self.seed = call or gm, needs, samples, seed
-        self.tensors = {name: fetch_tensor(gm, name) for name in names} if needs else {}
-        self.sums: Totals = {
-            need: {
-                name: torch.zeros_like(tensor, dtype=wide(tensor)) for name, tensor in self.tensors.items()
-            }
-            for need in sorted(needs)
-        }
-        self.generators: dict[torch.device, torch.Generator] = {}
+    def __init__(self, graph: MaskedGraph, names: Sequence[str], statistics: Mapping[str, Statistic]) -> None:
+        self.graph, self.statistics = graph, statistics
+        self.tensors = {name: fetch_tensor(graph.gm, name) for name in names}
+        self.states: dict[tuple[str, str], Any] = {}  # by statistic and weight
+        self.second = {name: one for name, one in statistics.items() if isinstance(one, Curvature)}
+        self.generators = {name: torch.Generator().manual_seed(one.seed) for name, one in self.second.items()}
 
-    def update(self, batch: LossBatch, loss: Loss | None) -> None:
+    def update(self, batch: Batch, loss: Loss | None) -> None:
         """Take the gradients of one batch; those that an optimizer works with are not touched."""
-        second = bool(self.needs & {"hessian_weight", "hessian_diagonal"})
         wanted = list(self.tensors.values())
         before = [tensor.requires_grad for tensor in wanted]
         for tensor in wanted:
             tensor.requires_grad_(True)
         try:
             # the fused kernels of attention cannot be differentiated twice
-            kernels = sdpa_kernel(SDPBackend.MATH) if second else contextlib.nullcontext()
+            kernels = sdpa_kernel(SDPBackend.MATH) if self.second else contextlib.nullcontext()
             with torch.enable_grad(), kernels:
-                value = batch.measure(self.call(*batch.args, **batch.kwargs), loss)
-                gradients = torch.autograd.grad(value, wanted, create_graph=second, allow_unused=True)
-                self._add(gradients)
+                value = measure_loss(batch, self.graph(*batch.args, **batch.kwargs), loss)
+                gradients = torch.autograd.grad(
+                    value, wanted, create_graph=bool(self.second), allow_unused=True
+                )
+                self._update_all(dict(zip(self.tensors, gradients, strict=True)))
         except NotImplementedError as error:
             raise DataError(
                 "an operator of this model cannot be differentiated twice",
@@ -65,56 +116,42 @@ class Gradients:
             for tensor, flag in zip(wanted, before, strict=True):
                 tensor.requires_grad_(flag)
 
-    def _add(self, gradients: Sequence[Tensor | None]) -> None:
-        for name, gradient in zip(self.tensors, gradients, strict=True):
-            if gradient is None:
+    def _update_all(self, gradients: Mapping[str, Tensor | None]) -> None:
+        for name, statistic in self.statistics.items():
+            if not isinstance(statistic, Curvature):
+                for tensor, gradient in gradients.items():
+                    self.add(name, tensor, None if gradient is None else gradient.detach())
                 continue
-            plain = gradient.detach()
-            if "gradient" in self.sums:
-                self.sums["gradient"][name] += plain
-            if "gradient_square" in self.sums:
-                self.sums["gradient_square"][name] += plain.to(wide(plain)).square()
-        if "hessian_weight" in self.sums:
-            weights = [tensor.detach() for tensor in self.tensors.values()]
-            self._add_product("hessian_weight", gradients, weights, with_vector=False)
-        if "hessian_diagonal" in self.sums:
-            for _ in range(self.samples):
-                signs = [self._signs(tensor) for tensor in self.tensors.values()]
-                self._add_product("hessian_diagonal", gradients, signs, with_vector=True)
+            weights = {tensor: held.detach() for tensor, held in self.tensors.items()}
+            for vectors in statistic.directions(weights, self.generators[name]):
+                for tensor, product in self._times_hessian(gradients, vectors).items():
+                    made = None if product is None else statistic.combine(product.detach(), vectors[tensor])
+                    self.add(name, tensor, made)
 
-    def _add_product(
-        self, need: Need, gradients: Sequence[Tensor | None], vectors: Sequence[Tensor], *, with_vector: bool
-    ) -> None:
-        """The Hessian times ``vectors``, and for Hutchinson's estimate times them once more, element by element."""
+    def add(self, name: str, tensor: str, seen: Tensor | None) -> None:
+        """Update one statistic of one weight; None counts as zeros."""
+        statistic, key = self.statistics[name], (name, tensor)
+        state = self.states[key] if key in self.states else statistic.init()
+        zeros = torch.zeros_like(self.tensors[tensor], requires_grad=False) if seen is None else seen
+        self.states[key] = statistic.update(state, zeros)
+
+    def _times_hessian(
+        self, gradients: Mapping[str, Tensor | None], vectors: Mapping[str, Tensor]
+    ) -> dict[str, Tensor | None]:
         pairs = [
-            (gradient, vector)
-            for gradient, vector in zip(gradients, vectors, strict=True)
-            if gradient is not None and gradient.requires_grad
+            (one, vectors[name]) for name, one in gradients.items() if one is not None and one.requires_grad
         ]
         if not pairs:
-            return
+            return dict.fromkeys(self.tensors)
         heads, tails = zip(*pairs, strict=True)
         products = torch.autograd.grad(
             heads, list(self.tensors.values()), tails, retain_graph=True, allow_unused=True
         )
-        for name, product, vector in zip(self.tensors, products, vectors, strict=True):
-            if product is not None:
-                part = product.detach() * vector if with_vector else product.detach()
-                self.sums[need][name] += part / (self.samples if with_vector else 1)
+        return dict(zip(self.tensors, products, strict=True))
 
-    def _signs(self, tensor: Tensor) -> Tensor:
-        generator = self.generators.setdefault(torch.device("cpu"), torch.Generator().manual_seed(self.seed))
-        drawn = torch.randint(0, 2, tensor.shape, generator=generator)
-        return (2 * drawn - 1).to(tensor.device, tensor.dtype)
-
-    def finish(self, count: int) -> Totals:
-        """The averages over ``count`` batches."""
-        return {
-            need: {name: total / count for name, total in totals.items()}
-            for need, totals in self.sums.items()
-        }
-
-
-def wide(tensor: Tensor) -> torch.dtype:
-    """What sums are kept in: float64 for float64, else float32."""
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    def finish(self, batches: int) -> dict[str, dict[str, Tensor]]:
+        """By statistic and weight."""
+        found: dict[str, dict[str, Tensor]] = {name: {} for name in self.statistics}
+        for (name, tensor), state in self.states.items():
+            found[name][tensor] = self.statistics[name].finish(state, batches)
+        return found

@@ -1,4 +1,4 @@
-"""Keep masked weights at zero through training, whoever reads the weight and whichever optimizer moves it.
+"""Keep masked weights at zero through training, whatever reads the weight and whichever optimizer moves it.
 
 Nothing is put into the model's forward: the parameter itself is held. Its gradient is masked on the way in, and after
 each step of any ``torch.optim`` optimizer (momentum, decay) the masked places are set back to zero. So a model can be
@@ -70,6 +70,18 @@ def release(tensor: Tensor) -> None:
     handle = _HOOKED.pop(tensor, None)
     if handle is not None:
         handle.remove()
+
+
+def hold_all(tensors: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> None:
+    """Hold every tensor that has a mask, by name, and release the others. Buffers are set to zero once."""
+    for name, tensor in tensors.items():
+        if name not in masks:
+            release(tensor)
+        elif isinstance(tensor, nn.Parameter):
+            hold(tensor, masks[name].to(tensor.device))
+        else:  # statistics follow the zeros that reach them
+            with torch.no_grad():
+                tensor.masked_fill_(~masks[name].to(tensor.device), 0)
 
 
 def mask_of(tensor: Tensor) -> Tensor | None:

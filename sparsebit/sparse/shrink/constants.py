@@ -57,6 +57,9 @@ class Finder:
         self.numbers: dict[str, Any] = {}  # sizes and what is computed from them, where they change
         self.shapes: dict[str, tuple[int, ...]] = {}  # of single tensors, where they change
         self.dynamic: set[str] = set()  # numbers that follow the size of the input (batch, length, pixels)
+        self.undo: dict[
+            str, dict[str, list[int]]
+        ] = {}  # by number: the sizes it comes from, and how to undo them
 
     def visit(self, node: Node) -> None:
         """Look at one node."""
@@ -103,6 +106,20 @@ class Finder:
         if new != old and isinstance(new, (int, float, tuple, list)):
             self.numbers[node.name] = new
             self.sizes[node.name] = new
+            self._remember(node, old, new)
+
+    def _remember(self, node: Node, old: Any, new: Any) -> None:
+        """Which changed sizes a number comes from: with those scaled back it is what it was, whatever the batch."""
+        if any(
+            source.name in self.sizes and source.name not in self.numbers for source in node.all_input_nodes
+        ):
+            if isinstance(old, int) and isinstance(new, int) and new:
+                divisor = math.gcd(old, new)
+                self.undo[node.name] = {node.name: [old // divisor, new // divisor]}
+            return
+        found = [self.undo.get(source.name) for source in node.all_input_nodes if source.name in self.numbers]
+        if all(one is not None for one in found):
+            self.undo[node.name] = {name: how for one in found if one for name, how in one.items()}
 
     def _follows_input(self, node: Node) -> bool:
         if any(source.name in self.dynamic for source in node.all_input_nodes):
@@ -136,6 +153,11 @@ class Finder:
         """A plain number, or a factor on what the graph computes where that follows the size of the input."""
         if not isinstance(source, Node) or source.name not in self.dynamic or not current:
             return new
+        undo, old = self.undo.get(source.name, {}), source.meta.get("value")
+        if undo and source.name not in undo and isinstance(new, int) and isinstance(old, int) and old:
+            # computed from sizes, maybe with a division that rounds: compute it from the original sizes instead
+            divisor = math.gcd(new, old)
+            return {"undo": undo, "times": new // divisor, "over": old // divisor}
         if isinstance(new, int) and isinstance(current, int):
             divisor = math.gcd(new, current)
             return {"times": new // divisor, "over": current // divisor}

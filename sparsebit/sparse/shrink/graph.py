@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -112,16 +112,41 @@ def _apply(node: Node, edit: Edit) -> None:
 
 
 def _scaled(source: Node, factor: Mapping[str, Any], user: Node) -> Node:
-    """A number of the graph times a constant, computed just before its user."""
+    """A number of the graph times a constant, computed just before its user.
+
+    "undo" names the sizes it was computed from, each with the factor that makes it the original one again.
+    """
     with user.graph.inserting_before(user):
-        result = user.graph.call_function(operator.mul, (source, factor["times"]))
-        result.meta = {key: held for key, held in user.meta.items() if key != "value"}
-        result.meta["value"] = source.meta["value"] * factor["times"]
-        if factor.get("over", 1) == 1:
-            return result
-        divided = user.graph.call_function(operator.floordiv, (result, factor["over"]))
-        divided.meta = {**result.meta, "value": result.meta["value"] // factor["over"]}
-        return divided
+        undo = factor.get("undo", {})
+        source = _recomputed(source, undo, {}) if undo else source
+        return _times(source, factor["times"], factor.get("over", 1))
+
+
+def _times(source: Node, times: Any, over: int) -> Node:
+    """New nodes for ``source * times // over``; the source itself where that changes nothing."""
+    for function, number in ((operator.mul, times), (operator.floordiv, over)):
+        if number != 1:
+            new = source.graph.call_function(function, (source, number))
+            new.meta = {**source.meta, "value": function(source.meta["value"], number)}
+            source = new
+    return source
+
+
+def _recomputed(node: Node, undo: Mapping[str, Sequence[int]], done: dict[Node, Node]) -> Node:
+    """A copy of what computes a number, from sizes scaled back to the original ones."""
+    if node not in done:
+        if node.name in undo:
+            done[node] = _times(node, *undo[node.name])
+        elif any(_comes_from(source, undo) for source in node.all_input_nodes):
+            inputs = {source: _recomputed(source, undo, done) for source in node.all_input_nodes}
+            done[node] = node.graph.node_copy(node, lambda source: inputs.get(source, source))
+        else:
+            done[node] = node
+    return done[node]
+
+
+def _comes_from(node: Node, names: Mapping[str, Any]) -> bool:
+    return node.name in names or any(_comes_from(source, names) for source in node.all_input_nodes)
 
 
 def _replaced(value: Any, path: tuple[str | int, ...], new: Any, user: Node) -> Any:

@@ -102,6 +102,8 @@ def _new_value(value: object, edit: Edit) -> int | tuple[int, ...] | None:
         return None
     if isinstance(edit.new, Mapping):  # the constant is a factor of what was edited
         times, over = edit.new["times"], edit.new.get("over", 1)
+        if len(undo := list(edit.new.get("undo", {}).values())) == 1:
+            over, times = undo[0]
         return value * times // over if over > 1 and value % over == 0 and value > 1 else None
     return edit.new if isinstance(edit.new, int) and value == edit.old != edit.new else None
 

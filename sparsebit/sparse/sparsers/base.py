@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeVar, overload
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar, overload
 
 from torch import Tensor
 
@@ -15,12 +15,7 @@ from sparsebit.config.pruning.criteria import SPARSER_RULES, TYPES, SparserRule,
 from sparsebit.errors import RegistryError
 from sparsebit.registry import Registry
 from sparsebit.sparse.channels.group import Role
-
-Need = Literal[
-    "gradient", "gradient_square", "hessian_weight", "hessian_diagonal", "input_norm", "feature_rank"
-]
-GRADIENTS: frozenset[Need] = frozenset({"gradient", "gradient_square", "hessian_weight", "hessian_diagonal"})
-ACTIVATIONS: frozenset[Need] = frozenset({"input_norm", "feature_rank"})
+from sparsebit.sparse.evidence.statistic import STATISTICS, Statistic
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -28,38 +23,35 @@ class Rows:
     """What a criterion sees of one tensor: a row for everything that stays or goes as one.
 
     A row is a channel with all its weights, a block, or a single weight ([R, 1]); the criterion need not know which.
-    Only what its ``needs`` names is there besides the weight.
+    ``evidence`` holds what its ``needs`` names: [R, E] where a statistic has a number for each weight or input channel,
+    [R] for each output channel, and the result itself where it has one for the layer.
     """
 
     name: str
     weight: Tensor  # [R, E]
-    gradient: Tensor | None = None  # [R, E]: of the loss, averaged over the batches
-    gradient_square: Tensor | None = None  # [R, E]: squared in every batch, then averaged
-    hessian_weight: Tensor | None = None  # [R, E]: the Hessian of the loss times all weights
-    hessian_diagonal: Tensor | None = None  # [R, E]: an estimate of the Hessian's diagonal
-    input_norm: Tensor | None = (
-        None  # [R, E]: L2 norm, over the data, of the input that each weight multiplies
-    )
-    feature_rank: Tensor | None = None  # [R]: average rank of the map that the row makes
+    evidence: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def need(self, name: Need) -> Tensor:
-        """One of the optional fields, which the criterion named in ``needs``."""
-        value: Tensor | None = getattr(self, name)
-        assert value is not None, f"the criterion asks for {name} without naming it in needs"
-        return value
+    def need(self, name: str) -> Tensor:
+        """One of the statistics that the criterion named in ``needs``."""
+        if name not in self.evidence:
+            raise RegistryError(
+                f"the criterion reads {name!r} without naming it in needs",
+                expected=", ".join(sorted(self.evidence)) or "no statistic",
+            )
+        return self.evidence[name]
 
 
 class Sparser(ABC):
     """Scores rows: the lowest go first. Subclasses are frozen dataclasses of settings.
 
     Class attributes say what it is and what it needs:
-        needs: what beside the weights; gradients and activations take data.
+        needs: names of statistics it wants beside the weights; see ``register_statistic``.
         roles: which slices of a channel group it looks at.
         comparable: whether scores of different layers are on one scale, so that a global choice may compare them.
-        joint: whether one score of everything that a unit owns means more than the mean of one per layer.
+        joint: whether one score of everything that a channel owns means more than the mean of one per layer.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset()
     roles: ClassVar[tuple[Role, ...]] = ("output",)
     comparable: ClassVar[bool] = False
     joint: ClassVar[bool] = False
@@ -67,6 +59,10 @@ class Sparser(ABC):
     @abstractmethod
     def score(self, rows: Rows) -> Tensor:
         """How much each row matters: [R]."""
+
+    def statistic(self, name: str) -> Statistic:
+        """How one of its ``needs`` is gathered; a criterion with settings for that overrides it."""
+        return STATISTICS[name]
 
     def penalty(self, tensors: Sequence[Tensor]) -> Tensor | None:
         """A training term over the tensors it looks at, which makes what can go small; None without one."""

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sparsebit.batches import DataError, ModelInputs
+from sparsebit.batches import DataError
 from sparsebit.graph.capture import CapturedModule, capture
-from sparsebit.sparse.evidence.batch import LossBatch
 from sparsebit.sparse.evidence.gather import gather
+from sparsebit.sparse.evidence.gradients import HessianDiagonalEstimate
+from sparsebit.sparse.evidence.statistic import STATISTICS
 from sparsebit.sparse.layers import find_layers
+from sparsebit.sparse.masking.masked_graph import MaskedGraph
 from tests.sparse.nets import images, labels, perceptron, residual
 
 DATA = [
@@ -23,11 +25,15 @@ DATA = [
 ]
 
 
-def collect(
-    model: nn.Module, needs: set[Any], data: Any = DATA, loss: Any = functional.cross_entropy, **more: Any
+def measure(
+    gm: CapturedModule, needs: set[str], data: Any, loss: Any = None, extra: Any = (), **statistics: Any
 ) -> Any:
-    gm = capture(model, data[0][0])
-    return gather(gm, find_layers(gm), (), frozenset(needs), data, loss, **more)
+    statistics = {name: STATISTICS[name] for name in needs} | statistics
+    return gather(MaskedGraph(gm), find_layers(gm), statistics, data, loss, extra=extra)
+
+
+def collect(model: nn.Module, needs: set[str], data: Any = DATA, loss: Any = functional.cross_entropy) -> Any:
+    return measure(capture(model, data[0][0]), needs, data, loss)
 
 
 def weights_of(model: nn.Module) -> list[Tensor]:
@@ -83,9 +89,9 @@ def test_the_diagonal_of_the_hessian() -> None:
     def loss(output: Tensor) -> Tensor:
         return (scale * output.square()).sum()
 
-    needs = frozenset({"hessian_diagonal"})
     for samples in (1, 3):
-        found = gather(gm, find_layers(gm), (), needs, [x, 2 * x], loss, samples=samples)
+        estimate = HessianDiagonalEstimate(samples=samples)
+        found = measure(gm, set(), [x, 2 * x], loss, hessian_diagonal=estimate)
         exact = (2 * scale * (5 + 20) / 2)[:, None]
         torch.testing.assert_close(found["hessian_diagonal"]["0.weight"], exact)
 
@@ -113,7 +119,7 @@ def test_norms_of_inputs_reach_the_weights_they_meet(make: Callable[[], nn.Modul
     x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
     x[:, 1] = 0
     gm = capture(nn.Sequential(layer), x)
-    norm = gather(gm, find_layers(gm), (), frozenset({"input_norm"}), [x])["input_norm"]["0.weight"]
+    norm = measure(gm, {"input_norm"}, [x])["input_norm"]["0.weight"]
     (gradient,) = torch.autograd.grad(layer(x).square().sum(), [layer.weight])
     assert torch.equal(norm == 0, gradient == 0)
 
@@ -121,9 +127,7 @@ def test_norms_of_inputs_reach_the_weights_they_meet(make: Callable[[], nn.Modul
 def test_ranks_behind_the_activation() -> None:
     net = residual()
     gm = capture(net, images())
-    found = gather(gm, find_layers(gm), (), frozenset({"feature_rank"}), [images(2), images(2)])[
-        "feature_rank"
-    ]
+    found = measure(gm, {"feature_rank"}, [images(2), images(2)])["feature_rank"]
     maps = torch.relu(net.bn1(net.conv1(torch.relu(net.bn0(net.stem(images(2)))))))
     expected = torch.linalg.matrix_rank(maps.float()).sum(0).float()
     torch.testing.assert_close(found["conv1.weight"], expected)
@@ -134,24 +138,14 @@ def test_the_model_stays_as_it_is() -> None:
     net.stem.weight.requires_grad_(False)
     gm = capture(net, images())
     before = {name: value.clone() for name, value in gm.state_dict().items()}
-    needs = frozenset({"gradient", "input_norm"})
-    found = gather(
-        gm, find_layers(gm), ["bn1.weight"], needs, [(images(), labels())], functional.cross_entropy
-    )
+    data = [(images(), labels())]
+    found = measure(gm, {"gradient", "input_norm"}, data, functional.cross_entropy, ["bn1.weight"])
     assert "bn1.weight" in found["gradient"]
     assert bool((found["gradient"]["stem.weight"] != 0).any())
     assert not net.stem.weight.requires_grad
     assert gm.training
     assert net.conv1.weight.grad is None
     assert all(torch.equal(value, before[name]) for name, value in gm.state_dict().items())
-
-
-def test_batches_in_every_form() -> None:
-    x, y = torch.ones(2), torch.zeros(2)
-    pair = LossBatch((x, y), ModelInputs())
-    assert (pair.args, pair.kwargs, pair.rest) == ((x,), {}, (y,))
-    both = LossBatch({"input_ids": x}, ModelInputs())
-    assert both.kwargs == {"input_ids": x} and both.rest == ({"input_ids": x},)
 
 
 class WithLoss(nn.Module):
@@ -166,15 +160,15 @@ class WithLoss(nn.Module):
 
 def test_a_loss_in_the_output_needs_no_other() -> None:
     gm: CapturedModule = capture(WithLoss(), torch.randn(2, 3))
-    found = gather(gm, find_layers(gm), (), frozenset({"gradient"}), [{"x": torch.randn(2, 3)}])
+    found = measure(gm, {"gradient"}, [{"x": torch.randn(2, 3)}])
     assert bool((found["gradient"]["layer.weight"] != 0).all())
 
 
 @pytest.mark.parametrize(
     ("data", "loss", "told"),
     [
-        ([], functional.cross_entropy, "no batches"),
-        (DATA, None, "no loss to take them of"),
+        ([], functional.cross_entropy, "gave no batches"),
+        (DATA, None, "no loss to differentiate"),
         (DATA, lambda output, target: output, "not a number that depends on the weights"),
         (DATA, lambda output, target: output.detach().sum(), "not a number that depends on the weights"),
         ([()], functional.cross_entropy, "an empty tuple"),
@@ -183,4 +177,4 @@ def test_a_loss_in_the_output_needs_no_other() -> None:
 def test_data_that_cannot_be_used(data: Any, loss: Any, told: str) -> None:
     gm = capture(perceptron(), DATA[0][0])
     with pytest.raises(DataError, match=told):
-        gather(gm, find_layers(gm), (), frozenset({"gradient"}), data, loss)
+        measure(gm, {"gradient"}, data, loss)

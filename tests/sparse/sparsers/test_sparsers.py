@@ -14,16 +14,15 @@ from torch import Tensor
 
 from sparsebit.config.pruning.criteria import SPARSER_RULES
 from sparsebit.errors import RegistryError
+from sparsebit.sparse.evidence.activations import map_ranks
+from sparsebit.sparse.evidence.statistic import STATISTICS
 from sparsebit.sparse.sparsers import (
-    ACTIVATIONS,
-    GRADIENTS,
     SPARSERS,
     Rows,
     Sparser,
     make_sparser,
     register_sparser,
 )
-from sparsebit.sparse.sparsers.hrank import map_ranks
 
 PER_ROW = ("gradient", "gradient_square", "hessian_weight", "hessian_diagonal", "input_norm")
 
@@ -37,7 +36,8 @@ def make_rows(count: int = 6, width: int = 5, seed: int = 0) -> Rows:
     fields = {name: draw(count, width) for name in PER_ROW}
     fields["gradient_square"] = fields["gradient_square"].square()
     fields["input_norm"] = fields["input_norm"].abs()
-    return Rows(name="w", weight=draw(count, width), feature_rank=draw(count).abs(), **fields)
+    weight = draw(count, width)
+    return Rows(name="w", weight=weight, evidence={**fields, "feature_rank": draw(count).abs()})
 
 
 def by_loops(count: Callable[[list[float], int, Rows], float]) -> Callable[[Rows], list[float]]:
@@ -45,7 +45,7 @@ def by_loops(count: Callable[[list[float], int, Rows], float]) -> Callable[[Rows
 
 
 def pairs(rows: Rows, index: int, name: str) -> Iterator[tuple[float, float]]:
-    return zip(rows.weight[index].tolist(), getattr(rows, name)[index].tolist(), strict=True)
+    return zip(rows.weight[index].tolist(), rows.need(name)[index].tolist(), strict=True)
 
 
 def lamp(rows: Rows) -> list[float]:
@@ -96,7 +96,7 @@ def test_every_criterion_has_a_reference() -> None:
 @pytest.mark.parametrize("name", sorted(SPARSERS))
 def test_a_criterion_is_what_it_says(name: str) -> None:
     sparser = make_sparser(name)
-    assert sparser.needs <= GRADIENTS | ACTIVATIONS
+    assert sparser.needs <= set(STATISTICS)
     assert type(sparser).__doc__
     scores = sparser.score(make_rows())
     assert scores.shape == (6,)
@@ -115,7 +115,7 @@ def test_rows_are_scored_wherever_they_stand(name: str) -> None:
     moved = Rows(
         name="w",
         weight=rows.weight[order],
-        **{field: getattr(rows, field)[order] for field in (*PER_ROW, "feature_rank")},
+        evidence={name: found[order] for name, found in rows.evidence.items()},
     )
     sparser = make_sparser(name)
     torch.testing.assert_close(sparser.score(moved), sparser.score(rows)[order])
@@ -168,9 +168,9 @@ def test_ranks_of_maps() -> None:
     value = torch.zeros(2, 3, 4, 4)
     value[:, 1] = torch.eye(4)
     value[:, 2] = 1
-    assert map_ranks(value, 1).tolist() == [0, 8, 2]
-    assert map_ranks(torch.tensor([[0.0, 1.0], [0.0, 2.0]]), -1).tolist() == [0, 2]
-    assert map_ranks(torch.tensor([[[0.0, 1.0], [0.0, 0.0]]]), -1).tolist() == [0, 1]
+    assert map_ranks(value.movedim(1, 0)).tolist() == [0, 8, 2]
+    assert map_ranks((torch.tensor([[0.0, 1.0], [0.0, 2.0]])).movedim(-1, 0)).tolist() == [0, 2]
+    assert map_ranks((torch.tensor([[[0.0, 1.0], [0.0, 0.0]]])).movedim(-1, 0)).tolist() == [0, 1]
 
 
 def test_a_criterion_of_ones_own() -> None:

@@ -30,6 +30,8 @@ def embedding(trace: Trace, call: OpCall) -> Labels:
         layers = [Layer((last,), layer.labels) for layer in pinned if layer.dims == (1,)]
         zero = table.zero
     else:
+        rows = trace.axis(name, 0, "output", layer_name(call, name), bare=True)
+        trace.frozen.append((rows, f"{why(call)} looks rows up"))
         width = trace.axis(name, 1, "output", layer_name(call, name))
         layers, zero = ([Layer((last,), width)] if len(width) > 1 else []), True
     if call.spec.name == "embedding_bag":

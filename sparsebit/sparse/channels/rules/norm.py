@@ -37,6 +37,8 @@ def norm_per_channel(trace: Trace, call: OpCall) -> Labels:
     for layer in trace.simple(value):
         if channel in layer.dims or "use_input_stats" in call.arguments:
             layer = trace.pin(layer, dims, why(call))
+        elif layer.dims:  # weights standardized over their inputs
+            trace.statistics[call.node.name] = why(call)
         if layer.dims:
             layers.append(layer)
     labels = next((layer.labels for layer in layers if layer.dims == (channel,)), None)
@@ -59,6 +61,8 @@ def norm_over_channels(trace: Trace, call: OpCall) -> Labels:
         inside = [dim for dim in layer.dims if dim in inner]
         if inside and len(inside) < len(layer.dims):  # heads and their dims: the heads stay free
             layer = trace.pin(layer, inside, why(call))
+        elif inside:
+            trace.statistics[call.node.name] = why(call)
         if layer.dims:
             layers.append(layer)
     extents = {dim: size for dim, size in enumerate(value.shape) if size > 1}
@@ -96,6 +100,8 @@ def group_norm(trace: Trace, call: OpCall) -> Labels:
     ]
     layers = [layer for layer in layers if layer.dims]
     labels = next((layer.labels for layer in layers if layer.dims == (1,)), None)
+    if labels is not None:
+        trace.statistics[call.node.name] = why(call)
     if labels is not None and groups >= FEWEST_WHOLE_GROUPS:
         trace.pin(Layer((0, 1), labels.reshape(groups, -1)), [1], why(call))
     elif labels is not None and groups > 1:
@@ -131,6 +137,8 @@ def weight_norm(trace: Trace, call: OpCall) -> Labels:
     at = positive(dim, len(value.shape))
     others = [axis for axis in range(len(value.shape)) if axis != at]
     layers = [trace.pin(layer, others, f"{why(call)} is a norm over it") for layer in trace.simple(value)]
+    if any(layer.dims for layer in layers):
+        trace.statistics[call.node.name] = why(call)
     length = trace.labels_of(call.arguments["g"])
     both = match(
         trace,

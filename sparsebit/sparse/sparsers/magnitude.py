@@ -1,4 +1,4 @@
-"""LAMP: magnitudes made comparable between layers."""
+"""The size of the weights: the smaller, the less a row can do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,38 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsebit.config.pruning.criteria import L0NormSettings
 from sparsebit.sparse.sparsers.base import Rows, Sparser, register_sparser
+
+
+@register_sparser("l0norm")
+@dataclass(frozen=True)
+class L0Norm(L0NormSettings, Sparser):
+    """Counts the weights above ``epsilon``; for nets trained towards zeros, where magnitudes of the rest say little."""
+
+    def score(self, rows: Rows) -> Tensor:
+        """The number of weights that count."""
+        return (rows.weight.abs() > self.epsilon).sum(1).to(rows.weight.dtype)
+
+
+@register_sparser("l1norm")
+@dataclass(frozen=True)
+class L1Norm(Sparser):
+    """Sum of magnitudes (Li et al., 2017, "Pruning Filters for Efficient ConvNets")."""
+
+    def score(self, rows: Rows) -> Tensor:
+        """The sum of magnitudes."""
+        return rows.weight.abs().sum(1)
+
+
+@register_sparser("l2norm")
+@dataclass(frozen=True)
+class L2Norm(Sparser):
+    """Euclidean length; weighs single large weights more than the sum of magnitudes does."""
+
+    def score(self, rows: Rows) -> Tensor:
+        """The length."""
+        return rows.weight.square().sum(1).sqrt()
 
 
 def lamp_scores(squares: Tensor) -> Tensor:

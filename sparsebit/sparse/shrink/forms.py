@@ -1,0 +1,66 @@
+"""From a choice of what stays to an ordinary model: a smaller graph, or one of the user's own class."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from sparsebit.batches import Call
+from sparsebit.graph.digest import graph_digest
+from sparsebit.sparse.choose.channel_pruner import ChannelPruner
+from sparsebit.sparse.choose.pruner import Pruner
+from sparsebit.sparse.layer_sparser import detach
+from sparsebit.sparse.masking.holding import hold
+from sparsebit.sparse.origin import Form, Origin, describe_example
+from sparsebit.sparse.shrink.graph import shrink_graph
+from sparsebit.sparse.shrink.module import shrink_module
+from sparsebit.sparse.shrink.plan import make_plan
+
+
+def make_smaller(
+    pruner: Pruner, kept: Mapping[str, Tensor], form: Form, original: nn.Module, examples: Call
+) -> nn.Module:
+    """A model without what is not in ``kept``; the graph and the original stay as they are.
+
+    Args:
+        pruner: that looked at the graph.
+        kept: by name, what stays.
+        form: "graph" or "module".
+        original: the user's own model.
+        examples: to check a model of the user's class with.
+    """
+    small: nn.Module
+    if not isinstance(pruner, ChannelPruner):
+        small = copy.deepcopy(pruner.gm if form == "graph" else original)
+        for name, mask in pruner.tensor_masks(kept).items():
+            held = small.get_parameter(name)
+            hold(held, mask.to(held.device))
+    else:
+        plan = make_plan(pruner.gm, pruner.groups, kept)
+        small = shrink_graph(pruner.gm, plan)
+        if form == "module":
+            small = shrink_module(original, plan, small, *examples)
+    detach(small)
+    return small
+
+
+def origin_of(pruner: Pruner, kept: Mapping[str, Tensor], form: Form, examples: Call | None) -> Origin:
+    """What it takes, beside the weights, to make a smaller model again from the original class."""
+    flags = {name: flag.clone() for name, flag in kept.items()}
+    example = None if examples is None else describe_example(*examples)
+    return Origin(pruner.config.to_dict(), graph_digest(pruner.gm), flags, example, form)
+
+
+def fit_examples(model: nn.Module, examples: Call) -> Call:
+    """Example inputs on the device of a model's parameters; those of floats also in their type."""
+    like = next(model.parameters(), None)
+    if like is None:
+        return examples
+
+    def fit(tensor: Tensor) -> Tensor:
+        return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
+
+    return Call(*pytree.tree_map_only(Tensor, fit, tuple(examples)))

@@ -1,0 +1,86 @@
+"""The change of the loss when a row becomes zero, estimated from gradients and curvature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sparsebit.config.pruning.criteria import HessianSettings
+from sparsebit.sparse.evidence.gradients import HessianDiagonalEstimate
+from sparsebit.sparse.evidence.statistic import Statistic
+from sparsebit.sparse.sparsers.base import Rows, Sparser, register_sparser
+
+
+@register_sparser("taylor")
+@dataclass(frozen=True)
+class Taylor(Sparser):
+    """First order (Molchanov et al., 2019, "Importance Estimation for Neural Network Pruning", equations 7 and 8)."""
+
+    needs = frozenset({"gradient"})
+    comparable = True
+    joint = True
+
+    def score(self, rows: Rows) -> Tensor:
+        """(Σ g w)²: summed before squaring, so gains and losses inside a row cancel."""
+        return (rows.need("gradient") * rows.weight).sum(1).square()
+
+
+@register_sparser("taylor2")
+@dataclass(frozen=True)
+class Taylor2(Sparser):
+    """Second order (the same paper, equation 6). Costs one more backward pass a batch."""
+
+    needs = frozenset({"gradient", "hessian_weight"})
+    comparable = True
+    joint = True
+
+    def score(self, rows: Rows) -> Tensor:
+        """(Σ g w − ½ w (H w))², where H w is the Hessian times all weights."""
+        return ((rows.need("gradient") - 0.5 * rows.need("hessian_weight")) * rows.weight).sum(1).square()
+
+
+@register_sparser("gradient_weight")
+@dataclass(frozen=True)
+class GradientWeight(Sparser):
+    """Connection sensitivity (Lee et al., 2019, "SNIP", equation 4); one weight alone is ordered as by ``taylor``."""
+
+    needs = frozenset({"gradient"})
+    comparable = True
+    joint = True
+
+    def score(self, rows: Rows) -> Tensor:
+        """Σ|g w|: unlike in a Taylor term, gains and losses inside a row add up."""
+        return (rows.need("gradient") * rows.weight).abs().sum(1)
+
+
+@register_sparser("fisher")
+@dataclass(frozen=True)
+class Fisher(Sparser):
+    """Empirical Fisher (Theis et al., 2018). A batch is one draw of the gradient: keep batches small."""
+
+    needs = frozenset({"gradient_square"})
+    comparable = True
+    joint = True
+
+    def score(self, rows: Rows) -> Tensor:
+        """½ Σ E[g²] w²: the second-order change with the Fisher diagonal for the Hessian."""
+        return 0.5 * (rows.need("gradient_square") * rows.weight.square()).sum(1)
+
+
+@register_sparser("hessian")
+@dataclass(frozen=True)
+class HessianDiagonal(HessianSettings, Sparser):
+    """LeCun et al. (1990), equation 5, with Hutchinson's estimate of the diagonal: ``samples`` random signs a batch."""
+
+    needs = frozenset({"hessian_diagonal"})
+    comparable = True
+    joint = True
+
+    def statistic(self, name: str) -> Statistic:
+        """The estimate, with this criterion's settings."""
+        return HessianDiagonalEstimate(samples=self.samples, seed=self.seed)
+
+    def score(self, rows: Rows) -> Tensor:
+        """½ Σ |h| w²: the estimate of a diagonal is noisy and may be negative, so magnitudes are taken."""
+        return 0.5 * (rows.need("hessian_diagonal").abs() * rows.weight.square()).sum(1)

@@ -1,0 +1,73 @@
+"""Every statistic: streamed or merged, the result is the same; and one from outside, used by a criterion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparsebit.config.pruning.criteria import SPARSER_RULES
+from sparsebit.sparse import SPARSERS, Rows, SparseModel, Sparser, register_sparser, register_statistic
+from sparsebit.sparse.evidence.activations import InputProducts
+from sparsebit.sparse.evidence.statistic import STATISTICS, Sum
+
+
+@pytest.mark.parametrize("name", sorted(STATISTICS))
+def test_merged_parts_are_the_whole(name: str) -> None:
+    statistic = STATISTICS[name]
+    parts = [torch.randn(3, 2, 4, 4, dtype=torch.float64) for _ in range(3)]
+
+    def stream(seen: list[Tensor]) -> Tensor:
+        state = statistic.init()
+        for one in seen:
+            state = statistic.update(state, one)
+        return state  # type: ignore[no-any-return]
+
+    merged = statistic.merge(stream(parts[:1]), stream(parts[1:]))
+    torch.testing.assert_close(statistic.finish(merged, 3), statistic.finish(stream(parts), 3))
+    assert type(statistic).__doc__
+
+
+def test_products_of_inputs() -> None:
+    x = torch.randn(5, 3, dtype=torch.float64)
+    products = InputProducts()
+    state = products.update(products.update(products.init(), x[:2].T), x[2:].T)
+    torch.testing.assert_close(products.finish(state, 2), x.T @ x)
+
+
+def test_new_evidence_and_its_criterion_are_one_file_outside() -> None:
+    @register_statistic("test_peak")
+    @dataclass(frozen=True)
+    class Peak(Sum):
+        """The largest output of every channel, averaged over the batches."""
+
+        source, per = "output", "output"
+
+        def measure(self, seen: Tensor) -> Tensor:
+            return seen.flatten(1).amax(1)
+
+    @register_sparser("test_low_peak")
+    @dataclass(frozen=True)
+    class LowPeak(Sparser):
+        """Channels with low peaks go first."""
+
+        needs = frozenset({"test_peak"})
+
+        def score(self, rows: Rows) -> Tensor:
+            return rows.need("test_peak")
+
+    try:
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+        x = torch.randn(16, 4)
+        config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "test_low_peak", "RATIO": 0.5, "ROUND_TO": 1}}
+        smodel = SparseModel(net, config, x[:1])
+        smodel.calc_params([x])
+        with torch.no_grad():
+            peaks = net[:2](x).amax(0)
+        assert smodel.kept()["0"].tolist() == (peaks > peaks.sort().values[3]).tolist()
+    finally:
+        for known in (SPARSERS, SPARSER_RULES):
+            known.remove("test_low_peak")
+        STATISTICS.remove("test_peak")
