@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -50,9 +49,9 @@ class Config(Section, init=False):
         made._fill(data, source, origins)
         return made
 
-    @abstractmethod
     def conflicts(self) -> Iterable[Problem]:
         """Everything wrong beyond single values: settings that cannot be used together."""
+        return ()
 
     @property
     def source(self) -> str:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from sparsebit.config.engine.problems import Problem, show
 from sparsebit.config.engine.specific import OP, Rule
 
-BOTH_SIDES = frozenset({"W", "A"})
 _AROUND = "*._?"  # what a pattern may have around the name it is about
 
 
@@ -19,27 +18,14 @@ class Layer(NamedTuple):
 
     names: tuple[str, ...]  # dotted module name, flat graph name
     op: str | None = None  # canonical operator, such as conv2d
-    sides: frozenset[str] = (
-        BOTH_SIDES  # what it has that a rule may set: a weight ("W"), input activations ("A")
-    )
 
 
-def unmatched_rules(
-    path: str, rules: Iterable[Rule], layers: Iterable[Layer], side: str | None = None
-) -> Iterator[Problem]:
-    """A problem for each rule that fits no layer, or none that has the ``side`` it is about."""
+def unmatched_rules(path: str, rules: Iterable[Rule], layers: Iterable[Layer]) -> Iterator[Problem]:
+    """A problem for each rule whose pattern fits no layer."""
     known = list(layers)
     for rule in rules:
-        matched = [layer for layer in known if rule.matches(layer.names, layer.op)]
-        place = f"{path}[{show(rule.pattern)}]"
-        if not matched:
-            yield _unmatched_rule(place, rule.pattern, known)
-        elif side is not None and not any(side in layer.sides for layer in matched):
-            names = [layer.names[0] for layer in matched]
-            what = "a weight" if side == "W" else "an input that could be quantized"
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            hint = f"it matches {names[0]}{more}; remove the rule, or name another layer"
-            yield Problem(path=place, message=f"no layer that matches has {what}", hint=hint)
+        if not any(rule.matches(layer.names, layer.op) for layer in known):
+            yield _unmatched_rule(f"{path}[{show(rule.pattern)}]", rule.pattern, known)
 
 
 def _unmatched_rule(place: str, pattern: str, layers: Sequence[Layer]) -> Problem:

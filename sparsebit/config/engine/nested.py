@@ -1,4 +1,4 @@
-"""Keys inside keys: walking, merging and setting values in the nested mappings that YAML gives."""
+"""Keys inside keys: walking and setting values in the nested mappings that YAML gives."""
 
 from __future__ import annotations
 
@@ -18,22 +18,6 @@ def leaves(data: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, 
             yield from leaves(value, f"{prefix}{key}.")
         elif value is not None:
             yield f"{prefix}{key}", value
-
-
-def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with the values of ``changes`` put in, section by section; null changes nothing.
-
-    Example:
-        >>> merge({"W": {"BIT": 8, "TYPE": "lsq"}}, {"W": {"BIT": 4}})
-        {'W': {'BIT': 4, 'TYPE': 'lsq'}}
-    """
-    merged = dict(base)
-    for key, value in changes.items():
-        if isinstance(merged.get(key), Mapping) and isinstance(value, Mapping):
-            merged[key] = merge(merged[key], value)
-        elif value is not None:
-            merged[key] = value
-    return merged
 
 
 def section_at(data: dict[str, Any], parts: Sequence[str]) -> dict[str, Any] | None:

@@ -55,7 +55,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 for _each in (_Loader, _Dumper):
-    _each.add_implicit_resolver(_FLOAT, _EXPONENT, list("-+.0123456789"))  # type: ignore[attr-defined]
+    _each.add_implicit_resolver(_FLOAT, _EXPONENT, list("-+.0123456789"))
 
 
 def read_yaml(text: str, source: str) -> object:

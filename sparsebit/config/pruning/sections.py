@@ -20,9 +20,9 @@ ScheduleType = Literal["one-shot", "iterative", "cubic"]
 
 
 def _parse_ratio(value: object) -> object:
-    """The part that is pruned. All of it was once a way to say "do not prune", so the message says what to write."""
+    """The part that is pruned. Some old files have 1 for "leave it alone"."""
     number_of = values.parse_number(value)
-    hint = "to leave a layer unchanged write 0, and to keep one channel 0.99" if number_of == 1 else ""
+    hint = "to leave a layer unchanged write 0" if number_of == 1 else ""
     try:
         return values.FRACTION.parse(value)
     except Refused as error:

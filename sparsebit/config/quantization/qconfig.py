@@ -130,7 +130,7 @@ class QConfig(Config, init=False):
         return found
 
     def unmatched(self, layers: Iterable[Layer], modules: Iterable[str] | None = None) -> tuple[Problem, ...]:
-        """Patterns that match nothing they could act on, each with the nearest name.
+        """Patterns that match nothing, each with the nearest name.
 
         Args:
             layers: Every layer of the model that a SPECIFIC rule may mean.
@@ -138,15 +138,15 @@ class QConfig(Config, init=False):
         """
         known = tuple(layers)
         found = [
-            *unmatched_rules("W.SPECIFIC", self.W.SPECIFIC, known, side="W"),
-            *unmatched_rules("A.SPECIFIC", self.A.SPECIFIC, known, side="A"),
+            *unmatched_rules("W.SPECIFIC", self.W.SPECIFIC, known),
+            *unmatched_rules("A.SPECIFIC", self.A.SPECIFIC, known),
         ]
         if modules is not None:
             found += unmatched_patterns("SKIP_TRACE_MODULES", self.SKIP_TRACE_MODULES, modules)
         return tuple(found)
 
     def require_matched(self, layers: Iterable[Layer], modules: Iterable[str] | None = None) -> None:
-        """Raise one ``ConfigError`` that names every pattern that matches nothing it could act on."""
+        """Raise one ``ConfigError`` that names every pattern that matches nothing."""
         raise_problems(self.source, self.unmatched(layers, modules))
 
     def describe(self) -> str:

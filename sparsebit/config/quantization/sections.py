@@ -72,10 +72,10 @@ def _parse_backend(value: object) -> object:
 
 
 def _scheme(side: Side, other: Side) -> Read:
-    elsewhere = {
+    hints: dict[str, str] = {
         one: f"{one} is for {SIDE_WORD[other]} only" for one in SCHEMES if one not in SCHEMES_OF[side]
     }
-    return one_of(SCHEMES_OF[side], hints=elsewhere)
+    return one_of(SCHEMES_OF[side], hints=hints)
 
 
 _WIDTHS = f"an integer from {LOWEST_BITS} to {HIGHEST_BITS}"
@@ -101,11 +101,7 @@ class Schedule(Section):
     """What is done to the graph before it is quantized."""
 
     FUSE_BN: bool = key(FLAG, "Fold batch norm into the convolution or linear before it.", default=False)
-    BN_TUNING: bool = key(
-        FLAG,
-        "Keep batch norm, so that batchnorm_tuning() can re-estimate it. Goes before FUSE_BN.",
-        default=False,
-    )
+    BN_TUNING: bool = key(FLAG, "Keep batch norm for batchnorm_tuning(). Goes before FUSE_BN.", default=False)
     DISABLE_UNNECESSARY_QUANT: bool = key(
         FLAG, "Leave out quantizers between operators that the backend runs as one.", default=True
     )

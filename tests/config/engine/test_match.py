@@ -85,3 +85,14 @@ def test_a_model_without_layers() -> None:
 
 def test_numbers_alone_are_no_advice() -> None:
     assert nearest_name("l0.*", ["layer1.0.conv1"]) is None
+
+
+def test_a_part_of_a_name_is_told_how_to_match_all_of_it() -> None:
+    layers = [Layer(("layer2.0.downsample.0", "layer2_0_downsample_0"), "conv2d"), Layer(("fc",), "linear")]
+    config = load_qconfig(plain_config(W=weights(SPECIFIC={"downsample": ["QUANTIZER.BIT", 4]})))
+    with pytest.raises(ConfigError) as caught:
+        config.require_matched(layers)
+    assert str(caught.value) == (
+        "qconfig: W.SPECIFIC['downsample']: no layer matches; a pattern must match all of a name; "
+        "'*.downsample.*' matches layer2.0.downsample.0"
+    )

@@ -1,4 +1,4 @@
-"""Nested mappings: walking, merging and setting."""
+"""Nested mappings: walking and setting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsebit.config.engine.nested import leaves, merge, plain, section_at
+from sparsebit.config.engine.nested import leaves, plain, section_at
 
 KEYS = st.sampled_from(["A", "B", "C"])
 TREES = st.recursive(
@@ -27,21 +27,6 @@ def test_leaves_say_everything_there_is(tree: dict[str, Any]) -> None:
         assert section is not None
         section[last] = value
     assert dict(leaves(built)) == dict(leaves(tree))
-
-
-@given(TREES, TREES)
-def test_merging_keeps_what_is_not_changed_and_changes_the_rest(
-    base: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    before = plain(base)
-    merged = dict(leaves(merge(base, changes)))
-    assert dict(leaves(changes)).items() <= merged.items()
-    assert merged.keys() <= dict(leaves(base)).keys() | dict(leaves(changes)).keys()
-    assert base == before
-
-
-def test_null_changes_nothing() -> None:
-    assert merge({"A": 1}, {"A": None, "B": None}) == {"A": 1}
 
 
 def test_a_path_through_a_value_has_no_section() -> None:

@@ -6,7 +6,15 @@ import pickle
 
 import pytest
 
-from sparsebit.config.engine.problems import ConfigProblems, Problem, nearest, raise_problems, show, suggest
+from sparsebit.config.engine.problems import (
+    MOST_SHOWN,
+    ConfigProblems,
+    Problem,
+    nearest,
+    raise_problems,
+    show,
+    suggest,
+)
 from sparsebit.errors import ConfigError, SparsebitError
 
 BIT = Problem(path="W.QUANTIZER.BITT", message="unknown key", hint="did you mean 'BIT'?")
@@ -57,6 +65,15 @@ def test_the_nearest_name_ignores_capitals() -> None:
     assert suggest("zzz", ["BIT", "TYPE"]) == "there are: BIT, TYPE"
 
 
+def test_a_message_is_short_however_much_is_wrong() -> None:
+    problems = [Problem(path=f"KEY{index}", message="unknown key") for index in range(20_000)]
+    error = ConfigProblems("w8.yaml", problems)
+    assert len(str(error).splitlines()) == MOST_SHOWN + 2
+    assert str(error).endswith("  and 19980 more")
+    assert len(error.problems) == 20_000
+
+
 def test_long_values_are_cut() -> None:
     assert show("x" * 100) == "'" + "x" * 56 + "..."
     assert show({"a": 1}) == "{'a': 1}"
+    assert show(10**9999) == "a number of thousands of digits"

@@ -96,6 +96,14 @@ def test_rules_say_nothing_about_what_could_not_be_read() -> None:
     assert [text.partition(":")[0] for text in complaints(misspelt)] == ["W.QUANTIZER.TYP", "A.QSCHEM"]
 
 
+def test_thousands_of_unknown_keys_and_keys_of_any_length_end_in_a_short_message() -> None:
+    with pytest.raises(ConfigProblems) as caught:
+        QConfig.read(plain_config(**{f"KEY{index}": 1 for index in range(20_000)}), "w8.yaml", {})
+    assert len(caught.value.problems) == 20_000 and len(str(caught.value)) < 5_000
+    (text,) = complaints(plain_config(**{"X" * 10**6: 1}))
+    assert len(text) < 300
+
+
 def test_nothing_at_all_asks_for_what_is_required() -> None:
     assert [text.partition(",")[0] for text in complaints({})] == [
         "W.QSCHEME: required",

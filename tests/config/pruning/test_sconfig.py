@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsebit.config.engine.match import Layer
-from sparsebit.config.pruning.criteria import SPARSER_RULES, SparserRule
 from sparsebit.config.pruning.sconfig import SConfig, load_sconfig
-from sparsebit.errors import ConfigError, RegistryError
+from sparsebit.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 LAYERS = [Layer(("layer1.0.conv1", "layer1_0_conv1"), "conv2d"), Layer(("fc",), "linear")]
@@ -55,20 +52,6 @@ def test_old_spellings(old: str, new: str) -> None:
     if new == "nm":
         data["SPARSER"].pop("RATIO")
     assert new == load_sconfig(data).SPARSER.TYPE
-
-
-@pytest.mark.parametrize("text", ["2:4", "[2, 4]", '"2:4"', "2/4"])
-def test_n_of_m_as_people_write_it(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "nm.yaml"
-    path.write_text(f"SPARSER: {{TYPE: nm, STRATEGY: l1norm, NM: {text}}}")
-    found = load_sconfig(path)
-    assert found.SPARSER.NM == (2, 4)
-    assert found.layer(["fc"], "linear").ratio == 0.5
-
-
-@pytest.mark.parametrize("value", ["4x4", [4, 4], 4, "4, 4"])
-def test_blocks_as_people_write_them(value: Any) -> None:
-    assert load_sconfig(config(TYPE="block", BLOCK=value)).SPARSER.BLOCK == (4, 4)
 
 
 @pytest.mark.parametrize(
@@ -147,13 +130,6 @@ def test_sources_that_are_none(source: Any, told: str) -> None:
     assert told in complaint(source)
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
-    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "list.yaml").write_text("- 1")
-    assert "not UTF-8" in complaint(tmp_path / "binary.yaml")
-    assert "expected keys such as SPARSER at the top, got a list" in complaint(tmp_path / "list.yaml")
-
-
 def test_later_rules_win_and_say_what_was_asked() -> None:
     found = load_sconfig(config(SPECIFIC=[{"layer1.*": {"RATIO": 0.3}}, {"op:conv2d": {"ROUND_TO": 4}}]))
     conv = found.layer(["layer1.0.conv1"], "conv2d")
@@ -192,35 +168,3 @@ def test_what_is_written_reads_as_the_same(
     found = load_sconfig(data)
     assert load_sconfig(found.to_dict()) == found
     assert found.to_yaml() == load_sconfig(found.to_dict()).to_yaml()
-
-
-@pytest.mark.parametrize("name", sorted(SPARSER_RULES))
-def test_every_criterion_can_be_named(name: str) -> None:
-    assert name == load_sconfig(config(STRATEGY=name.upper())).SPARSER.STRATEGY
-
-
-@pytest.mark.parametrize("alias", sorted(SPARSER_RULES.aliases))
-def test_every_other_spelling_is_of_a_criterion(alias: str) -> None:
-    assert SPARSER_RULES.canonical(alias) in SPARSER_RULES
-
-
-def test_a_name_of_ones_own() -> None:
-    SPARSER_RULES.add("test_age", SparserRule(types=("structured",), options=("years",)))
-    try:
-        assert load_sconfig(config(STRATEGY="test_age", OPTIONS={"years": 3})).SPARSER.OPTIONS["years"] == 3
-        assert "TYPE unstructured" in complaint(config(TYPE="unstructured", STRATEGY="test_age"))
-    finally:
-        SPARSER_RULES.remove("test_age")
-    with pytest.raises(RegistryError, match="another spelling of pruning criterion 'l1norm'"):
-        SPARSER_RULES.add("L1-norm")
-
-
-def test_reading_a_config_does_not_import_torch() -> None:
-    program = "import sys; import sparsebit.config.pruning.sections as s; print('torch' in sys.modules)"
-    # the package itself imports torch; its config parts alone must not
-    found = subprocess.run(
-        [sys.executable, "-c", f"import types; sys = __import__('sys'); p = types.ModuleType('sparsebit'); "
-         f"p.__path__ = ['sparsebit']; sys.modules['sparsebit'] = p; {program}"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert found.stdout == "False\n", found.stderr

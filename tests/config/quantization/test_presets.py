@@ -63,3 +63,14 @@ def test_weights_in_groups_run_on_every_backend(backend: str) -> None:
 def test_an_unknown_one() -> None:
     with pytest.raises(ConfigError, match="w4a9: no such preset"):
         preset_text("w4a9")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("int8_ort", "int8_onnxruntime"), ("int8-trt", "int8_tensorrt"), ("INT8_ov", "int8_openvino")],
+)
+def test_short_names_of_runtimes_are_understood(name: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"no such preset or file; did you mean '{meant}'"):
+        load_qconfig(name)
+    with pytest.raises(ConfigError, match=r"BACKEND: expected one of .*; did you mean 'onnxruntime'"):
+        load_qconfig("w4a8", ["BACKEND=ort"])
