@@ -10,6 +10,8 @@ from sparsebit.progress import waiting
 from sparsebit.storage import require_file
 from sparsebit.targets import TARGETS
 
+AXIS_NAMES = {0: "batch"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be said after ``sparsebit export``."""
@@ -22,9 +24,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", choices=tuple(TARGETS), help="runtime to write for; by default as quantized"
     )
+    parser.add_argument(
+        "--dynamic",
+        action="append",
+        type=axes_of_input,
+        metavar="NAME=AXES",
+        help="axes of an input that may have any size, such as input_ids=0,1; repeat for several inputs. "
+        "By default the batch, and the sequence of text",
+    )
     parser.add_argument("--fixed-sizes", action="store_true", help="fix every size, the batch too")
     parser.add_argument("--no-check", action="store_true", help="do not run the file and compare")
     add_data(parser, required=False, what="to compare on, and for the example input")
+
+
+def axes_of_input(text: str) -> tuple[str, list[int]]:
+    """``input_ids=0,1`` as a name and axes, for argparse."""
+    name, _, axes = text.partition("=")
+    try:
+        return name, [int(axis) for axis in axes.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected NAME=AXES such as input_ids=0,1, got {text}") from None
+
+
+def _dynamic(asked: list[tuple[str, list[int]]] | None) -> dict[str, dict[int, str]] | None:
+    """The axes by input, with names: axes that are free in several inputs at the same place are one size."""
+    if asked is None:
+        return None
+    return {name: {axis: AXIS_NAMES.get(axis, f"axis_{axis}") for axis in axes} for name, axes in asked}
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -46,6 +72,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
             opset_version=arguments.opset,
             check=not arguments.no_check,
             target=arguments.target,
+            dynamic_axes=_dynamic(arguments.dynamic),
             fixed_sizes=arguments.fixed_sizes,
         )
     report = done.report
@@ -76,6 +103,7 @@ there is an error and no file.
         "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",
         "sparsebit export sparsebit.demo:net --quantized digits-int8 --input 2x1x8x8 --output digits.onnx",
         "sparsebit export sparsebit.demo:net --input 2x1x8x8 --output digits-float.onnx",
+        "sparsebit export sparsebit.demo:net --input 2x1x8x8 --dynamic images=0 --output digits-batch.onnx",
     ),
     add_arguments=add_arguments,
     run=run,

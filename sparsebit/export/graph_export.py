@@ -39,13 +39,13 @@ from sparsebit.export.forms.rewrites import (
     sizes_from_codes,
     sums_before_norms,
 )
-from sparsebit.export.translate.axes import AxisNames, DynamicAxes, lengthened, named_axes
-from sparsebit.export.translate.engines import Engine, Request, translate
+from sparsebit.export.translate.axes import AxisNames, DynamicAxes, axis_choices, resized
+from sparsebit.export.translate.engines import Engine, Request, possible_axes, translate
 from sparsebit.export.translate.example_run import run_example
 from sparsebit.export.translate.fixed_sizes import fix_sizes
 from sparsebit.export.translate.flat_graph import FlatGraph, example_leaves
 from sparsebit.export.translate.marker import Markers, mark_tensor, quantizers_of, substituted
-from sparsebit.export.translate.naming import label_shapes, strip_prefix
+from sparsebit.export.translate.naming import label_shapes, own_output_names, strip_prefix
 from sparsebit.export.translate.undisturbed import same_state, undisturbed, writes_in_place
 from sparsebit.graph.run import flatten_call
 from sparsebit.runtime.packages import require
@@ -77,8 +77,9 @@ class Exported:
     quantized: bool = True  # whether the model's quantizers were to be written
 
     def __str__(self) -> str:
-        size = f"{self.bytes / 1e6:.1f} MB, opset {self.opset}, {len(self.tensors)} integer tensors"
-        return f"{self.path}: {size}, for {self.target}, in {self.seconds:.1f} s"
+        size = f"{self.bytes / 1e6:.1f} MB" if self.bytes >= 1e6 else f"{self.bytes / 1e3:.0f} kB"
+        what = f"{size}, opset {self.opset}, {len(self.tensors)} integer tensors"
+        return f"{self.path}: {what}, for {self.target}, in {self.seconds:.1f} s"
 
 
 def export_graph(
@@ -105,9 +106,9 @@ def export_graph(
         kwargs: example keyword inputs.
         path: the file to write. Nothing is there if this fails.
         input_names: one for each tensor of the inputs; by default the names of the model's own arguments.
-        output_names: one for each tensor of the outputs; by default ``output``, or ``output_0``, ``output_1``...
+        output_names: one for each tensor of the outputs; by default the keys of the model's own output, or ``output``.
         dynamic_axes: as ``torch.onnx.export`` takes them: ``{"x": {0: "batch", 1: "length"}}`` or ``{"x": [0, 1]}``.
-            By default the batch, where the model allows it. ``None`` or ``{}`` fixes every size.
+            By default the batch, and the sequence of text, where the model allows it. ``{}`` fixes every size.
         opset: by default the lowest that has the types needed, and at least 20.
         target: whose forms to use, a name in ``sparsebit.targets.TARGETS``.
         extra_info: also write the width of every quantized tensor on its nodes.
@@ -129,30 +130,28 @@ def export_graph(
         stack.enter_context(torch.no_grad())
         draft = stack.enter_context(Draft(path))
         flat = FlatGraph(gm).eval()
-        inputs = example_leaves(flat, flatten_call(gm, tuple(args), dict(kwargs or {})), _device(gm))
+        inputs = example_leaves(flat, _flat_inputs(gm, tuple(args), dict(kwargs or {})), _device(gm))
         quantizers = quantizers_of(flat)
         markers = Markers(dynamic=[q.name for q in quantizers if q.layout.kind == "token"])
         static = [quantizer for quantizer in quantizers if quantizer.layout.kind != "token"]
         with substituted(static, markers.note), same_state(flat, parameters=writes_in_place(gm)):
             results = run_example(flat, inputs, markers)
         opset = _opset(markers, opset)
-        names, outputs = _names(flat, input_names, "input"), _output_names(results, output_names)
-        axes = named_axes(dynamic_axes, names, outputs, inputs)
+        names = _input_names(flat, input_names)
+        outputs = _output_names(gm, results, names, asked=output_names)
+        request = Request(
+            flat,
+            inputs,
+            names,
+            outputs,
+            axis_choices(dynamic_axes, names, outputs, inputs),
+            opset,
+            marked=markers.tensors,
+        )
         with substituted(quantizers, mark_tensor):
-            fix_sizes(flat, inputs, lengthened(inputs, names, axes))
-            translation = translate(
-                Request(
-                    flat,
-                    inputs,
-                    names,
-                    outputs,
-                    axes,
-                    opset,
-                    axes_required=dynamic_axes != "batch",
-                    marked=markers.tensors,
-                ),
-                engine,
-            )
+            request.choices, fixed = possible_axes(request)
+            fix_sizes(flat, inputs, resized(inputs, names, request.choices[0]))
+            translation = translate(request, engine)
         model = translation.model
         strip_prefix(model)
         lowered, rewrites = _finish(model, markers, target, opset, extra_info, dynamic=bool(translation.axes))
@@ -171,7 +170,7 @@ def export_graph(
         tensors=tuple(lowered),
         bytes=sum(file.stat().st_size for file in files),
         seconds=time.perf_counter() - started,
-        attempts=translation.attempts,
+        attempts=(*fixed, *translation.attempts),
         rewrites=rewrites,
         markers=markers,
         quantized=quantized,
@@ -209,6 +208,18 @@ def _finish(
         rewrites["sums_before_norms"] = sums_before_norms(editor) if lowered else 0
     metadata.describe(model, markers, lowered, target=target, unsigned=unsigned, opset=opset_now)
     return lowered, rewrites
+
+
+def _flat_inputs(gm: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    try:
+        return flatten_call(gm, args, kwargs)
+    except TypeError as error:  # as Python says it of a call
+        names = ", ".join(str(node.target) for node in gm.graph.nodes if node.op == "placeholder")
+        raise ExportError(
+            f"the example input does not fit the model: {error}",
+            expected=names,
+            got=f"{len(args)} inputs by position{''.join(f', {name} by name' for name in kwargs)}",
+        ) from error
 
 
 def _refuse_bfloat16(gm: GraphModule) -> None:
@@ -249,21 +260,23 @@ def _ir_version(opset: int) -> int:
     return max(version, 8)
 
 
-def _names(flat: FlatGraph, asked: Sequence[str] | None, kind: str) -> list[str]:
+def _input_names(flat: FlatGraph, asked: Sequence[str] | None) -> list[str]:
     if asked is None:
         return list(flat.input_names)
     if len(asked) != len(flat.input_names) or len(set(asked)) != len(asked):
         raise ExportError(
-            f"{kind}_names does not fit the model",
+            "input_names does not fit the model",
             expected=f"{len(flat.input_names)} different names, for {', '.join(flat.input_names)}",
             got=repr(list(asked)),
         )
     return list(asked)
 
 
-def _output_names(results: Sequence[Tensor], asked: Sequence[str] | None) -> list[str]:
+def _output_names(
+    gm: GraphModule, results: Sequence[Tensor], inputs: Sequence[str], asked: Sequence[str] | None
+) -> list[str]:
     if asked is None:
-        return ["output"] if len(results) == 1 else [f"output_{index}" for index in range(len(results))]
+        return own_output_names(gm, len(results), inputs)
     if len(asked) != len(results) or len(set(asked)) != len(asked):
         raise ExportError(
             "output_names does not fit the model",

@@ -73,8 +73,9 @@ def export_onnx(
         model: a ``QuantModel`` or ``SparseModel``, a captured graph, or a plain module, which is captured first.
         dummy_data: example input: a tensor, a tuple of positional or a dict of keyword arguments.
         name: the file to write; ``.onnx`` is appended where it has no ending. Nothing is there if this fails.
-        input_names, output_names: by default the names of the model's arguments, and ``output``.
-        dynamic_axes: as for ``torch.onnx.export``. By default the batch is dynamic where the model allows it.
+        input_names, output_names: by default the names of the model's arguments and the keys of its output.
+        dynamic_axes: as for ``torch.onnx.export``. By default the batch and the sequence of text are dynamic, where the
+            model allows it.
         opset_version: by default the lowest with the types needed, and at least 20.
         verbose: log the whole report instead of its summary.
         extra_info: also write the width of every quantized tensor into the metadata of its nodes.

@@ -93,7 +93,7 @@ def test_a_batch_that_cannot_vary_is_fixed_unless_it_was_asked_for(tmp_path: Pat
     assert run_file(done.path, x)[0].shape == (2, 4)
     with pytest.raises(ExportError, match="no axis 9"):
         export_graph(graph, (x,), path=tmp_path / "no.onnx", dynamic_axes={"x": [9]})
-    with pytest.raises(ExportError, match="no input or output"):
+    with pytest.raises(ExportError, match="not an input or output"):
         export_graph(graph, (x,), path=tmp_path / "no.onnx", dynamic_axes={"y": [0]})
     assert not (tmp_path / "no.onnx").exists()
 
@@ -107,7 +107,38 @@ def test_a_graph_that_takes_one_batch_alone_says_so(tmp_path: Path) -> None:
     x = torch.randn(2, 4)
     done = export_graph(capture(TwoRows(), x), (x,), path=tmp_path / "net.onnx")
     assert done.axes == {} and len(done.attempts) == 1
-    assert done.attempts[0].startswith("the graph takes this batch alone: ")
+    assert done.attempts[0].startswith("the graph takes no other batch: ")
+
+
+class Text(nn.Module):
+    """Ids, a mask, and a table with as many positions as the example is long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.last = nn.Embedding(50, 16), nn.Embedding(12, 16), nn.Linear(16, 16)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, object]:
+        h = self.last(self.words(input_ids) + self.places(torch.arange(input_ids.shape[1])))
+        return {"logits": (h * attention_mask[..., None]).mean(1), "states": [h, h * 2]}
+
+
+def test_text_has_a_free_sequence_and_outputs_their_own_names(tmp_path: Path) -> None:
+    model, ids = Text().eval(), torch.randint(0, 50, (2, 12))
+    kwargs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    done = export_graph(capture(model, (), kwargs), (), kwargs, tmp_path / "net.onnx")
+    assert done.axes == {name: {0: "batch", 1: "sequence"} for name in kwargs}
+    assert done.output_names == ("logits", "states_0", "states_1") and not done.attempts
+    short = torch.randint(0, 50, (3, 5)), torch.randint(0, 2, (3, 5))
+    assert close(run_file(done.path, *short)[0], model(*short)["logits"], 1e-4)
+
+
+def test_an_example_that_does_not_fit_says_what_does(tmp_path: Path) -> None:
+    x = torch.randn(2, 4)
+    graph = capture(Several(), (x,), {"scale": torch.tensor(2.0)})
+    with pytest.raises(
+        ExportError, match=r"does not fit the model[\s\S]*expected: x, scale[\s\S]*3 inputs by position"
+    ):
+        export_graph(graph, (x, x, x), path=tmp_path / "net.onnx")
 
 
 class Several(nn.Module):
@@ -121,7 +152,7 @@ def test_structures_become_flat_inputs_and_outputs(tmp_path: Path) -> None:
     done = export_graph(
         capture(Several(), (x,), {"scale": scale}), (x,), {"scale": scale}, tmp_path / "net.onnx"
     )
-    assert done.input_names == ("x", "scale") and len(done.output_names) == 3
+    assert done.input_names == ("x", "scale") and done.output_names == ("a", "b_0", "b_1")
     a, same, total = run_file(done.path, x, scale)
     assert np.allclose(a, 2 * x) and np.array_equal(same, x) and np.allclose(total, x.sum(1), atol=1e-6)
 

@@ -6,17 +6,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from sparsebit.export.errors import ExportError
 
 AxisNames = dict[str, dict[int, str]]
 DynamicAxes = Mapping[str, Mapping[int, str] | Sequence[int]]
-BATCH = "batch"
+BATCH, SEQUENCE = "batch", "sequence"
 
 
 def default_axes(names: Sequence[str], inputs: Sequence[Tensor]) -> AxisNames:
-    """The first axis of every input whose first axis has the length that most have: the batch.
+    """The batch: the first axis of every input whose first axis has the length that most have.
 
     Example:
         >>> import torch
@@ -33,8 +34,39 @@ def default_axes(names: Sequence[str], inputs: Sequence[Tensor]) -> AxisNames:
     }
 
 
-def named_axes(
+def text_axes(names: Sequence[str], inputs: Sequence[Tensor], batch: AxisNames) -> AxisNames:
+    """The batch and the sequence, where the inputs look like text: integers with two axes, and masks of their size.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.zeros(2, 8, dtype=torch.long)
+        >>> text_axes(["ids", "mask"], [ids, ids], {"ids": {0: "batch"}, "mask": {0: "batch"}})
+        {'ids': {0: 'batch', 1: 'sequence'}, 'mask': {0: 'batch', 1: 'sequence'}}
+    """
+    tokens = {tuple(x.shape) for x in inputs if x.dim() == 2 and x.dtype in (torch.int32, torch.int64)}
+    found = {name: dict(axes) for name, axes in batch.items()}
+    for name, x in zip(names, inputs, strict=True):
+        if name in found and tuple(x.shape) in tokens and x.shape[1] > 1:
+            found[name][1] = SEQUENCE
+    return found
+
+
+def axis_choices(
     asked: DynamicAxes | Literal["batch"] | None,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    inputs: Sequence[Tensor],
+) -> tuple[AxisNames, ...]:
+    """What to try, the freest first: exactly what was asked for; by default batch and sequence, batch, nothing."""
+    if asked != "batch":
+        return (named_axes(asked, input_names, output_names, inputs),)
+    batch = default_axes(input_names, inputs)
+    choices = (text_axes(input_names, inputs, batch), batch, {})
+    return tuple(axes for place, axes in enumerate(choices) if axes not in choices[:place])
+
+
+def named_axes(
+    asked: DynamicAxes | None,
     input_names: Sequence[str],
     output_names: Sequence[str],
     inputs: Sequence[Tensor],
@@ -46,15 +78,13 @@ def named_axes(
         >>> named_axes({"x": [0, -1]}, ["x"], [], [torch.zeros(2, 3, 4)])
         {'x': {0: 'x_dim_0', 2: 'x_dim_2'}}
     """
-    if asked == "batch":
-        return default_axes(input_names, inputs)
     ranks: dict[str, int | None] = {name: None for name in output_names}
     ranks |= {name: x.dim() for name, x in zip(input_names, inputs, strict=True)}
     found: AxisNames = {}
     for name, axes in (asked or {}).items():
         if name not in ranks:
             raise ExportError(
-                f"dynamic_axes names {name!r}, which is no input or output",
+                f"dynamic_axes names {name!r}, which is not an input or output",
                 expected=f"one of {', '.join(ranks)}",
             )
         rank = ranks[name]
@@ -67,12 +97,17 @@ def named_axes(
     return found
 
 
-def lengthened(inputs: Sequence[Tensor], names: Sequence[str], axes: AxisNames) -> list[Tensor] | None:
-    """The same inputs, twice as long along every dynamic axis; None if nothing is dynamic."""
+def resized(inputs: Sequence[Tensor], names: Sequence[str], axes: AxisNames) -> list[Tensor] | None:
+    """The same inputs in another size along every dynamic axis; None if nothing is dynamic.
+
+    Twice as long, but half of a sequence: that may be as long as the model's table of positions already.
+    """
     if not any(axes.get(name) for name in names):
         return None
-    longer = []
+    made = []
     for name, x in zip(names, inputs, strict=True):
-        repeats = [2 if axis in axes.get(name, {}) else 1 for axis in range(x.dim())]
-        longer.append(x.repeat(repeats) if x.dim() else x)
-    return longer
+        for axis, label in axes.get(name, {}).items():
+            half = -(-x.shape[axis] // 2)
+            x = x.narrow(axis, 0, half) if label == SEQUENCE else torch.cat([x, x], axis)
+        made.append(x.contiguous())
+    return made

@@ -15,7 +15,7 @@ from torch import Tensor
 from sparsebit.export.errors import ExportError
 from sparsebit.export.forms.editor import attribute
 from sparsebit.export.translate import program_engine, script_engine
-from sparsebit.export.translate.axes import AxisNames, lengthened
+from sparsebit.export.translate.axes import AxisNames, resized
 from sparsebit.export.translate.flat_graph import FlatGraph, original_name
 from sparsebit.export.translate.marker import DOMAIN
 from sparsebit.export.translate.undisturbed import same_state, writes_in_place
@@ -45,16 +45,15 @@ class Request:
     inputs: Sequence[Tensor]
     names: Sequence[str]
     outputs: Sequence[str]
-    axes: AxisNames
+    choices: Sequence[AxisNames]  # dynamic axes to try, the freest first
     opset: int
-    axes_required: bool
     marked: Collection[str] = ()  # tensors whose markers the translation must have
 
 
 def translate(request: Request, engine: Engine = "auto") -> Translation:
-    """Try each engine, with dynamic axes and (unless they were asked for) without; verify what comes out.
+    """Try each engine with each choice of dynamic axes; verify what comes out.
 
-    A translation is compared with the graph in float on the example and on an example twice as long along the dynamic
+    A translation is compared with the graph in float on the example and on an example of another size along the dynamic
     axes, so that a length which was frozen by accident is found here and not by a user.
     """
     stateful = writes_in_place(request.flat.body)
@@ -66,11 +65,7 @@ def translate(request: Request, engine: Engine = "auto") -> Translation:
     if engine != "auto":
         order = [engine]
     attempts: list[str] = []
-    choices = [request.axes] if request.axes_required or not request.axes else [request.axes, {}]
-    if len(choices) > 1 and (problem := _fixed_because(request)):
-        attempts.append(problem)
-        choices = [{}]
-    for axes in choices:
+    for axes in request.choices:
         for name in order:
             try:
                 with same_state(request.flat, parameters=stateful):
@@ -96,16 +91,20 @@ def _require_markers(model: Any, marked: Collection[str]) -> None:
         raise ExportError(f"the quantizer of {missing[0]!r} is missing in the translation")
 
 
-def _fixed_because(request: Request) -> str | None:
-    """Why the graph itself takes no longer inputs, or None if it does."""
-    longer = lengthened(request.inputs, request.names, request.axes)
-    try:
-        if longer is not None:
-            with torch.no_grad(), same_state(request.flat, parameters=writes_in_place(request.flat.body)):
-                request.flat(*longer)
-    except Exception as error:
-        return f"the graph takes this batch alone: {_root_of(error)}"
-    return None
+def possible_axes(request: Request) -> tuple[list[AxisNames], list[str]]:
+    """The choices that the graph itself computes with, and why it does not with the others."""
+    possible, reasons = [], []
+    for axes in request.choices:
+        other = resized(request.inputs, request.names, axes)
+        try:
+            if other is not None and len(request.choices) > 1:
+                with torch.no_grad(), same_state(request.flat, parameters=writes_in_place(request.flat.body)):
+                    request.flat(*other)
+            possible.append(axes)
+        except Exception as error:
+            labels = " and ".join(dict.fromkeys(label for found in axes.values() for label in found.values()))
+            reasons.append(f"the graph takes no other {labels}: {_root_of(error)}")
+    return possible, reasons
 
 
 def _root_of(error: BaseException) -> str:
@@ -174,7 +173,7 @@ def _verify(request: Request, axes: AxisNames, proto: Any, weights: dict[str, An
     half = any(x.dtype in _HALF for x in [*request.flat.parameters(), *request.inputs])
     # half precision needs the casts that the basic optimizations add
     session = open_session(plain, threads=torch.get_num_threads(), optimize="basic" if half else "none")
-    for inputs in (request.inputs, lengthened(request.inputs, request.names, axes)):
+    for inputs in (request.inputs, resized(request.inputs, request.names, axes)):
         if inputs is None:
             continue
         try:

@@ -27,16 +27,16 @@ class _Sizes(fx.Interpreter):
         return value
 
 
-def fix_sizes(flat: FlatGraph, inputs: Sequence[Tensor], longer: Sequence[Tensor] | None) -> int:
-    """Replace the sizes that are the same for longer inputs by numbers; returns how many.
+def fix_sizes(flat: FlatGraph, inputs: Sequence[Tensor], other: Sequence[Tensor] | None) -> int:
+    """Replace the sizes that are the same for inputs of another size by numbers; returns how many.
 
-    ``longer`` are the inputs with every dynamic axis lengthened, or None if no axis is dynamic.
+    ``other`` are the inputs in another size along every dynamic axis, or None if no axis is dynamic.
     """
     body = flat.body
     if not any(_reads_size(node) for node in body.graph.nodes):
         return 0
     runs = []
-    for values in (inputs, longer):
+    for values in (inputs, other):
         if values is None:
             continue
         sizes = _Sizes(body)
@@ -44,7 +44,7 @@ def fix_sizes(flat: FlatGraph, inputs: Sequence[Tensor], longer: Sequence[Tensor
             with torch.no_grad(), same_state(flat):
                 sizes.run(*(x.clone() for x in values))
         except Exception:
-            return 0  # longer is more than this model takes: nothing is known
+            return 0  # the model takes no other size: nothing is known
         runs.append(sizes.found)
     fixed = 0
     for node in [node for node in body.graph.nodes if node.name in runs[0]]:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, fx
 
 from sparsebit.export.translate.axes import AxisNames
 from sparsebit.export.translate.flat_graph import SEPARATOR
+from sparsebit.graph.capture.call.structure import leaves_of
 from sparsebit.runtime.packages import require
 
 # The scope of the wrapper; the tracer repeats it before a module whose name is a number: /body/body.0/Conv
@@ -30,6 +31,20 @@ def strip_prefix(model: Any) -> None:
         for value in node.outputs:
             if value not in keep:
                 value.name = _unique(_without_prefix(value.name), values)
+
+
+def own_output_names(gm: fx.GraphModule, count: int, inputs: Sequence[str]) -> list[str]:
+    """Names for the output tensors: the keys of the model's own structure, such as ``logits``; else ``output``."""
+    numbered = ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
+    signature = getattr(gm, "call_signature", None)  # a graph that was captured elsewhere has none
+    paths = [] if signature is None else [leaf.path for leaf in leaves_of(signature.output)]
+    if len(paths) != count:  # some outputs are not tensors
+        return numbered
+    keys = [path.removeprefix("output_") for path in paths]
+    names = [
+        path if key[:1].isdigit() or key in inputs else key for path, key in zip(paths, keys, strict=True)
+    ]
+    return names if len(set(names)) == count else numbered
 
 
 def label_shapes(model: Any, axes: AxisNames, results: Sequence[Tensor], outputs: Sequence[str]) -> None:

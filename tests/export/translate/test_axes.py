@@ -1,0 +1,24 @@
+"""Which axes may have any size, and what is tried."""
+
+from __future__ import annotations
+
+import torch
+
+from sparsebit.export.translate.axes import axis_choices, resized
+
+IDS, MASK = torch.zeros(2, 8, dtype=torch.long), torch.ones(2, 8, dtype=torch.long)
+
+
+def test_the_freest_choice_is_tried_first() -> None:
+    choices = axis_choices("batch", ["ids", "mask"], [], [IDS, MASK])
+    both, batch = {0: "batch", 1: "sequence"}, {0: "batch"}
+    assert choices == ({"ids": both, "mask": both}, {"ids": batch, "mask": batch}, {})
+    assert axis_choices("batch", ["image"], [], [torch.zeros(2, 3, 8, 8)]) == ({"image": {0: "batch"}}, {})
+    assert axis_choices({"ids": [1]}, ["ids"], [], [IDS]) == ({"ids": {1: "ids_dim_1"}},)
+    assert axis_choices(None, ["ids"], [], [IDS]) == ({},)
+
+
+def test_a_sequence_is_halved_and_a_batch_doubled() -> None:
+    made = resized([IDS, torch.zeros(3)], ["ids", "table"], {"ids": {0: "batch", 1: "sequence"}})
+    assert made is not None and [tuple(x.shape) for x in made] == [(4, 4), (3,)]
+    assert resized([IDS], ["ids"], {}) is None
