@@ -85,18 +85,25 @@ class PackedTensor:
             tensors["zero_point"].to(wide) if "zero_point" in tensors else torch.zeros_like(scale, dtype=wide)
         )
         order = tensors["order"].long() if "order" in tensors else None
+        held = cls(bits, Grid(scale, zero_point, code, layout, order), shape, dtype)
+        if (problem := held.find_problem()) is not None:
+            raise SparsebitError(f"a packed tensor is damaged: {problem} does not fit", got=f"{description}")
+        return held
+
+    def find_problem(self) -> str | None:
+        """The part that does not fit the others, or is not a usable number; None where everything does."""
+        code, layout, shape = self.grid.code, self.grid.layout, self.shape
+        scale, zero_point, order = self.grid.scale, self.grid.zero_point, self.grid.order
         expected = (shape[0] if shape else 1, packed_length(math.prod(shape[1:]), code.bits))
         wrong = {
-            "bits": bits.dtype != torch.uint8 or tuple(bits.shape) != expected,
+            "bits": self.bits.dtype != torch.uint8 or tuple(self.bits.shape) != expected,
             "scale": scale.dtype not in _DTYPES.values() or scale.dim() != 1 or not _usable(scale, code),
             "the number of scales": scale.numel() not in (1, row_count(shape, layout)),
             "zero_point": zero_point.shape != scale.shape
             or not torch.equal(zero_point, zero_point.clamp(code.low, code.high)),
             "order": order is not None and not _is_permutation(order, shape, layout),
         }
-        if found := [name for name, is_wrong in wrong.items() if is_wrong]:
-            raise SparsebitError(f"a packed tensor is damaged: {found[0]} does not fit", got=f"{description}")
-        return cls(bits, Grid(scale, zero_point, code, layout, order), shape, dtype)
+        return next((name for name, is_wrong in wrong.items() if is_wrong), None)
 
 
 def layout_from_dict(data: Mapping[str, Any]) -> Layout:

@@ -21,8 +21,15 @@ from sparsebit.errors import GraphError
 from sparsebit.graph.digest import graph_digest
 from sparsebit.quantization.algorithms.edits import restore_edits
 from sparsebit.quantization.batch_norm.tune import fold_quantized
+from sparsebit.quantization.modules.freeze import (
+    freeze_weights,
+    frozen_names,
+    packed_state,
+    quantized_weights,
+    thaw_weights,
+)
 from sparsebit.quantization.plan import QuantPlan
-from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.quantizers import Frozen, Quantizer
 from sparsebit.quantization.training.qat import Distillation
 from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
 from sparsebit.storage.nested import UnsupportedValue, decode_call, encode_nested
@@ -33,16 +40,29 @@ if TYPE_CHECKING:
 KIND, VERSION = "quantized model", 2
 
 
-def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str]) -> None:
-    """Write everything ``load_checkpoint`` needs."""
+def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, floats: bool = False) -> None:
+    """Write everything ``load_checkpoint`` needs; quantized weights as packed codes, unless ``floats`` are kept.
+
+    A model in training keeps its floats.
+    """
     quantizers = qmodel.quantizers
     plan = qmodel.plan.with_specs({name: quantizer.spec for name, quantizer in quantizers.items()})
-    state, aliases = unshared(qmodel.model.state_dict())
+    frozen, packed = frozen_names(qmodel.model), list[str]()
+    if floats or qmodel.enable_qat:
+        written = dict(qmodel.model.state_dict())
+    else:
+        written, packed = packed_state(qmodel.model)
+    state, aliases = unshared(written)
     # Numbers that the model keeps outside of its state dict, and might make differently the next time.
+    given_up = {
+        path
+        for path, module in qmodel.model.named_modules(remove_duplicate=False)
+        if isinstance(module, Quantizer) and module.name in packed
+    }
     constants = {
         name: buffer
         for name, buffer in qmodel.model.named_buffers(remove_duplicate=False)
-        if name not in state and name not in aliases
+        if name not in state and name not in aliases and name.rpartition(".")[0] not in given_up
     }
     example, structure = _encode_example(tuple(qmodel.inputs.example))
     content = {
@@ -51,6 +71,8 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str]) -> None:
         "plan": plan.to_dict(),
         "graph": _digest(qmodel.model),
         "aliases": aliases,
+        "packed": sorted({*frozen, *packed}),
+        "frozen": frozen,
         "example": structure,
         "use_quant": sorted(name for name, quantizer in quantizers.items() if quantizer.use_quant),
         "fake_fused": sorted(name for name, quantizer in quantizers.items() if quantizer.fake_fused),
@@ -104,6 +126,9 @@ def load_checkpoint(
         raise _other_model(model, content.text("model"), folder) from None
     if _digest(qmodel.model) != content.text("graph"):
         raise _other_model(model, content.text("model"), folder)
+    packed, frozen = content.texts("packed"), content.texts("frozen")
+    if packed:
+        freeze_weights(qmodel.model, only=packed)
     _load_state(qmodel.model, state, folder)
     if teacher is not None:
         taught = with_aliases(tensors.get("teacher", {}), content.names("teacher_aliases"))
@@ -112,12 +137,16 @@ def load_checkpoint(
     used, fused = content.texts("use_quant"), content.texts("fake_fused")
     for name, quantizer in qmodel.quantizers.items():
         require_grid(quantizer, folder)
+        if isinstance(quantizer, Frozen):
+            continue
         quantizer.fake_fused = name in fused
         quantizer.use_quant = name in used
         if quantizer.is_enable and not quantizer.calibrated:
             raise ArtifactError(
                 f"{os.fspath(folder)!r} is damaged: {name!r} has no scale", hint="save it again"
             )
+    qmodel.weights_rounded = bool(packed)
+    thaw_weights(qmodel.model, only=[name for name in packed if name not in frozen])
     qmodel.enable_qat, qmodel.tuned = content.flag("qat"), tuned
     _set_training(qmodel, training, teacher)
     _set_calibration(qmodel, tensors.get("calibration", {}), folder)
@@ -203,6 +232,13 @@ def _set_calibration(qmodel: QuantModel, found: Mapping[str, Tensor], folder: ob
 
 def require_grid(quantizer: Quantizer, folder: object) -> None:
     """Refuse scales and zero points that no calibration gives: NaN, infinite, zero or negative, of another type."""
+    if isinstance(quantizer, Frozen):
+        if (problem := quantizer.held.find_problem()) is not None:
+            raise ArtifactError(
+                f"{folder}: the weight {quantizer.name!r} is damaged: {problem} does not fit",
+                hint="save the model again",
+            )
+        return
     scale, zero_point = quantizer.scale, quantizer.zero_point
     if not scale.numel() and not zero_point.numel():
         return
@@ -233,7 +269,8 @@ def _other_model(model: nn.Module, saved: str, folder: str | os.PathLike[str]) -
 def _digest(gm: GraphModule) -> str:
     """Of the graph, whatever quantizers have learned."""
     learned = {id(p) for m in gm.modules() if isinstance(m, Quantizer) for p in m.parameters()}
-    return graph_digest(gm, without=learned)
+    # A quantized weight may be there or frozen; that its shape is right shows when it is loaded.
+    return graph_digest(gm, without=learned | {id(weight) for weight in quantized_weights(gm)})
 
 
 def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.PathLike[str]) -> None:

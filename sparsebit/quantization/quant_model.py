@@ -6,6 +6,7 @@ import contextlib
 import copy
 import itertools
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -77,6 +78,7 @@ class QuantModel(nn.Module):
         model: the graph; ``qmodel.model.layer1_0_conv1.input_quantizer`` reaches every quantizer by flat name.
         cfg, plan, device: what was asked for, what was decided, where calibration data is moved to.
         tuned: whether batch norm was re-estimated and folded.
+        weights_rounded: whether it was loaded from quantized values, so that the float weights are those on the grid.
         made_from: the name of the model's class, for messages.
 
     Example:
@@ -117,7 +119,7 @@ class QuantModel(nn.Module):
         self.plan = self._quantize(captured, plan)
         self.model = QuantGraph.around(captured)
         self._calibration: Calibration | None = None
-        self.enable_qat = self.tuned = False
+        self.enable_qat = self.tuned = self.weights_rounded = False
         self.training = model.training
         self._recovery("before"), self._recovery("after")  # a wrong option is better found before the work
 
@@ -182,7 +184,7 @@ class QuantModel(nn.Module):
 
     def prepare_calibration(self) -> None:
         """Begin a round of calibration: evaluation mode, quantizers off and measuring."""
-        require_float_weights(self.model, "calibration")
+        self._require_float_weights("calibration")
         self.eval()
         self.set_quant(w_quant=False, a_quant=False)
         if not self.enable_qat:  # training has made the biases its own
@@ -335,7 +337,7 @@ class QuantModel(nn.Module):
             distill: how much of the loss is the distance to the float model, from 0 to 1; see ``distill()``.
             temperature: of the softmax that distance is taken at.
         """
-        require_float_weights(self.model, "training")
+        self._require_float_weights("training")
         if batch_norm not in ("leave", "freeze", "fold") or observers not in ("freeze", "update"):
             raise SparsebitError(
                 "init_QAT got a choice it does not know",
@@ -449,13 +451,17 @@ class QuantModel(nn.Module):
 
     # -- keeping it ---------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(self, folder: str | os.PathLike[str], *, floats: bool = False) -> None:
         """Write config, plan, weights and scales to a folder: JSON and safetensors, all of it or nothing.
+
+        Weights that are quantized are written as packed quantized values, and the loaded model has exactly those. With
+        ``floats=True``, and always in training, the float weights are written instead: needed to calibrate or train the
+        loaded model as this one, or to switch its quantization off.
 
         What ``init_QAT`` was told goes along, the float model it distills from included, so that training goes on from
         the folder; the optimizer's state is for you to keep beside it.
         """
-        save_checkpoint(self, folder)
+        save_checkpoint(self, folder, floats=floats)
 
     def export_onnx(
         self,
@@ -507,6 +513,16 @@ class QuantModel(nn.Module):
         training mode is up to the model that is passed, and ``train()``.
         """
         return load_checkpoint(cls, folder, model, example_inputs, example_kwargs)
+
+    def _require_float_weights(self, what: str) -> None:
+        require_float_weights(self.model, what)
+        if self.weights_rounded:
+            warnings.warn(
+                f"{what} starts from weights that are already quantized, as they were saved; "
+                "save(folder, floats=True) keeps the float weights",
+                stacklevel=3,
+            )
+            self.weights_rounded = False
 
     def _weight(self, name: str) -> Tensor:
         planned = {tensor.name: tensor.producer for tensor in self.plan.weights()}

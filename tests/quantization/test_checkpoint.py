@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sparsebit.batches import Call
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QUANTIZERS, QuantModel, parse_qconfig
+from sparsebit.quantization.modules.freeze import frozen_names
 from sparsebit.storage import ArtifactError
 from tests.quantization.nets import CONFIGS, config, images, quantized, residual
 from tests.storage.artifacts import file_of
@@ -33,7 +34,7 @@ def test_a_loaded_model_is_calibrated_again_as_the_saved_one(method: str, tmp_pa
     steps = [{"bias_correction": {"method": method}}]
     settings = config(SCHEDULE={"FUSE_BN": True, "RECOVERY": steps}, W__QUANTIZER={"BIT": 3})
     qmodel = quantized(residual(), settings, images(8))
-    qmodel.save(tmp_path / "saved")
+    qmodel.save(tmp_path / "saved", floats=True)
     loaded = QuantModel.load(tmp_path / "saved", residual(seed=1))
     for each in (qmodel, loaded):
         each.calibrate([images(8, seed=3)], progress=False)
@@ -52,9 +53,73 @@ def test_a_round_trip_is_exact(target: str, tmp_path: Path) -> None:
     assert torch.equal(loaded(images()), qmodel(images()))
     assert loaded.plan == qmodel.plan and loaded.cfg == qmodel.cfg and str(loaded) == str(qmodel)
     assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
+    qmodel.save(tmp_path / "floats", floats=True)
+    loaded = QuantModel.load(tmp_path / "floats", other)
+    assert torch.equal(loaded(images()), qmodel(images()))
     loaded.set_quant()
     qmodel.set_quant()
     assert torch.equal(loaded(images()), qmodel(images()))
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(("bits", "scheme", "most"), [
+    (8, "per-channel-symmetric", 0.28), (8, "per-group-affine", 0.28), (4, "per-channel-symmetric", 0.16),
+    (4, "per-group-symmetric", 0.16), (4, "per-group-affine", 0.16),
+])  # fmt: skip
+def test_quantized_weights_are_written_as_codes(bits: int, scheme: str, most: float, tmp_path: Path) -> None:
+    def build(seed: int) -> torch.nn.Module:
+        torch.manual_seed(seed)
+        layers = [torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512)]
+        return torch.nn.Sequential(*layers).eval()
+
+    group = {"GROUP_SIZE": 64} if "group" in scheme else {}
+    settings = {
+        "BACKEND": "virtual",
+        "W": {"QSCHEME": scheme, **group, "QUANTIZER": {"TYPE": "uniform", "BIT": bits}},
+        "A": {"QSCHEME": "per-tensor-affine", "QUANTIZER": {"TYPE": "uniform", "BIT": 8}},
+    }
+    x = torch.randn(2, 512)
+    qmodel = QuantModel(build(0), settings, example_inputs=(x,))
+    qmodel.calibrate([x], progress=False)
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    qmodel.save(tmp_path / "floats", floats=True)
+    in_float = sum(p.numel() * 4 for p in build(0).parameters())
+    expected = qmodel(x)
+    for frozen in (False, True):
+        if frozen:
+            qmodel.freeze()
+        qmodel.save(tmp_path / "codes")
+        assert size_of(tmp_path / "codes") <= most * in_float
+        loaded = QuantModel.load(tmp_path / "codes", build(1))
+        assert torch.equal(loaded(x), expected)
+        assert bool(frozen_names(loaded.model)) == frozen
+    loaded.thaw()
+    with pytest.warns(
+        UserWarning, match=r"calibration starts from weights that are already quantized.*floats=True"
+    ):
+        loaded.calibrate([x], progress=False)
+
+
+def test_a_model_in_training_keeps_its_floats(tmp_path: Path) -> None:
+    qmodel = quantized(residual())
+    qmodel.init_QAT()
+    qmodel.save(tmp_path / "saved")
+    loaded = QuantModel.load(tmp_path / "saved", residual(seed=1))
+    for name, parameter in qmodel.model.named_parameters():
+        assert torch.equal(loaded.model.get_parameter(name), parameter)
+
+
+def test_damaged_codes_are_refused(tmp_path: Path) -> None:
+    qmodel = quantized(residual())
+    qmodel.freeze()
+    held = next(q for q in qmodel.quantizers.values() if q.side == "W")
+    held.packed = held.packed[:-1]
+    qmodel.save(tmp_path / "saved")
+    with pytest.raises(ArtifactError, match=r"is damaged: bits does not fit"):
+        QuantModel.load(tmp_path / "saved", residual(seed=1))
 
 
 # Weights under one name and two, recurrent ones, running statistics, keywords, functions torch does not name.

@@ -6,6 +6,7 @@ so shape and dtype can be asked for, and neither ``state_dict`` nor ``.to()`` se
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 import torch
@@ -35,8 +36,8 @@ class _Reads:
         return next(iter(found.values())) if len(found) == 1 and not self.in_float else None
 
 
-def freeze_weights(gm: GraphModule) -> list[str]:
-    """Replace weights by the codes of their quantizers; returns the names of those that were.
+def freeze_weights(gm: GraphModule, only: Container[str] | None = None) -> list[str]:
+    """Replace weights by the codes of their quantizers, ``only`` those of these names; returns the names.
 
     A weight stays in float where something reads it without its quantizer, where two quantizers read it differently, or
     where the operator is a user's own ``QuantOpr``.
@@ -46,8 +47,9 @@ def freeze_weights(gm: GraphModule) -> list[str]:
         quantizer = reads.alone
         if quantizer is None or isinstance(quantizer, Frozen) or quantizer.fake_fused:
             continue
-        owner, name = reads.places[0]
-        weight = getattr(owner, name)
+        if only is not None and quantizer.name not in only:
+            continue
+        weight = getattr(*reads.places[0])
         held = Frozen(quantizer, weight)
         _install(gm, reads, held)
         _put(reads.places, torch.empty(weight.shape, dtype=weight.dtype, device="meta"))
@@ -55,17 +57,51 @@ def freeze_weights(gm: GraphModule) -> list[str]:
     return frozen
 
 
-def thaw_weights(gm: GraphModule) -> list[str]:
+def thaw_weights(gm: GraphModule, only: Container[str] | None = None) -> list[str]:
     """Make float weights of frozen ones, each on its grid under a plain quantizer; returns their names."""
     thawed = []
     for reads in _weights(gm).values():
         held = reads.alone
-        if isinstance(held, Frozen):
+        if isinstance(held, Frozen) and (only is None or held.name in only):
             quantizer, weight = held.thawed()
             _install(gm, reads, quantizer)
             _put(reads.places, nn.Parameter(weight, requires_grad=weight.is_floating_point()))
             thawed.append(held.name)
     return thawed
+
+
+def packed_state(gm: GraphModule) -> tuple[dict[str, Tensor], list[str]]:
+    """The state dict as if quantized weights were frozen, with their names; the model stays as it is.
+
+    Only weights whose quantizer is switched on and has nothing more to learn count: plain ones, and AdaRound.
+    """
+    state: dict[str, Tensor] = dict(gm.state_dict())
+    paths: dict[int, list[str]] = {}
+    for path, module in gm.named_modules(remove_duplicate=False):
+        paths.setdefault(id(module), []).append(f"{path}." if path else "")
+    names = []
+    for reads in _weights(gm).values():
+        quantizer = reads.alone
+        if quantizer is None or not quantizer.is_enable or quantizer.TYPE not in ("uniform", "adaround"):
+            continue
+        weight = getattr(*reads.places[0])
+        if not isinstance(weight, nn.Parameter):  # a constant, which the state dict does not have
+            continue
+        held = Frozen(quantizer, weight).state_dict()
+        for module, attribute in reads.places:
+            for prefix in paths[id(module)]:
+                state.pop(f"{prefix}{attribute}", None)
+        for prefix in paths[id(quantizer)]:
+            for key in [key for key in state if key.startswith(prefix)]:
+                del state[key]
+            state |= {f"{prefix}{key}": value for key, value in held.items()}
+        names.append(quantizer.name)
+    return state, names
+
+
+def quantized_weights(gm: GraphModule) -> list[Tensor]:
+    """The weights that can be frozen, or are, as they are kept now."""
+    return [getattr(*reads.places[0]) for reads in _weights(gm).values() if reads.alone is not None]
 
 
 def frozen_names(gm: GraphModule) -> list[str]:

@@ -34,12 +34,13 @@ class Frozen(Quantizer):
         self.shape, self.dtype = tuple(weight.shape), weight.dtype
         self.use_quant = True
         self.register_buffer("packed", torch.empty(0, dtype=torch.uint8, device=weight.device))
+        self.zero_point = self.zero_point.to(self.code.dtype if self.code.is_integer else torch.int8)
         self.to(weight.device)
         if quantizer.calibrated:
             prepared = quantizer.prepare(weight.detach())
             held = PackedTensor.of(prepared, quantizer.grid(prepared))
             self.packed = held.bits
-            zero_point = held.grid.zero_point.to(self.code.dtype if self.code.is_integer else torch.int8)
+            zero_point = held.grid.zero_point.to(self.zero_point.dtype)
             self.set_grid(held.grid.scale, zero_point if bool(zero_point.any()) else zero_point[:1])
 
     @property
