@@ -1,0 +1,191 @@
+"""A config for a language model: every key, and what the library asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib import resources
+from typing import Any, Literal, get_args
+
+from sparsebit.config.engine import values
+from sparsebit.config.engine.config import Config, Source, load_config
+from sparsebit.config.engine.match import Layer, unmatched_rules
+from sparsebit.config.engine.options import Options
+from sparsebit.config.engine.plugins import wrong_options
+from sparsebit.config.engine.problems import Problem, raise_problems
+from sparsebit.config.engine.section import Section, key, keys_of, section
+from sparsebit.config.engine.source import Kind
+from sparsebit.config.engine.specific import Rule, rules
+from sparsebit.config.engine.values import PATTERNS, Read, Refused, one_of, parse_whole, whole
+from sparsebit.config.llm.methods import METHOD_RULES
+
+Scheme = Literal["full-range", "symmetric", "affine"]
+ScaleDtype = Literal["float16", "bfloat16", "float32"]
+FLOATS = ("nf4", "fp8_e4m3", "fp8_e5m2")
+WIDTHS = (2, 3, 4, 8)
+_PRESETS = resources.files("sparsebit.config").joinpath("llm", "presets")
+
+
+def _parse_bit(value: object) -> int | str:
+    if isinstance(value, str) and value.strip().lower() in FLOATS:
+        return value.strip().lower()
+    found = parse_whole(value)
+    if found not in (0, *WIDTHS):
+        raise Refused(BIT.expected)
+    return int(found or 0)
+
+
+def _parse_group(value: object) -> int:
+    found = parse_whole(value)
+    if found is None or found < -1 or 0 < found < 8:
+        raise Refused(GROUP_SIZE.expected)
+    return max(found, 0)
+
+
+BIT = Read(
+    _parse_bit,
+    "2, 3, 4 or 8, nf4, fp8_e4m3 or fp8_e5m2, or 0 to leave it in float",
+    {"enum": [0, *WIDTHS, *FLOATS]},
+)
+GROUP_SIZE = Read(
+    _parse_group, "how many input channels share a scale, or 0 for all of them", {"type": "integer"}
+)
+
+
+@dataclass(frozen=True)
+class MatrixSpec:
+    """What one matrix becomes."""
+
+    bit: int | str
+    scheme: Scheme
+    group_size: int | None
+    scale_dtype: ScaleDtype
+
+
+class MatrixSettings(Section):
+    """What a weight becomes: its width, and how many of its input channels share a scale."""
+
+    BIT: int | str = key(BIT, "Bits of a weight, a 4- or 8-bit float, or 0 for float.", default=4)
+    SCHEME: Scheme = key(
+        one_of(get_args(Scheme), aliases={"full": "full-range", "asymmetric": "affine"}),
+        "full-range: symmetric with a signed scale, all values used; affine: with a zero point.",
+        default="full-range",
+    )
+    GROUP_SIZE: int = key(GROUP_SIZE, "Input channels that share a scale; 0 for all of them.", default=32)
+    SCALE_DTYPE: ScaleDtype = key(
+        one_of(get_args(ScaleDtype)),
+        "What scales are rounded to before anything is solved.",
+        default="float16",
+    )
+
+    def spec(self) -> MatrixSpec | None:
+        """The spec; None for float."""
+        if not self.BIT:
+            return None
+        return MatrixSpec(self.BIT, self.SCHEME, self.GROUP_SIZE or None, self.SCALE_DTYPE)
+
+
+class WeightSection(MatrixSettings):
+    """The weights inside the blocks."""
+
+    SPECIFIC: tuple[Rule, ...] = rules(MatrixSettings)
+
+
+class HeadSection(MatrixSettings):
+    """The embedding and the output layer, which stay in float unless BIT says otherwise."""
+
+    BIT: int | str = key(BIT, "Bits of the embedding and the head; 0 leaves them in float.", default=0)
+
+
+class CalibrationSection(Section):
+    """How much of the text is measured with."""
+
+    SAMPLES: int = key(whole(1), "Sequences.", default=64)
+    LENGTH: int = key(whole(1), "Tokens of a sequence.", default=512)
+    SEED: int = key(whole(0), "Where in the text they are taken.", default=0)
+
+
+def preset_names() -> tuple[str, ...]:
+    """The presets for language models."""
+    return tuple(
+        sorted(one.name.removesuffix(".yaml") for one in _PRESETS.iterdir() if one.name.endswith(".yaml"))
+    )
+
+
+def preset_text(name: str) -> str:
+    """The YAML of one preset."""
+    return _PRESETS.joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+
+
+class LlmConfig(Config, init=False):
+    """What the user asked for. Made by ``load_llm_config``, or from keyword arguments that are checked the same way.
+
+    Example:
+        >>> config = LlmConfig(W={"BIT": 4, "SPECIFIC": {"*.down_proj": {"BIT": 8}}}, METHOD="gptq")
+        >>> config.matrix("model.layers.0.mlp.down_proj").bit, config.matrix("model.layers.0.mlp.up_proj").bit
+        (8, 4)
+    """
+
+    KIND = Kind(
+        name="llm config",
+        title="Sparsebit language-model config",
+        page="language_models",
+        least="W with BIT, and METHOD",
+        keys="W, METHOD",
+        override="W.BIT=3",
+        presets=preset_names,
+        preset_text=preset_text,
+    )
+
+    W: WeightSection = section(WeightSection, "The weights inside the blocks.")
+    HEAD: HeadSection = section(HeadSection, "The embedding and the output layer.")
+    METHOD: str = key(METHOD_RULES.reader(), "How weights are rounded.", default="gptq")
+    OPTIONS: Options = key(values.OPTIONS, "Settings of the method.", default=Options())
+    IGNORE: tuple[str, ...] = key(
+        PATTERNS,
+        "Layers, by dotted name or pattern, that stay in float; routers of experts by default.",
+        default=("*.router", "*.gate", "*.shared_expert_gate"),
+    )
+    CALIBRATION: CalibrationSection = section(CalibrationSection, "How much of the text is measured with.")
+
+    def conflicts(self) -> Iterator[Problem]:
+        """Settings that cannot be used together."""
+        for wrong in wrong_options(self.METHOD, METHOD_RULES[self.METHOD], self.OPTIONS):
+            path = f"OPTIONS.{wrong.name}".rstrip(".")
+            yield Problem(
+                path=path,
+                expected=wrong.expected,
+                got=wrong.got,
+                hint=wrong.hint,
+                keys=frozenset({path, "METHOD"}),
+            )
+
+    def matrix(self, name: str) -> MatrixSpec | None:
+        """What is asked for the layer of this name; None where it stays in float."""
+        if self.ignores(name):
+            return None
+        settings: dict[str, Any] = {one: getattr(self.W, one) for one in keys_of(MatrixSettings)}
+        for rule in self.W.SPECIFIC:
+            if rule.matches([name], None):
+                settings |= dict(rule.settings)
+        return MatrixSettings(**settings).spec()
+
+    def ignores(self, name: str) -> str | None:
+        """The pattern of IGNORE that a layer matches."""
+        return next((pattern for pattern in self.IGNORE if fnmatchcase(name, pattern)), None)
+
+    def require_matched(self, names: Iterable[str]) -> None:
+        """Raise one ``ConfigError`` that names every rule that matches no layer."""
+        known = [Layer((name,)) for name in names]
+        raise_problems(self.source, [*unmatched_rules("W.SPECIFIC", self.W.SPECIFIC, known)])
+
+
+def load_llm_config(source: Source | LlmConfig, overrides: Sequence[str] = ()) -> LlmConfig:
+    """Read a config for a language model and check all of it before anything is done with it.
+
+    Example:
+        >>> load_llm_config("w4_g32").W.GROUP_SIZE
+        32
+    """
+    return load_config(LlmConfig, source, overrides)

@@ -1,0 +1,7 @@
+"""Language models: compressed block by block, and written for every engine."""
+
+from sparsebit.llm.evaluate.perplexity import Evaluation
+from sparsebit.llm.language_model import LanguageModel, LayerRecord
+from sparsebit.llm.quantize_blocks import quantize
+
+__all__ = ["Evaluation", "LanguageModel", "LayerRecord", "quantize"]

@@ -1,0 +1,1 @@
+"""The repeated blocks of a model: where they are, how they are called, how one is solved."""

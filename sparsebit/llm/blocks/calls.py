@@ -1,0 +1,167 @@
+"""What each block of a model is called with, found without running the blocks.
+
+The model runs once per batch with every block replaced by a stand-in that returns the hidden states it was given. What
+reaches the stand-ins is what the blocks will be called with (masks and position embeddings, which may differ from block
+to block), except for the hidden states: those of the first block are kept, and running the blocks makes the rest.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.blocks.find import Stack
+
+
+@dataclass(frozen=True)
+class BlockCall:
+    """The arguments of one block for one batch; ``hidden`` says where the hidden states go."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    hidden: int | str
+
+    def run(self, block: nn.Module, hidden: Tensor) -> Tensor:
+        """The hidden states behind the block."""
+        args, kwargs = list(self.args), dict(self.kwargs)
+        if isinstance(self.hidden, int):
+            args[self.hidden] = hidden
+        else:
+            kwargs[self.hidden] = hidden
+        return first_tensor(block(*args, **kwargs))
+
+
+@dataclass
+class Recorded:
+    """One batch: the hidden states before the first block, and the call of every block."""
+
+    hidden: Tensor
+    calls: list[BlockCall] = field(default_factory=list)
+
+
+def first_tensor(output: Any) -> Tensor:
+    """The hidden states in what a block returns: the tensor itself, or the first item of a tuple or list."""
+    found = output[0] if isinstance(output, (tuple, list)) else output
+    if not isinstance(found, Tensor):
+        raise SparsebitError(
+            "a block returned no hidden states",
+            expected="a tensor, or a tuple that begins with one",
+            got=type(output).__name__,
+        )
+    return found
+
+
+class _Enough(Exception):
+    """The last block has been reached, and what follows it is not needed."""
+
+
+class _StandIn(nn.Module):
+    def __init__(self, block: nn.Module, recorder: _Recorder, last: bool) -> None:
+        super().__init__()
+        self.recorder, self.last = recorder, last
+        # Models look at attributes of their layers, such as the kind of attention.
+        for name, value in vars(block).items():
+            if not name.startswith("_") and not isinstance(value, (nn.Module, Tensor)) and name != "training":
+                setattr(self, name, value)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.recorder.see(args, kwargs, self.last)
+
+
+class _Recorder:
+    def __init__(self, as_tuple: bool) -> None:
+        self.as_tuple = as_tuple
+        self.recorded: Recorded | None = None
+
+    def see(self, args: tuple[Any, ...], kwargs: dict[str, Any], last: bool) -> Any:
+        place = hidden_place(args, kwargs)
+        hidden = args[place] if isinstance(place, int) else kwargs[place]
+        if self.recorded is None:
+            self.recorded = Recorded(hidden.detach())
+        blank_args = tuple(None if index == place else value for index, value in enumerate(args))
+        blank_kwargs = {name: None if name == place else value for name, value in kwargs.items()}
+        self.recorded.calls.append(BlockCall(blank_args, blank_kwargs, place))
+        if last:
+            raise _Enough
+        return (hidden,) if self.as_tuple else hidden
+
+
+def hidden_place(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | str:
+    """Which argument holds the hidden states: the first floating-point tensor with a feature axis."""
+    for place, value in [*enumerate(args), *kwargs.items()]:
+        if isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2:
+            return place
+    raise SparsebitError("a block was called without hidden states", expected="a floating-point tensor")
+
+
+def run_model(model: nn.Module, ids: Tensor) -> Any:
+    """The model on token ids, without a cache where it has one."""
+    known = inspect.signature(model.forward).parameters
+    keywords = {"use_cache": False} if "use_cache" in known else {}
+    return model(input_ids=ids, **keywords) if "input_ids" in known else model(ids, **keywords)
+
+
+@torch.no_grad()
+def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
+    """Whether a block returns a tuple, from running the first one; refuses models that compute between blocks."""
+    outputs: list[Any] = []
+
+    def see_output(module: nn.Module, args: Any, output: Any) -> None:
+        outputs.append(output)
+
+    def see_next(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        place = hidden_place(args, kwargs)
+        given = args[place] if isinstance(place, int) else kwargs[place]
+        if not torch.equal(given, first_tensor(outputs[0])):
+            raise SparsebitError(
+                f"{type(model).__name__} computes something between its blocks",
+                expected="that each block is called on what the one before it returned",
+                hint="use sparsebit.quantize, which sees the whole model",
+            )
+        raise _Enough
+
+    handles = [
+        stack.modules[0].register_forward_hook(see_output),
+        stack.modules[1].register_forward_pre_hook(see_next, with_kwargs=True),
+    ]
+    try:
+        run_model(model, ids)
+    except _Enough:
+        pass
+    finally:
+        for handle in handles:
+            handle.remove()
+    return isinstance(outputs[0], (tuple, list))
+
+
+@torch.no_grad()
+def record_calls(model: nn.Module, stack: Stack, ids: Tensor, *, as_tuple: bool) -> Recorded:
+    """Run the model on one batch without its blocks, and return what they would have been called with."""
+    holder = model.get_submodule(stack.path) if stack.path else model
+    recorder = _Recorder(as_tuple)
+    keys = [name.rsplit(".", 1)[-1] for name in stack.names]
+    last = len(keys) - 1
+    stand_ins = [_StandIn(block, recorder, index == last) for index, block in enumerate(stack.modules)]
+    try:
+        for key, stand_in in zip(keys, stand_ins, strict=True):
+            holder._modules[key] = stand_in
+        run_model(model, ids)
+    except _Enough:
+        pass
+    finally:
+        for key, block in zip(keys, stack.modules, strict=True):
+            holder._modules[key] = block
+    if recorder.recorded is None or len(recorder.recorded.calls) != len(stack.names):
+        count = 0 if recorder.recorded is None else len(recorder.recorded.calls)
+        raise SparsebitError(
+            f"the model called {count} of the {len(stack.names)} blocks in {stack.path!r}",
+            expected="each block once, in order",
+            hint="models that skip or repeat blocks cannot be compressed block by block; use sparsebit.quantize",
+        )
+    return recorder.recorded

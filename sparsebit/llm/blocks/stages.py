@@ -1,0 +1,94 @@
+"""In which order the weights of a block are solved, and which of them read the same input.
+
+Weights that read one tensor (query, key and value) share its statistics. Each such group is solved behind the groups
+before it, on what those really give: that is what "true sequential" means. Experts of one kind are one stage, since
+none of them reads what another one writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
+
+
+@dataclass
+class Group:
+    """Matrices that read the same tensor; the first one stands for all of them."""
+
+    matrices: list[Matrix]
+    reaches_all: bool = True  # whether every token of the batch comes here, which is not so for experts
+
+    @property
+    def leader(self) -> Matrix:
+        """The matrix whose inputs are measured."""
+        return self.matrices[0]
+
+
+@dataclass
+class Stage:
+    """Groups that are measured in one run of the block."""
+
+    groups: list[Group] = field(default_factory=list)
+
+    @property
+    def single(self) -> bool:
+        """Whether the run can stop as soon as the one group is reached."""
+        return len(self.groups) == 1 and self.groups[0].reaches_all
+
+
+@torch.no_grad()
+def find_stages(
+    block: nn.Module, call: BlockCall, hidden: Tensor, parameters: Mapping[str, Tensor]
+) -> list[Stage]:
+    """Run the block once and return its stages in order; experts that were not reached come with their kind."""
+    uses: list[Use] = []
+    with WatchWeights(parameters, uses.append):
+        call.run(block, hidden)
+    tokens = hidden.numel() // hidden.shape[-1]
+    groups: list[Group] = []
+    by_input: dict[int, Group] = {}
+    seen: set[Matrix] = set()
+    for use in uses:  # the inputs are kept in `uses`, so their ids are not given to others
+        if use.matrix in seen:
+            continue
+        seen.add(use.matrix)
+        group = by_input.get(id(use.inputs))
+        if group is None:
+            reaches_all = use.inputs.numel() // use.inputs.shape[-1] == tokens and use.matrix.index is None
+            group = by_input[id(use.inputs)] = Group([], reaches_all)
+            groups.append(group)
+        group.matrices.append(use.matrix)
+    stages: dict[str, Stage] = {}
+    for group in groups:
+        stages.setdefault(_kind(group.leader), Stage()).groups.append(group)
+    for stage in stages.values():
+        _add_unreached(stage, parameters, seen)
+    return list(stages.values())
+
+
+def _kind(matrix: Matrix) -> str:
+    """The name with its numbers left out: the same for all experts."""
+    return re.sub(r"\d+", "#", matrix.name)
+
+
+def _add_unreached(stage: Stage, parameters: Mapping[str, Tensor], seen: set[Matrix]) -> None:
+    """Experts of the same kind as those of the stage that no token of this batch reached."""
+    if stage.single:
+        return
+    for kind, transposed in {(_kind(m), m.transposed) for group in stage.groups for m in group.matrices}:
+        for name, parameter in parameters.items():
+            if re.sub(r"\d+", "#", name) != kind:
+                continue
+            indices = range(len(parameter)) if parameter.dim() == 3 else [None]
+            for index in indices:
+                matrix = Matrix(name, index, transposed)
+                if matrix not in seen:
+                    seen.add(matrix)
+                    stage.groups.append(Group([matrix], reaches_all=False))

@@ -1,0 +1,1 @@
+"""How good a language model is: perplexity, divergence, agreement."""

@@ -1,0 +1,77 @@
+"""How well a model predicts text, alone and beside the float model it came from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Perplexity, and where a reference was given the distance to it.
+
+    ``divergence`` is the mean Kullback-Leibler divergence of the next-token distributions, reference first, in nats;
+    ``agreement`` how often the most likely token is the same.
+    """
+
+    perplexity: float
+    tokens: int
+    divergence: float | None = None
+    agreement: float | None = None
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    tokens: Tensor,
+    *,
+    reference: nn.Module | None = None,
+    length: int = 2048,
+    batch: int = 4,
+) -> Evaluation:
+    """Perplexity over windows of ``length`` tokens that do not overlap, as in the GPTQ paper.
+
+    Args:
+        model: gives logits for token ids, as an object with ``logits`` or as a tensor.
+        tokens: the text as one row of ids; what does not fill a window is left out.
+        reference: the float model, for divergence and agreement.
+        length: of a window.
+        batch: windows at a time.
+    """
+    windows = tokens.flatten()
+    count = len(windows) // length
+    if not count:
+        raise SparsebitError(
+            f"the text has {len(windows)} tokens, less than one window",
+            expected=f"at least {length}",
+            hint="more text, or a smaller length=",
+        )
+    windows = windows[: count * length].view(count, length)
+    device = next((p.device for p in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    loss = divergence = 0.0
+    agreeing = 0
+    for rows in windows.split(batch):
+        rows = rows.to(device)
+        predicted = log_probabilities(model, rows)
+        loss -= float(predicted[:, :-1].gather(-1, rows[:, 1:, None]).double().sum())
+        if reference is not None:
+            wanted = log_probabilities(reference, rows)
+            divergence += float((wanted.exp() * (wanted - predicted)).sum(-1).double().sum())
+            agreeing += int((wanted.argmax(-1) == predicted.argmax(-1)).sum())
+    total = windows.numel()
+    perplexity = math.exp(loss / (count * (length - 1)))
+    if reference is None:
+        return Evaluation(perplexity, total)
+    return Evaluation(perplexity, total, divergence / total, agreeing / total)
+
+
+def log_probabilities(model: nn.Module, rows: Tensor) -> Tensor:
+    """The logarithms of the next-token distributions, [batch, length, vocabulary]."""
+    output = model(rows)
+    logits = output.logits if hasattr(output, "logits") else output
+    return logits.float().log_softmax(-1)  # type: ignore[no-any-return]

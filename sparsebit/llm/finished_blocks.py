@@ -1,0 +1,96 @@
+"""Blocks that are done, kept in a folder so that a run that was stopped goes on behind the last of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from sparsebit.config.llm import LlmConfig
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.language_model import Made
+from sparsebit.llm.packed.stored import from_parts, to_parts
+from sparsebit.llm.source import Source
+from sparsebit.storage import ArtifactError, read_folder, write_folder
+
+KIND, VERSION = "language model block", 1
+
+
+class FinishedBlocks:
+    """One subfolder for each finished block; without a folder nothing is kept."""
+
+    def __init__(self, folder: Path | None, run: str) -> None:
+        self._folder, self._run = folder, run
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | os.PathLike[str] | None,
+        settings: LlmConfig,
+        sequences: Tensor | None,
+        source: Source,
+    ) -> FinishedBlocks:
+        """The blocks of an earlier run with the same config, data and model; blocks of any other are refused."""
+        if folder is None:
+            return cls(None, "")
+        said = json.dumps(settings.to_dict(), sort_keys=True, default=str)
+        seen = hashlib.sha256(said.encode())
+        if sequences is not None:
+            seen.update(sequences.numpy().tobytes())
+        for name, parameter in source.model.named_parameters():
+            seen.update(f"{name}{tuple(parameter.shape)}".encode())
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        return cls(place, seen.hexdigest())
+
+    def read(self, index: int) -> list[Made] | None:
+        """What a block became in an earlier run, or None."""
+        if self._folder is None or not (place := self._folder / f"block-{index:04d}").exists():
+            return None
+        content, tensors = read_folder(place, KIND, VERSION)
+        if content.get("run") != self._run:
+            raise SparsebitError(
+                f"{os.fspath(place)!r} is of another run",
+                expected="the same model, data and config as now",
+                hint="choose another folder, or remove this one",
+            )
+        made = []
+        try:
+            for number, said in enumerate(content["matrices"]):
+                parts = {key: tensors["weights"][f"{number}.{key}"] for key in said["tensors"]}
+                held = from_parts(parts, said, where=str(place))
+                made.append(
+                    Made(
+                        str(said["name"]), held, float(said["loss"]), int(said["tokens"]), str(said["remark"])
+                    )
+                )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"{place} cannot be read", got=repr(error)) from None
+        return made
+
+    def write(self, index: int, made: Sequence[Made]) -> None:
+        """Keep a finished block."""
+        if self._folder is None:
+            return
+        tensors, matrices = {}, []
+        for number, one in enumerate(made):
+            parts, said = to_parts(one.held)
+            tensors |= {f"{number}.{key}": value.contiguous() for key, value in parts.items()}
+            matrices.append(
+                said
+                | {"name": one.name, "loss": one.loss, "tokens": one.tokens, "remark": one.remark}
+                | {"tensors": list(parts)}
+            )
+        content = {"run": self._run, "matrices": matrices}
+        write_folder(self._folder / f"block-{index:04d}", KIND, VERSION, content, {"weights": tensors})
+
+    def remove(self) -> None:
+        """The model is complete: its blocks are no longer needed."""
+        if self._folder is not None:
+            for place in self._folder.glob("block-[0-9][0-9][0-9][0-9]"):
+                shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,7 @@
+"""File formats of engines: one file each. A grid is written bit for bit, or refused by layer and setting."""
+
+from sparsebit.llm.formats.compressed_tensors import CompressedTensors
+from sparsebit.llm.formats.format import FORMATS, Format, Refusal, require_exact
+from sparsebit.llm.formats.gptq import GptqV1
+
+__all__ = ["FORMATS", "CompressedTensors", "Format", "GptqV1", "Refusal", "require_exact"]

@@ -1,0 +1,120 @@
+"""compressed-tensors, ``pack-quantized``: what vLLM, SGLang and transformers load.
+
+A linear layer ``n`` of [out, in] becomes ``n.weight_packed`` (each row a little-endian bit stream in 32-bit words),
+``n.weight_scale`` [out, groups], ``n.weight_shape``, and with zero points ``n.weight_zero_point``, packed along the
+output channels. Values are stored counted from the lowest one, which is how ``PackedWeight`` holds them already.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from sparsebit.llm.formats.format import (
+    FORMATS,
+    Refusal,
+    by_rows,
+    float_state,
+    layers_of,
+    require_transformers,
+    words,
+)
+from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.packed.linear import PackedLinear
+from sparsebit.llm.packed.weight import PackedWeight
+from sparsebit.numerics.packing import pack_bits
+
+_INTEGERS = ("int", "full", "uint")
+
+
+@FORMATS.register("compressed-tensors")
+class CompressedTensors:
+    """A folder for vLLM, SGLang and transformers."""
+
+    extension = ""
+
+    def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
+        """Layers that are not linear ones with 2, 3, 4 or 8 bits."""
+        for name, held in layers_of(model):
+            code = held.grid.code
+            if "[" in name:
+                yield Refusal(name, "stacked experts have no place in it", "IGNORE: the experts")
+            elif not isinstance(model.model.get_submodule(name), PackedLinear):
+                yield Refusal(name, "only linear layers are packed", "HEAD.BIT: 0")
+            elif code.kind not in _INTEGERS or code.bits not in (2, 3, 4, 8):
+                yield Refusal(name, f"{code} is not an integer type of it", "BIT: 2, 3, 4 or 8")
+
+    def write(self, model: LanguageModel, path: Path) -> None:
+        """Weights, config and tokenizer."""
+        require_transformers(model, "compressed-tensors")
+        tensors = {name: tensor.contiguous() for name, tensor in float_state(model.model).items()}
+        groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+        for name, held in layers_of(model):
+            tensors |= {f"{name}.{key}": value for key, value in layer_tensors(held).items()}
+            code = held.grid.code
+            groups[code.bits, code.symmetric, held.grid.layout.group_size].append(name)
+        save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+        module: Any = model.model
+        config = module.config.to_dict()
+        config["quantization_config"] = quantization_config(groups, ignored_linears(model))
+        type(module.config).from_dict(config).save_pretrained(path)
+        if model.tokenizer is not None:
+            model.tokenizer.save_pretrained(path)
+
+
+def layer_tensors(held: PackedWeight) -> dict[str, Tensor]:
+    """The tensors of one linear layer."""
+    scale, zero_point = by_rows(held)
+    found = {
+        "weight_packed": words(held.packed),
+        "weight_scale": scale.contiguous(),
+        "weight_shape": torch.tensor(held.shape, dtype=torch.int64),
+    }
+    if not held.grid.code.symmetric:
+        along_rows = pack_bits(zero_point.T.contiguous(), held.grid.code.bits)
+        found["weight_zero_point"] = words(along_rows).T.contiguous()
+    return found
+
+
+def ignored_linears(model: LanguageModel) -> list[str]:
+    """Linear layers that stayed in float, the head among them."""
+    return [name for name, one in model.model.named_modules() if isinstance(one, nn.Linear)]
+
+
+def quantization_config(groups: dict[tuple[Any, ...], list[str]], ignore: list[str]) -> dict[str, Any]:
+    """The part of config.json that tells a loader how to read the weights."""
+    made = {}
+    for index, ((bits, symmetric, size), names) in enumerate(groups.items()):
+        targets = ["Linear"] if len(groups) == 1 else [f"re:^{name.replace('.', '[.]')}$" for name in names]
+        made[f"group_{index}"] = {
+            "targets": targets,
+            "input_activations": None,
+            "output_activations": None,
+            "weights": {
+                "num_bits": bits,
+                "type": "int",
+                "symmetric": symmetric,
+                "strategy": "channel" if size is None else "group",
+                "group_size": size,
+                "dynamic": False,
+                "actorder": None,
+                "block_structure": None,
+                "observer": "minmax",
+                "observer_kwargs": {},
+            },
+        }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "global_compression_ratio": None,
+        "kv_cache_scheme": None,
+        "ignore": ignore,
+        "config_groups": made,
+    }

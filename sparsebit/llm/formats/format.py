@@ -1,0 +1,115 @@
+"""What every file format is: what it can hold, and how it is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.packed.weight import PackedWeight
+from sparsebit.registry import Registry
+
+
+class Refusal(NamedTuple):
+    """A layer that a format cannot hold as it is, and the setting that would let it."""
+
+    layer: str
+    reason: str
+    setting: str
+
+
+class Format(Protocol):
+    """One format: its refusals are asked for before anything is written."""
+
+    extension: str  # of the file; empty for a folder
+
+    def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
+        """Every layer that cannot be written without changing its numbers."""
+        ...
+
+    def write(self, model: LanguageModel, path: Path) -> None:
+        """Write the model; every refusal has been ruled out."""
+        ...
+
+
+FORMATS: Registry[type[Format]] = Registry("format")
+
+
+def require_exact(format_name: str, model: LanguageModel) -> None:
+    """Raise unless the format holds every weight bit for bit."""
+    found = list(FORMATS[format_name]().refusals(model))
+    if found:
+        first = found[0]
+        more = f", and {len(found) - 1} more layers" if len(found) > 1 else ""
+        raise SparsebitError(
+            f"{format_name} cannot hold {first.layer!r} exactly{more}: {first.reason}",
+            expected=first.setting,
+            hint="quantize with that setting, or choose another format",
+        )
+
+
+def float_state(model: nn.Module) -> dict[str, Tensor]:
+    """Every tensor that is not packed, by its name in the original state dict, without duplicates of tied ones."""
+    packed = tuple(
+        f"{name}." for name, one in model.named_modules() if isinstance(one, (PackedLinear, PackedEmbedding))
+    )
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict().items():
+        is_bias = name.endswith(".bias")
+        if name.startswith(packed) and not is_bias:
+            continue
+        if tensor.data_ptr() in seen and tensor.numel():
+            continue
+        seen.add(tensor.data_ptr())
+        found[name] = tensor
+    return found
+
+
+def require_transformers(model: LanguageModel, format_name: str) -> None:
+    """Formats that engines read describe a model by its transformers config."""
+    if not hasattr(model.model, "config") or not hasattr(model.model.config, "to_dict"):
+        raise SparsebitError(
+            f"{format_name} needs a transformers model",
+            got=type(model.model).__name__,
+            hint="save it with model.save(folder)",
+        )
+
+
+def by_rows(held: PackedWeight) -> tuple[Tensor, Tensor]:
+    """Scales and zero points as [out, groups]."""
+    rows = held.shape[0]
+    return held.grid.scale.reshape(rows, -1), held.grid.zero_point.reshape(rows, -1).to(torch.int64)
+
+
+def words(packed: Tensor) -> Tensor:
+    """Rows of bytes as rows of little-endian 32-bit words, filled up with zeros.
+
+    Example:
+        >>> words(torch.tensor([[1, 0, 0, 0, 2]], dtype=torch.uint8))
+        tensor([[1, 2]], dtype=torch.int32)
+    """
+    padded = torch.nn.functional.pad(packed, (0, -packed.shape[-1] % 4))
+    return padded.contiguous().view(torch.int32)
+
+
+def layers_of(model: LanguageModel) -> Iterator[tuple[str, PackedWeight]]:
+    """The packed matrices by the name of their layer, without ".weight"."""
+    for name, held in model.weights.items():
+        yield name.removesuffix(".weight"), held
+
+
+def empty_folder(path: str | os.PathLike[str]) -> Path:
+    """A folder to write to, which is new or empty."""
+    folder = Path(path)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SparsebitError(f"{os.fspath(folder)!r} exists already", hint="choose a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,108 @@
+"""A language model with packed weights, and the record of how each of them was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.packed.weight import PackedWeight
+
+
+class Made(NamedTuple):
+    """One matrix as it was packed, and how."""
+
+    name: str  # of the parameter in the model; "[3]" behind it for the third of stacked experts
+    held: PackedWeight
+    loss: float  # energy of the error in its outputs, relative to the energy of the outputs
+    tokens: int  # of the calibration data that reached it
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """What became of one matrix, in words and numbers."""
+
+    name: str
+    code: str  # such as "int4_full"
+    group_size: int | None
+    bits: float  # per weight, scales and zero points counted
+    loss: float
+    tokens: int
+    remark: str = ""
+
+
+@dataclass(eq=False)
+class LanguageModel:
+    """The result of ``sparsebit.llm.quantize``: an ordinary module whose linear layers hold packed weights.
+
+    Attributes:
+        model: the module; call it, ``generate`` with it, or move it like any other.
+        weights: every quantized matrix by its name in the original state dict.
+        records: how each was made, in the order of the model.
+        tokenizer: of the folder the model came from, where there was one.
+    """
+
+    model: nn.Module
+    weights: dict[str, PackedWeight]
+    records: list[LayerRecord]
+    tokenizer: Any = None
+    ignored: dict[str, str] = field(default_factory=dict)  # weights left in float, with the reason
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the module."""
+        return self.model(*args, **kwargs)
+
+    def add(self, made: Iterable[Made]) -> None:
+        """Take in matrices: packed layers take the place of those that held them."""
+        for one in made:
+            held = one.held
+            self.weights[one.name] = held
+            bits = 8 * held.nbytes / (held.shape[0] * held.shape[1])
+            code, size = str(held.grid.code), held.grid.layout.group_size
+            self.records.append(LayerRecord(one.name, code, size, bits, one.loss, one.tokens, one.remark))
+            install(self.model, one.name, held)
+
+    @property
+    def bits(self) -> float:
+        """Mean bits of a quantized weight, with scales and zero points."""
+        sizes = [held.shape[0] * held.shape[1] for held in self.weights.values()]
+        return 8 * sum(held.nbytes for held in self.weights.values()) / max(sum(sizes), 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors of the model as they are held."""
+        seen = {t.untyped_storage().data_ptr(): t.nbytes for t in self.model.state_dict().values()}
+        return sum(seen.values())
+
+    def evaluate(
+        self, tokens: Tensor, *, reference: nn.Module | None = None, length: int = 2048
+    ) -> Evaluation:
+        """Perplexity, and divergence from ``reference``; see ``sparsebit.llm.evaluate``."""
+        return evaluate(self.model, tokens, reference=reference, length=length)
+
+
+def install(model: nn.Module, name: str, held: PackedWeight) -> None:
+    """Put a packed weight in the place of the module that holds the parameter ``name``.
+
+    Parameters of modules without a packed form (stacked experts) get the numbers of the grid instead, in float.
+    """
+    path, _, key = name.partition("[")[0].rpartition(".")
+    module = model.get_submodule(path)
+    packed: nn.Module
+    if key == "weight" and isinstance(module, nn.Embedding):
+        packed = PackedEmbedding(held)
+    elif key == "weight" and (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"):
+        packed = PackedLinear(held, getattr(module, "bias", None))
+    else:
+        target = getattr(module, key).data
+        target = target[int(name.partition("[")[2][:-1])] if "[" in name else target
+        numbers = held.weight(target.dtype)
+        target.copy_(numbers if target.shape == numbers.shape else numbers.T)
+        return
+    above, _, last = path.rpartition(".")
+    setattr(model.get_submodule(above), last, packed)

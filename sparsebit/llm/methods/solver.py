@@ -1,0 +1,77 @@
+"""What every method of quantizing one weight looks like: weight and statistics in, numbers on a grid out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.weights.statistics import InputStatistics
+from sparsebit.numerics import CodeType, Grid, Layout
+from sparsebit.registry import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightSpec:
+    """What one weight [out, in] becomes: the type of its quantized values, and how many of them share a scale.
+
+    ``group_size`` None means one scale per output channel. The scale is rounded to ``scale_dtype`` before anything is
+    solved with it, so that what is solved is what an engine reads.
+    """
+
+    code: CodeType = field(default_factory=lambda: CodeType("full", 4))
+    group_size: int | None = 32
+    scale_dtype: torch.dtype = torch.float16
+
+    def layout(self, shape: torch.Size | tuple[int, ...]) -> Layout:
+        """Which elements of a weight of this shape share a scale; refuses groups that do not divide it."""
+        size = self.group_size
+        if size is None or size >= shape[1]:
+            return Layout(kind="channel", axes=(0,))
+        if shape[1] % size:
+            raise SparsebitError(
+                f"{shape[1]} input channels cannot be cut into groups of {size}",
+                expected="a group size that divides the number of input channels",
+                hint="choose another W.GROUP_SIZE, or leave the layer out with SPECIFIC",
+            )
+        return Layout(kind="group", axes=(0,), input_axis=1, group_size=size)
+
+
+class Solved(NamedTuple):
+    """A weight on its grid, and what that costs."""
+
+    weight: Tensor  # [out, in], every number on the grid
+    grid: Grid
+    loss: float  # energy of the error in the layer's outputs, relative to the energy of the outputs
+    remark: str = ""
+
+
+@runtime_checkable
+class Solver(Protocol):
+    """A frozen dataclass of settings with one method."""
+
+    needs_data: bool
+
+    def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
+        """The weight [out, in] on a grid of this spec."""
+        ...
+
+
+SOLVERS: Registry[type[Solver]] = Registry("method")
+
+
+def output_loss(weight: Tensor, solved: Tensor, gram: Tensor | None) -> float:
+    """``|| (W - Q) X ||² / || W X ||²`` from the second moments of X; of the weights themselves without them.
+
+    Example:
+        >>> output_loss(torch.ones(1, 2), torch.tensor([[1.0, 0.0]]), torch.eye(2))
+        0.5
+    """
+    error = weight - solved
+    if gram is None:
+        return float(error.square().sum() / weight.square().sum().clamp(min=1e-30))
+    spent = ((error @ gram) * error).sum()
+    return float(spent / ((weight @ gram) * weight).sum().clamp(min=1e-30))

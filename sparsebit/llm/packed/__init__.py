@@ -1,0 +1,1 @@
+"""Weights that stay packed, and the layers that hold them."""

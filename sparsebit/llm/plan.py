@@ -1,0 +1,81 @@
+"""Which weights of a language model are quantized, to what, and why the others are not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from sparsebit.config.llm import LlmConfig, MatrixSpec
+from sparsebit.llm.language_model import Made
+from sparsebit.llm.methods.solver import WeightSpec
+from sparsebit.llm.source import Source
+from sparsebit.numerics import CodeType
+
+logger = logging.getLogger(__name__)
+
+
+class Plan:
+    """The spec of every weight by its name; ``ignored`` says why a weight of a block stays in float."""
+
+    def __init__(self, source: Source, config: LlmConfig) -> None:
+        self.ignored: dict[str, str] = {}
+        self._specs: dict[str, WeightSpec] = {}
+        self._model = source.model
+        inside = tuple(f"{name}." for name in source.stack.names)
+        parameters = source.model.named_parameters()
+        matrices = [name for name, one in parameters if name.startswith(inside) and one.dim() in (2, 3)]
+        config.require_matched(name.rpartition(".")[0] for name in matrices)
+        for name in matrices:
+            layer = name.rpartition(".")[0]
+            asked = config.matrix(layer)
+            if asked is None:
+                pattern = config.ignores(layer)
+                self.ignored[name] = f"IGNORE: {pattern}" if pattern else "BIT: 0"
+                continue
+            self._specs[name] = as_weight_spec(asked)
+        head = config.HEAD.spec()
+        self._outside = [] if head is None else embedding_and_head(source.model)
+        if head is not None:
+            self._specs |= dict.fromkeys(self._outside, as_weight_spec(head))
+
+    def spec(self, name: str) -> WeightSpec | None:
+        """What the parameter of this name becomes; None where it stays in float."""
+        return self._specs.get(name)
+
+    def note_unseen(self, block: str, made: Iterable[Made]) -> None:
+        """Say of planned weights of a block that nothing was seen to multiply by them: they stay in float."""
+        done = {one.name.partition("[")[0] for one in made}
+        for name in self._specs:
+            if name.startswith(f"{block}.") and name not in done:
+                self.ignored[name] = "the block was not seen to multiply by it"
+                logger.warning("%s stays in float: the block was not seen to multiply by it", name)
+
+    def outside(self) -> list[str]:
+        """Weights outside the blocks that are quantized: those of the embedding and of the head."""
+        return list(self._outside)
+
+
+def as_weight_spec(asked: MatrixSpec) -> WeightSpec:
+    """What a config asks for, as a type of quantized values and a layout.
+
+    Example:
+        >>> str(as_weight_spec(MatrixSpec(3, "affine", 64, "float16")).code)
+        'uint3'
+    """
+    kinds = {"full-range": "int{}_full", "symmetric": "int{}", "affine": "uint{}"}
+    code = CodeType.parse(asked.bit if isinstance(asked.bit, str) else kinds[asked.scheme].format(asked.bit))
+    return WeightSpec(code=code, group_size=asked.group_size, scale_dtype=getattr(torch, asked.scale_dtype))
+
+
+def embedding_and_head(model: nn.Module) -> list[str]:
+    """The names of the weights that turn ids into hidden states, and hidden states into logits."""
+    names = {id(module): name for name, module in model.named_modules()}
+    found = []
+    for get in ("get_input_embeddings", "get_output_embeddings"):
+        module = getattr(model, get)() if hasattr(model, get) else None
+        if isinstance(module, (nn.Embedding, nn.Linear)):
+            found.append(f"{names[id(module)]}.weight")
+    return found

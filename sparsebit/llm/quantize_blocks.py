@@ -1,0 +1,176 @@
+"""``sparsebit.llm.quantize``: a language model compressed block by block.
+
+One block at a time gets its float weights, is measured and solved on what the compressed blocks before it really give,
+is packed, and is let go. What is in memory is one block, the hidden states of the calibration data (on disk when they
+are many) and the packed result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.config.llm import LlmConfig, load_llm_config
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.blocks.calls import BlockCall, Recorded, record_calls, returns_tuple
+from sparsebit.llm.blocks.solve import SolvedMatrix, solve_block
+from sparsebit.llm.finished_blocks import FinishedBlocks
+from sparsebit.llm.language_model import LanguageModel, Made
+from sparsebit.llm.methods import SOLVERS, Solver
+from sparsebit.llm.methods.rtn import Rtn
+from sparsebit.llm.packed.weight import PackedWeight
+from sparsebit.llm.plan import Plan
+from sparsebit.llm.source import Source
+from sparsebit.llm.tokens import Text, as_ids, windows
+from sparsebit.llm.weights.uses import Matrix
+from sparsebit.progress import progress as shown_progress
+
+BATCH = 8  # sequences that go through a block at once
+
+
+def quantize(
+    model: nn.Module | str | os.PathLike[str],
+    data: Text | None = None,
+    config: LlmConfig | str | os.PathLike[str] | dict[str, Any] = "w4_g32",
+    *,
+    tokenizer: Any = None,
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> LanguageModel:
+    """Quantize the weights of a language model.
+
+    Args:
+        model: a module made of repeated blocks, or a folder as ``save_pretrained`` writes it, which is then never in
+            memory as a whole.
+        data: token ids, a text, or the path of a text file, to measure with; not needed by methods that use no data.
+        config: a preset's name, a YAML file, or a dict; see ``docs/how-to/language_models.md``.
+        tokenizer: for texts; by default the one in the model's folder.
+        folder: where finished blocks are kept; a run that was stopped goes on from there, to the same result.
+        progress: show a bar or not; by default on a terminal.
+
+    Returns:
+        the model with packed weights, and how each of them was made. The model that was given is unchanged.
+    """
+    settings = load_llm_config(config)
+    source = Source.open(model)
+    if tokenizer is None and source.folder is not None:
+        tokenizer = read_tokenizer(source.folder)
+    solver = SOLVERS[settings.METHOD](**dict(settings.OPTIONS))
+    sequences = _sequences(settings, solver, data, tokenizer)
+    plan = Plan(source, settings)
+    finished = FinishedBlocks.open(folder, settings, sequences, source)
+    result = LanguageModel(source.model, {}, [], tokenizer, plan.ignored)
+    streams = _start(source, sequences, follow=bool(getattr(solver, "follow", 0)))
+    for index, name in enumerate(shown_progress(source.stack.names, "quantizing blocks", shown=progress)):
+        block = source.fill(name)
+        calls = [one.calls[index] for one in streams.recorded]
+        floats = None
+        made = finished.read(index)
+        if made is None:
+            solved, floats = _solve(block, name, calls, streams, plan, solver)
+            made = _pack(name, solved)
+            finished.write(index, made)
+            plan.note_unseen(name, made)
+        elif streams.floats is not None:
+            floats = _run(block, calls, streams.floats)
+        result.add(made)
+        # Always through the packed block, so that a run that was stopped goes on with the very same numbers.
+        streams.hidden = _run(source.model.get_submodule(name), calls, streams.hidden)
+        streams.floats = floats
+    result.add(_round_outside(source.model, plan))
+    finished.remove()
+    return result
+
+
+@dataclass
+class _Streams:
+    """The calibration data on its way through the blocks, as the compressed and as the float model see it."""
+
+    recorded: list[Recorded]
+    hidden: list[Tensor]
+    floats: list[Tensor] | None
+
+
+@torch.no_grad()
+def _start(source: Source, sequences: Tensor | None, *, follow: bool) -> _Streams:
+    if sequences is None:
+        return _Streams([], [], None)
+    source.fill(source.stack.names[0])
+    as_tuple = returns_tuple(source.model, source.stack, sequences[:1])
+    recorded = [
+        record_calls(source.model, source.stack, batch, as_tuple=as_tuple) for batch in sequences.split(BATCH)
+    ]
+    hidden = [one.hidden for one in recorded]
+    return _Streams(recorded, hidden, list(hidden) if follow else None)
+
+
+@torch.no_grad()
+def _run(block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor]) -> list[Tensor]:
+    return [call.run(block, batch) for call, batch in zip(calls, hidden, strict=True)]
+
+
+def _solve(
+    block: nn.Module, name: str, calls: Sequence[BlockCall], streams: _Streams, plan: Plan, solver: Solver
+) -> tuple[list[SolvedMatrix], list[Tensor] | None]:
+    if calls:
+        spec_of = lambda key: plan.spec(f"{name}.{key}")  # noqa: E731
+        return solve_block(block, calls, streams.hidden, streams.floats, spec_of, solver)
+    solved = []
+    for key, parameter in block.named_parameters():
+        spec = plan.spec(f"{name}.{key}")
+        if spec is not None and parameter.dim() == 2:
+            transposed = type(block.get_submodule(key.rpartition(".")[0])).__name__ == "Conv1D"
+            weight = parameter.data.T if transposed else parameter.data
+            solved.append(SolvedMatrix(Matrix(key, None, transposed), solver.solve(weight, None, spec), 0))
+    return solved, None
+
+
+def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:
+    made = []
+    for one in solved:
+        held = PackedWeight.of(one.solved.weight, one.solved.grid)
+        made.append(Made(f"{block}.{one.matrix}", held, one.solved.loss, one.tokens, one.solved.remark))
+    return made
+
+
+def _round_outside(model: nn.Module, plan: Plan) -> list[Made]:
+    """The embedding and the head: rounded to nearest on a searched grid. Where they are one tensor they stay one."""
+    made: dict[int, Made] = {}
+    found = []
+    for name in plan.outside():
+        weight, spec = model.get_parameter(name).data, plan.spec(name)
+        assert spec is not None
+        if weight.data_ptr() not in made:
+            solved = Rtn(steps=24).solve(weight.float(), None, spec)
+            held = PackedWeight.of(solved.weight, solved.grid)
+            made[weight.data_ptr()] = Made(name, held, solved.loss, 0, "rounded to nearest")
+        found.append(made[weight.data_ptr()]._replace(name=name))
+    return found
+
+
+def _sequences(settings: LlmConfig, solver: Solver, data: Text | None, tokenizer: Any) -> Tensor | None:
+    if data is None:
+        if solver.needs_data:
+            raise SparsebitError(
+                f"the method {settings.METHOD!r} needs calibration data",
+                hint="pass data=, token ids or a text, or choose METHOD: rtn",
+            )
+        return None
+    ids = as_ids(data, tokenizer)
+    asked = settings.CALIBRATION
+    return windows(ids, asked.SAMPLES, asked.LENGTH, asked.SEED)
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a model's folder, or None where there is none."""
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        return None
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

@@ -1,0 +1,148 @@
+"""Where the weights of a model come from: a module in memory, or a folder of safetensors read block by block."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.blocks.find import Stack, find_stack
+
+LARGE = 2**16  # elements from which a tensor is left out until it is asked for
+
+
+class Source:
+    """A model whose blocks get their float weights one at a time, as tensors that may be overwritten.
+
+    The user's module is never changed: it is copied without its tensors, and a block gets copies when its turn comes.
+    """
+
+    def __init__(self, model: nn.Module, files: Mapping[str, Path] | None, folder: Path | None) -> None:
+        self.model, self.folder = model, folder
+        if hasattr(model, "set_experts_implementation"):
+            model.set_experts_implementation(
+                "eager"
+            )  # one expert after the other, so that each can be measured
+        self.stack: Stack = find_stack(model)
+        self._files = files
+
+    @classmethod
+    def open(cls, origin: nn.Module | str | os.PathLike[str]) -> Source:
+        """A module, or a folder as ``save_pretrained`` writes it."""
+        if isinstance(origin, nn.Module):
+            tensors = {id(t): t for t in (*origin.parameters(), *origin.buffers())}
+            return cls(copy.deepcopy(origin, tensors).eval(), None, None)
+        folder = Path(origin)
+        files = tensor_files(folder)
+        model = empty_model(folder)
+        source = cls(model, files, folder)
+        inside = tuple(f"{name}." for name in source.stack.names)
+        tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+        names = [n for n in model.state_dict() if not n.startswith(inside) and (n not in tied or n in files)]
+        source._load(model, names)
+        if hasattr(model, "tie_weights"):
+            model.tie_weights()
+        return source
+
+    def fill(self, name: str) -> nn.Module:
+        """The block of this name, with float32 weights of its own."""
+        block = self.model.get_submodule(name)
+        if self._files is None:
+            for module in block.modules():
+                for key, parameter in module.named_parameters(recurse=False):
+                    own = parameter.detach().to(torch.float32, copy=True)
+                    setattr(module, key, nn.Parameter(own, requires_grad=False))
+        else:
+            self._load(self.model, [f"{name}.{key}" for key in block.state_dict()])
+        return block.eval()
+
+    def _load(self, model: nn.Module, names: list[str]) -> None:
+        assert self._files is not None
+        missing = [name for name in names if name not in self._files]
+        if missing:
+            raise SparsebitError(
+                f"{os.fspath(self.folder or '')!r} has no tensor {missing[0]!r}",
+                expected="the names of the model's own state dict",
+                hint="load it with transformers and pass the module: AutoModelForCausalLM.from_pretrained(folder)",
+            )
+        by_file: dict[Path, list[str]] = {}
+        for name in names:
+            by_file.setdefault(self._files[name], []).append(name)
+        for path, here in by_file.items():
+            with safe_open(path, framework="pt") as file:
+                for name in here:
+                    put(model, name, file.get_tensor(name))
+
+
+def put(model: nn.Module, name: str, tensor: Tensor) -> None:
+    """A tensor under its dotted name, in float32 where it holds real numbers."""
+    path, _, key = name.rpartition(".")
+    module = model.get_submodule(path)
+    value = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+    if key in module._parameters:
+        value = nn.Parameter(value, requires_grad=False)
+    setattr(module, key, value)
+
+
+def tensor_files(folder: Path) -> dict[str, Path]:
+    """The file of each tensor in a folder of safetensors."""
+    if not folder.is_dir():
+        raise SparsebitError(
+            f"there is no folder {os.fspath(folder)!r}", expected="a folder with config.json"
+        )
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            table = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            names = {str(name): folder / Path(str(file)).name for name, file in table.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SparsebitError("the index of the weights cannot be read", where=str(index)) from error
+        return names
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        raise SparsebitError(
+            f"{os.fspath(folder)!r} holds no *.safetensors",
+            expected="a folder as save_pretrained writes it",
+            hint="other formats: load with transformers and pass the module",
+        )
+    found: dict[str, Path] = {}
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            found.update(dict.fromkeys(file.keys(), path))
+    return found
+
+
+class _LeaveLargeEmpty(TorchFunctionMode):
+    """Tensors of many elements are made without memory; small ones, and all buffers that are computed, are real."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.empty, torch.zeros, torch.ones, torch.randn) and "device" not in kwargs:
+            shape = torch.Size(args[0] if args and isinstance(args[0], (tuple, list)) else args)
+            if shape.numel() >= LARGE:
+                kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+def empty_model(folder: Path) -> nn.Module:
+    """The model that a folder's config.json describes, its large tensors still without memory.
+
+    No code of the folder is run.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    with _LeaveLargeEmpty():
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    return model.eval()  # type: ignore[no-any-return]

@@ -1,0 +1,78 @@
+"""Text as rows of token ids, for calibration and for evaluation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsebit.errors import SparsebitError
+
+Text = Tensor | Sequence[Tensor] | str | os.PathLike[str]
+
+
+def as_ids(data: Text, tokenizer: Any = None) -> Tensor:
+    """Ids from ids, from a text file, or from the text itself; texts need a tokenizer.
+
+    Example:
+        >>> as_ids([torch.tensor([1, 2]), torch.tensor([[3]])])
+        tensor([1, 2, 3])
+    """
+    if isinstance(data, Tensor):
+        if data.is_floating_point():
+            raise SparsebitError("token ids are integers", got=f"a tensor of {data.dtype}")
+        return data.flatten().long()
+    if isinstance(data, (str, os.PathLike)):
+        if tokenizer is None:
+            raise SparsebitError(
+                "text needs a tokenizer",
+                hint="pass tokenizer=, a folder that holds one, or token ids instead of text",
+            )
+        text = _read(data)
+        return torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"], dtype=torch.long)
+    if isinstance(data, Sequence) and data and all(isinstance(item, Tensor) for item in data):
+        return torch.cat([as_ids(item) for item in data])
+    raise SparsebitError(
+        "calibration data cannot be read",
+        expected="token ids, a list of them, a text, or the path of a text file",
+        got=type(data).__name__,
+    )
+
+
+def windows(ids: Tensor, samples: int, length: int, seed: int = 0) -> Tensor:
+    """``samples`` rows of ``length`` ids from random places of a text, [samples, length].
+
+    Example:
+        >>> windows(torch.arange(100), 2, 4).shape
+        torch.Size([2, 4])
+    """
+    if len(ids) < length:
+        raise SparsebitError(
+            f"the text has {len(ids)} tokens, less than one sample of {length}",
+            hint="more text, or a smaller CALIBRATION.LENGTH",
+        )
+    generator = torch.Generator().manual_seed(seed)
+    count = len(ids) - length + 1
+    if count >= samples * length:  # samples that do not overlap, where the text is long enough
+        starts = torch.randperm(len(ids) // length, generator=generator)[:samples] * length
+    else:
+        starts = torch.randint(count, (samples,), generator=generator)
+    return torch.stack([ids[start : start + length] for start in starts.tolist()])
+
+
+def _read(data: str | os.PathLike[str]) -> str:
+    path = Path(data)
+    try:
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    except OSError:
+        pass  # a text too long to be a name
+    except UnicodeDecodeError:
+        raise SparsebitError(f"{os.fspath(path)!r} is not a text in UTF-8") from None
+    if isinstance(data, os.PathLike) or (len(str(data)) < 256 and "/" in str(data) and " " not in str(data)):
+        raise SparsebitError(f"there is no file {os.fspath(path)!r}", expected="a text file or a text")
+    return str(data)

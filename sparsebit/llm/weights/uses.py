@@ -1,0 +1,93 @@
+"""Which weights a block multiplies its activations by, and with what, seen while it runs.
+
+A torch function mode watches the products themselves, not the modules around them. So ``nn.Linear``, the transposed
+``Conv1D`` of GPT-2, a bare ``F.linear`` and one expert out of a stack [experts, out, in] are all the same thing: a
+product with a matrix that lies inside a parameter of the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+
+class Matrix(NamedTuple):
+    """One matrix of weights: a parameter, or one entry of a stacked parameter."""
+
+    name: str  # of the parameter, inside the block
+    index: int | None = None  # of the expert, where the parameter has three axes
+    transposed: bool = False  # stored as [in, out]
+
+    def __str__(self) -> str:
+        return self.name if self.index is None else f"{self.name}[{self.index}]"
+
+
+class Use(NamedTuple):
+    """One product: the matrix, and the activations [..., in] it is multiplied with."""
+
+    matrix: Matrix
+    inputs: Tensor
+
+
+Seen = Callable[[Use], object]
+
+_LINEAR = {F.linear}
+_MATMUL = {torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__}
+_ADDMM = {torch.addmm, torch.Tensor.addmm}
+
+
+class WatchWeights(TorchFunctionMode):
+    """While active, ``seen`` is called before each product with a weight of ``parameters``."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter | Tensor], seen: Seen) -> None:
+        super().__init__()
+        self._by_storage = {
+            parameter.untyped_storage().data_ptr(): (name, parameter)
+            for name, parameter in parameters.items()
+            if parameter.dim() in (2, 3) and parameter.is_floating_point()
+        }
+        self._seen = seen
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if use := self._use(func, args, kwargs):
+            self._seen(use)
+        return func(*args, **kwargs)
+
+    def _use(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Use | None:
+        if func in _LINEAR:
+            weight = args[1] if len(args) > 1 else kwargs.get("weight")
+            return self._found(weight, args[0] if args else kwargs["input"], transposed=False)
+        if func in _MATMUL and len(args) == 2:
+            return self._found(args[1], args[0], transposed=True)
+        if func in _ADDMM and len(args) == 3:
+            return self._found(args[2], args[1], transposed=True)
+        return None
+
+    def _found(self, weight: Any, inputs: Any, *, transposed: bool) -> Use | None:
+        if not isinstance(weight, Tensor) or not isinstance(inputs, Tensor) or weight.dim() != 2:
+            return None
+        known = self._by_storage.get(weight.untyped_storage().data_ptr())
+        if known is None:
+            return None
+        name, parameter = known
+        index = None
+        if parameter.dim() == 3:
+            index, rest = divmod(weight.storage_offset() - parameter.storage_offset(), parameter.stride(0))
+            if rest or weight.numel() != parameter[0].numel():
+                return None
+        elif weight.numel() != parameter.numel():
+            return None
+        stored = parameter if index is None else parameter[index]
+        if weight.shape != stored.shape or weight.stride() != stored.stride():
+            if weight.shape != stored.T.shape or weight.stride() != stored.T.stride():
+                return None
+            transposed = not transposed
+        return Use(Matrix(name, index, transposed), inputs)

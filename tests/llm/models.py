@@ -1,0 +1,70 @@
+"""Small decoders with random weights, one for each shape of block that language models have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+VOCABULARY = 96
+
+
+def _from_config(name: str, **settings: object) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(name, **settings)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    return model.eval()  # type: ignore[no-any-return]
+
+
+_SIZES = {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+_WIDE = {**_SIZES, "intermediate_size": 128, "max_position_embeddings": 64}
+_TOKENS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+
+DECODERS: dict[str, Callable[[], nn.Module]] = {
+    "llama": lambda: _from_config("llama", **_WIDE, **_TOKENS, num_key_value_heads=2),
+    "qwen2": lambda: _from_config("qwen2", **_WIDE, **_TOKENS, num_key_value_heads=2),
+    "qwen3": lambda: _from_config("qwen3", **_WIDE, **_TOKENS, num_key_value_heads=2, head_dim=16),
+    "mistral": lambda: _from_config("mistral", **_WIDE, **_TOKENS, num_key_value_heads=2),
+    "gemma2": lambda: _from_config("gemma2", **_WIDE, **_TOKENS, num_key_value_heads=2, head_dim=16),
+    "phi": lambda: _from_config("phi", **_WIDE, **_TOKENS),
+    "gpt2": lambda: _from_config(
+        "gpt2", vocab_size=VOCABULARY, n_embd=64, n_layer=3, n_head=4, n_positions=64, **_TOKENS
+    ),
+    "opt": lambda: _from_config(
+        "opt", **_SIZES, **_TOKENS, ffn_dim=128, max_position_embeddings=64, word_embed_proj_dim=64
+    ),
+    "gpt_neox": lambda: _from_config("gpt_neox", **_WIDE, **_TOKENS),
+    "falcon": lambda: _from_config("falcon", **_SIZES, **_TOKENS),
+    "mixtral": lambda: _from_config(
+        "mixtral", **_WIDE, **_TOKENS, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2
+    ),
+}
+
+
+def tokens(count: int = 512) -> torch.Tensor:
+    """Ids in which each depends on the one before, so that there is something to predict."""
+    generator = torch.Generator().manual_seed(0)
+    steps = torch.randint(1, 6, (count,), generator=generator)
+    return steps.cumsum(0) % VOCABULARY
+
+
+class Plain(nn.Module):
+    """Blocks of torch's own layers, with nothing of transformers about them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, 32)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(2)
+        )
+        self.head = nn.Linear(32, VOCABULARY)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(input_ids)
+        for block in self.blocks:
+            hidden = hidden + block(hidden)
+        out: torch.Tensor = self.head(hidden)
+        return out

@@ -1,0 +1,153 @@
+"""A language model compressed block by block: any decoder, packed, resumable, and the original left alone."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sparsebit import llm
+from sparsebit.errors import SparsebitError
+from sparsebit.llm import quantize_blocks
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from tests.llm.models import DECODERS, Plain, tokens
+
+CONFIG = {
+    "W": {"BIT": 4, "GROUP_SIZE": 32},
+    "METHOD": "gptq",
+    "CALIBRATION": {"SAMPLES": 4, "LENGTH": 32},
+}
+
+
+def logits(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        output = model(ids)
+    found: torch.Tensor = output.logits if hasattr(output, "logits") else output
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(DECODERS))
+def test_every_decoder_is_quantized_and_stays_close(name: str) -> None:
+    model = DECODERS[name]()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    ids = tokens(32)[None]
+    wanted = logits(model, ids)
+    result = llm.quantize(model, tokens(), CONFIG, progress=False)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    got = logits(result.model, ids)
+    rounded = logits(llm.quantize(model, None, {**CONFIG, "METHOD": "rtn"}, progress=False).model, ids)
+    assert (got - wanted).norm() < 0.5 * wanted.norm()
+    assert (got - wanted).norm() < 1.1 * (rounded - wanted).norm()
+    matrices = [key for key, value in before.items() if value.dim() > 1 and ".0." in key]
+    inside = [record.name for record in result.records if ".0." in record.name]
+    assert inside and len({one.partition("[")[0] for one in inside}) >= len(
+        [key for key in matrices if "norm" not in key and not key.endswith(("gate.weight", "router.weight"))]
+    )
+
+
+def test_what_is_packed_is_what_was_solved() -> None:
+    result = llm.quantize(DECODERS["llama"](), tokens(), CONFIG, progress=False)
+    layer = result.model.get_submodule("model.layers.1.mlp.up_proj")
+    assert isinstance(layer, PackedLinear)
+    held = result.weights["model.layers.1.mlp.up_proj.weight"]
+    assert torch.equal(layer.weight, held.weight())
+    assert torch.equal(held.grid.codes(held.weight()), held.codes())
+    assert held.packed.numel() == held.shape[0] * held.shape[1] // 2
+    assert result.bits == pytest.approx(4.5)
+
+
+def test_head_and_embedding_stay_one_tensor_when_tied() -> None:
+    model = DECODERS["llama"]()
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    config = {**CONFIG, "HEAD": {"BIT": 4, "GROUP_SIZE": 32}}
+    result = llm.quantize(model, tokens(), config, progress=False)
+    embedding = result.model.get_submodule("model.embed_tokens")
+    head = result.model.get_submodule("lm_head")
+    assert isinstance(embedding, PackedEmbedding) and isinstance(head, PackedLinear)
+    assert embedding.packed.data_ptr() == head.packed.data_ptr()
+    ids = tokens(7)
+    assert torch.equal(embedding(ids), head.weight[ids])
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = llm.quantize(DECODERS["llama"](), tokens(), CONFIG, progress=False)
+    solved: list[str] = []
+    solve = quantize_blocks.solve_block
+
+    def stopped(*args: object, **kwargs: object) -> object:
+        if len(solved) == 2:
+            raise KeyboardInterrupt
+        solved.append("block")
+        return solve(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(quantize_blocks, "solve_block", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        llm.quantize(DECODERS["llama"](), tokens(), CONFIG, folder=tmp_path, progress=False)
+    assert len(list(tmp_path.iterdir())) == 2
+    solved[:] = ["one is enough"]
+    resumed = llm.quantize(DECODERS["llama"](), tokens(), CONFIG, folder=tmp_path, progress=False)
+    assert len(solved) == 2
+    for name, held in whole.weights.items():
+        assert torch.equal(held.packed, resumed.weights[name].packed)
+        assert torch.equal(held.grid.scale, resumed.weights[name].grid.scale)
+    assert not list(tmp_path.iterdir())
+
+
+def test_blocks_of_another_run_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantize_blocks.FinishedBlocks, "remove", lambda self: None)
+    llm.quantize(DECODERS["llama"](), tokens(), CONFIG, folder=tmp_path, progress=False)
+    with pytest.raises(SparsebitError, match="is of another run"):
+        llm.quantize(
+            DECODERS["llama"](), tokens(), {**CONFIG, "W": {"BIT": 3}}, folder=tmp_path, progress=False
+        )
+
+
+def test_a_folder_gives_the_same_as_the_module(tmp_path: Path) -> None:
+    model = DECODERS["llama"]()
+    model.save_pretrained(tmp_path)
+    from_module = llm.quantize(model, tokens(), CONFIG, progress=False)
+    from_folder = llm.quantize(tmp_path, tokens(), CONFIG, progress=False)
+    for name, held in from_module.weights.items():
+        assert torch.equal(held.packed, from_folder.weights[name].packed), name
+    ids = tokens(16)[None]
+    assert torch.equal(logits(from_module.model, ids), logits(from_folder.model, ids))
+
+
+def test_experts_that_no_token_reaches_are_named_and_rounded() -> None:
+    model = DECODERS["mixtral"]()
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.gate.weight[3] = -layer.mlp.gate.weight[:3].abs().sum(0)  # never among the best two
+    result = llm.quantize(model, tokens(), CONFIG, progress=False)
+    unreached = [record for record in result.records if not record.tokens]
+    assert all("[3]" in record.name for record in unreached)
+    assert {record.remark for record in unreached} <= {"no token reached it: rounded to nearest"}
+    assert "model.layers.0.mlp.gate.weight" in result.ignored
+
+
+def test_models_that_compute_between_their_blocks_are_refused() -> None:
+    with pytest.raises(SparsebitError, match="computes something between its blocks"):
+        llm.quantize(Plain(), tokens(), CONFIG, progress=False)
+
+
+def test_data_is_asked_for_where_it_is_needed() -> None:
+    with pytest.raises(SparsebitError, match="'gptq' needs calibration data"):
+        llm.quantize(DECODERS["llama"](), None, CONFIG)
+
+
+def test_specific_rules_set_bits_by_layer_and_must_match() -> None:
+    config = copy.deepcopy(CONFIG) | {
+        "W": {"BIT": 4, "SPECIFIC": {"*.down_proj": {"BIT": 8}, "*.q_proj": {"BIT": 0}}}
+    }
+    result = llm.quantize(DECODERS["llama"](), tokens(), config, progress=False)
+    codes = {record.name: record.code for record in result.records}
+    assert codes["model.layers.0.mlp.down_proj.weight"] == "int8_full"
+    assert result.ignored["model.layers.0.self_attn.q_proj.weight"] == "BIT: 0"
+    with pytest.raises(SparsebitError, match="no layer matches"):
+        llm.quantize(DECODERS["llama"](), tokens(), {**CONFIG, "W": {"SPECIFIC": {"*.nothing": {"BIT": 8}}}})
