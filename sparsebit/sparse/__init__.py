@@ -4,6 +4,7 @@ from sparsebit.config import SConfig
 from sparsebit.sparse.channels import ChannelGroups, find_groups
 from sparsebit.sparse.evidence.statistic import STATISTICS, Statistic, register_statistic
 from sparsebit.sparse.masking.holding import hold, hold_zeros, release
+from sparsebit.sparse.pruning import prune
 from sparsebit.sparse.report import SparseReport
 from sparsebit.sparse.shrink import ShrinkPlan, make_plan, shrink_graph, shrink_state_dict
 from sparsebit.sparse.sparse_config import parse_sconfig
@@ -28,6 +29,7 @@ __all__ = [
     "load",
     "make_plan",
     "parse_sconfig",
+    "prune",
     "register_sparser",
     "register_statistic",
     "release",

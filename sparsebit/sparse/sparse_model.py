@@ -29,11 +29,11 @@ from sparsebit.sparse.layers import find_layers, require_finite, tensors_of
 from sparsebit.sparse.masking.holding import hold_all
 from sparsebit.sparse.masking.mask_store import MaskStore
 from sparsebit.sparse.masking.masked_graph import MaskedGraph
-from sparsebit.sparse.origin import Form, Origin
+from sparsebit.sparse.origin import Origin
 from sparsebit.sparse.report import SparseReport, make_report, warn_if_unpruned
 from sparsebit.sparse.schedule import make_schedule
 from sparsebit.sparse.shrink import ShrinkPlan, make_plan
-from sparsebit.sparse.shrink.forms import fit_examples, make_smaller, origin_of
+from sparsebit.sparse.shrink.forms import ShrunkForm, fit_examples, make_smaller, origin_of
 from sparsebit.sparse.sparse_config import parse_sconfig
 
 
@@ -212,13 +212,14 @@ class SparseModel(nn.Module):
         """What shrinking will do, as data: also for state dicts, optimizer and averaged state."""
         return make_plan(self.model, self._channels().groups, self.kept())
 
-    def shrink(self, form: Form = "graph") -> nn.Module:
+    def shrink(self, form: ShrunkForm = "graph") -> nn.Module:
         """An ordinary model without what was pruned: smaller for channels, the same with zeros for single weights.
 
         Args:
             form: "graph" gives the captured graph, smaller, with the model's own signature. "module" gives a model of
                 the user's own class, checked against the graph on the example inputs; it is refused where a forward
-                has a size written into its code. A ``transformers`` model is given its class with a smaller config.
+                has a size written into its code. "pretrained" gives a model of ``transformers`` its class with a
+                smaller config, and is refused where no config describes what is left; "module" prefers that too.
         """
         kept = self.kept()
         if not self.decided and all(bool(flags.all()) for flags in kept.values()):
@@ -228,14 +229,14 @@ class SparseModel(nn.Module):
         warn_if_unpruned(self.pruner, kept)
         return self.shrink_to(kept, form)
 
-    def shrink_to(self, kept: Mapping[str, Tensor], form: Form = "graph") -> nn.Module:
+    def shrink_to(self, kept: Mapping[str, Tensor], form: ShrunkForm = "graph") -> nn.Module:
         """As ``shrink``, for a choice of one's own: by the name of a group (see ``groups``), bool [channels]."""
         original: nn.Module = self.__dict__["original"]
         small = make_smaller(self.pruner, kept, form, original, fit_examples(self.model, self.examples))
         small.__dict__["shrunk_from"] = self.origin(kept, form)
         return small
 
-    def origin(self, kept: Mapping[str, Tensor] | None = None, form: Form = "graph") -> Origin:
+    def origin(self, kept: Mapping[str, Tensor] | None = None, form: ShrunkForm = "graph") -> Origin:
         """What it takes, beside the weights, to make this model again from the original class."""
         examples = self.examples if self.sizes_known else None
         return origin_of(self.pruner, self.kept() if kept is None else kept, form, examples)

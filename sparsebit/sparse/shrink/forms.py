@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
+from typing import Literal
 
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.batches import Call
+from sparsebit.errors import GraphError
+from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.choose.channel_pruner import ChannelPruner
 from sparsebit.sparse.choose.pruner import Pruner
 from sparsebit.sparse.layer_sparser import detach
 from sparsebit.sparse.masking.holding import hold
-from sparsebit.sparse.origin import Form, Origin, describe_example
+from sparsebit.sparse.origin import Origin, describe_example
 from sparsebit.sparse.shrink.graph import shrink_graph
 from sparsebit.sparse.shrink.module import shrink_module
-from sparsebit.sparse.shrink.plan import make_plan
+from sparsebit.sparse.shrink.plan import ShrinkPlan, make_plan
+from sparsebit.sparse.shrink.pretrained import is_pretrained, shrink_pretrained
+
+ShrunkForm = Literal["graph", "module", "pretrained"]
 
 
 def make_smaller(
-    pruner: Pruner, kept: Mapping[str, Tensor], form: Form, original: nn.Module, examples: Call
+    pruner: Pruner, kept: Mapping[str, Tensor], form: ShrunkForm, original: nn.Module, examples: Call
 ) -> nn.Module:
     """A model without what is not in ``kept``; the graph and the original stay as they are.
 
     Args:
         pruner: that looked at the graph.
         kept: by name, what stays.
-        form: "graph" or "module".
+        form: "graph", "module" for the user's own class, or "pretrained" for that class with a smaller config.
         original: the user's own model.
         examples: to check a model of the user's class with.
     """
@@ -41,17 +48,42 @@ def make_smaller(
     else:
         plan = make_plan(pruner.gm, pruner.groups, kept)
         small = shrink_graph(pruner.gm, plan)
-        if form == "module":
-            small = shrink_module(original, plan, small, *examples)
+        if form == "pretrained":
+            small = shrink_pretrained(original, plan, pruner.groups, small, *examples)
+        elif form == "module":
+            small = _own_class(pruner, plan, small, original, examples)
     detach(small)
     return small
 
 
-def origin_of(pruner: Pruner, kept: Mapping[str, Tensor], form: Form, examples: Call | None) -> Origin:
+def _own_class(
+    pruner: ChannelPruner, plan: ShrinkPlan, small: CapturedModule, original: nn.Module, examples: Call
+) -> nn.Module:
+    if not is_pretrained(original):
+        return shrink_module(original, plan, small, *examples)
+    try:
+        return shrink_pretrained(original, plan, pruner.groups, small, *examples)
+    except GraphError as error:
+        shrunk = shrink_module(original, plan, small, *examples)
+        warnings.warn(
+            f"save_pretrained cannot be used for this model: {error.message} ({error.got}); "
+            "use sparsebit.sparse.save, or prune every layer alike",
+            stacklevel=4,
+        )
+        return shrunk
+
+
+def origin_of(pruner: Pruner, kept: Mapping[str, Tensor], form: ShrunkForm, examples: Call | None) -> Origin:
     """What it takes, beside the weights, to make a smaller model again from the original class."""
     flags = {name: flag.clone() for name, flag in kept.items()}
     example = None if examples is None else describe_example(*examples)
-    return Origin(pruner.config.to_dict(), graph_digest(pruner.gm), flags, example, form)
+    return Origin(
+        pruner.config.to_dict(),
+        graph_digest(pruner.gm),
+        flags,
+        example,
+        "graph" if form == "graph" else "module",
+    )
 
 
 def fit_examples(model: nn.Module, examples: Call) -> Call:

@@ -41,7 +41,7 @@ def shrink_module(
     failures = []
     for attributes in candidate_attributes(model, plan, small):
         shrunk = apply_plan(model, plan, attributes)
-        problem = _difference(shrunk, small, args, dict(kwargs or {}))
+        problem = output_difference(shrunk, small, args, dict(kwargs or {}))
         if problem is None:
             return shrunk
         failures.append(problem)
@@ -108,7 +108,7 @@ def _new_value(value: object, edit: Edit) -> int | tuple[int, ...] | None:
     return edit.new if isinstance(edit.new, int) and value == edit.old != edit.new else None
 
 
-def _difference(
+def output_difference(
     shrunk: nn.Module, small: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> str | None:
     """What is different about the outputs of two models, or None."""

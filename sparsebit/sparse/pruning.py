@@ -1,0 +1,71 @@
+"""``prune``: from a model to a smaller one in one call."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from torch import nn
+
+from sparsebit.batches import ModelInputs, peek
+from sparsebit.config import SConfig
+from sparsebit.errors import GraphError
+from sparsebit.sparse.choose.pruner import Latency
+from sparsebit.sparse.evidence.loss import Loss
+from sparsebit.sparse.layer_sparser import detach
+from sparsebit.sparse.report import warn_if_unpruned
+from sparsebit.sparse.shrink.pretrained import is_pretrained
+from sparsebit.sparse.sparse_model import SparseModel
+
+
+def prune(
+    model: nn.Module,
+    config: SConfig | Mapping[str, Any] | str | os.PathLike[str],
+    data: Iterable[Any] | None = None,
+    loss: Loss | None = None,
+    *,
+    example_inputs: Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    latency: Latency | None = None,
+    form: Literal["auto", "graph", "module", "pretrained"] = "auto",
+) -> nn.Module:
+    """The smaller model. ``model`` stays as it is, and is not copied.
+
+    Args:
+        model: any ``nn.Module``.
+        config: a pruning config: a dict, a YAML file, or what ``parse_sconfig`` gives.
+        data: batches, for criteria that need gradients or activations; its first batch also serves as example inputs.
+        loss: for criteria that need gradients, called as ``loss(output, *rest)``.
+        example_inputs: to record the model with; see ``SparseModel``.
+        example_kwargs: likewise.
+        latency: seconds that a model takes, for ``TARGET: latency``.
+        form: as in ``SparseModel.shrink``. "auto" gives a ``transformers`` model its own class with
+            a smaller config where one exists, and everything else as a graph.
+
+    Example:
+        >>> import torch
+        >>> net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+        >>> config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
+        >>> [tuple(p.shape) for p in prune(net, config, example_inputs=torch.zeros(1, 4)).parameters()]
+        [(8, 4), (8,), (2, 8), (2,)]
+    """
+    if data is not None and example_inputs is None and example_kwargs is None:
+        first, data = peek(data)
+        example_inputs = ModelInputs(model).example_from(first)
+    try:
+        smodel = SparseModel(model, config, example_inputs, example_kwargs, copy_model=False)
+        kept = smodel.choose(data, loss, latency=latency)
+        warn_if_unpruned(smodel.pruner, kept)
+        if form == "auto" and is_pretrained(model):
+            try:
+                return smodel.shrink_to(kept, "pretrained")
+            except GraphError as error:
+                warnings.warn(
+                    f"the smaller model is a graph, not a {type(model).__name__}: {error.message} ({error.got})",
+                    stacklevel=2,
+                )
+        return smodel.shrink_to(kept, "graph" if form == "auto" else form)
+    finally:
+        detach(model)

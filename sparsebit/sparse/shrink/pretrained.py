@@ -1,0 +1,148 @@
+"""A smaller model of a ``transformers`` class: its config with smaller numbers, so that it saves, loads and generates.
+
+Which numbers of the config became smaller is not written anywhere. They are found: a number that is the width of
+layers, or the count of heads, may have become what is left of those. Every combination is tried on the meta device,
+the fewest changes first; the first whose shapes are those of the shrunk weights is made, filled, and compared with the
+shrunk graph.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.errors import GraphError
+from sparsebit.graph.capture import CapturedModule
+from sparsebit.sparse.channels import ChannelGroups
+from sparsebit.sparse.shrink.graph import shrink_state_dict
+from sparsebit.sparse.shrink.module import output_difference
+from sparsebit.sparse.shrink.plan import ShrinkPlan
+
+MOST_COMBINATIONS = 64
+_NO_WIDTH = re.compile(
+    r"_ids?$|vocab|layers|position|num_labels|pretraining"
+)  # numbers that mean something else
+
+
+def is_pretrained(model: nn.Module) -> bool:
+    """Whether a model can be made from a config and saved with it, as those of ``transformers`` can."""
+    config = getattr(model, "config", None)
+    return hasattr(model, "save_pretrained") and hasattr(config, "to_dict")
+
+
+def shrink_pretrained(
+    model: nn.Module,
+    plan: ShrinkPlan,
+    groups: ChannelGroups,
+    small: CapturedModule,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """A model of the same class whose config has smaller numbers, equal to the shrunk graph on the inputs given.
+
+    Raises:
+        GraphError: where no such config exists, with the widths that differ between layers.
+    """
+    state = shrink_state_dict(model.state_dict(), plan)
+    changes = _changes(model, plan, groups)
+    for numbers in _combinations(changes):
+        made = _make(model, numbers, state)
+        if made is None:
+            continue
+        made.train(model.training)
+        problem = output_difference(made, small, args, dict(kwargs or {}))
+        if problem is None:
+            return made
+        raise GraphError(
+            f"{type(model).__name__} with a smaller config computes something else: {problem}",
+            got=", ".join(f"{name}={value}" for name, value in numbers.items()),
+            hint="use the shrunk graph: smodel.shrink()",
+        )
+    raise GraphError(
+        f"no config of {type(model).__name__} describes what is left",
+        got=_uneven(plan, groups) or "widths that its config cannot name",
+        hint="prune every layer alike (SCOPE: layer, one RATIO), IGNORE what the config cannot name, or use the "
+        "shrunk graph: smodel.shrink()",
+    )
+
+
+def _changes(model: nn.Module, plan: ShrinkPlan, groups: ChannelGroups) -> dict[str, list[int | None]]:
+    """By name of a number of the config, what it may have become: what is left of a width or count it is equal to."""
+    left: dict[int, set[int]] = {}
+    for name, flags in plan.kept.items():
+        left.setdefault(groups.by_name(name).units, set()).add(int(flags.sum()))
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    for name, axes in plan.index.items():
+        for axis, where in axes.items():
+            if name in shapes:
+                left.setdefault(shapes[name][axis], set()).add(len(where))
+    found: dict[str, set[int]] = {}
+    for name, value in vars(model.config).items():
+        if _is_number(value) and not _NO_WIDTH.search(name):
+            found[name] = set() if "heads" in name else set(left.get(value, ()))
+            for flags in plan.kept.values() if "heads" in name else ():
+                if value % len(flags) == 0:  # several heads go as one: queries that share their keys
+                    found[name].add(value // len(flags) * int(flags.sum()))
+    return {name: [*sorted(values)] for name, values in found.items() if values}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 1
+
+
+def _combinations(changes: Mapping[str, list[int | None]]) -> Iterator[dict[str, int]]:
+    """Every way to change some of the numbers, the fewest changes first."""
+    # another count of heads can have the same shapes: where heads went, it has to change
+    choices = [
+        [(name, value) for value in ([] if "heads" in name else [None]) + values]
+        for name, values in changes.items()
+    ]
+    every = [[(n, v) for n, v in one if v is not None] for one in itertools.product(*choices)]
+    for one in sorted(every, key=len)[:MOST_COMBINATIONS]:
+        if one:
+            yield {name: value for name, value in one if value is not None}
+
+
+def _make(model: nn.Module, numbers: Mapping[str, int], state: Mapping[str, Tensor]) -> nn.Module | None:
+    """A model with this config and these weights; None where they do not fit each other."""
+    config = copy.deepcopy(model.config)
+    heads, width = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
+    if "num_attention_heads" in numbers and heads and width and getattr(config, "head_dim", None) is None:
+        config.head_dim = width // heads  # else it would follow from the number of heads
+    for name, value in numbers.items():
+        setattr(config, name, value)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            shapes = {name: tensor.shape for name, tensor in type(model)(config).state_dict().items()}
+    except Exception:  # whatever its constructor raises, these numbers do not go together
+        return None
+    if shapes != {name: tensor.shape for name, tensor in state.items()}:
+        return None
+    like = next(model.parameters())
+    with torch.random.fork_rng(devices=[]):
+        made: nn.Module = type(model)(config).to(like.device, like.dtype)
+    made.load_state_dict(dict(state))
+    if hasattr(model, "generation_config"):
+        made.generation_config = copy.deepcopy(model.generation_config)
+    return made
+
+
+def _uneven(plan: ShrinkPlan, groups: ChannelGroups) -> str:
+    """Groups of one width that keep different numbers of channels."""
+    left: dict[int, dict[int, str]] = {}
+    for group in groups.free:
+        count = int(plan.kept[group.name].sum()) if group.name in plan.kept else group.units
+        left.setdefault(group.units, {}).setdefault(count, group.name)
+    found = [
+        f"{width} channels: "
+        + ", ".join(f"{name} keeps {count}" for count, name in sorted(counts.items())[:3])
+        for width, counts in left.items()
+        if len(counts) > 1
+    ]
+    return "; ".join(found[:2])

@@ -1,0 +1,48 @@
+"""``prune``: one call from a model to a smaller one."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional
+
+from sparsebit.sparse import SparseModel, prune
+from tests.sparse.nets import images, labels, residual
+
+CONFIG = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
+
+
+def test_the_smaller_model_is_that_of_sparse_model() -> None:
+    net = residual()
+    before = copy.deepcopy(net.state_dict())
+    small = prune(net, CONFIG, example_inputs=images())
+    smodel = SparseModel(net, CONFIG, images())
+    smodel.calc_params()
+    assert torch.equal(small(images()), smodel.shrink()(images()))
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert not hasattr(net.conv1, "sparser")
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_the_first_batch_is_the_example(once: bool) -> None:
+    data = [(images(), labels()), (images(2), labels(2))]
+    config = {"SPARSER": {**CONFIG["SPARSER"], "STRATEGY": "taylor"}}
+    small = prune(residual(), config, iter(data) if once else data, functional.cross_entropy)
+    smodel = SparseModel(residual(), config, images(1))
+    smodel.calc_params(data, functional.cross_entropy)
+    assert torch.equal(small(images()), smodel.shrink()(images()))
+
+
+def test_zeros_in_a_copy() -> None:
+    net = residual()
+    small = prune(net, {"SPARSER": {**CONFIG["SPARSER"], "TYPE": "unstructured"}}, example_inputs=images())
+    assert int((small.conv1.weight == 0).sum()) == small.conv1.weight.numel() // 2  # type: ignore[union-attr,operator,arg-type]
+    assert not bool((net.conv1.weight == 0).any())
+
+
+def test_a_choice_of_nothing_is_told() -> None:
+    config = {"SPARSER": {**CONFIG["SPARSER"], "ROUND_TO": 64}}
+    with pytest.warns(UserWarning, match="nothing could be pruned"):
+        prune(residual(), config, example_inputs=images())
