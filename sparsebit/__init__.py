@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sparsebit import graph
     from sparsebit.errors import SparsebitError, SpecializationWarning
+    from sparsebit.export.verb import export_onnx
     from sparsebit.graph.capture import QTracer, capture
     from sparsebit.graph.ops import OpSpec, register_op
     from sparsebit.quantization import QuantModel, parse_qconfig
+    from sparsebit.quantization.verb import quantize
     from sparsebit.recipes import compress
     from sparsebit.sparse import SparseModel, parse_sconfig
 
@@ -25,9 +27,11 @@ __all__ = [
     "SpecializationWarning",
     "capture",
     "compress",
+    "export_onnx",
     "graph",
     "parse_qconfig",
     "parse_sconfig",
+    "quantize",
     "register_op",
 ]
 
@@ -40,8 +44,10 @@ _PLACES = {
     "SpecializationWarning": "sparsebit.errors",
     "capture": "sparsebit.graph.capture",
     "compress": "sparsebit.recipes",
+    "export_onnx": "sparsebit.export.verb",
     "parse_qconfig": "sparsebit.quantization",
     "parse_sconfig": "sparsebit.sparse",
+    "quantize": "sparsebit.quantization.verb",
     "register_op": "sparsebit.graph.ops",
 }
 

@@ -140,9 +140,9 @@ class ModelInputs:
         kept = {k: v for k, v in batch.kwargs.items() if k not in LABELS or k in self.example.kwargs}
         return batch._replace(kwargs=kept)
 
-    def example_from(self, item: Any) -> Call:
+    def example_from(self, item: Any, feed: Feed | None = None) -> Call:
         """A call to capture the model with, from a batch: without labels, and only a few samples."""
-        args, kwargs, *_ = self.batch(item)
+        args, kwargs, *_ = self.batch(item, feed)
         return few(Call(args, {name: value for name, value in kwargs.items() if name not in LABELS}))
 
     def _holds_arguments(self, first: Any) -> bool:

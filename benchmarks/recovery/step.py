@@ -31,10 +31,12 @@ from benchmarks.environment import describe
 from benchmarks.ptq.timing import Cost, cost
 from sparsebit.quantization import QuantModel, parse_qconfig
 from sparsebit.quantization.algorithms import Brecq, Job
-from sparsebit.quantization.algorithms.reconstruction.apply import _all_on, to_adaround
+from sparsebit.quantization.algorithms.reconstruction.apply import to_adaround
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, extract, find_blocks
 from sparsebit.quantization.algorithms.reconstruction.streams import Samples, Streams
+from sparsebit.quantization.calibration.steps import make_job
 from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.switches import switched
 from tests.zoo.nets.cifar_resnet import cifar_resnet20
 
 SEED, GOAL_SECONDS, GOAL_STEPS = 0, 300.0, 1000
@@ -122,10 +124,10 @@ def prepared(options: argparse.Namespace) -> tuple[QuantModel, Job]:
     qmodel.prepare_calibration()
     for batch in images.split(64):
         qmodel(batch)
-    calibration = qmodel._calibration
+    calibration = qmodel.calibration
     assert calibration is not None
     qmodel.calc_qparams()
-    job = qmodel._job(calibration, None, False)
+    job = make_job(qmodel, calibration, None, False)
     for parameter in qmodel.parameters():
         parameter.requires_grad_(False)
     return qmodel, job
@@ -158,7 +160,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     moving = 0.0
     load = os.getloadavg()[0]
-    with torch.enable_grad(), _all_on(job):
+    with torch.enable_grad(), switched(job.quantizers.values(), True):
         to_adaround(job)
         blocks = find_blocks(job.gm, "block", settings.largest)
         streams = Streams(job.gm, iter(job.inputs), blocks, settings.batch)

@@ -10,11 +10,11 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from sparsebit.above import in_notebook
 from sparsebit.analysis.integer_program import PairCost, Program
 from sparsebit.analysis.layer_bits import FLOAT, with_layer_bits
 from sparsebit.analysis.sensitivity import Sensitivity
 from sparsebit.config import QConfig
+from sparsebit.display import in_notebook
 from sparsebit.errors import SparsebitError
 
 BudgetKind = Literal["size", "bops", "latency"]

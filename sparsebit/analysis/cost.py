@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from torch.fx import GraphModule
 
-from sparsebit.above import in_notebook
+from sparsebit.display import in_notebook
 from sparsebit.errors import GraphError
 from sparsebit.graph.ops import bind
 from sparsebit.graph.ops.estimate import estimate_macs, weights_of

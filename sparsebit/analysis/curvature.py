@@ -100,7 +100,7 @@ class Probe:
 
     @contextlib.contextmanager
     def _trainable(self) -> Iterator[dict[str, Tensor]]:
-        weights = {name: self.qmodel._weight(name) for name in self.weights}
+        weights = {name: self.qmodel.weights()[name] for name in self.weights}
         before = {name: weight.requires_grad for name, weight in weights.items()}
         try:
             for weight in weights.values():

@@ -12,11 +12,11 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from sparsebit.above import in_notebook
 from sparsebit.analysis.agreement import Agreement, decibels
 from sparsebit.analysis.layer_bits import FLOAT, with_layer_bits
 from sparsebit.analysis.tensor_error import TensorError
 from sparsebit.config import QConfig
+from sparsebit.display import in_notebook
 
 HARMLESS_DB = 30.0  # a layer above this is nobody's problem
 STANDS_OUT = 3.0  # times the noise of the middle layer

@@ -56,7 +56,7 @@ def profile(
     with torch.no_grad():
         for name, seen in sums.items():
             if seen.quantizer.side == "W":
-                seen.add(qmodel._weight(name))
+                seen.add(qmodel.weights()[name])
     tensors = {name: error for name, seen in sums.items() if (error := seen.finish()) is not None}
     return ErrorProfile(
         layers=tuple(_layers(qmodel, alone, together, tensors)),

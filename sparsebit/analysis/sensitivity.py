@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from sparsebit.above import in_notebook
 from sparsebit.analysis.agreement import Agreement, float_outputs, outputs_agree
 from sparsebit.analysis.calls import Call, calls_of, only
 from sparsebit.analysis.choices import Choice, Product, find_choices, find_products, other_bytes
@@ -19,6 +18,7 @@ from sparsebit.analysis.curvature import Loss, Probe
 from sparsebit.analysis.layer_bits import FLOAT
 from sparsebit.batches import read_batches
 from sparsebit.config import QConfig, Side, load_qconfig
+from sparsebit.display import in_notebook
 from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.progress import progress as shown
 from sparsebit.quantization import QuantModel, parse_qconfig

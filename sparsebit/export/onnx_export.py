@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule
 
-from sparsebit.above import in_notebook
 from sparsebit.batches import as_call
+from sparsebit.display import in_notebook
 from sparsebit.export.draft import Draft
 from sparsebit.export.errors import ExportError
 from sparsebit.export.graph_export import Exported, export_graph

@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
-from sparsebit.quantization.training.qat import BatchNormMode, follow
+from sparsebit.quantization.training.training import BatchNormMode
 from sparsebit.sparse import SparseModel
 
 T = TypeVar("T", bound=nn.Module)
@@ -80,9 +80,7 @@ class QatSteps:
         self.steps = step
         if self.settle_after is not None and step == self.settle_after:
             qmodel = find(model, QuantModel)
-            follow(qmodel.quantizers.values(), False)
-            qmodel._frozen_norms = True
-            qmodel.train(qmodel.training)
+            qmodel.qat.settle(qmodel)
 
 
 @dataclass(kw_only=True)

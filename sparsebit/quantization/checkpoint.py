@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +20,7 @@ from sparsebit.batches import to_device
 from sparsebit.errors import GraphError
 from sparsebit.graph.digest import graph_digest
 from sparsebit.quantization.algorithms.edits import restore_edits
-from sparsebit.quantization.batch_norm.tune import fold_quantized
+from sparsebit.quantization.batch_norm.fold import fold_quantized
 from sparsebit.quantization.modules.freeze import (
     freeze_weights,
     frozen_names,
@@ -30,8 +30,8 @@ from sparsebit.quantization.modules.freeze import (
 )
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quantizers import Frozen, Quantizer
-from sparsebit.quantization.training.qat import Distillation
-from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
+from sparsebit.quantization.training.state import TrainingState
+from sparsebit.storage import ArtifactError, read_folder, unshared, with_aliases, write_folder
 from sparsebit.storage.nested import UnsupportedValue, decode_call, encode_nested
 
 if TYPE_CHECKING:
@@ -78,16 +78,16 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, float
         "fake_fused": sorted(name for name, quantizer in quantizers.items() if quantizer.fake_fused),
         "qat": qmodel.enable_qat,
         "tuned": qmodel.tuned,
-        "training": asdict(Training.of(qmodel)),
+        "training": asdict(qmodel.qat.state(qmodel)),
     }
     groups = {
         "state": state,
         "constants": constants,
         "example": example,
-        "calibration": _calibration_of(qmodel),
+        "calibration": qmodel.record.state(),
     }
-    if qmodel._distillation is not None:
-        groups["teacher"], content["teacher_aliases"] = unshared(qmodel._distillation.teacher.state_dict())
+    if qmodel.qat.distillation is not None:
+        groups["teacher"], content["teacher_aliases"] = unshared(qmodel.qat.distillation.teacher.state_dict())
     write_folder(folder, KIND, VERSION, content, groups)
 
 
@@ -106,7 +106,7 @@ def load_checkpoint(
         home = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
         example_inputs, example_kwargs = to_device(example, home)
     plan = QuantPlan.from_dict(content.section("plan").data)
-    training = Training.read(content.section("training"))
+    training = TrainingState.read(content.section("training"))
     tuned = content.flag("tuned")
     try:
         # The device of the machine it was saved on may be missing here.
@@ -147,87 +147,13 @@ def load_checkpoint(
             )
     qmodel.weights_rounded = bool(packed)
     thaw_weights(qmodel.model, only=[name for name in packed if name not in frozen])
-    qmodel.enable_qat, qmodel.tuned = content.flag("qat"), tuned
-    _set_training(qmodel, training, teacher)
-    _set_calibration(qmodel, tensors.get("calibration", {}), folder)
+    qmodel.tuned = tuned
+    qmodel.qat.load_state(qmodel, training, teacher, started=content.flag("qat"))
+    calibration = tensors.get("calibration", {})
+    if wrong := next((key for key, tensor in calibration.items() if not tensor.is_floating_point()), None):
+        raise ArtifactError(f"{folder}: {wrong!r} is damaged", expected="floating-point numbers")
+    qmodel.record.load_state(calibration, qmodel.device)
     return qmodel
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """What ``init_QAT`` was told, and which parameters are held."""
-
-    freeze: bool
-    following: Sequence[str]
-    held: Sequence[str]
-    distill: float | None = None
-    temperature: float | None = None
-    folded: bool = False
-
-    @classmethod
-    def of(cls, qmodel: QuantModel) -> Training:
-        """That of a model."""
-        taught = qmodel._distillation
-        return cls(
-            freeze=qmodel._frozen_norms,
-            following=sorted(name for name, quantizer in qmodel.quantizers.items() if quantizer.following),
-            held=sorted(n for n, p in qmodel.model.named_parameters() if not p.requires_grad),
-            distill=taught.weight if taught else None,
-            temperature=taught.temperature if taught else None,
-            folded=taught.folded if taught else False,
-        )
-
-    @classmethod
-    def read(cls, fields: Fields) -> Training:
-        """That of a saved model."""
-        distill, temperature = fields.optional_number("distill"), fields.optional_number("temperature")
-        if (distill is None) != (temperature is None) or (temperature is not None and temperature <= 0):
-            raise fields.wrong("temperature", "a number above 0 where a model is distilled from")
-        return cls(
-            freeze=fields.flag("freeze"),
-            following=fields.texts("following"),
-            held=fields.texts("held"),
-            distill=distill,
-            temperature=temperature,
-            folded=fields.flag("folded"),
-        )
-
-
-def _set_training(qmodel: QuantModel, training: Training, teacher: GraphModule | None) -> None:
-    qmodel._frozen_norms = training.freeze
-    for name, quantizer in qmodel.quantizers.items():
-        quantizer.following = name in training.following
-    for name, parameter in qmodel.model.named_parameters():
-        parameter.requires_grad_(name not in training.held and parameter.is_floating_point())
-    if teacher is not None:
-        assert training.distill is not None and training.temperature is not None
-        for module in teacher.modules():
-            if isinstance(module, Quantizer):
-                module.use_quant = module.observing = False
-        qmodel._distillation = Distillation(
-            teacher, training.distill, training.temperature, folded=training.folded
-        )
-    qmodel.train(qmodel.training)
-
-
-def _calibration_of(qmodel: QuantModel) -> dict[str, Tensor]:
-    """What another calibration takes back or looks up: shifts of biases, statistics of folded batch norms."""
-    found = {f"shift/{name}": shift for name, shift in qmodel._shifts.items()}
-    for name, (mean, std) in qmodel._batch_norms.items():
-        found |= {f"mean/{name}": mean, f"std/{name}": std}
-    return found
-
-
-def _set_calibration(qmodel: QuantModel, found: Mapping[str, Tensor], folder: object) -> None:
-    home = qmodel.device
-    for key, tensor in found.items():
-        kind, _, name = key.partition("/")
-        if not tensor.is_floating_point():
-            raise ArtifactError(f"{folder}: {key!r} is damaged", expected="floating-point numbers")
-        if kind == "shift":
-            qmodel._shifts[name] = tensor.to(home)
-        elif kind == "mean" and f"std/{name}" in found:
-            qmodel._batch_norms[name] = (tensor.to(home), found[f"std/{name}"].to(home))
 
 
 def require_grid(quantizer: Quantizer, folder: object) -> None:

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops import bind
 from sparsebit.graph.run import flatten_call, last_uses
 from sparsebit.quantization.modules.leaves import evaluating
 from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.switches import require_calibrated, switched
 
 Checker = Callable[[Tensor, Tensor], Any]
 
@@ -40,7 +40,7 @@ def compare_operators(
     Two streams of values run through the graph together and are freed as soon as nobody needs them. With ``alone`` the
     second one falls back to the first behind every operator, so that each is measured by itself.
     """
-    _require_calibrated(gm)
+    require_calibrated(m for m in gm.modules() if isinstance(m, Quantizer))
     last = last_uses(gm.graph)
     exact: dict[Node, Any] = {}
     rounded: dict[Node, Any] = {}
@@ -72,12 +72,12 @@ def compare_operators(
 def _both(gm: GraphModule, node: Node, exact: dict[Node, Any], rounded: dict[Node, Any]) -> tuple[Any, Any]:
     weights = _weight_quantizers(gm, node)
     own = _quantizers_of(gm, node)
-    with _switched((*weights, *own), False):
+    with switched((*weights, *own), False):
         first = _run(gm, node, exact)
     same = all(exact[source] is rounded[source] for source in node.all_input_nodes)
     if same and not weights and not own:
         return first, first
-    with _switched((*weights, *own), True):
+    with switched((*weights, *own), True):
         return first, _run(gm, node, rounded)
 
 
@@ -119,14 +119,6 @@ def _hands_on(gm: GraphModule, node: Node) -> bool:
 
 
 @contextlib.contextmanager
-def _switched(quantizers: tuple[Quantizer, ...], on: bool) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for quantizer in quantizers:
-            stack.enter_context(quantizer.switched(on))
-        yield
-
-
-@contextlib.contextmanager
 def _kept_buffers(gm: GraphModule) -> Iterator[None]:
     """Put back what the model counts or averages as it runs."""
     before = [(buffer, buffer.clone()) for buffer in gm.buffers()]
@@ -135,12 +127,3 @@ def _kept_buffers(gm: GraphModule) -> Iterator[None]:
     finally:
         for buffer, value in before:
             buffer.copy_(value)
-
-
-def _require_calibrated(gm: GraphModule) -> None:
-    for module in gm.modules():
-        if isinstance(module, Quantizer) and not module.calibrated and not module.fake_fused:
-            raise SparsebitError(
-                f"{module.name!r} has no scale yet, so there is no quantized result to compare",
-                hint="calibrate first: qmodel.calibrate(loader)",
-            )

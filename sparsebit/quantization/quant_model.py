@@ -7,33 +7,27 @@ import copy
 import itertools
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, TextIO
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsebit.above import call_above, in_notebook
-from sparsebit.batches import Call, Feed, ModelInputs, crop_like, explained, to_device
+from sparsebit.batches import Feed, ModelInputs, crop_like, to_device
 from sparsebit.config import QConfig
+from sparsebit.display import in_notebook
 from sparsebit.errors import SparsebitError
-from sparsebit.graph.capture import CapturedModule, capture
+from sparsebit.graph.capture.frontend import capture
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.graph.passes import SIMPLIFY, fold_batch_norm, remove_dead_nodes, run_passes
 from sparsebit.graph.show import mermaid
-from sparsebit.quantization.algorithms import AdaRoundLayers, Algorithm, Job, Stage, make_algorithms
-from sparsebit.quantization.algorithms.reconstruction import Reconstruction
-from sparsebit.quantization.batch_norm.tune import (
-    fold_quantized,
-    has_batch_norm,
-    statistics_of,
-    tune_batch_norm,
-    without_scale,
-)
-from sparsebit.quantization.calibration.processes import raise_together
-from sparsebit.quantization.calibration.round import Calibration
+from sparsebit.quantization.batch_norm.fold import fold_quantized
+from sparsebit.quantization.batch_norm.statistics import has_batch_norm
+from sparsebit.quantization.batch_norm.tune import tune_batch_norm
+from sparsebit.quantization.build import build_graph, require_float_model
+from sparsebit.quantization.calibration.record import CalibrationRecord
+from sparsebit.quantization.calibration.round import CalibrationRound
+from sparsebit.quantization.calibration.steps import finish_round, make_job, require_asym, run_batches
 from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
 from sparsebit.quantization.compare import Checker, operator_errors
 from sparsebit.quantization.modules.freeze import (
@@ -42,29 +36,25 @@ from sparsebit.quantization.modules.freeze import (
     require_float_weights,
     thaw_weights,
 )
-from sparsebit.quantization.modules.insert import build_own_quantizers, insert_quantizers, replace_registered
-from sparsebit.quantization.modules.leaves import evaluating, own_leaves, own_memory
-from sparsebit.quantization.modules.qmodules import QuantOpr, switch
+from sparsebit.quantization.modules.qmodules import QuantOpr
 from sparsebit.quantization.modules.quant_graph import QuantGraph
-from sparsebit.quantization.plan import QuantPlan, make_plan
-from sparsebit.quantization.plan.layers import find_layers
+from sparsebit.quantization.modules.weights import quantized_weights
+from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quant_config import parse_qconfig
-from sparsebit.quantization.quantizers import AdaRound, Quantizer
-from sparsebit.quantization.training.qat import (
-    BatchNormMode,
-    Distillation,
-    batch_norms,
-    follow,
-    leave_unused,
-    parameter_groups,
-)
-from sparsebit.targets import TARGETS
+from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.recovery import Recovery
+from sparsebit.quantization.switches import require_calibrated, switch, switched
+from sparsebit.quantization.training.optimizer_groups import parameter_groups
+from sparsebit.quantization.training.training import BatchNormMode, ObserverMode, Training
+
+if TYPE_CHECKING:
+    from sparsebit.export import OnnxExport
 
 
 class QuantModel(nn.Module):
     """A model with quantizers on the edges of its graph, ready to be calibrated, measured, trained and exported.
 
-    The user's model is not changed, by training or moving this one either; until then they share their memory.
+    The user's model is never changed. Until this one is trained or moved, the two share the memory of their weights.
 
     Args:
         model: any ``nn.Module``.
@@ -76,8 +66,10 @@ class QuantModel(nn.Module):
 
     Attributes:
         model: the graph; ``qmodel.model.layer1_0_conv1.input_quantizer`` reaches every quantizer by flat name.
-        cfg, plan, device: what was asked for, what was decided, where calibration data is moved to.
-        tuned: whether batch norm was re-estimated and folded.
+        cfg, plan: what was asked for, and what was decided.
+        inputs: what the model takes, by its example and its signature.
+        record, recovery, qat: what calibration left behind, the recovery steps, what training was told.
+        tuned: whether batch norm was folded after calibration.
         weights_rounded: whether it was loaded from quantized values, so that the float weights are those on the grid.
         made_from: the name of the model's class, for messages.
 
@@ -86,15 +78,12 @@ class QuantModel(nn.Module):
         >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)).eval()
         >>> qmodel = QuantModel(net, "int8_onnxruntime", example_inputs=(torch.randn(2, 3, 8, 8),))
         >>> qmodel.calibrate([torch.randn(4, 3, 8, 8)], progress=False)
-        >>> qmodel.set_quant(w_quant=True, a_quant=True)
-        >>> len(qmodel.quantizers)
-        4
+        >>> len(qmodel.quantizers), all(quantizer.is_enable for quantizer in qmodel.quantizers.values())
+        (4, True)
     """
 
     accepts_loss_kwargs = False  # transformers' Trainer would add arguments of its own to those of the model
     model: QuantGraph
-    _distillation: Distillation | None
-
     _repr_html_ = in_notebook
 
     def __init__(
@@ -107,40 +96,20 @@ class QuantModel(nn.Module):
         plan: QuantPlan | None = None,
     ) -> None:
         super().__init__()
-        self._frozen_norms, self._distillation = False, None
-        self._batch_norms: dict[str, tuple[Tensor, Tensor]] = {}
-        self._sample: Call | None = None  # of the calibration data, for checking what is exported
-        self._shifts: dict[str, Tensor] = {}
-        self.cfg = parse_qconfig(config)
-        self.made_from = type(model).__name__
+        require_float_model(model)
+        self.cfg, self.made_from = parse_qconfig(config), type(model).__name__
         self.inputs = ModelInputs(model, example_inputs, example_kwargs)
         by_hand = [name for name, module in model.named_modules() if isinstance(module, QuantOpr)]
         captured = capture(model, *self.inputs.example, skip=(*self.cfg.SKIP_TRACE_MODULES, *by_hand))
-        self.plan = self._quantize(captured, plan)
-        self.model = QuantGraph.around(captured)
-        self._calibration: Calibration | None = None
-        self.enable_qat = self.tuned = self.weights_rounded = False
+        self.model, self.plan, batch_norms = build_graph(captured, self.cfg, plan)
+        self.record = CalibrationRecord(batch_norms=batch_norms)
+        self.recovery = Recovery(self.cfg, self.quantizers)
+        self.qat = Training()
+        self.calibration: CalibrationRound | None = None  # while one is open
+        self.tuned = self.weights_rounded = False
         self.training = model.training
-        self._recovery("before"), self._recovery("after")  # a wrong option is better found before the work
 
-    def _quantize(self, gm: CapturedModule, plan: QuantPlan | None) -> QuantPlan:
-        target = TARGETS[self.cfg.BACKEND]
-        own_leaves(gm)
-        run_passes(gm, SIMPLIFY)
-        known = find_layers(gm)
-        if self.cfg.SCHEDULE.FUSE_BN and not self.cfg.SCHEDULE.BN_TUNING:
-            with evaluating(gm):
-                self._batch_norms = statistics_of(gm)
-                run_passes(gm, (fold_batch_norm, remove_dead_nodes))
-        owned = replace_registered(gm, self.cfg)
-        build_own_quantizers(gm, self.cfg, owned)
-        plan = plan or make_plan(gm, self.cfg, target, known=known, owned=owned)
-        insert_quantizers(gm, plan)
-        device = next((tensor.device for tensor in (*gm.parameters(), *gm.buffers())), None)
-        for module in gm.modules():
-            if isinstance(module, Quantizer) and device is not None:
-                module.to(device)
-        return plan
+    # -- looking at it ------------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
@@ -148,13 +117,20 @@ class QuantModel(nn.Module):
         tensors = itertools.chain(self.parameters(), self.buffers())
         return next((tensor.device for tensor in tensors), torch.device(self.cfg.DEVICE))
 
-    # -- looking at it ------------------------------------------------------------------------------------------
-
     @property
     def quantizers(self) -> dict[str, Quantizer]:
         """Every quantizer by the name of its tensor, in the order of the graph module."""
         found = (module for module in self.model.modules() if isinstance(module, Quantizer))
         return {quantizer.name: quantizer for quantizer in found}
+
+    def weights(self) -> dict[str, Tensor]:
+        """The float weights that are quantized, by the names of their quantizers."""
+        return {q.name: fetch_tensor(self.model, path) for path, q in quantized_weights(self.model).items()}
+
+    @property
+    def enable_qat(self) -> bool:
+        """Whether ``init_QAT`` was called."""
+        return self.qat.started
 
     def __repr__(self) -> str:
         lines = [f"QuantModel for {self.plan.target}: {len(self.quantizers)} quantizers"]
@@ -168,31 +144,29 @@ class QuantModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the model's own forward; while calibrating, quantizers measure what passes."""
-        if self._calibration is not None:
+        if self.calibration is not None:
             if self.training:
                 raise SparsebitError(
-                    "calibration runs in evaluation mode, so that dropout and batch norm do as they will later",
+                    "calibration runs in evaluation mode, so that dropout and batch norm behave as they will later",
                     hint="call qmodel.eval(), or prepare_calibration() again after train()",
                 )
-            with self._calibration.recorded(args, kwargs), torch.no_grad():
+            with self.calibration.recorded(args, kwargs), torch.no_grad():
                 return self.model(*args, **kwargs)
         outputs = self.model(*args, **kwargs)
-        if self._distillation is not None and self.training:
-            self._distillation.to_device(self.device)
-            self._distillation.see(outputs, args, kwargs)
+        if self.qat.distillation is not None and self.training:
+            self.qat.distillation.to_device(self.device)
+            self.qat.distillation.see(outputs, args, kwargs)
         return outputs
 
     def prepare_calibration(self) -> None:
         """Begin a round of calibration: evaluation mode, quantizers off and measuring."""
         self._require_float_weights("calibration")
         self.eval()
-        self.set_quant(w_quant=False, a_quant=False)
-        if not self.enable_qat:  # training has made the biases its own
-            for name, shift in self._shifts.items():
-                bias = fetch_tensor(self.model, name)
-                bias.data = (bias.data.double() - shift.to(bias.device)).to(bias.dtype)
-        self._shifts.clear()
-        self._calibration = Calibration(self.model, self.quantizers)
+        if self.calibration is not None:
+            self.calibration.cancel()
+        self.calibration = CalibrationRound(
+            self.model, self.quantizers, self.record, keep_biases=self.qat.started
+        )
 
     def calc_qparams(
         self,
@@ -202,7 +176,7 @@ class QuantModel(nn.Module):
         folder: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> None:
-        """End it: turn what was measured into scales and zero points, and run the config's recovery steps.
+        """End it: turn what was measured into scales, run the config's recovery steps, and switch quantization on.
 
         Args:
             asym: measure each activation once more, behind layers that are already quantized, as it will meet them.
@@ -211,36 +185,22 @@ class QuantModel(nn.Module):
             folder: where long recovery steps keep what is finished; a run that was killed goes on from there.
             progress: show bars or not; by default on a terminal.
         """
-        calibration = self._calibration
+        require_asym(asym, w_quant, a_quant)
+        calibration = self.calibration
         if calibration is None:
             raise SparsebitError(
                 "calc_qparams() was called before prepare_calibration()",
                 expected="prepare_calibration(), some batches, then calc_qparams()",
             )
-        _require_asym(asym, w_quant, a_quant)
         calibration.require_data()
-        self._calibration = None  # the round is over, also if its data or the weights turn out to be no good
-        job = self._job(calibration, folder, progress)
-        before, after = (self._recovery(stage) for stage in ("before", "after"))
-        try:
-            for algorithm in before:
-                algorithm.apply(job)
-            if before:
-                calibration.measure_again(progress)
-            weights = {name: self._weight(name) for name, q in self.quantizers.items() if q.side == "W"}
-            if asym:
-                calibration.finish_in_order(weights, w_quant=w_quant, a_quant=a_quant, shown=progress)
-            else:
-                calibration.finish(weights)
-        finally:
-            calibration.close()
-        for algorithm in after:
-            algorithm.apply(job)
-        self._sample = calibration.inputs[0] if len(calibration.inputs) else None
+        self.calibration = None  # from here the round is over, also if it fails
+        job = make_job(self, calibration, folder, progress)
+        finish_round(self, calibration, job, asym=asym, w_quant=w_quant, a_quant=a_quant)
+        self.set_quant(w_quant=True, a_quant=True)
 
     def calibrate(
         self,
-        loader: Iterable[Any],
+        loader: Any,
         batches: int | None = None,
         *,
         asym: bool = False,
@@ -250,154 +210,43 @@ class QuantModel(nn.Module):
         folder: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> None:
-        """The whole of calibration in one call, with a progress bar.
+        """Calibrate in one call; afterwards the model is quantized. If it fails, an earlier calibration stays.
 
         Args:
             loader: gives batches: tensors, ``(inputs, labels)``, or dicts of keyword arguments; ``sparsebit.batches``
                 has the rule. A lone tensor is one batch.
             batches: how many to use; all by default, and at most 512 of a loader without a length.
             asym, w_quant, a_quant: as for ``calc_qparams``.
-            feed: makes the positional arguments (a tuple) or keyword arguments (a dict) of a batch, where that is
-                not right.
+            feed: makes the positional arguments (a tuple) or keyword arguments (a dict) of a batch, where that rule
+                is not right.
             folder: as for ``calc_qparams``.
             progress: show a bar or not; by default on a terminal.
         """
-        _require_asym(asym, w_quant, a_quant)
+        require_asym(asym, w_quant, a_quant)
         self.prepare_calibration()
         try:
-            failure: Exception | None = None
-            try:
-                calls = self.inputs.calls(
-                    loader, batches, feed=feed, device=self.device, what="calibrating", shown=progress
-                )
-                for number, call in enumerate(calls, 1):
-                    with explained(number, call, self.inputs.example):
-                        self(*call.args, **call.kwargs)
-            except Exception as error:
-                failure = error
-            raise_together(failure)
+            run_batches(self, loader, batches, feed, progress)
             self.calc_qparams(asym, w_quant, a_quant, folder, progress)
         finally:
-            if self._calibration is not None:
-                self._calibration.close()
-                self._calibration = None
+            if self.calibration is not None:
+                self.calibration.cancel()
+                self.calibration = None
 
-    def _job(
-        self, calibration: Calibration, folder: str | os.PathLike[str] | None, shown: bool | None
-    ) -> Job:
-        place = Path(folder) if folder is not None else None
-        return Job(
-            gm=self.model,
-            plan=self.plan,
-            quantizers=self.quantizers,
-            inputs=calibration.inputs,
-            folder=place,
-            batch_norms=self._batch_norms,
-            shown=shown,
-            shifts=self._shifts,
-        )
-
-    def _recovery(self, stage: Stage) -> list[Algorithm]:
-        """The algorithms of one stage: those of the config, and AdaRound where a weight's quantizer is one."""
-        found = make_algorithms(self.cfg.SCHEDULE.RECOVERY, stage)
-        rounding = any(isinstance(quantizer, AdaRound) for quantizer in self.quantizers.values())
-        if stage == "after" and rounding and not any(isinstance(a, Reconstruction) for a in found):
-            found.insert(0, AdaRoundLayers())  # the others then see what was decided
-        return found
+    # -- switching ----------------------------------------------------------------------------------------------
 
     def set_quant(self, w_quant: bool = False, a_quant: bool = False) -> None:
         """Switch the quantizers of weights and of activations on or off; fused ones stay off."""
-        quantizers = self.quantizers
-        missing = [
-            name
-            for name, q in quantizers.items()
-            if (w_quant if q.side == "W" else a_quant) and not q.calibrated and not q.fake_fused
-        ]
-        if missing:
-            raise SparsebitError(
-                f"{len(missing)} quantizers have no scale yet, the first is {missing[0]!r}",
-                expected="prepare_calibration(), some batches, calc_qparams(), then set_quant()",
-            )
-        for quantizer in quantizers.values():
-            switch(quantizer, w_quant if quantizer.side == "W" else a_quant)
+        wanted = {q: w_quant if q.side == "W" else a_quant for q in self.quantizers.values()}
+        require_calibrated(quantizer for quantizer, on in wanted.items() if on)
+        for quantizer, on in wanted.items():
+            switch(quantizer, on)
 
-    def init_QAT(
-        self,
-        *,
-        batch_norm: BatchNormMode = "leave",
-        observers: Literal["freeze", "update"] = "freeze",
-        distill: float = 0.0,
-        temperature: float = 4.0,
-    ) -> None:
-        """End calibration and switch everything on, for ordinary training of this module from here on.
-
-        Args:
-            batch_norm: ``leave`` it as it is, ``freeze`` its statistics, or ``fold`` it into the weights now.
-            observers: ``update`` lets grids that are not learned follow weights and activations; ``freeze`` keeps them.
-            distill: how much of the loss is the distance to the float model, from 0 to 1; see ``distill()``.
-            temperature: of the softmax that distance is taken at.
-        """
-        self._require_float_weights("training")
-        if batch_norm not in ("leave", "freeze", "fold") or observers not in ("freeze", "update"):
-            raise SparsebitError(
-                "init_QAT got a choice it does not know",
-                expected="batch_norm: leave, freeze or fold; observers: freeze or update",
-                got=f"batch_norm={batch_norm!r}, observers={observers!r}",
-            )
-        if self._calibration is not None:
-            self.calc_qparams()
-        if batch_norm == "fold" and (names := without_scale(self.model)):
-            raise SparsebitError(
-                f"the quantizer of {names[0]!r} gives the weight one size, so the batch norm behind it must stay",
-                got=f"batch_norm='fold' with {len(names)} such weights",
-                hint="train with batch_norm='freeze' or 'leave'; export folds it in the end",
-            )
-        self._distillation = None
-        if distill:
-            self.set_quant(w_quant=False, a_quant=False)
-            teacher = copy.deepcopy(self.model)
-            self._distillation = Distillation(teacher, distill, temperature, folded=self.tuned)
-        self.set_quant(w_quant=True, a_quant=True)
-        if not self.enable_qat:
-            own_memory(self.model)
-        if batch_norm == "fold":
-            fold_quantized(self.model, exact=False)
-            self.tuned = True
-        self._frozen_norms = batch_norm == "freeze"
-        follow(self.quantizers.values(), observers == "update")
-        leave_unused(self.quantizers.values())
-        self.enable_qat = True
-        self.train(self.training)
-
-    def distill(self, loss: Tensor) -> Tensor:
-        """The loss of the last forward, mixed with the distance to the float model that ``init_QAT`` asked for."""
-        return loss if self._distillation is None else self._distillation.mix(loss)
-
-    def parameter_groups(
-        self, lr: float, *, quantizer_lr: float | None = None, weight_decay: float = 0.0
-    ) -> list[dict[str, Any]]:
-        """Groups for an optimizer: weights decay, norms and biases do not, what quantizers learn has its own rate."""
-        return parameter_groups(self, lr, quantizer_lr=quantizer_lr, weight_decay=weight_decay)
-
-    def train(self, mode: bool = True) -> QuantModel:
-        """Switch mode; batch norms that were frozen for training stay as they are."""
-        super().train(mode)
-        if mode and self._frozen_norms:
-            for norm in batch_norms(self.model):
-                norm.eval()
-        return self
-
-    def folded(self) -> QuantGraph:
-        """The graph as a runtime takes it: batch norm folded wherever that changes no result, on a copy.
-
-        It is what ``export_onnx`` writes. Where there is no batch norm and no frozen weight it is the graph itself.
-        """
-        if not has_batch_norm(self.model) and not frozen_names(self.model):
-            return self.model
-        gm = copy.deepcopy(self.model)
-        thaw_weights(gm)
-        fold_quantized(gm, exact=True)
-        return gm
+    @contextlib.contextmanager
+    def quantized(self) -> Iterator[None]:
+        """Inside the block everything is quantized, whatever ``set_quant`` said; an error where not calibrated."""
+        require_calibrated(self.quantizers.values())
+        with switched(self.quantizers.values(), True):
+            yield
 
     def freeze(self) -> list[str]:
         """Hold weights as quantized values and drop the floats; returns the names of those weights.
@@ -413,12 +262,51 @@ class QuantModel(nn.Module):
                 expected="a calibrated model with its quantizers on",
                 hint="calibrate(loader), then set_quant(w_quant=True, a_quant=True), then freeze()",
             )
-        self._distillation, self.enable_qat = None, False
+        self.qat = Training()
         return freeze_weights(self.model)
 
     def thaw(self) -> list[str]:
         """Make float weights of frozen ones, with the numbers they have; returns the names of those weights."""
         return thaw_weights(self.model)
+
+    # -- training -----------------------------------------------------------------------------------------------
+
+    def init_QAT(
+        self,
+        *,
+        batch_norm: BatchNormMode = "leave",
+        observers: ObserverMode = "freeze",
+        distill: float = 0.0,
+        temperature: float = 4.0,
+    ) -> None:
+        """End calibration and switch everything on, for ordinary training of this module from here on.
+
+        Args:
+            batch_norm: ``leave`` it as it is, ``freeze`` its statistics, or ``fold`` it into the weights now.
+            observers: ``update`` lets grids that are not learned follow weights and activations; ``freeze`` keeps them.
+            distill: how much of the loss is the distance to the float model, from 0 to 1; see ``distill()``.
+            temperature: of the softmax that distance is taken at.
+        """
+        self._require_float_weights("training")
+        if self.calibration is not None:
+            self.calc_qparams()
+        self.qat.start(self, batch_norm, observers, distill, temperature)
+
+    def distill(self, loss: Tensor) -> Tensor:
+        """The loss of the last forward, mixed with the distance to the float model that ``init_QAT`` asked for."""
+        return loss if self.qat.distillation is None else self.qat.distillation.mix(loss)
+
+    def parameter_groups(
+        self, lr: float, *, quantizer_lr: float | None = None, weight_decay: float = 0.0
+    ) -> list[dict[str, Any]]:
+        """Groups for an optimizer: weights decay, norms and biases do not, what quantizers learn has its own rate."""
+        return parameter_groups(self, lr, quantizer_lr=quantizer_lr, weight_decay=weight_decay)
+
+    def train(self, mode: bool = True) -> QuantModel:
+        """Switch mode; batch norms that were frozen for training stay as they are."""
+        super().train(mode)
+        self.qat.hold_norms(self.model)
+        return self
 
     @contextlib.contextmanager
     def batchnorm_tuning(self) -> Iterator[None]:
@@ -464,39 +352,33 @@ class QuantModel(nn.Module):
         save_checkpoint(self, folder, floats=floats)
 
     def export_onnx(
-        self,
-        dummy_data: Any,
-        name: str | os.PathLike[str],
-        input_names: Sequence[str] | None = None,
-        output_names: Sequence[str] | None = None,
-        dynamic_axes: Mapping[str, Any] | None = None,
-        opset_version: int | None = None,
-        verbose: bool = False,
-        extra_info: bool = False,
-        **options: Any,
-    ) -> Any:
+        self, dummy_data: Any, name: str | os.PathLike[str], *names: Any, **options: Any
+    ) -> OnnxExport:
         """Write an ONNX file with integer weights, run it, and compare it with this model tensor by tensor.
 
-        The arguments, ``check=False`` among the ``options``, and the report that comes back are those of
-        ``sparsebit.export.export_onnx``. What is compared are the first calibration samples, if they are at hand.
-        Quantizers are exported as they are switched: call ``set_quant`` first.
+        The arguments and the report that comes back are those of ``sparsebit.export.export_onnx``. What is compared are
+        the first calibration samples, if they are at hand. The file is quantized whatever ``set_quant`` said; a model
+        that was not calibrated is an error.
         """
-        recorded = crop_like(self._sample, dummy_data) if self._sample is not None else None
+        from sparsebit.export import export_onnx
+
+        recorded = crop_like(self.record.sample, dummy_data) if self.record.sample is not None else None
         if recorded is not None:
             options.setdefault("calls", [recorded])
-        return call_above(
-            "sparsebit.export.export_onnx",
-            self,
-            dummy_data,
-            name,
-            input_names,
-            output_names,
-            dynamic_axes,
-            opset_version,
-            verbose,
-            extra_info,
-            **options,
-        )
+        with self.quantized() if options.get("quantized", True) else contextlib.nullcontext():
+            return export_onnx(self, dummy_data, name, *names, **options)
+
+    def folded(self) -> QuantGraph:
+        """The graph as a runtime takes it: batch norm folded wherever that changes no result, on a copy.
+
+        It is what ``export_onnx`` writes. Where there is no batch norm and no frozen weight it is the graph itself.
+        """
+        if not has_batch_norm(self.model) and not frozen_names(self.model):
+            return self.model
+        gm = copy.deepcopy(self.model)
+        thaw_weights(gm)
+        fold_quantized(gm, exact=True)
+        return gm
 
     @classmethod
     def load(
@@ -509,8 +391,7 @@ class QuantModel(nn.Module):
         """The quantized model that ``save`` wrote, on a model of the same architecture, whatever its weights.
 
         The example inputs are in the folder; give others only to capture the model with those. A model that was saved
-        in the middle of training goes on as ``init_QAT`` had set it up, without another call of it; whether it is in
-        training mode is up to the model that is passed, and ``train()``.
+        in the middle of training goes on as ``init_QAT`` had set it up. It is in training mode if ``model`` is.
         """
         return load_checkpoint(cls, folder, model, example_inputs, example_kwargs)
 
@@ -524,21 +405,14 @@ class QuantModel(nn.Module):
             )
             self.weights_rounded = False
 
-    def _weight(self, name: str) -> Tensor:
-        planned = {tensor.name: tensor.producer for tensor in self.plan.weights()}
-        if name in planned:
-            return fetch_tensor(self.model, planned[name])
-        owner = next(
-            m for m in self.model.modules() if getattr(m, "weight_quantizer", None) is self.quantizers[name]
-        )
-        weight = owner.weight
-        assert isinstance(weight, Tensor)
-        return weight
+    def __deepcopy__(self, memo: dict[int, Any]) -> QuantModel:
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        twin.__dict__.update({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
+        return twin
 
-
-def _require_asym(asym: bool, w_quant: bool, a_quant: bool) -> None:
-    if (w_quant or a_quant) and not asym:
+    def __reduce__(self) -> Any:
+        """Refused: a pickle would run code when it is loaded, and could not name the classes of the graph."""
         raise SparsebitError(
-            "w_quant and a_quant say what is quantized in front of each layer, which only asym=True looks at",
-            hint="pass asym=True, or switch quantization on afterwards with set_quant()",
+            "a QuantModel cannot be pickled (torch.save)",
+            hint="qmodel.save(folder) and QuantModel.load(folder, model), or torch.save(qmodel.state_dict(), file)",
         )

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
-from sparsebit.above import in_notebook
 from sparsebit.analysis.cost import short_bytes
+from sparsebit.display import in_notebook
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
 from sparsebit.recipes.goals import Goals, Measured, speedup_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sparsebit.above import in_notebook
+from sparsebit.display import in_notebook
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ def histograms(qmodel: QuantModel, data: Iterable[Any], batches: int | None = No
             qmodel(*args, **kwargs)
     for name, quantizer in quantizers.items():
         if quantizer.side == "W":
-            positions[name] = [_on_grid(quantizer, qmodel._weight(name).detach())]
+            positions[name] = [_on_grid(quantizer, qmodel.weights()[name].detach())]
     return {name: _count(quantizers[name], found) for name, found in positions.items() if found}
 
 

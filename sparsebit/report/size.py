@@ -18,7 +18,7 @@ def quantized_bytes(qmodel: QuantModel) -> int:
     saved = 0.0
     for name, quantizer in qmodel.quantizers.items():
         if quantizer.side == "W" and not quantizer.fake_fused:
-            weight = qmodel._weight(name)
+            weight = qmodel.weights()[name]
             saved += (
                 weight.numel() * (weight.element_size() - quantizer.bit / 8) - 4 * quantizer.scale.numel()
             )

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from sparsebit.above import in_notebook
+from sparsebit.display import in_notebook
 from sparsebit.sparse.choose.budget import Reached
 from sparsebit.sparse.choose.channel_pruner import ChannelPruner
 from sparsebit.sparse.choose.pruner import Pruner, ReportRow

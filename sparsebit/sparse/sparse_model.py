@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebit.above import call_above, in_notebook
 from sparsebit.batches import Call, ModelInputs
 from sparsebit.config import SConfig
+from sparsebit.display import in_notebook
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.passes import replace_patterns
@@ -257,9 +257,11 @@ class SparseModel(nn.Module):
 
         The arguments and the report that comes back are those of ``sparsebit.export.export_onnx``.
         """
+        from sparsebit.export import export_onnx
+
         model = self.shrink()
         given = (input_names, output_names, dynamic_axes, opset_version, verbose, extra_info)
-        return call_above("sparsebit.export.export_onnx", model, dummy_data, name, *given, **options)
+        return export_onnx(model, dummy_data, name, *given, **options)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write weights, masks, step and config to a folder; ``SparseModel.load`` brings them back.

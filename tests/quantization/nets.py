@@ -76,10 +76,10 @@ def images(batch: int = 4, seed: int = 0) -> Tensor:
 def quantized(
     net: nn.Module | None = None, settings: Any = None, *batches: Tensor, on: bool = True
 ) -> QuantModel:
-    """A calibrated model, switched on."""
+    """A calibrated model, which is quantized; or with its quantizers off."""
     batches = batches or (images(),)
     qmodel = QuantModel(net or residual(), settings or config(), example_inputs=(batches[0],))
     qmodel.calibrate(batches, progress=False)
-    if on:
-        qmodel.set_quant(w_quant=True, a_quant=True)
+    if not on:
+        qmodel.set_quant(w_quant=False, a_quant=False)
     return qmodel

@@ -74,12 +74,12 @@ def test_keyword_arguments_and_without_example_inputs() -> None:
             return y
 
     x, net = torch.randn(2, 4), Net().eval()
-    named = QuantModel(net, config(), example_kwargs={"x": x, "scale": x})
+    named = QuantModel(net, config(), {"x": x, "scale": x})
     mixed = QuantModel(net, config(), (x,), {"scale": x})
     traced = QuantModel(net, config())
     for qmodel in (named, mixed, traced):
-        qmodel.calibrate([{"x": x, "scale": x}], progress=False) if qmodel is named else None
         torch.testing.assert_close(qmodel(x=x, scale=x), net(x, x))
+    named.calibrate([{"x": x, "scale": x}], progress=False)
     mixed.calibrate([(x, x)], feed=lambda batch: {"x": batch[0], "scale": batch[1]}, progress=False)
     traced.calibrate([{"x": x, "scale": x}], progress=False)
     assert grids(named) == grids(mixed) == grids(traced)
@@ -206,11 +206,11 @@ def test_steps_out_of_order_say_what_comes_first() -> None:
     qmodel = QuantModel(residual(), config(), images())
     with pytest.raises(SparsebitError, match=r"before prepare_calibration\(\)"):
         qmodel.calc_qparams()
-    with pytest.raises(SparsebitError, match=r"no scale yet(.|\n)*calc_qparams"):
+    with pytest.raises(SparsebitError, match=r"not calibrated(.|\n)*calc_qparams"):
         qmodel.set_quant(w_quant=True, a_quant=True)
-    with pytest.raises(SparsebitError, match="no scale yet"):
+    with pytest.raises(SparsebitError, match="not calibrated"):
         qmodel.init_QAT()
-    with pytest.raises(SparsebitError, match="calibrate first"):
+    with pytest.raises(SparsebitError, match="not calibrated"):
         qmodel.get_quantization_error(images())
     with pytest.raises(SparsebitError, match="no scale yet"):
         qmodel.model.conv1.input_quantizer.enable_quant()
@@ -225,7 +225,7 @@ def test_no_calibration_data_is_told_and_the_round_stays_open() -> None:
     qmodel(images())
     qmodel.calc_qparams()
     qmodel.set_quant(w_quant=True, a_quant=True)
-    with pytest.raises(SparsebitError, match="no calibration data"):
+    with pytest.raises(SparsebitError, match="gave no batches"):
         qmodel.calibrate([], progress=False)
     with pytest.raises(SparsebitError, match="at least one batch"):
         qmodel.calibrate([images()], batches=0, progress=False)
@@ -350,8 +350,59 @@ def test_calibration_happens_in_evaluation_mode() -> None:
 def test_a_second_round_forgets_the_first() -> None:
     qmodel = quantized(None, None, images() * 100)
     qmodel.calibrate([images()], progress=False)
-    assert not any(q.is_enable for q in qmodel.quantizers.values())
+    assert all(q.is_enable for q in qmodel.quantizers.values()), "it stays quantized"
     assert grids(qmodel) == grids(quantized())
+
+
+def test_a_failed_round_keeps_the_one_before() -> None:
+    qmodel = quantized(None, config(SCHEDULE__RECOVERY=["bias_correction"]))
+    before, biases = qmodel(images()), dict(qmodel.record.shifts)
+    bad = images()
+    bad[0, 0, 0, 0] = torch.nan
+    for loader in ([images(seed=1), bad], [], [torch.zeros(1, 4, 8, 8)], None):
+        with pytest.raises(SparsebitError):
+            qmodel.calibrate(loader, progress=False)
+        assert torch.equal(qmodel(images()), before) and qmodel.record.shifts.keys() == biases.keys()
+
+
+def test_after_calibration_the_model_is_what_it_says(tmp_path: Path) -> None:
+    qmodel, exact = QuantModel(residual(), config(), images()), residual()(images())
+    with pytest.raises(SparsebitError, match=r"not calibrated(.|\n)*qmodel.calibrate\(loader\)"):
+        qmodel.export_onnx(images(), tmp_path / "a.onnx")
+    assert not (tmp_path / "a.onnx").exists()
+    qmodel.calibrate(images(), progress=False)  # a lone tensor is one batch
+    rounded = qmodel(images())
+    assert not torch.equal(rounded, exact)
+    qmodel.set_quant(w_quant=False, a_quant=False)
+    torch.testing.assert_close(qmodel(images()), exact, rtol=1e-4, atol=1e-5)
+    with qmodel.quantized():
+        assert torch.equal(qmodel(images()), rounded)
+    torch.testing.assert_close(qmodel(images()), exact, rtol=1e-4, atol=1e-5)
+    done = qmodel.export_onnx(images(), tmp_path / "a.onnx")
+    assert done.report is not None and done.report.tensors, (
+        "the file is quantized although the model is switched off"
+    )
+
+
+def test_wrong_objects_are_refused(tmp_path: Path) -> None:
+    qmodel = quantized()
+    with pytest.raises(SparsebitError, match="quantized already"):
+        QuantModel(qmodel, config(), images())
+    with pytest.raises(SparsebitError, match="quantized already"):
+        QuantModel(nn.Sequential(qmodel.model), config(), images())
+    with pytest.raises(SparsebitError, match=r"takes a torch.nn.Module(.|\n)*a function"):
+        QuantModel(lambda x: x, config(), images())  # type: ignore[arg-type]
+    with pytest.raises(SparsebitError, match=r"cannot be pickled(.|\n)*qmodel.save\(folder\)"):
+        torch.save(qmodel, tmp_path / "model.pt")
+    twin = copy.deepcopy(qmodel)
+    assert torch.equal(twin(images()), qmodel(images())) and twin.model is not qmodel.model
+    torch.save(qmodel.state_dict(), tmp_path / "state.pt")
+
+
+def test_a_batch_that_does_not_fit_is_named() -> None:
+    qmodel = QuantModel(residual(), config(), images())
+    with pytest.raises(SparsebitError, match=r"batch 2 (.|\n)*float32\[2, 5, 8, 8\]"):
+        qmodel.calibrate([images(), torch.zeros(2, 5, 8, 8)], progress=False)
 
 
 def test_loaders_of_unknown_length_are_asked_for_no_batch_too_many() -> None:

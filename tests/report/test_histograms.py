@@ -19,7 +19,7 @@ def test_every_quantized_tensor_has_one(config: str) -> None:
     for name, shown in found.items():
         assert len(shown.counts) == BINS and shown.lo < shown.qmin <= shown.qmax < shown.hi
         if qmodel.quantizers[name].side == "W":
-            assert sum(shown.counts) == qmodel._weight(name).numel()
+            assert sum(shown.counts) == qmodel.weights()[name].numel()
         else:
             assert sum(shown.counts) > 0
 

@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from sparsebit.above import in_notebook
+from sparsebit.display import in_notebook
 from sparsebit.export.errors import ExportError
 from sparsebit.export.proof.outputs import OutputAgreement
 

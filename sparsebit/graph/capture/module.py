@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from sparsebit.above import in_notebook
+from sparsebit.display import in_notebook
 from sparsebit.errors import CaptureError, SpecializationWarning
 from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.failure import explain_failure

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch.fx import GraphModule, Node
 
-from sparsebit.above import in_notebook
+from sparsebit.display import in_notebook
 from sparsebit.graph.ops.bind import bind
 from sparsebit.graph.ops.estimate import estimate_macs
 from sparsebit.graph.ops.lookup import target_key

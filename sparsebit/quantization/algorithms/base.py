@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sparsebit.config.engine.plugins import PlugInRule
 from sparsebit.config.quantization.recovery import STEP_RULES
+from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.plan import QuantPlan
@@ -35,7 +36,7 @@ class Job:
 
     gm: QuantGraph
     plan: QuantPlan
-    quantizers: Mapping[str, Quantizer]
+    quantizers: dict[str, Quantizer]
     inputs: SpillList
     folder: Path | None = None
     batch_norms: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -45,8 +46,6 @@ class Job:
 
     def weights(self) -> Iterator[tuple[str, Quantizer, Tensor]]:
         """Every quantized weight: its name, its quantizer, and the float tensor."""
-        from sparsebit.graph.ops.spec import fetch_tensor
-
         for tensor in self.plan.weights():
             quantizer = self.quantizers[tensor.name]
             if not quantizer.fake_fused:

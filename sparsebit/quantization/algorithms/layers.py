@@ -15,6 +15,7 @@ from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.replaced_parameters import announce_replacement
 from sparsebit.graph.run import Runner
 from sparsebit.progress import progress
+from sparsebit.quantization.modules.weights import weights_read
 from sparsebit.quantization.quantizers import Quantizer
 
 
@@ -113,7 +114,7 @@ def find_layers(gm: GraphModule) -> Iterator[Layer]:
                 owners[id(parameter)] = owners.get(id(parameter), 0) + 1
     readers: dict[str, list[tuple[Node, Quantizer]]] = {}
     for node in gm.graph.nodes:
-        for path, quantizer in _weight_of(gm, node):
+        for path, quantizer in weights_read(gm, node):
             readers.setdefault(path, []).append((node, quantizer))
     for path, uses in readers.items():
         (node, quantizer), call = uses[0], bind(gm, uses[0][0])
@@ -122,18 +123,6 @@ def find_layers(gm: GraphModule) -> Iterator[Layer]:
         if call.spec.family not in ("conv", "linear") or owners.get(id(fetch_tensor(gm, path))) != 1:
             continue
         yield Layer(gm, node, call, path, quantizer)
-
-
-def _weight_of(gm: GraphModule, node: Node) -> Iterator[tuple[str, Quantizer]]:
-    if node.op == "call_module":
-        quantizer = getattr(gm.get_submodule(str(node.target)), "weight_quantizer", None)
-        if isinstance(quantizer, Quantizer):
-            yield f"{node.target}.weight", quantizer
-    elif node.op == "call_function":
-        for source in node.all_input_nodes:
-            module = gm.get_submodule(str(source.target)) if source.op == "call_module" else None
-            if isinstance(module, Quantizer) and module.side == "W":
-                yield str(source.all_input_nodes[0].target), module
 
 
 def is_quantizer(gm: GraphModule, node: Node) -> bool:

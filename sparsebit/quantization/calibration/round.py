@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,25 +13,38 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.run import Runner, RunState
 from sparsebit.progress import progress
 from sparsebit.quantization.calibration.processes import gather_values
+from sparsebit.quantization.calibration.record import CalibrationRecord
 from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.observers import CalibrationError
 from sparsebit.quantization.quantizers import Quantizer
 
 
-class Calibration:
-    """One round of it: opened by ``prepare_calibration``, fed by the user's own forwards, closed by ``calc_qparams``.
+class CalibrationRound:
+    """One round: opened by ``prepare_calibration``, fed by the user's own forwards, closed by ``calc_qparams``.
 
     Observers work while the data streams through, so no activation is stored. The inputs are kept beside, 16 MiB of
     them in memory and the rest in a temporary folder, for whatever needs them a second time: recovery steps, layers
     that are measured behind quantized ones, and the check of what is exported.
     """
 
-    def __init__(self, gm: GraphModule, quantizers: Mapping[str, Quantizer]) -> None:
-        self.gm, self.quantizers = gm, quantizers
+    def __init__(
+        self,
+        gm: GraphModule,
+        quantizers: Mapping[str, Quantizer],
+        record: CalibrationRecord | None = None,
+        *,
+        keep_biases: bool = False,
+    ) -> None:
+        self.gm, self.quantizers, self.record = gm, quantizers, record or CalibrationRecord()
         self.inputs = SpillList(copies=True)  # the caller may fill the same tensors again for the next batch
+        self._grids = {name: copy.deepcopy(q.state_dict()) for name, q in quantizers.items()}
+        self._switches = {name: q.use_quant for name, q in quantizers.items()}
+        self._shifts = dict(self.record.shifts)
+        self._biases = self.record.take_back_shifts(gm, keep_biases=keep_biases)
         for quantizer in quantizers.values():
             quantizer.reset()
             quantizer.observing = quantizer.side == "A" and not quantizer.fake_fused
@@ -57,6 +71,32 @@ class Calibration:
         except BaseException:
             self.inputs.pop()
             raise
+
+    def cancel(self) -> None:
+        """Stop, and put grids, switches and biases back as they were before the round."""
+        self.close()
+        for name, quantizer in self.quantizers.items():
+            quantizer.reset()
+            if name in self._grids:
+                quantizer.load_state_dict(self._grids[name])
+                quantizer.use_quant = self._switches[name]
+        for name, bias in self._biases.items():
+            fetch_tensor(self.gm, name).data = bias
+        self.record.shifts.update(self._shifts)
+
+    def drop_backup(self) -> None:
+        """Weights are about to change: the grids from before the round would no longer fit them."""
+        self._grids.clear()
+
+    @contextlib.contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Around the steps that turn measurements into grids; if one fails, the round is cancelled."""
+        try:
+            yield
+        except BaseException:
+            self.cancel()
+            raise
+        self.close()
 
     def close(self) -> None:
         """Stop measuring."""
@@ -136,7 +176,7 @@ class Calibration:
             states[index] = fields
         if _source(stop).op == "get_attr":
             source = _source(stop)
-            state.values[source.name] = _attribute(self.gm, str(source.target))
+            state.values[source.name] = fetch_tensor(self.gm, str(source.target))
         return state
 
     def _stops(self) -> Sequence[tuple[Node, Quantizer]]:
@@ -192,8 +232,3 @@ def _source(node: Node) -> Node:
     source = node.args[0]
     assert isinstance(source, Node)
     return source
-
-
-def _attribute(gm: GraphModule, path: str) -> Any:
-    owner, _, name = path.rpartition(".")
-    return getattr(gm.get_submodule(owner), name)

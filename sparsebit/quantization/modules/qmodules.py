@@ -19,6 +19,7 @@ from sparsebit.errors import RegistryError, SparsebitError
 from sparsebit.graph.ops import OPS
 from sparsebit.graph.passes.edit import copy_module
 from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.switches import switch
 
 Kind = TypeVar("Kind", bound="type[nn.Module]")
 
@@ -82,12 +83,6 @@ class QuantOpr(nn.Module):
         switch(self.weight_quantizer, w_quant)
 
 
-def switch(quantizer: Quantizer | None, on: bool) -> None:
-    """Enable or disable, where there is one; one that is fused away stays off."""
-    if quantizer is not None and not quantizer.fake_fused:
-        quantizer.enable_quant() if on else quantizer.disable_quant()
-
-
 class Reader:
     """An operator that shows the quantizers on what it reads: a leaf of the graph, or a view of a function."""
 
@@ -126,8 +121,9 @@ def quantized_leaf(module: nn.Module, op: str | None, weight_quantizer: Quantize
             f"{type(module).__name__} cannot be run with a quantized weight",
             hint="give its OpSpec with_weight=, a function of the module, the weight and the inputs",
         )
-    leaf = copy_module(module)
-    leaf.__class__ = _leaf_class(type(module), op if weight_quantizer is not None else None)  # type: ignore[arg-type]
+    kind = _leaf_class(type(module), op if weight_quantizer is not None else None)
+    leaf: nn.Module = object.__new__(kind)
+    leaf.__dict__.update(vars(copy_module(module)))  # not __init__, which would make new parameters
     if weight_quantizer is not None:
         leaf.weight_quantizer = weight_quantizer
     return leaf

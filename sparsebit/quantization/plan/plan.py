@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from sparsebit.above import in_notebook
 from sparsebit.config import Side, TensorSpec
+from sparsebit.display import in_notebook
 from sparsebit.errors import SparsebitError
 from sparsebit.numerics import Layout
 

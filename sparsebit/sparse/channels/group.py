@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from sparsebit.above import in_notebook
+from sparsebit.display import in_notebook
 from sparsebit.errors import GraphError
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsebit.above import call_above
 from sparsebit.batches import to_device
 from sparsebit.errors import SparsebitError
 from sparsebit.runtime import PairedClock
@@ -27,6 +26,8 @@ class RuntimeClock:
 
     def __call__(self, model: nn.Module) -> float:
         """Seconds of one call."""
+        from sparsebit.analysis import latency
+
         args, kwargs = self.examples
         if not args and not kwargs:
             raise SparsebitError(
@@ -35,9 +36,7 @@ class RuntimeClock:
                 hint="give SparseModel example_inputs",
             )
         try:
-            return self._clock(
-                call_above("sparsebit.analysis.latency.runtime_call", model.cpu(), self.examples)
-            )
+            return self._clock(latency.runtime_call(model.cpu(), self.examples))
         except SparsebitError as error:
             own = "pass latency=..., a function from a model to seconds"
             raise SparsebitError(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms import Job
+from sparsebit.quantization.calibration.steps import make_job
 from tests.quantization.nets import config
 
 
@@ -22,14 +23,14 @@ def open_job(
     qmodel.prepare_calibration()
     for batch in batches:
         qmodel(batch)
-    calibration = qmodel._calibration
+    calibration = qmodel.calibration
     assert calibration is not None
     if calibrated:
         qmodel.calc_qparams()
     else:
         calibration.close()
-        qmodel._calibration = None
-    return qmodel, qmodel._job(calibration, None, False)
+        qmodel.calibration = None
+    return qmodel, make_job(qmodel, calibration, None, False)
 
 
 def snapshot(net: nn.Module) -> dict[str, Tensor]:

@@ -136,7 +136,7 @@ def test_it_must_be_asked_for_and_calibrated() -> None:
     ):
         pass
     qmodel = QuantModel(residual(), tuning(), images())
-    with pytest.raises(SparsebitError, match="no scale yet"), qmodel.batchnorm_tuning():
+    with pytest.raises(SparsebitError, match="not calibrated"), qmodel.batchnorm_tuning():
         pass
     net = nn.Sequential(nn.Conv2d(3, 4, 1)).eval()
     with pytest.raises(SparsebitError, match="no batch norm"), calibrated(net, tuning()).batchnorm_tuning():

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QUANTIZERS, QuantModel
 from sparsebit.quantization.quantizers import PACT
-from sparsebit.quantization.training.qat import Distillation, parameter_groups
+from sparsebit.quantization.training.distillation import Distillation
+from sparsebit.quantization.training.optimizer_groups import parameter_groups
 from tests.quantization.nets import config, images, residual
 
 CLIPPING = ("alpha", "zero_point")  # only values beyond the grid move these
@@ -244,7 +245,7 @@ def test_distillation_mixes_in_the_distance_to_the_float_model() -> None:
     torch.testing.assert_close(qmodel.distill(loss), 0.25 * loss + 0.75 * distance)
     assert names == set(training("lsq").state_dict()), "the teacher is not saved"
     assert len(list(qmodel.parameters())) == len(list(training("lsq").parameters()))
-    with pytest.raises(SparsebitError, match="no forward to distill"):
+    with pytest.raises(SparsebitError, match="needs the outputs of a forward"):
         qmodel.distill(loss)
     qmodel.init_QAT()
     assert qmodel.distill(loss) is loss, "switched off again"
@@ -266,10 +267,10 @@ def test_wrong_choices_are_named() -> None:
         qmodel.init_QAT(observers="both")  # type: ignore[arg-type]
     with pytest.raises(SparsebitError, match="weight=2"):
         qmodel.init_QAT(distill=2)
-    with pytest.raises(SparsebitError, match="no scale yet"):
+    with pytest.raises(SparsebitError, match="not calibrated"):
         QuantModel(residual(), config(), images()).init_QAT()
     distillation = Distillation(nn.Identity(), 0.5)
-    with pytest.raises(SparsebitError, match="no tensor of floating point"):
+    with pytest.raises(SparsebitError, match="no floating-point tensor"):
         distillation.see(torch.zeros(2, dtype=torch.long), (torch.zeros(2),), {})
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sparsebit.analysis import latency
 from sparsebit.errors import SparsebitError
 from sparsebit.runtime import timing
 from sparsebit.sparse import SparseModel
-from sparsebit.sparse.choose import runtime_clock as place
 from sparsebit.sparse.choose.runtime_clock import RuntimeClock
 from tests.sparse.nets import residual
 
@@ -57,7 +57,7 @@ class Machine:
     def perf_counter(self) -> float:
         return self.now
 
-    def load(self, where: str, model: nn.Module, examples: Any) -> Callable[[], Any]:
+    def load(self, model: nn.Module, examples: Any) -> Callable[[], Any]:
         seconds = float(sum(parameter.numel() for parameter in model.parameters()))
 
         def call() -> None:
@@ -69,7 +69,7 @@ class Machine:
 
 def test_a_machine_that_slows_down_slows_both(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
-    monkeypatch.setattr(place, "call_above", machine.load)
+    monkeypatch.setattr(latency, "runtime_call", machine.load)
     monkeypatch.setattr(timing, "time", machine)
     clock = RuntimeClock(((torch.zeros(1),), {}))
     whole = clock(nn.Linear(8, 8, bias=False))

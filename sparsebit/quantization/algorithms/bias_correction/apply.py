@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,8 +23,9 @@ from sparsebit.quantization.algorithms.layers import (
     is_quantizer,
     per_channel,
 )
-from sparsebit.quantization.algorithms.reconstruction.blocks import extract, find_blocks
+from sparsebit.quantization.algorithms.reconstruction.blocks import Block, extract, find_blocks
 from sparsebit.quantization.algorithms.reconstruction.streams import Streams
+from sparsebit.quantization.switches import switched
 
 CHUNK = 64
 
@@ -59,41 +59,27 @@ def _correct(job: Job, layer: Layer, shift: Tensor) -> None:
 
 def _empirical(job: Job, layers: dict[Node, Layer]) -> None:
     blocks = find_blocks(job.gm, "layer")
-    inputs = [(args, kwargs) for args, kwargs in job.inputs]
-    switches = {quantizer: quantizer.use_quant for quantizer in job.quantizers.values()}
-    for quantizer in switches:
-        quantizer.use_quant = quantizer.calibrated
-    try:
-        streams = Streams(job.gm, inputs, blocks, CHUNK)
+    quantizers = job.quantizers.values()
+    with switched(quantizers, True):
+        streams = Streams(job.gm, job.inputs, blocks, CHUNK)
         for index, block in enumerate(progress(blocks, "correcting biases", shown=job.shown)):
             module = extract(job.gm, block)
-            streams.targets(block, module, switches)
+            streams.targets(block, module, quantizers)
             for node in block.nodes:
                 if node in layers:
-                    _correct(
-                        job, layers[node], _measured_shift(job, block, node, layers[node], streams, switches)
-                    )
+                    _correct(job, layers[node], _measured_shift(job, block, node, layers[node], streams))
                     module = extract(job.gm, block)
             streams.advance(index, block, module)
-    finally:
-        for quantizer, on in switches.items():
-            quantizer.use_quant = on
 
 
-def _measured_shift(
-    job: Job, block: Any, node: Node, layer: Layer, streams: Streams, switches: dict[Any, bool]
-) -> Tensor:
+def _measured_shift(job: Job, block: Block, node: Node, layer: Layer, streams: Streams) -> Tensor:
     """Mean of the float result minus mean of the quantized one, for each channel."""
-    from dataclasses import replace
-
     cut = block.nodes[: block.nodes.index(node) + 1]
     part = extract(job.gm, replace(block, nodes=cut, outputs=(node,)))
     means = []
     for stream, on in ((streams.exact, False), (streams.rounded, True)):
-        for quantizer in switches:
-            quantizer.use_quant = on and quantizer.calibrated
         total, count = torch.zeros(()), 0
-        with torch.no_grad():
+        with torch.no_grad(), switched(job.quantizers.values(), on):
             for values in stream:
                 (result,) = part(*(values[source] for source in block.inputs))
                 axis = channel_axis(layer, result.dim())
@@ -101,8 +87,6 @@ def _measured_shift(
                 total = total.to(sums.device) + sums
                 count += result.numel() // len(sums)
         means.append(total / max(count, 1))
-    for quantizer in switches:
-        quantizer.use_quant = quantizer.calibrated
     return means[0] - means[1]
 
 

@@ -34,7 +34,9 @@ from sparsebit.quantization.algorithms.reconstruction.core import (
     variances,
 )
 from sparsebit.quantization.algorithms.reconstruction.streams import Samples, Streams
+from sparsebit.quantization.modules.exchange import exchange_quantizer, is_plain
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
+from sparsebit.quantization.switches import switched
 from sparsebit.storage import ArtifactError, read_folder, require_place, write_folder
 
 KIND, VERSION = "reconstructed block", 3
@@ -51,12 +53,13 @@ class Reconstruction(ReconstructionSettings, Algorithm):
     def apply(self, job: Job) -> None:
         """Rebuild one part after the other, each behind those that are finished."""
         training, grad = job.gm.training, torch.is_grad_enabled()
+        to_adaround(job)
         frozen = [p for p in job.gm.parameters() if p.requires_grad]
         job.gm.eval()
         for parameter in frozen:
             parameter.requires_grad_(False)
         try:
-            with torch.enable_grad(), _all_on(job):
+            with torch.enable_grad(), switched(job.quantizers.values(), True):
                 self._apply(job)
         finally:
             for parameter in frozen:
@@ -65,7 +68,6 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             torch.set_grad_enabled(grad)
 
     def _apply(self, job: Job) -> None:
-        to_adaround(job)
         blocks = find_blocks(job.gm, self.granularity, self.largest)
         identity = self._identity(job) if job.folder is not None else ""
         for index in range(len(blocks)):  # before the work, not after the first hour of it
@@ -129,7 +131,10 @@ class Reconstruction(ReconstructionSettings, Algorithm):
                 taken, h = soft.soft()
                 current.update(zip(weights, taken, strict=True))
                 mixed = [_mixed(r, e, self.drop, noise) for r, e in zip(rounded, exact, strict=True)]
-                loss = reconstruction_error(module(*mixed), wanted, units)
+                results = module(*mixed)
+                if not any(isinstance(result, Tensor) and result.requires_grad for result in results):
+                    return None  # its weights have no part in what it computes: nearest rounding is as good
+                loss = reconstruction_error(results, wanted, units)
                 beta = beta_at(done, self.warmup)
                 if beta is not None:
                     loss = loss + self.regularization * undecided(h, beta)
@@ -143,7 +148,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
         for quantizer, scale in scales.items():
             quantizer.set_grid(scale.detach().abs(), quantizer.zero_point)
         after = _error(module, samples, units)
-        if not after <= before:  # also where it is no number: what was there is the better choice
+        if not after <= before:  # NaN counts as worse; keep nearest rounding
             for name, quantizer in own.items():
                 quantizer.up = quantizer.nearest(tensors[name])
             for quantizer, scale in grids.items():
@@ -267,16 +272,9 @@ class AdaRoundLayers(AdaRoundSettings, Reconstruction):
 
 def to_adaround(job: Job) -> None:
     """Let plain quantizers of weights choose their rounding; the grid stays."""
-    for quantizer in job.quantizers.values():
-        if quantizer.side == "W" and quantizer.TYPE == "uniform" and quantizer.spec.dtype == "int":
-            become_adaround(quantizer)
-
-
-def become_adaround(quantizer: Quantizer) -> None:
-    """Turn a quantizer into an ``AdaRound`` in place, so that whoever holds it holds the new one."""
-    quantizer.__class__ = AdaRound
-    quantizer.register_buffer("up", torch.empty(0, dtype=torch.bool, device=quantizer.scale.device))
-    quantizer.spec = replace(quantizer.spec, quantizer="adaround")
+    for name, quantizer in job.quantizers.items():
+        if quantizer.side == "W" and is_plain(quantizer) and quantizer.spec.dtype == "int":
+            job.quantizers[name] = exchange_quantizer(job.gm, quantizer, AdaRound)
 
 
 def _learns(quantizer: Quantizer) -> bool:
@@ -308,18 +306,6 @@ def _mixed(rounded: Any, exact: Any, probability: float, noise: torch.Generator)
     if isinstance(rounded, Tensor) and rounded.is_floating_point():
         return drop(rounded, exact, probability, noise)
     return rounded
-
-
-@contextlib.contextmanager
-def _all_on(job: Job) -> Iterator[None]:
-    before = {quantizer: quantizer.use_quant for quantizer in job.quantizers.values()}
-    for quantizer in before:
-        quantizer.use_quant = quantizer.calibrated
-    try:
-        yield
-    finally:
-        for quantizer, on in before.items():
-            quantizer.use_quant = on
 
 
 def _moved(call: Any, device: torch.device) -> Any:

@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from sparsebit.graph.codegen import make_safe
 from sparsebit.graph.ops import find_op
 from sparsebit.quantization.algorithms.layers import Layer, find_layers, only_reader
-from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.modules.weights import quantizer_at, weights_read
 
 Granularity = Literal["block", "layer"]
 
@@ -81,15 +81,7 @@ class _Cutter:
 
     def _weights_of(self, node: Node) -> tuple[str, ...]:
         """Weights that are quantized inside a node, or read by it through a quantizer."""
-        found = []
-        if node.op == "call_module":
-            quantizer = getattr(self.gm.get_submodule(str(node.target)), "weight_quantizer", None)
-            found += [quantizer] if quantizer is not None else []
-        for source in node.all_input_nodes:
-            if source.op == "call_module":
-                module = self.gm.get_submodule(str(source.target))
-                found += [module] if isinstance(module, Quantizer) and module.side == "W" else []
-        return tuple(q.name for q in found if not q.fake_fused)
+        return tuple(q.name for _, q in weights_read(self.gm, node) if not q.fake_fused)
 
     def cut(self, granularity: Granularity, largest: int) -> list[Block]:
         self.beside = self._read_by_the_first_layer(largest)
@@ -193,7 +185,5 @@ def _pointwise(layer: Layer, fewer_than: int | None = None) -> bool:
 
 def _holds_weight(gm: GraphModule, node: Node) -> bool:
     """Whether a node is the quantizer of a weight that a function uses: it goes wherever the weight is read."""
-    if node.op != "call_module":
-        return False
-    module = gm.get_submodule(str(node.target))
-    return isinstance(module, Quantizer) and module.side == "W"
+    quantizer = quantizer_at(gm, node)
+    return quantizer is not None and quantizer.side == "W"

@@ -12,25 +12,31 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.graph.run import flatten_call
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block
+from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.switches import switched
 
 DRAWS_AT_ONCE = 256
+MOST_IN_MEMORY = 2**30  # bytes of each stream; the rest lies on disk
 
-Values = dict[Node, Any]
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Streams:
-    """What flows between blocks, for every chunk of the data, in both streams; nothing that is not needed again."""
+    """What flows between blocks, for every chunk of the data, in both streams; nothing that is not needed again.
+
+    Each is a list of values by node; what does not fit in memory spills to disk.
+    """
 
     def __init__(self, gm: GraphModule, inputs: Iterable[Call], blocks: Sequence[Block], batch: int) -> None:
         self.gm = gm
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-        chunks = [chunk for args, kwargs in inputs for chunk in split_call(args, kwargs, batch)]
-        self.exact: list[Values] = [
-            dict(zip(placeholders, flatten_call(gm, args, kwargs), strict=True)) for args, kwargs in chunks
-        ]
-        self.rounded: list[Values] = [dict(values) for values in self.exact]
+        chunks = (chunk for args, kwargs in inputs for chunk in split_call(args, kwargs, batch))
+        self.exact, self.rounded = SpillList(MOST_IN_MEMORY), SpillList(MOST_IN_MEMORY)
+        for args, kwargs in chunks:
+            values = dict(zip(placeholders, flatten_call(gm, args, kwargs), strict=True))
+            self.exact.append(values)
+            self.rounded.append(values)
         self._needed_after: list[set[Node]] = []
         later: set[Node] = set()
         for block in reversed(blocks):
@@ -40,28 +46,21 @@ class Streams:
 
     def targets(self, block: Block, module: torch.nn.Module, quantizers: Iterable[Quantizer]) -> None:
         """Run the float stream through a block."""
-        switches = [(q, q.use_quant) for q in quantizers]
-        for quantizer, _ in switches:
-            quantizer.use_quant = False
-        try:
+        with switched(quantizers, False):
             self._run(self.exact, block, module)
-        finally:
-            for quantizer, on in switches:
-                quantizer.use_quant = on
 
     def advance(self, index: int, block: Block, module: torch.nn.Module) -> None:
-        """Run the quantized stream through a block that is finished, and let go of what nobody reads later."""
+        """Run the quantized stream through a block that is finished, and drop what no later block reads."""
         self._run(self.rounded, block, module)
         for stream in (self.exact, self.rounded):
-            for values in stream:
-                for node in [node for node in values if node not in self._needed_after[index]]:
-                    del values[node]
+            for position, values in enumerate(stream):
+                stream[position] = {n: v for n, v in values.items() if n in self._needed_after[index]}
 
-    def _run(self, stream: list[Values], block: Block, module: torch.nn.Module) -> None:
+    def _run(self, stream: SpillList, block: Block, module: torch.nn.Module) -> None:
         with torch.no_grad():
-            for values in stream:
+            for position, values in enumerate(stream):
                 results = module(*(values[node] for node in block.inputs))
-                values.update(zip(block.outputs, results, strict=True))
+                stream[position] = values | dict(zip(block.outputs, results, strict=True))
 
 
 class Samples:

@@ -9,6 +9,7 @@ from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.layers import find_layers
 from sparsebit.quantization.algorithms.weight_correction.core import norm_ratio
+from sparsebit.quantization.modules.exchange import is_plain
 
 
 @register_algorithm
@@ -26,11 +27,7 @@ class WeightCorrection(Algorithm):
         corrected = 0
         for layer in progress(list(find_layers(job.gm)), "correcting weights", shown=job.shown):
             quantizer = layer.quantizer
-            if (
-                quantizer.layout.kind != "channel"
-                or quantizer.layout.groups > 1
-                or quantizer.TYPE != "uniform"
-            ):
+            if quantizer.layout.kind != "channel" or quantizer.layout.groups > 1 or not is_plain(quantizer):
                 continue
             rounded = quantizer.snap(layer.weight)
             ratio = norm_ratio(*(to_rows(w.double(), quantizer.layout) for w in (layer.weight, rounded)))

@@ -80,7 +80,8 @@ def block_errors(qmodel: QuantModel, x: Tensor) -> list[float]:
         streams.targets(block, module, qmodel.quantizers.values())
         exact, rounded = streams.exact[0], streams.rounded[0]
         with torch.no_grad():
-            rounded.update(zip(block.outputs, module(*(rounded[n] for n in block.inputs)), strict=True))
+            rounded |= zip(block.outputs, module(*(rounded[n] for n in block.inputs)), strict=True)
+        streams.rounded[0] = rounded
         found.append(sum(float((rounded[n] - exact[n]).square().mean()) for n in block.outputs))
     return found
 
@@ -231,9 +232,32 @@ def test_the_quantizer_alone_asks_for_it_before_other_steps() -> None:
     made = settings("bias_correction")
     made["W"]["QUANTIZER"]["TYPE"] = "adaround"
     qmodel = QuantModel(residual(), made, DATA[0])
-    assert [type(a).__name__ for a in qmodel._recovery("after")] == ["AdaRoundLayers", "BiasCorrection"]
+    assert [type(a).__name__ for a in qmodel.recovery.after] == ["AdaRoundLayers", "BiasCorrection"]
     made["SCHEDULE"]["RECOVERY"] = [step("brecq", 2)]
-    assert [type(a) for a in QuantModel(residual(), made, DATA[0])._recovery("after")] == [Brecq]
+    assert [type(a) for a in QuantModel(residual(), made, DATA[0]).recovery.after] == [Brecq]
+
+
+class Gate(nn.Module):
+    """The first layer only decides which results of the second are passed on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.layer = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        passed = (self.gate(x) > 0).float()
+        y: Tensor = self.layer(passed)
+        return y
+
+
+def test_weights_without_a_part_in_the_results_keep_nearest_rounding() -> None:
+    x = torch.randn(16, 4)
+    qmodel = recovered(Gate().eval(), step("adaround", 5), data=[x])
+    gate = qmodel.quantizers["gate.weight"]
+    assert torch.equal(
+        gate.snap(qmodel.model.gate.weight), qmodel.model.gate.weight_quantizer(qmodel.model.gate.weight)
+    )
+    assert gate.up.numel() == 0 or torch.equal(gate.up, gate.nearest(qmodel.model.gate.weight))
 
 
 def test_training_can_go_on_behind_it() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from sparsebit.quantization.algorithms.reconstruction import streams as module_of_streams
 from sparsebit.quantization.algorithms.reconstruction.blocks import extract, find_blocks
 from sparsebit.quantization.algorithms.reconstruction.streams import Samples, Streams, split_call
 from tests.quantization.nets import images, quantized
@@ -26,7 +28,9 @@ def test_calls_are_cut_into_chunks() -> None:
     assert len(split_call((x, torch.tensor(1.0)), {}, 2)) == 1, "a number for all samples"
 
 
-def test_both_streams_are_the_model() -> None:
+@pytest.mark.parametrize("limit", [0, 2**30])
+def test_both_streams_are_the_model(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module_of_streams, "MOST_IN_MEMORY", limit)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3))
     x = images(6)
     streams, parts = streams_of(net, x)

@@ -1,0 +1,63 @@
+"""From a captured model to a graph with quantizers on its edges."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from sparsebit.config import QConfig
+from sparsebit.errors import SparsebitError
+from sparsebit.graph.capture.module import CapturedModule
+from sparsebit.graph.passes import SIMPLIFY, fold_batch_norm, remove_dead_nodes, run_passes
+from sparsebit.quantization.batch_norm.statistics import statistics_of
+from sparsebit.quantization.modules.insert import build_own_quantizers, insert_quantizers, replace_registered
+from sparsebit.quantization.modules.leaves import evaluating, own_leaves
+from sparsebit.quantization.modules.quant_graph import QuantGraph
+from sparsebit.quantization.plan import QuantPlan, make_plan
+from sparsebit.quantization.plan.layers import find_layers
+from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.targets import TARGETS
+
+
+def require_float_model(model: Any) -> None:
+    """Refuse what is not a module, or is quantized already."""
+    if not isinstance(model, nn.Module):
+        hint = "pass program.module()" if type(model).__name__ == "ExportedProgram" else None
+        raise SparsebitError("QuantModel takes a torch.nn.Module", got=f"a {type(model).__name__}", hint=hint)
+    if any(isinstance(module, QuantGraph) for module in model.modules()):
+        raise SparsebitError(
+            "the model is quantized already",
+            got=f"a {type(model).__name__} with quantizers inside",
+            hint="pass the float model; qmodel.calibrate(loader) calibrates a QuantModel again",
+        )
+
+
+class Built(NamedTuple):
+    """A graph with quantizers, the plan they follow, and the statistics of batch norms that were folded."""
+
+    graph: QuantGraph
+    plan: QuantPlan
+    batch_norms: dict[str, tuple[Tensor, Tensor]]
+
+
+def build_graph(captured: CapturedModule, config: QConfig, plan: QuantPlan | None) -> Built:
+    """Simplify a captured graph, decide what is quantized (or follow ``plan``), and insert the quantizers."""
+    target = TARGETS[config.BACKEND]
+    own_leaves(captured)
+    run_passes(captured, SIMPLIFY)
+    known = find_layers(captured)
+    batch_norms: dict[str, tuple[Tensor, Tensor]] = {}
+    if config.SCHEDULE.FUSE_BN and not config.SCHEDULE.BN_TUNING:
+        with evaluating(captured):
+            batch_norms = statistics_of(captured)
+            run_passes(captured, (fold_batch_norm, remove_dead_nodes))
+    owned = replace_registered(captured, config)
+    build_own_quantizers(captured, config, owned)
+    plan = plan or make_plan(captured, config, target, known=known, owned=owned)
+    insert_quantizers(captured, plan)
+    device = next((tensor.device for tensor in (*captured.parameters(), *captured.buffers())), None)
+    for module in captured.modules():
+        if isinstance(module, Quantizer) and device is not None:
+            module.to(device)
+    return Built(QuantGraph.around(captured), plan, batch_norms)

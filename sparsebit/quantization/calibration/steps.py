@@ -1,0 +1,84 @@
+"""The steps of calibration: run the batches, then turn what was measured into grids."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparsebit.batches import Feed, explained
+from sparsebit.errors import SparsebitError
+from sparsebit.quantization.algorithms import Job
+from sparsebit.quantization.calibration.processes import raise_together
+from sparsebit.quantization.calibration.round import CalibrationRound
+
+if TYPE_CHECKING:
+    from sparsebit.quantization.quant_model import QuantModel
+
+
+def run_batches(
+    qmodel: QuantModel, loader: Any, batches: int | None, feed: Feed | None, shown: bool | None
+) -> None:
+    """Run a loader through the model; a batch that fails is named, and an error on one process ends all of them."""
+    failure: Exception | None = None
+    try:
+        calls = qmodel.inputs.calls(
+            loader, batches, feed=feed, device=qmodel.device, what="calibrating", shown=shown
+        )
+        for number, call in enumerate(calls, 1):
+            with explained(number, call, qmodel.inputs.example):
+                qmodel(*call.args, **call.kwargs)
+    except Exception as error:
+        failure = error
+    raise_together(failure)
+
+
+def finish_round(
+    qmodel: QuantModel,
+    calibration: CalibrationRound,
+    job: Job,
+    *,
+    asym: bool,
+    w_quant: bool,
+    a_quant: bool,
+) -> None:
+    """Grids from what was measured, with the recovery steps before and after; nothing is left half-measured."""
+    with calibration.finishing():
+        if qmodel.recovery.before:
+            calibration.drop_backup()
+            qmodel.recovery.run_before(job)
+            calibration.measure_again(job.shown)
+        if asym:
+            calibration.finish_in_order(qmodel.weights(), w_quant=w_quant, a_quant=a_quant, shown=job.shown)
+        else:
+            calibration.finish(qmodel.weights())
+    qmodel.recovery.run_after(job)
+    qmodel.record.sample = calibration.inputs[0] if len(calibration.inputs) else None
+
+
+def make_job(
+    qmodel: QuantModel,
+    calibration: CalibrationRound,
+    folder: str | os.PathLike[str] | None = None,
+    shown: bool | None = None,
+) -> Job:
+    """What recovery steps get to work with."""
+    return Job(
+        gm=qmodel.model,
+        plan=qmodel.plan,
+        quantizers=qmodel.quantizers,
+        inputs=calibration.inputs,
+        folder=Path(folder) if folder is not None else None,
+        batch_norms=qmodel.record.batch_norms,
+        shown=shown,
+        shifts=qmodel.record.shifts,
+    )
+
+
+def require_asym(asym: bool, w_quant: bool, a_quant: bool) -> None:
+    """Refuse switches that only ``asym=True`` reads."""
+    if (w_quant or a_quant) and not asym:
+        raise SparsebitError(
+            "w_quant and a_quant say what is quantized in front of each layer, which only asym=True looks at",
+            hint="pass asym=True, or switch quantization with set_quant() afterwards",
+        )

@@ -1,0 +1,49 @@
+"""Quantizers on and off: the one place that switches several of them, and puts them back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+
+from sparsebit.errors import SparsebitError
+from sparsebit.quantization.quantizers import Quantizer
+
+
+def switch(quantizer: Quantizer | None, on: bool) -> None:
+    """Enable or disable a quantizer, where there is one; one that is fused away stays off."""
+    if quantizer is not None and not quantizer.fake_fused:
+        quantizer.enable_quant() if on else quantizer.disable_quant()
+
+
+@contextlib.contextmanager
+def switched(
+    quantizers: Iterable[Quantizer], on: bool | Callable[[Quantizer], bool] | None = None
+) -> Iterator[None]:
+    """Inside the block quantizers are on or off; afterwards, also of an error, each is as it was.
+
+    Args:
+        quantizers: which ones.
+        on: True, False, or a function that says it for each; None leaves them for the block to switch. One without a
+            scale stays off.
+    """
+    before = [(quantizer, quantizer.use_quant) for quantizer in quantizers]
+    if on is not None:
+        for quantizer, _ in before:
+            wanted = on if isinstance(on, bool) else on(quantizer)
+            quantizer.use_quant = wanted and quantizer.calibrated
+    try:
+        yield
+    finally:
+        for quantizer, was in before:
+            quantizer.use_quant = was
+
+
+def require_calibrated(quantizers: Iterable[Quantizer]) -> None:
+    """Raise where a quantizer that is to work has no scale."""
+    missing = [q.name for q in quantizers if not q.calibrated and not q.fake_fused]
+    if missing:
+        raise SparsebitError(
+            f"the model is not calibrated: {len(missing)} quantizers have no scale, the first is {missing[0]!r}",
+            expected="prepare_calibration(), some batches, calc_qparams(); set_bit() asks for another round of it",
+            hint="call qmodel.calibrate(loader) first",
+        )

@@ -1,0 +1,80 @@
+"""Distillation: the model in training is pulled towards the float model it came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+
+
+class Distillation(nn.Module):
+    """Pulls the model that is being trained towards the float one it came from (Hinton et al., arXiv 1503.02531).
+
+    The teacher is held outside of the module tree: its parameters are not trained and appear in no state dict.
+    ``folded`` says whether its batch norms were folded already, so that loading builds the same graph again.
+    """
+
+    def __init__(
+        self, teacher: nn.Module, weight: float, temperature: float = 4.0, *, folded: bool = False
+    ) -> None:
+        super().__init__()
+        if not 0 < weight <= 1 or temperature <= 0:
+            raise SparsebitError(
+                "distillation needs a weight above 0 and up to 1, and a positive temperature",
+                got=f"weight={weight}, temperature={temperature}",
+            )
+        teacher.eval()
+        for parameter in teacher.parameters():
+            parameter.requires_grad_(False)
+        self.__dict__["teacher"] = teacher
+        self.weight, self.temperature, self.folded = weight, temperature, folded
+        self._pending: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def teacher(self) -> nn.Module:
+        """The float model."""
+        held: nn.Module = self.__dict__["teacher"]
+        return held
+
+    def see(self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remember the results of the student, and run the teacher on the same inputs."""
+        with torch.no_grad():
+            answer = self.teacher(*args, **kwargs)
+        student, teacher = _first_float(outputs), _first_float(answer)
+        self._pending = (student, teacher)
+
+    def mix(self, loss: Tensor) -> Tensor:
+        """``loss`` of the last forward, mixed with its distance to the teacher."""
+        if self._pending is None:
+            raise SparsebitError(
+                "distill() needs the outputs of a forward",
+                expected="outputs = qmodel(x), then qmodel.distill(loss)",
+            )
+        (student, teacher), self._pending = self._pending, None
+        t = self.temperature
+        distance = F.kl_div(
+            F.log_softmax(student.float() / t, -1),
+            F.log_softmax(teacher.float() / t, -1),
+            reduction="batchmean",
+            log_target=True,
+        )
+        rows = student.numel() / student.shape[-1] / max(len(student), 1)  # a sample may have several answers
+        return (1 - self.weight) * loss + self.weight * t * t * distance / rows
+
+    def to_device(self, device: torch.device) -> None:
+        """Move the teacher."""
+        self.teacher.to(device)
+
+
+def _first_float(outputs: Any) -> Tensor:
+    found = next(
+        (x for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor) and x.is_floating_point()), None
+    )
+    if found is None:
+        raise SparsebitError("the model returns no floating-point tensor to distill")
+    return found

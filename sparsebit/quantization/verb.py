@@ -1,0 +1,49 @@
+"""The short verb: a model and data in, a quantized model out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from sparsebit.batches import Feed, ModelInputs, peek
+from sparsebit.config import QConfig
+from sparsebit.quantization.quant_model import QuantModel
+
+
+def quantize(
+    model: nn.Module,
+    data: Any,
+    config: QConfig | str | os.PathLike[str] | Mapping[str, Any] = "int8_onnxruntime",
+    *,
+    batches: int | None = None,
+    feed: Feed | None = None,
+    example_inputs: Any = None,
+    progress: bool | None = None,
+) -> QuantModel:
+    """A quantized model: captured, planned and calibrated.
+
+    Args:
+        model: any ``nn.Module``; it is not changed.
+        data: batches, a ``DataLoader``, or one tensor; see ``sparsebit.batches``.
+        config: a preset's name, a path to a YAML file, a dict, or what ``parse_qconfig`` gives.
+        batches: how many batches to calibrate with; all by default.
+        feed: makes the arguments of a batch, where the rule for batches is not right.
+        example_inputs: the call to capture the model with; by default a few samples of the first batch.
+        progress: show bars or not; by default on a terminal.
+
+    Example:
+        >>> import torch
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+        >>> qmodel = quantize(net, torch.randn(16, 4), progress=False)
+        >>> all(quantizer.is_enable for quantizer in qmodel.quantizers.values())
+        True
+    """
+    if example_inputs is None:
+        first, data = peek(data)
+        example_inputs = ModelInputs(model).example_from(first, feed)
+    qmodel = QuantModel(model, config, example_inputs)
+    qmodel.calibrate(data, batches, feed=feed, progress=progress)
+    return qmodel
