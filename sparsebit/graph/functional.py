@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx.node import has_side_effect
 
-from sparsebit.errors import SpecializationWarning
+from sparsebit.errors import CaptureError
 
 
 def set_item(tensor: Tensor, index: Any, value: Any) -> Tensor:
@@ -30,6 +29,16 @@ def overwrite(tensor: Tensor, source: Tensor) -> Tensor:
     return source.to(device=tensor.device, dtype=tensor.dtype, copy=True).expand_as(tensor).contiguous()
 
 
+def invoke(value: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of something that is not a tensor, such as a shape.
+
+    Example:
+        >>> invoke(torch.Size([2, 3]), "numel")
+        6
+    """
+    return getattr(value, method)(*args, **kwargs)
+
+
 @dataclass(frozen=True)
 class AutogradCall:
     """``SomeFunction.apply`` as a function of its own; as a bound method its class would be lost in generated code."""
@@ -47,11 +56,15 @@ class AutogradCall:
 
 @has_side_effect
 def check_branch(taken: bool, recorded: bool, place: str) -> None:
-    """Warn when the model would branch on a size in another way than it did while it was recorded.
+    """Raise where the model would branch on a size in another way than it did while it was recorded.
 
-    The graph holds only the branch that was taken; with other sizes its result may differ from the model's.
+    The graph holds only the branch that was taken; with other sizes its result would differ from the model's.
     """
-    if taken != recorded:
-        text = f"{place}\n  this branch on a size was {recorded} when the model was captured and would be {taken} now: "
-        text += "the graph may differ from the model here; capture it again with inputs of these sizes"
-        warnings.warn(SpecializationWarning(text), stacklevel=3)
+    if (
+        not taken if recorded else taken
+    ):  # not ``!=``, which torch.compile cannot do with its own truth values
+        raise CaptureError(
+            f"a branch on a size was {recorded} when the model was captured and is {taken} for this input",
+            where=place,
+            hint="make the graph again with example inputs of these sizes",
+        )

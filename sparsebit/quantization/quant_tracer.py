@@ -1,5 +1,5 @@
 """The symbolic tracer, under the name and in the place the old toolkit had it."""
 
-from sparsebit.graph.capture.symbolic.trace import QTracer
+from sparsebit.graph.capture.symbolic.tracer import QTracer
 
 __all__ = ["QTracer"]

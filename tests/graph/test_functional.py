@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, fx
 
-from sparsebit.errors import SpecializationWarning
+from sparsebit.errors import CaptureError
 from sparsebit.graph.functional import AutogradCall, check_branch, overwrite, set_item
 
 FLOATS = st.floats(-10, 10, width=32)
@@ -123,8 +123,8 @@ def test_a_branch_that_goes_the_recorded_way_is_silent() -> None:
 
 @pytest.mark.parametrize(("taken", "recorded"), [(True, False), (False, True)])
 def test_a_branch_that_goes_another_way_names_its_place(taken: bool, recorded: bool) -> None:
-    text = f"net.py:3 in forward\n  this branch on a size was {recorded} when .* captured and would be {taken} now"
-    with pytest.warns(SpecializationWarning, match=text):
+    text = rf"was {recorded} when the model was captured and is {taken} for this input\n +where: net\.py:3 in forward"
+    with pytest.raises(CaptureError, match=text):
         check_branch(taken, recorded, "net.py:3 in forward")
 
 

@@ -70,7 +70,7 @@ def _adopt(root: nn.Module, gm: fx.GraphModule, node: fx.Node) -> str:
     target = str(node.target)
     owner, _, name = target.rpartition(".")
     flat = target.replace(".", SEPARATOR)
-    if hasattr(fx.GraphModule, flat):  # a buffer called ``code``, say
+    if hasattr(fx.GraphModule, flat) or flat == "meta":  # a buffer called ``code``, say
         flat += SEPARATOR
     if node.op == "call_module":
         root._modules[flat] = gm.get_submodule(target)

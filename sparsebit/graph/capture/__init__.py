@@ -3,6 +3,6 @@
 from sparsebit.graph.capture.frontend import capture
 from sparsebit.graph.capture.module import CapturedModule, ModeConstant
 from sparsebit.graph.capture.report import CaptureReport, Note
-from sparsebit.graph.capture.symbolic.trace import QTracer
+from sparsebit.graph.capture.symbolic.tracer import QTracer
 
 __all__ = ["CaptureReport", "CapturedModule", "ModeConstant", "Note", "QTracer", "capture"]

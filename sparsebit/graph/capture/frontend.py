@@ -10,13 +10,15 @@ import torch
 from torch import fx, nn
 
 from sparsebit.errors import CaptureError, SpecializationWarning
+from sparsebit.graph.capture.dynamic import Dynamic, require_free
 from sparsebit.graph.capture.exported.program import from_exported, from_model
 from sparsebit.graph.capture.leaves import find_leaves
-from sparsebit.graph.capture.module import CapturedModule, uninitialized
+from sparsebit.graph.capture.module import CapturedModule
 from sparsebit.graph.capture.recording.record import record
 from sparsebit.graph.capture.recording.recorder import DataPolicy
 from sparsebit.graph.capture.report import WARNED
 from sparsebit.graph.capture.symbolic.trace import trace_symbolically
+from sparsebit.graph.capture.unwrap import unwrap
 
 Frontend = Literal["auto", "record", "symbolic", "exported"]
 _FRONTENDS = ("auto", "record", "symbolic", "exported")
@@ -30,18 +32,21 @@ def capture(
     *,
     skip: Sequence[str] = (),
     on_data: DataPolicy = "refuse",
+    dynamic: Dynamic | None = None,
 ) -> CapturedModule:
     """Turn a model into a ``torch.fx`` graph that computes the same, with the same signature and state.
 
     Args:
         model: any ``nn.Module``, unmodified, in the mode it will be used in; or a ``torch.export.ExportedProgram``.
-        args: example positional inputs, as for ``torch.export.export``; a lone tensor is taken as one argument.
-        kwargs: example keyword inputs.
+        args: example positional inputs, as a tuple; a lone tensor is one argument, a dict gives keyword inputs.
+        kwargs: example keyword inputs, beside positional ones.
         frontend: ``record`` runs the model on the example inputs and keeps what it did; ``symbolic`` traces without
             inputs (``QTracer``); ``exported`` goes through ``torch.export``. ``auto`` records if there are inputs.
         skip: fnmatch patterns on dotted module names; what matches stays one node.
         on_data: what to do when Python control flow depends on the inputs' values: ``refuse``, or
             ``specialise`` to keep the branch the example took, with a warning.
+        dynamic: dimensions that must be free, by argument: ``{"x": [0, 2, 3]}``; or ``[0]`` for all tensor arguments.
+            Every dimension that can be is free anyway; this makes it an error where one is not.
 
     Returns:
         A ``torch.fx.GraphModule``. It shares parameters and leaf modules with the model.
@@ -54,7 +59,7 @@ def capture(
         >>> [node.name for node in gm.graph.nodes]
         ['input_1', '_0', '_1', 'output']
     """
-    positional, keyword = _as_arguments(args), dict(kwargs or {})
+    positional, keyword = _as_call(args, kwargs)
     if frontend not in _FRONTENDS:
         raise CaptureError(f"no front-end named {frontend!r}", expected=f"one of {', '.join(_FRONTENDS)}")
     if on_data not in ("refuse", "specialise"):
@@ -65,23 +70,12 @@ def capture(
                 f"an ExportedProgram cannot be captured by {frontend!r}",
                 hint="leave frontend out, or capture the module",
             )
-        return from_exported(model)
-    if not isinstance(model, nn.Module):
-        raise CaptureError(
-            "only a torch.nn.Module or a torch.export.ExportedProgram can be captured",
-            got=type(model).__name__,
-            hint="wrap a function in a module whose forward calls it",
-        )
-    lazy = uninitialized(model)
-    if lazy is not None:
-        raise CaptureError(
-            f"parameter {lazy!r} has no shape yet",
-            hint="run the model once, so that its lazy modules get their weights",
-        )
+        return _checked(from_exported(model), dynamic)
+    model = unwrap(model)
     find_leaves(model, skip)  # a pattern that matches nothing is an error, whichever way we go
     given = bool(positional or keyword)
     if frontend == "symbolic" or (frontend == "auto" and not given and not _runs_without_inputs(model)):
-        return trace_symbolically(model, skip=skip)
+        return trace_symbolically(model, positional, keyword, skip=skip)
     if frontend == "exported" and skip:
         raise CaptureError(
             "torch.export cannot keep modules whole",
@@ -89,16 +83,24 @@ def capture(
             hint="use frontend='record' for that",
         )
     if frontend == "exported":
-        exported = from_model(model, positional, keyword)
-        _warn(exported)
-        return exported
-    captured = record(model, positional, keyword, skip=skip, on_data=on_data)
-    _warn(captured)
-    return captured
+        captured = from_model(model, positional, keyword)
+    else:
+        captured = record(model, positional, keyword, skip=skip, on_data=on_data)
+    return _checked(captured, dynamic)
 
 
-def _as_arguments(args: Any) -> tuple[Any, ...]:
-    return tuple(args) if type(args) in (tuple, list) else (args,)  # a named tuple is one argument
+def _as_call(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example inputs as positional and keyword arguments: a dict gives keywords, a lone tensor is one argument."""
+    if isinstance(args, dict):
+        if kwargs:
+            raise CaptureError(
+                "example inputs are given as keywords twice",
+                got=f"{', '.join(map(repr, args))} and {', '.join(map(repr, kwargs))}",
+                hint="give one dict; a dict that is itself one argument goes in a tuple: ({...},)",
+            )
+        return (), {str(key): value for key, value in args.items()}
+    positional = tuple(args) if type(args) in (tuple, list) else (args,)  # a named tuple is one argument
+    return positional, dict(kwargs or {})
 
 
 def _runs_without_inputs(model: nn.Module) -> bool:
@@ -107,10 +109,13 @@ def _runs_without_inputs(model: nn.Module) -> bool:
     )
 
 
-def _warn(captured: CapturedModule) -> None:
+def _checked(captured: CapturedModule, dynamic: Dynamic | None) -> CapturedModule:
+    if dynamic is not None:
+        require_free(captured, dynamic)
     notes = captured.capture_report.of_kind(*WARNED)
     if notes:
         lines = "\n".join(f"  {note}" for note in notes[:8])
         more = f"\n  and {len(notes) - 8} more in .capture_report" if len(notes) > 8 else ""
         text = f"the captured graph fixed what depended on the example inputs:\n{lines}{more}"
         warnings.warn(SpecializationWarning(text), stacklevel=3)
+    return captured

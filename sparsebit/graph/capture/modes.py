@@ -20,27 +20,44 @@ _KEPT = (
 )
 
 
-class _Differs(Exception):
-    """The two recordings are not the same program."""
+class Differs(Exception):
+    """Two recordings are not the same program: the first node that tells, and what it tells."""
 
     def __init__(self, node: fx.Node, text: str) -> None:
         self.node = node
         super().__init__(text)
 
+    def __str__(self) -> str:
+        return f"{self.node.meta.get('source') or self.node.format_node()} ({self.args[0]})"
+
 
 def merge_modes(graph: fx.Graph, other: fx.Graph, training: Callable[[str], bool]) -> str | None:
     """Compare the recording of one mode with that of the other, and let what differs follow the mode.
 
-    Constants that differ (a probability, a flag) are read from a ``ModeConstant``; a dropout that one mode leaves
-    out is put in, switched by one. ``training`` says in which mode a module was in the recording of ``graph``. Returns
-    None, or where the programs part (then ``graph`` is unchanged).
+    ``training`` says in which mode a module was in the recording of ``graph``. Returns None, or where the programs
+    part (then ``graph`` is unchanged).
     """
-    comparison = _Comparison(_live(graph), _live(other))
     try:
-        comparison.run()
-    except _Differs as difference:
-        source = difference.node.meta.get("source")
-        return f"{source or difference.node.format_node()} ({difference})"
+        comparison = compare(graph, other)
+    except Differs as difference:
+        return str(difference)
+    follow_mode(graph, comparison, training)
+    return None
+
+
+def compare(graph: fx.Graph, other: fx.Graph) -> Comparison:
+    """What differs between two recordings of one program; raises ``Differs`` where they are not one program."""
+    comparison = Comparison(_live(graph), _live(other))
+    comparison.run()
+    return comparison
+
+
+def follow_mode(graph: fx.Graph, comparison: Comparison, training: Callable[[str], bool]) -> None:
+    """Let what differs between the recordings of two modes follow the mode.
+
+    Constants that differ (a probability, a flag) are read from a ``ModeConstant``; a dropout that one mode leaves
+    out is put in, switched by one.
+    """
     for user, path, dropout in comparison.missing:
         _insert_dropout(graph, user, path, dropout, comparison.other_to_mine)
     for dropout in comparison.extra:
@@ -48,20 +65,9 @@ def merge_modes(graph: fx.Graph, other: fx.Graph, training: Callable[[str], bool
     for node, path, here, there in comparison.constants:
         values = (here, there) if training(str(node.meta.get("module_path", ""))) else (there, here)
         _replace(graph, node, path, ModeConstant(*values))
-    return None
 
 
-def differing_constants(graph: fx.Graph, other: fx.Graph) -> list[tuple[fx.Node, Any, Any]]:
-    """Plain numbers that differ between two recordings of the same program; none if it is not the same."""
-    comparison = _Comparison(_live(graph), _live(other))
-    try:
-        comparison.run()
-    except _Differs:
-        return []
-    return [(node, here, there) for node, _, here, there in comparison.constants]
-
-
-class _Comparison:
+class Comparison:
     """Walks two recordings side by side."""
 
     def __init__(self, mine: list[fx.Node], theirs: list[fx.Node]) -> None:
@@ -75,6 +81,7 @@ class _Comparison:
         self.extra: list[fx.Node] = []  # dropouts only this recording has
 
     def run(self) -> None:
+        """Fill in what differs; raises ``Differs`` where the two are not one program."""
         left = right = 0
         while left < len(self.mine) and right < len(self.theirs):
             one, two = self.mine[left], self.theirs[right]
@@ -89,10 +96,11 @@ class _Comparison:
                 self.extra.append(one)
                 left += 1
             else:
-                raise _Differs(one, f"{_spell(one)} in one mode, {_spell(two)} in the other")
+                node = two if one.op == "output" else one
+                raise Differs(node, f"{_spell(one)} in one run, {_spell(two)} in the other")
         if left < len(self.mine) or right < len(self.theirs):
             node = self.mine[left] if left < len(self.mine) else self.theirs[right]
-            raise _Differs(node, "one mode does more than the other")
+            raise Differs(node, "one run does more than the other")
 
     def _compare(self, node: fx.Node, path: tuple[Any, ...], left: Any, right: Any) -> None:
         if isinstance(left, fx.Node) and isinstance(right, fx.Node):
@@ -111,7 +119,7 @@ class _Comparison:
                 right, tuple | list | dict | fx.Node
             )
             if "slice" in path or nested:
-                raise _Differs(node, f"{left!r} in one mode, {right!r} in the other")
+                raise Differs(node, f"{left!r} in one run, {right!r} in the other")
             self.constants.append((node, path, left, right))
 
     def _compare_inputs(self, node: fx.Node, path: tuple[Any, ...], left: fx.Node, right: fx.Node) -> None:
@@ -124,7 +132,7 @@ class _Comparison:
         ):
             self.missing.append((node, path, right))
         elif not (left in self.extra and self.pairs.get(_source(left)) is right):
-            raise _Differs(node, "an operator has other inputs")
+            raise Differs(node, "an operator has other inputs")
 
 
 def _same_call(left: fx.Node, right: fx.Node) -> bool:

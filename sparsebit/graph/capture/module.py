@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from sparsebit.display import in_notebook
 from sparsebit.errors import CaptureError, SpecializationWarning
@@ -30,7 +29,15 @@ _STATE_HOOKS = (
         "_load_state_dict_post_hooks",
     ),
 )
-_RESERVED = ("graph", "recompile", "_graph", "call_signature", "capture_report")
+_RESERVED = (
+    "graph",
+    "recompile",
+    "_graph",
+    "call_signature",
+    "capture_report",
+    "_mode_conflict",
+    "_mode_flags",
+)
 
 
 class ModeConstant(nn.Module):
@@ -320,11 +327,3 @@ def build_shell(model: nn.Module, leaves: set[int], replaced: dict[str, nn.Modul
         return shell
 
     return visit(model, "")
-
-
-def uninitialized(model: nn.Module) -> str | None:
-    """The name of a parameter that a lazy module has not created yet, or None."""
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
-            return name
-    return None

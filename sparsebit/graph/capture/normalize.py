@@ -148,8 +148,19 @@ def is_tensor_method(function: Any) -> bool:
     return isinstance(function, types.FunctionType) and function in _PYTHON_METHODS
 
 
-def canonical_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, tuple | list)
+
+
+def canonical_call(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    is_shape: Callable[[Any], bool] = _is_sequence,
+) -> Call:
     """The canonical spelling of a call at the torch API level; tensors may be real ones or FX nodes.
+
+    ``is_shape`` says whether a lone argument is all the sizes or one of them.
 
     Example:
         >>> canonical_call(torch.Tensor.__rsub__, ("x", 1), {})
@@ -169,18 +180,22 @@ def canonical_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     if name in _UNARY and len(args) == 1 and not kwargs:
         return _UNARY[name], args, {}
     if method:
-        return _canonical_method(function, name, args, kwargs)
+        return _canonical_method(function, name, args, kwargs, is_shape)
     function = _SYNONYMS.get(function, function)
-    if name in _SIZE_FUNCTIONS and args and not isinstance(args[0], tuple | list):
+    if name in _SIZE_FUNCTIONS and args and not is_shape(args[0]):
         args = (args,)
     return function, _tuples(name, args), kwargs
 
 
 def _canonical_method(
-    function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    is_shape: Callable[[Any], bool],
 ) -> Call:
     if name in _SIZE_METHODS:
-        args = _gather_sizes(name, args)
+        args = _gather_sizes(name, args, is_shape)
     if name == "where" and len(args) == 3:  # x.where(condition, other)
         return torch.where, (args[1], args[0], args[2]), kwargs
     if name == "split":
@@ -195,13 +210,14 @@ def _canonical_method(
     return public, args, kwargs
 
 
-def _gather_sizes(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _gather_sizes(name: str, args: tuple[Any, ...], is_shape: Callable[[Any], bool]) -> tuple[Any, ...]:
     lead = 2 if name == "unflatten" else 1
     rest = args[lead:]
     if name in ("unflatten", "movedim") or not rest or isinstance(rest[0], torch.dtype | str):
         return args
-    sizes = tuple(rest[0]) if isinstance(rest[0], tuple | list) else rest
-    return (*args[:lead], sizes)
+    if not is_shape(rest[0]):
+        return (*args[:lead], rest)
+    return (*args[:lead], tuple(rest[0]) if isinstance(rest[0], tuple | list) else rest[0])
 
 
 def _tuples(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sparsebit.graph.capture.call.input_size import InputSize
 from sparsebit.graph.capture.source import Source
 
-NoteKind = Literal[
-    "size-fixed", "size-branch", "data", "random", "constant", "hooks", "mode", "mutation", "state"
-]
+NoteKind = Literal["size-fixed", "data", "random", "constant", "hooks", "mode", "mutation", "state"]
 # Notes of these kinds can make the graph differ from the model on other inputs, so they are also warned about.
-WARNED: tuple[NoteKind, ...] = ("size-fixed", "data", "random", "state")
+WARNED: tuple[NoteKind, ...] = ("data", "random", "state")
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,9 @@ class CaptureReport:
 
     frontend: str = ""
     notes: list[Note] = field(default_factory=list)
+    sizes: list[InputSize] = field(
+        default_factory=list
+    )  # which sizes of the inputs are free or fixed, and why
 
     def add(self, note: Note) -> None:
         """Add a note once, however often its line ran."""
@@ -44,4 +46,5 @@ class CaptureReport:
 
     def __str__(self) -> str:
         lines = [f"captured by {self.frontend or 'hand'}"]
-        return "\n".join([*lines, *(f"  {note.kind}: {note}" for note in self.notes)])
+        notes = [f"  {note.kind}: {note}" for note in self.notes]
+        return "\n".join([*lines, *(f"  size: {size}" for size in self.sizes), *notes])

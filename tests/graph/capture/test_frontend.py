@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import warnings
 from typing import Any
 
 import pytest
@@ -68,12 +67,25 @@ def test_inputs_come_as_a_tensor_a_list_a_tuple_or_by_name(args: Any, kwargs: An
     assert graph.capture_report.frontend == "record"
 
 
-def test_a_lone_dict_is_one_argument() -> None:
+def test_a_lone_dict_gives_keywords() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+            return x * scale
+
+    graph = capture(Scaled(), {"scale": torch.tensor(2.0), "x": X})
+    assert torch.equal(graph(X + 1, scale=torch.tensor(3.0)), (X + 1) * 3)
+    with pytest.raises(CaptureError, match="example inputs are given as keywords twice"):
+        capture(Scaled(), {"x": X}, {"scale": X})
+
+
+def test_a_dict_that_is_one_argument_goes_in_a_tuple() -> None:
     class Batch(nn.Module):
         def forward(self, batch: dict[str, Tensor]) -> Tensor:
             return batch["x"] * 2
 
-    assert torch.equal(capture(Batch(), {"x": X})({"x": X + 1}), (X + 1) * 2)
+    assert torch.equal(capture(Batch(), ({"x": X},))({"x": X + 1}), (X + 1) * 2)
+    with pytest.raises(CaptureError, match="a dict that is itself one argument goes in a tuple"):
+        capture(Batch(), {"x": X})
 
 
 def test_a_lone_packed_sequence_is_one_argument() -> None:
@@ -313,46 +325,6 @@ def test_a_graph_with_mode_constants_can_be_captured_again() -> None:
 def test_a_symbolically_traced_module_can_be_captured(inputs: Any) -> None:
     model = net()
     graph = capture(fx.symbolic_trace(model), inputs)
-    assert torch.equal(graph(X), model(X)) and list(graph.state_dict()) == list(model.state_dict())
-
-
-def test_data_parallel_is_looked_through() -> None:
-    parallel = nn.DataParallel(net())  # goes to a GPU by itself where there is one
-    model = parallel.module
-    x = X.to(next(model.parameters()).device)
-    graph = capture(parallel, x)
-    assert torch.equal(graph(x), model(x)) and list(graph.state_dict()) == [
-        f"module.{key}" for key in model.state_dict()
-    ]
-    assert [str(n.target) for n in graph.graph.nodes if n.op == "call_module"] == [
-        "module.0",
-        "module.1",
-        "module.2",
-    ]
-
-
-@pytest.mark.parametrize("warm", [True, False])
-def test_a_compiled_model_is_looked_through(warm: bool) -> None:
-    model = net()
-    compiled = torch.compile(model, backend="eager")
-    if warm:
-        compiled(X)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # dynamo, about what it meets while the recorder watches
-        graph = capture(compiled, X)
-    assert torch.equal(graph(X), model(X)) and list(graph.state_dict()) == list(compiled.state_dict())
-    assert [str(n.target) for n in graph.graph.nodes if n.op == "call_module"] == [
-        f"_orig_mod.{i}" for i in range(3)
-    ]
-    torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("scripted", [lambda m: m, nn.Sequential])
-def test_a_scripted_model_is_captured(scripted: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch deprecates it
-        model = scripted(torch.jit.script(Dropping().eval()))
-    graph = capture(model, X)
     assert torch.equal(graph(X), model(X)) and list(graph.state_dict()) == list(model.state_dict())
 
 

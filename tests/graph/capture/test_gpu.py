@@ -10,7 +10,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from sparsebit.graph.capture import capture
-from tests.graph.capture.test_zoo_record import CAPTURED, FIXED_AT_CAPTURE
+from tests.graph.capture.test_zoo_record import CAPTURED, FIXED
 from tests.graph.capture.zoo_checks import Call, fresh, run, third_party_warnings_ignored
 from tests.zoo import ZOO
 
@@ -49,9 +49,7 @@ def test_on_a_gpu(name: str) -> None:
     entry = ZOO[name]
     try:
         eager = fresh(entry).cuda()
-        calls = [
-            on_gpu(entry.inputs(batch)) for batch in entry.batches[: 1 if name in FIXED_AT_CAPTURE else None]
-        ]
+        calls = [on_gpu(entry.inputs(batch)) for batch in entry.batches[: 1 if name in FIXED else None]]
         expected = [run(eager, copy.deepcopy(call)) for call in calls]
         eager = fresh(entry).cuda()
     except Exception as error:

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from sparsebit.errors import CaptureError, SpecializationWarning
 from sparsebit.graph.capture import CapturedModule, ModeConstant, capture
-from sparsebit.graph.capture.modes import differing_constants, is_removable, merge_modes
+from sparsebit.graph.capture.modes import Differs, compare, is_removable, merge_modes
 from sparsebit.graph.functional import check_branch
 
 X = torch.randn(3, 4)
@@ -91,13 +91,13 @@ def test_constants_are_found_wherever_they_are(one: Any, two: Any) -> None:
 @pytest.mark.parametrize(
     ("one", "two", "text"),
     [
-        (call(torch.relu, "x"), call(F.gelu, "x"), "relu in one mode, gelu in the other"),
-        (call(torch.relu, "x"), lambda g, x: x, "relu in one mode, output in the other"),
-        (call(torch.sub, "x", 1), call(torch.sub, "x", "x"), "1 in one mode, x in the other"),
+        (call(torch.relu, "x"), call(F.gelu, "x"), "relu in one run, gelu in the other"),
+        (call(torch.relu, "x"), lambda g, x: x, "relu in one run, output in the other"),
+        (call(torch.sub, "x", 1), call(torch.sub, "x", "x"), "1 in one run, x in the other"),
         (
             call(torch.sum, "x", (0, 1)),
             call(torch.sum, "x", (0,)),
-            r"\(0, 1\) in one mode, \(0,\) in the other",
+            r"\(0, 1\) in one run, \(0,\) in the other",
         ),
         (call(torch.mul, "x", "-x"), call(torch.mul, "-x", "x"), "an operator has other inputs"),
     ],
@@ -153,9 +153,11 @@ def test_unused_results_may_differ() -> None:
 def test_differing_constants_are_listed_and_nothing_is_changed() -> None:
     graph = clamp(0.1)
     before = str(graph)
-    found = differing_constants(graph, clamp(0.2))
-    assert [(node.target, here, there) for node, here, there in found] == [(torch.clamp, 0.1, 0.2)]
-    assert differing_constants(graph, recorded(lambda g, x: x)) == [] and str(graph) == before
+    found = compare(graph, clamp(0.2)).constants
+    assert [(node.target, here, there) for node, _, here, there in found] == [(torch.clamp, 0.1, 0.2)]
+    with pytest.raises(Differs, match="clamp in one run, output in the other"):
+        compare(graph, recorded(lambda g, x: x))
+    assert str(graph) == before
 
 
 def test_what_is_removable() -> None:
@@ -272,7 +274,7 @@ def test_a_switch_that_would_change_the_structure_is_refused(
     graph = capture(AuxiliaryHead().train(captured_in), X)
     with pytest.raises(CaptureError, match=f"this graph cannot switch to {wanted} mode") as error:
         graph.train(not captured_in)
-    assert "in one mode" in str(error.value.where) or "one mode does more" in str(error.value.where)
+    assert "in one run" in str(error.value.where) or "one run does more" in str(error.value.where)
     assert hint in str(error.value.hint)
     assert graph.training is captured_in and graph.train(captured_in) is graph, "staying is allowed"
 

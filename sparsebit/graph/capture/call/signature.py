@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
+from sparsebit.graph.capture.call.input_size import InputSize
 from sparsebit.graph.capture.call.structure import (
     Constant,
     Leaf,
@@ -17,6 +19,7 @@ from sparsebit.graph.capture.call.structure import (
     match_leaves,
     shift,
     unflatten,
+    with_sizes,
 )
 from sparsebit.graph.codegen import SafeCodeGen
 
@@ -94,6 +97,11 @@ class CallSignature:
             match_leaves(tree, value, found)
         return found
 
+    def with_sizes(self, sizes: Sequence[tuple[InputSize, ...]]) -> CallSignature:
+        """The same signature with what is known of the sizes of its tensors, in the order of the placeholders."""
+        inputs = {name: with_sizes(tree, sizes) for name, tree in self.inputs.items()}
+        return CallSignature(self.parameters, inputs, self.output)
+
     def default(self, name: str) -> Any:
         """The default of a parameter; called by the generated ``forward`` where it is no literal."""
         return self.parameters.parameters[name].default
@@ -107,10 +115,24 @@ class CallSignature:
 
 
 def _another_kind(leaf: Leaf, variable: str) -> str:
-    """A condition in source text: the tensor has other dimensions than the example, or another kind of numbers."""
-    if leaf.rank is None:
-        return "False"
-    return f"{variable}.dim() != {leaf.rank} or {variable}.is_floating_point() is not {leaf.floating}"
+    """A condition in source text: the tensor is of another kind than the example, or of a size not proven."""
+    if leaf.anything:
+        return f"{variable} is None" if leaf.given else "False"
+    wrong = [f"not isinstance({variable}, torch.Tensor)"]
+    if leaf.rank is not None:
+        wrong.append(
+            f"{variable}.dim() != {leaf.rank} or {variable}.is_floating_point() is not {leaf.floating}"
+        )
+    for free, run in itertools.groupby(leaf.sizes, lambda size: size.free):
+        sizes = list(run)
+        if not free:
+            first, extents = sizes[0].dim, tuple(size.least for size in sizes)
+            wrong.append(f"{variable}.shape[{first}:{first + len(sizes)}] != {extents}")
+    wrong += [
+        f"{variable}.size({size.dim}) < {size.least}" for size in leaf.sizes if size.free and size.least
+    ]
+    wrong += [f"{variable}.size({size.dim}) > {size.most}" for size in leaf.sizes if size.free and size.most]
+    return " or ".join(wrong)
 
 
 class CapturedCodeGen(SafeCodeGen):
@@ -143,9 +165,9 @@ class CapturedCodeGen(SafeCodeGen):
             if renamed:
                 lines.append(f"    {', '.join(renamed.values())} = {', '.join(renamed)}")
             wrong = " or ".join(
-                f"not isinstance({own[name]}, torch.Tensor) or {_another_kind(tree, own[name])}"
+                _another_kind(tree, own[name])
                 for name, tree in self.signature.inputs.items()
-                if isinstance(tree, Leaf) and not tree.anything
+                if isinstance(tree, Leaf) and (tree.given or not tree.anything)
             )
             if wrong:
                 lines.append(f"    if {wrong}: _signature.leaves({', '.join(own.values())})")

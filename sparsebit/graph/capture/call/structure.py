@@ -12,7 +12,6 @@ import dataclasses
 import enum
 import itertools
 import types
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set, ValuesView
 from typing import Any
@@ -21,7 +20,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
-from sparsebit.errors import CaptureError, SpecializationWarning
+from sparsebit.errors import CaptureError
+from sparsebit.graph.capture.call.input_size import InputSize
 
 Builder = Callable[[list[Any]], Any]
 _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
@@ -52,6 +52,8 @@ class Leaf:
     floating: bool | None = dataclasses.field(
         default=None, compare=False
     )  # whether it was of a floating dtype
+    given: bool = False  # the model was traced as if this argument came, so it may not be left out
+    sizes: tuple[InputSize, ...] = dataclasses.field(default=(), compare=False)  # one for each dimension
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,7 +264,7 @@ def shift(tree: Tree, offset: int) -> Tree:
         return dataclasses.replace(tree, index=tree.index + offset)
     if isinstance(tree, Branch):
         children = tuple(shift(child, offset) for child in tree.children)
-        return Branch(tree.type, tree.keys, children, tree.build, tree.path)
+        return dataclasses.replace(tree, children=children)
     return tree
 
 
@@ -288,8 +290,13 @@ def match_leaves(tree: Tree, value: Any, found: list[Any]) -> None:
                 got=_describe(value),
                 hint="pass a tensor, or capture the model again with this call as the example",
             )
+        if tree.given and value is None:
+            raise CaptureError(
+                f"argument {tree.path!r} was left out, but the model was traced with it",
+                hint="give it, or make the graph from example inputs that do without it",
+            )
         if isinstance(value, torch.Tensor):
-            _warn_of_another_kind(tree, value)
+            _refuse_another_kind(tree, value)
         found.append(value)
         return
     if isinstance(tree, Constant):
@@ -316,16 +323,41 @@ def match_leaves(tree: Tree, value: Any, found: list[Any]) -> None:
         match_leaves(child, given[key], found)
 
 
-def _warn_of_another_kind(leaf: Leaf, value: torch.Tensor) -> None:
+def _refuse_another_kind(leaf: Leaf, value: torch.Tensor) -> None:
     """A model may ask how many dimensions its input has, or whether it is of integers, and do something else then."""
-    captured = (leaf.rank, leaf.floating)
-    given = (value.dim(), value.is_floating_point())
-    if leaf.rank is not None and captured != given:
-        kinds = {True: "floating-point", False: "integer"}
-        was = f"{leaf.rank}-dimensional {kinds[bool(leaf.floating)]}"
-        text = f"argument {leaf.path!r} was captured as a {was} tensor and is now a {given[0]}-dimensional "
-        text += f"{kinds[given[1]]} one: the graph does what the model did then"
-        warnings.warn(SpecializationWarning(text), stacklevel=4)
+    kinds = {True: "floating-point", False: "integer"}
+    if leaf.rank is not None and (leaf.rank, leaf.floating) != (value.dim(), value.is_floating_point()):
+        raise CaptureError(
+            f"argument {leaf.path!r} is of another kind than when the model was captured",
+            expected=f"a {leaf.rank}-dimensional {kinds[bool(leaf.floating)]} tensor",
+            got=f"a {value.dim()}-dimensional {kinds[value.is_floating_point()]} tensor",
+            hint="capture the model again with such a tensor as the example",
+        )
+    for size in leaf.sizes:
+        size.require(value)
+
+
+def same_structure(left: Tree, right: Tree) -> bool:
+    """Whether two trees are of the same containers, with the same keys and constants, around the same leaves."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, Constant) and isinstance(right, Constant):
+        plain = type(left.value).__eq__ is object.__eq__
+        return type(left.value) is type(right.value) and (plain or _equal(left.value, right.value))
+    if isinstance(left, Branch) and isinstance(right, Branch):
+        alike = left.type is right.type and left.keys == right.keys
+        return alike and all(map(same_structure, left.children, right.children))
+    return left == right
+
+
+def with_sizes(tree: Tree, sizes: Sequence[tuple[InputSize, ...]]) -> Tree:
+    """The same tree with what is known of the sizes of each leaf, given in the order of the flat list."""
+    if isinstance(tree, Leaf):
+        return dataclasses.replace(tree, sizes=sizes[tree.index])
+    if isinstance(tree, Branch):
+        children = tuple(with_sizes(child, sizes) for child in tree.children)
+        return dataclasses.replace(tree, children=children)
+    return tree
 
 
 def _equal(left: Any, right: Any) -> bool:

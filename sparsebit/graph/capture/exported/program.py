@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.call.structure import Tree, flatten, leaves_of, shift
+from sparsebit.graph.capture.exclusive import CAPTURING
 from sparsebit.graph.capture.leaves import is_torch_leaf
 from sparsebit.graph.capture.modes import merge_modes
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
@@ -125,7 +126,7 @@ def _export(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> to
     try:
         bound = parameters.bind(*args, **kwargs)
         shapes = {name: pytree.tree_map(dynamic, value) for name, value in bound.arguments.items()}
-        with warnings.catch_warnings():
+        with CAPTURING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, about its own internals
             # one tensor given twice would be taken for one input
             positional, keyword = pytree.tree_map(_cloned, (tuple(args), kwargs))
@@ -147,7 +148,15 @@ def _unlifted(program: torch.export.ExportedProgram) -> fx.GraphModule:
     options = (
         {"check_guards": False} if "check_guards" in inspect.signature(program.module).parameters else {}
     )
-    module = program.module(**options)
+    try:
+        module = program.module(**options)
+    except (
+        RuntimeError
+    ) as error:  # a part named as an attribute of GraphModule: ``meta``, ``code``, ``graph``
+        raise CaptureError(
+            f"torch.export cannot make a module of its program: {str(error).splitlines()[0]}",
+            hint="use the default front-end: sparsebit.capture(model, args)",
+        ) from error
     assert isinstance(module, fx.GraphModule)
     return module
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from sparsebit.graph.capture.sizes.numbers import SizeFloat, SizeInt
-
 
 def items_in(value: Any) -> Iterator[Any]:
     """Everything in nested tuples, lists, dicts and slices that is not one of these itself."""
@@ -26,8 +24,3 @@ def items_in(value: Any) -> Iterator[Any]:
 def tensors_in(*values: Any) -> list[Tensor]:
     """The tensors in nested arguments, in order."""
     return [item for item in items_in(values) if isinstance(item, Tensor)]
-
-
-def sizes_in(*values: Any) -> list[SizeInt | SizeFloat]:
-    """The sizes in nested arguments."""
-    return [item for item in items_in(values) if isinstance(item, SizeInt | SizeFloat)]

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils.weak import WeakTensorKeyDictionary
-
-from sparsebit.graph.capture.recording.arguments import sizes_in
-from sparsebit.graph.capture.sizes.numbers import plain_sizes
 
 # Tensors made by these depend on the shape of their tensor argument, not on its numbers.
 _SHAPE_ONLY = {
@@ -53,9 +48,6 @@ class Origins:
         self.random: set[fx.Node] = set()
         self.counted: set[fx.Node] = set()  # has as many rows as the data say
         self.data_shaped: set[fx.Node] = set()  # comes from something that has
-        self.varying = (
-            WeakTensorKeyDictionary()
-        )  # tensor → for each dimension, whether it follows the inputs'
 
     def inherit(self, node: fx.Node, name: str, tensors: list[Tensor], sources: Iterable[fx.Node]) -> None:
         """Conclude from an operator's name and inputs."""
@@ -79,20 +71,3 @@ class Origins:
         for group in (self.data, self.random, self.counted, self.data_shaped):
             if source in group:
                 group.add(node)
-
-    def add_sizes(self, result: Tensor, tensors: list[Tensor], inputs: Any) -> None:
-        """Guess from equal extents which dimensions of a result follow the inputs' sizes; used for warnings only."""
-        known = [(tuple(t.shape), self.varying.get(t, ())) for t in tensors if t is not result]
-        pairs = [pair for shape, flags in known for pair in zip(shape, flags, strict=False)]
-        asked = {plain_sizes(size) for size in sizes_in(inputs) if size.varies}
-        self.varying[result] = tuple(
-            any(dim < len(flags) and shape[dim] == extent and flags[dim] for shape, flags in known)
-            or extent in asked
-            or ((extent, True) in pairs and (extent, False) not in pairs)
-            for dim, extent in enumerate(result.shape)
-        )
-
-    def varies(self, tensor: Tensor, dim: int | None = None) -> bool:
-        """Whether a dimension of a tensor, or any, follows the inputs' sizes."""
-        flags: tuple[bool, ...] = self.varying.get(tensor, ())
-        return any(flags) if dim is None else dim < len(flags) and flags[dim]

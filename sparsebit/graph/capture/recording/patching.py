@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
+from sparsebit.graph.capture.exclusive import CAPTURING, in_this_thread
 from sparsebit.graph.capture.leaves import LeafModules
 from sparsebit.graph.capture.recording.recorder import Recorder
 from sparsebit.graph.functional import AutogradCall
-
-_lock = threading.RLock()  # the patches below are global: one recording at a time
 
 
 @contextlib.contextmanager
@@ -25,20 +23,23 @@ def recording(recorder: Recorder, paths: dict[int, str], leaves: LeafModules) ->
     These are module calls, autograd functions, scripted functions (run as the Python they were made from) and autocast
     blocks. ``paths`` names the model's modules by id.
     """
-    with _lock, _patched(recorder, paths, leaves):
+    with CAPTURING, _patched(recorder, paths, leaves):
         yield
 
 
 @contextlib.contextmanager
 def _patched(recorder: Recorder, paths: dict[int, str], leaves: LeafModules) -> Iterator[None]:
-    thread = threading.get_ident()
+    ours = in_this_thread()
     call_module = nn.Module.__call__
     apply = vars(torch.autograd.Function)["apply"]  # the classmethod itself, not bound to one class
     call_script = torch.jit.ScriptFunction.__call__
     enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
 
     def active() -> bool:
-        return not recorder.quiet and threading.get_ident() == thread
+        inside_transform = (
+            torch._C._functorch.peek_interpreter_stack() is not None
+        )  # vmap, grad: not our tensors
+        return not recorder.quiet and ours() and not inside_transform
 
     def module_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         path = paths.get(id(module)) if active() else None
@@ -80,10 +81,12 @@ def _patched(recorder: Recorder, paths: dict[int, str], leaves: LeafModules) -> 
         return source(*args, **kwargs)
 
     detect = torch.nn.modules.transformer._detect_is_causal_mask
-    # torch looks at the mask's numbers to save work; a mask is then always applied as it is
-    torch.nn.modules.transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(
-        is_causal
-    )
+
+    def keep_mask(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+        # torch looks at the mask's numbers to save work; a mask is then always applied as it is
+        return bool(is_causal) if ours() else detect(mask, is_causal, size)
+
+    torch.nn.modules.transformer._detect_is_causal_mask = keep_mask
     for module in leaves.hooked.values():
         module.__dict__["forward"] = functools.partial(hooked_forward, module)
     torch.jit.ScriptFunction.__call__ = script_call  # type: ignore[method-assign,assignment]
@@ -107,9 +110,14 @@ def _patched(recorder: Recorder, paths: dict[int, str], leaves: LeafModules) -> 
 @contextlib.contextmanager
 def announcing_capture() -> Iterator[None]:
     """Answer yes to models that ask whether a graph is being captured: they then avoid reading their data."""
-    with _lock:
-        compiling, exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
-        torch.compiler.is_compiling = torch.compiler.is_exporting = lambda: True
+    with CAPTURING:
+        ours, compiling, exporting = (
+            in_this_thread(),
+            torch.compiler.is_compiling,
+            torch.compiler.is_exporting,
+        )
+        torch.compiler.is_compiling = lambda: ours() or compiling()
+        torch.compiler.is_exporting = lambda: ours() or exporting()
         try:
             yield
         finally:

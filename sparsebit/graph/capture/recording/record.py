@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
-from sparsebit.graph.capture.call.signature import CapturedCodeGen
+from sparsebit.errors import CaptureError
+from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.leaves import find_leaves, is_stochastic_leaf, without_hooks
+from sparsebit.graph.capture.modes import Comparison, follow_mode
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
+from sparsebit.graph.capture.recording.prove_sizes import SizeProof, is_same_program
 from sparsebit.graph.capture.recording.recorder import DataPolicy
 from sparsebit.graph.capture.recording.runs import Runs, Trace
 from sparsebit.graph.capture.report import CaptureReport, Note
@@ -39,22 +43,63 @@ def record(
         text = f"hooks on {name or 'the model'}: what they do to tensors is in the graph, the rest is not repeated"
         report.add(Note("hooks", text))
     notes = list(report.notes)
+    trace, comparison, report = _record_both_modes(runs, skip, report)
+    proof = SizeProof(runs, trace)
+    if not proof.followed and not is_same_program(trace, runs.record(CaptureReport())):
+        # the model keeps what it computed from sizes, and finds it again in later calls: those count
+        trace, comparison, report = _record_both_modes(runs, skip, CaptureReport(report.frontend, notes))
+        proof = SizeProof(runs, trace)
+    proof.drop_settled_branches()
+    sizes = proof.sizes()
+    report.sizes = [size for leaf in sizes for size in leaf]
+    conflict = comparison if isinstance(comparison, str) else None
+    if not isinstance(comparison, str):
+        modes = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
+        follow_mode(trace.recorder.tape.graph, comparison, modes.__getitem__)
+    runs.signature.output = trace.output
+    captured = _assemble(runs, trace, runs.signature.with_sizes(sizes), report, conflict)
+    if runs.below:
+        _require_equal(runs, captured)
+    return captured
+
+
+def _require_equal(runs: Runs, captured: CapturedModule) -> None:
+    """Refuse a recording made below the torch API that does not do what the model does: not all work shows there."""
+    model, ours = runs.run_plainly(runs.model), runs.run_plainly(captured)
+    same = all(
+        a.shape == b.shape and torch.allclose(a, b, equal_nan=True) for a, b in zip(model, ours, strict=True)
+    )
+    if not same:
+        raise CaptureError(
+            f"{type(runs.model).__name__} does work out of sight of the recorder (torch.vmap, torch.func or C++ code)",
+            hint="keep the module that does it as one node: skip=['its.dotted.name'] in capture, SKIP_TRACE_MODULES "
+            "in a config",
+        )
+
+
+def _record_both_modes(
+    runs: Runs, skip: Sequence[str], report: CaptureReport
+) -> tuple[Trace, Comparison | str, CaptureReport]:
+    """A recording, what differs in the other mode (or why they cannot be one graph), and the notes made on the way."""
+    notes = list(report.notes)
     trace = runs.record_best(report)
-    conflict = runs.merge_other_mode(trace)
-    whole = find_leaves(model, skip)
-    if conflict is not None and whole.whole != runs.leaf_modules.whole:
-        retold = CaptureReport(report.frontend, notes)
-        runs.leaf_modules, opened = whole, runs.leaf_modules
-        retrace = runs.record_best(retold)
-        if runs.merge_other_mode(retrace) is None:
-            trace, report, conflict = retrace, retold, None
-        else:
-            runs.leaf_modules = opened
-    runs.check_sizes(trace)
-    return _assemble(runs, trace, report, conflict)
+    comparison = runs.compare_modes(trace)
+    whole, opened = find_leaves(runs.model, skip), runs.leaf_modules
+    if not isinstance(comparison, str) or whole.whole == opened.whole:
+        return trace, comparison, report
+    retold = CaptureReport(report.frontend, notes)
+    runs.leaf_modules = whole
+    retrace = runs.record_best(retold)
+    again = runs.compare_modes(retrace)
+    if isinstance(again, str):
+        runs.leaf_modules = opened
+        return trace, comparison, report
+    return retrace, again, retold
 
 
-def _assemble(runs: Runs, trace: Trace, report: CaptureReport, conflict: str | None) -> CapturedModule:
+def _assemble(
+    runs: Runs, trace: Trace, signature: CallSignature, report: CaptureReport, conflict: str | None
+) -> CapturedModule:
     model, leaf_modules = runs.model, runs.leaf_modules
     graph, recorder = trace.recorder.tape.graph, trace.recorder
     replaced = {path: without_hooks(model.get_submodule(path)) for path in leaf_modules.hooked}
@@ -65,8 +110,7 @@ def _assemble(runs: Runs, trace: Trace, report: CaptureReport, conflict: str | N
         if node.op == "call_module" and node.target in replaced:
             node.meta.pop("mutates", None)
     drop_dead_functions(graph, keep_random=model.training)
-    runs.signature.output = trace.output
-    graph.set_codegen(CapturedCodeGen(runs.signature))
+    graph.set_codegen(CapturedCodeGen(signature))
     shell = build_shell(model, leaf_modules.whole, replaced)
     for name, tensor in recorder.tape.constants.items():
         shell.register_buffer(name, tensor.detach(), persistent=False)

@@ -6,7 +6,7 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +24,7 @@ from sparsebit.graph.capture.recording.tape import Tape
 from sparsebit.graph.capture.recording.writes import Writes, functional_call
 from sparsebit.graph.capture.report import CaptureReport, Note, NoteKind
 from sparsebit.graph.capture.sizes.numbers import Expression, SizeInt, plain_sizes
-from sparsebit.graph.capture.sizes.stand_ins import SIZE_FUNCTIONS, CarryingMath
-from sparsebit.graph.capture.source import find_source, is_foreign
+from sparsebit.graph.capture.source import Source, find_source, is_foreign
 from sparsebit.graph.functional import check_branch
 from sparsebit.graph.value import describe
 
@@ -54,8 +53,7 @@ _READS = {
 
 def _opened(function: Callable[..., Any]) -> Callable[..., Any]:
     """A copy of a Python function of torch that does not offer itself to the recorder, so that its inside shows."""
-    ours = {"has_torch_function": lambda *_: False, "math": CarryingMath("math")}
-    names = function.__globals__ | SIZE_FUNCTIONS | ours
+    names = function.__globals__ | {"has_torch_function": lambda *_: False}
     copied = types.FunctionType(
         function.__code__, names, function.__name__, function.__defaults__, function.__closure__
     )
@@ -65,6 +63,14 @@ def _opened(function: Callable[..., Any]) -> Callable[..., Any]:
 
 # One Python function over several operators that have to be visible by themselves.
 _OPENED = {F.multi_head_attention_forward: _opened(F.multi_head_attention_forward)}
+
+
+class LostSize(NamedTuple):
+    """A size that left our sight as a plain number: what Python did to it, the number, and the model's line."""
+
+    how: str
+    value: float
+    source: Source | None
 
 
 class DataDependenceError(CaptureError):
@@ -93,6 +99,7 @@ class Recorder(TorchFunctionMode):
         self.functional_modules: dict[
             str, bool
         ] = {}  # in-place leaf → can all its calls be told as new values?
+        self.lost: list[LostSize] = []
         self._sizes: dict[tuple[fx.Node, int], Expression] = {}
         self._decided: set[tuple[Any, ...]] = set()
 
@@ -123,9 +130,8 @@ class Recorder(TorchFunctionMode):
         return self.record(func, args, kwargs)
 
     def add_placeholder(self, name: str, tensor: Tensor) -> None:
-        """Declare an input; all its sizes may vary, and what follows from its numbers depends on data."""
+        """Declare an input: what follows from its numbers depends on data."""
         self.origins.data.add(self.tape.add_placeholder(name, tensor))
-        self.origins.varying[tensor] = (True,) * tensor.dim()
 
     def depends_on_data(self, value: Any) -> bool:
         """Whether a value is a recorded tensor that depends on the inputs' numbers."""
@@ -243,14 +249,13 @@ class Recorder(TorchFunctionMode):
         self.origins.inherit(node, name, tensors, (self.tape.node_of(tensor) for tensor in tensors))
         if not grad:
             self.tape.frozen.add(node)
-        self._bind(node, result, tensors, (args, kwargs))
+        self._bind(node, result)
 
-    def _bind(self, node: fx.Node, result: Any, tensors: list[Tensor], inputs: Any) -> None:
+    def _bind(self, node: fx.Node, result: Any) -> None:
         """Remember which node each resulting tensor is; parts of a tuple are picked with getitem."""
         node.meta.setdefault("value", describe(result))
         if isinstance(result, Tensor):
             self.tape.nodes[result] = node
-            self.origins.add_sizes(result, tensors, inputs)
             return
         parts = split_container(result)
         by_name = not isinstance(result, tuple | list | Mapping)
@@ -263,7 +268,7 @@ class Recorder(TorchFunctionMode):
             self.origins.copy(node, part)
             if node in self.tape.frozen:
                 self.tape.frozen.add(part)
-            self._bind(part, item, tensors, inputs)
+            self._bind(part, item)
 
     def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         grad = torch.is_grad_enabled()
@@ -314,7 +319,7 @@ class Recorder(TorchFunctionMode):
         if name in ("numel", "nelement"):
             value = tensor.numel()
             expression = Expression(torch.numel, (self.tape.node_of(tensor),), value)
-            return SizeInt.of(value, expression, self, self.origins.varies(tensor))
+            return SizeInt.of(value, expression, self)
         if name == "__len__":
             size = self._size(tensor, 0) if tensor.dim() else func(*args)
             if isinstance(size, SizeInt):
@@ -325,8 +330,10 @@ class Recorder(TorchFunctionMode):
             return self._shape(tensor)
         return func(*args, **kwargs) if isinstance(dim, str) else self._size(tensor, dim)
 
-    def length(self, tensor: Tensor) -> SizeInt:
-        """``len(tensor)`` as a size."""
+    def length(self, tensor: Tensor) -> SizeInt | None:
+        """``len(tensor)`` as a size, or None where nothing is being recorded."""
+        if self.quiet or self.closed or not tensor.dim():
+            return None
         with torch._C.DisableTorchFunction():
             return self._size(tensor, 0)
 
@@ -340,29 +347,30 @@ class Recorder(TorchFunctionMode):
         expression = self._sizes.get((node, place))
         if expression is None:
             expression = self._sizes[(node, place)] = Expression(Tensor.size, (node, place), value)
-        return SizeInt.of(value, expression, self, self.origins.varies(tensor, place))
+        return SizeInt.of(value, expression, self)
 
     def size_lost(self, size: Any, how: str) -> None:
-        """A size became a plain number; worth a warning if it can vary, and a refusal if it depends on data."""
-        if not self.quiet and not self.closed and self._counts_data(size):
+        """A size became a plain number: the graph repeats the example's; a refusal if the size depends on data."""
+        if self.quiet or self.closed:
+            return
+        if self._counts_data(size):
             self._data_read(f"{how}, where the size depends on the data", [])
-        if not self.quiet and not self.closed and size.varies:
-            self.note("size-fixed", f"{how}: {size!r} stays {size!r} whatever the input")
+        self.lost.append(LostSize(how, plain_sizes(size), find_source()))
 
     def size_decided(
         self, size: Any, function: Callable[..., bool], operands: tuple[Any, ...], result: bool
     ) -> None:
         """Python branched on a size: check in the graph that it would branch the same way again."""
-        if not self.quiet and not self.closed and any(map(self._counts_data, operands)):
+        if self.quiet or self.closed:
+            return
+        if any(map(self._counts_data, operands)):
             self._data_read("a branch on a size that depends on the data", [])
-        varies = any(getattr(operand, "varies", False) for operand in operands)
         comparing = sys._getframe(2)  # frame 1 is the size's own method
-        if self.quiet or self.closed or not varies or is_foreign(comparing.f_code.co_filename):
-            return  # in the last case torch is checking its arguments
+        if is_foreign(comparing.f_code.co_filename):
+            return  # torch is checking its arguments
         key = (function, *(getattr(operand, "expression", operand) for operand in operands))
         if key not in self._decided:
             self._decided.add(key)
-            self.note("size-branch", f"a branch on a size was {result}")
             taken = self.tape.call(function, *map(self.tape.argument, operands), value=result)
             self.tape.call(check_branch, taken, result, str(find_source()))
 
@@ -408,9 +416,6 @@ class BelowRecorder(TorchDispatchMode):
         if self.recorder.quiet:
             return func(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunction():
-            if "SymInt" in str(func._schema):
-                text = "work below the torch API is recorded with the example's sizes"
-                self.recorder.note("size-fixed", text)
             return self.recorder.record(func, args, kwargs or {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import copy
 import inspect
 import warnings
 from collections.abc import Hashable, Sequence
@@ -16,8 +17,9 @@ from torch import Tensor, nn
 from sparsebit.errors import CaptureError, SparsebitError
 from sparsebit.graph.capture.call.signature import CallSignature
 from sparsebit.graph.capture.call.structure import Branch, Tree, flatten, leaves_of
+from sparsebit.graph.capture.exclusive import in_this_thread
 from sparsebit.graph.capture.leaves import LeafModules
-from sparsebit.graph.capture.modes import differing_constants, merge_modes
+from sparsebit.graph.capture.modes import Comparison, Differs, compare
 from sparsebit.graph.capture.recording.patching import announcing_capture, recording
 from sparsebit.graph.capture.recording.recorder import (
     BelowRecorder,
@@ -25,16 +27,12 @@ from sparsebit.graph.capture.recording.recorder import (
     DataPolicy,
     Recorder,
 )
+from sparsebit.graph.capture.recording.size_len import following_len
 from sparsebit.graph.capture.recording.tape import StaleRead
 from sparsebit.graph.capture.report import CaptureReport, Note
 from sparsebit.graph.capture.sizes.numbers import SizeFloat, SizeInt
-from sparsebit.graph.capture.sizes.stand_ins import size_names
 from sparsebit.graph.capture.snapshot import undisturbed
 from sparsebit.graph.capture.source import source_of_error
-from sparsebit.graph.value import tensors_in
-
-_CHEAP = 5_000_000  # numbers computed in a run that is repeated without a thought
-_SHORT = 2_000  # and nodes recorded in it
 
 
 @dataclass
@@ -61,16 +59,15 @@ class Runs:
         self._positional, self._keywords = len(args), frozenset(kwargs)
         named = reversed(list(model.named_modules(remove_duplicate=False)))
         self._paths = {id(module): name for name, module in named}  # the first name of a shared module
-        self._announced = self._below = False
-        self._names_replaced = False
+        self._announced = self.below = False
+        self._copy: Runs | None = None
 
     def record_best(self, report: CaptureReport) -> Trace:
         """Record; again in another way where the first recording was not good enough.
 
         A model that reads its data may have another way for graph capture (transformers skips masks that are all ones,
         but not while ``torch.compiler.is_exporting()``). Tensors out of nowhere are either Python state of the model,
-        or come from work below the torch API, which a recording at that level shows. Where sizes were lost, more of the
-        stand-ins of ``size_names`` may keep them, if the model does the same with them.
+        or come from work below the torch API, which a recording at that level shows.
         """
         notes = list(report.notes)
         try:
@@ -82,24 +79,9 @@ class Runs:
             except CaptureError:
                 raise refusal from None
         if trace.recorder.tape.unknown_constants:
-            report.notes, self._below = notes, True
+            report.notes, self.below = notes, True
             trace = self.record(report)
-        if report.of_kind("size-fixed") and not self._below:
-            trace = self._with_stand_ins(trace, report, notes)
         return trace
-
-    def _with_stand_ins(self, trace: Trace, report: CaptureReport, notes: list[Note]) -> Trace:
-        kept = CaptureReport(report.frontend, notes)
-        self._names_replaced = True
-        try:
-            better = self.record(kept)
-        except CaptureError:
-            better = None
-        if better is None or _computation(better) != _computation(trace):
-            self._names_replaced = False  # the model minds them: ``type(k) is int``, ``dtype=float``
-            return trace
-        report.notes = kept.notes
-        return better
 
     def record(self, report: CaptureReport) -> Trace:
         """Record one run; again for each line whose write in place turns out to be visible elsewhere."""
@@ -147,10 +129,15 @@ class Runs:
         args, kwargs = self.signature.rebuild_call(inputs, self._positional, self._keywords)
         with contextlib.ExitStack() as stack:
             stack.enter_context(recording(recorder, self._paths, self.leaf_modules))
-            stack.enter_context(size_names(recorder, self.model, everything=self._names_replaced))
+            ours = in_this_thread()
+            stack.enter_context(following_len(self.model, lambda x: recorder.length(x) if ours() else None))
+            if any(type(module).__name__ == "OptimizedModule" for module in self.model.modules()):
+                stack.enter_context(
+                    torch.compiler.set_stance("force_eager")
+                )  # compiled parts show what they do
             if self._announced:
                 stack.enter_context(announcing_capture())
-            if self._below:
+            if self.below:
                 stack.enter_context(BelowRecorder(recorder))
             stack.enter_context(recorder)
             result = self._call(args, kwargs)
@@ -186,87 +173,71 @@ class Runs:
                 names.append(name)
         return names
 
-    def check_sizes(self, trace: Trace) -> None:
-        """Record again with each dimension of the inputs twice as long, and tell which numbers should have followed.
+    def run_plainly(self, model: nn.Module) -> list[Tensor]:
+        """The tensors that a module returns for the example, run as it is and left as it was."""
+        with torch.no_grad(), undisturbed(self.model, self.inputs):
+            inputs = [leaf.detach().clone() for leaf in self.inputs]
+            args, kwargs = self.signature.rebuild_call(inputs, self._positional, self._keywords)
+            found, _ = flatten(model(*args, **kwargs), "output", lambda item: isinstance(item, Tensor))
+        return found
 
-        A size can turn into a plain number where Python leaves no trace: ``0.5 * x.size(0)``. Only for examples that
-        run in no time; and a model that takes no other size has nothing to be told about. Only on the CPU: on a GPU
-        a size that does not fit may end in a device assertion, which takes the whole process down.
+    def record_with(self, inputs: list[Tensor]) -> Trace:
+        """Record the same call with other tensors; without warnings.
+
+        On a GPU a size that does not fit may end in a device assertion, which takes the whole process down: there a
+        copy of the model on the CPU is recorded.
         """
-        probed = all(leaf.device.type == "cpu" and leaf.layout is torch.strided for leaf in self.inputs)
-        tape = trace.recorder.tape
-        if not self.inputs or not probed or tape.values_recorded() > _CHEAP or len(tape.graph.nodes) > _SHORT:
-            return
-        extents = dict.fromkeys(pair for leaf in self.inputs for pair in enumerate(leaf.shape))
-        for dim, size in extents:
-            other = self._record_longer(dim, size)
-            if other is None:
-                continue
-            self._compare_parts(trace, other, dim)
-            for node, here, there in differing_constants(
-                trace.recorder.tape.graph, other.recorder.tape.graph
-            ):
-                text = f"{here!r} follows from dimension {dim} of the inputs (twice as long gives {there!r})"
-                text += " but is fixed"
-                trace.recorder.report.add(Note("size-fixed", text, node.meta.get("source")))
-
-    def _compare_parts(self, trace: Trace, other: Trace, dim: int) -> None:
-        """Tell what a recording with longer inputs took apart into more pieces, or made out of sight of us."""
-        add = trace.recorder.report.add
-        for (count, source), (more, _) in zip(_parts(trace), _parts(other), strict=False):
-            if count != more:
-                add(
-                    Note(
-                        "size-fixed",
-                        f"a tensor is taken apart into {count} parts whatever dimension {dim}",
-                        source,
-                    )
-                )
-        longer = other.recorder.tape.constants
-        for name, tensor in trace.recorder.tape.constants.items():
-            same = name in longer and (tensor is longer[name] or torch.equal(tensor, longer[name]))
-            if not same:
-                text = f"a tensor of shape {tuple(tensor.shape)} was made out of sight while the model ran, and is kept"
-                add(Note("data", text))
-
-    def _record_longer(self, dim: int, size: int) -> Trace | None:
-        inputs = self.inputs
-        self.inputs = [
-            torch.cat([leaf, leaf], dim) if size and leaf.dim() > dim and leaf.size(dim) == size else leaf
-            for leaf in inputs
-        ]
+        here = all(leaf.device.type in ("cpu", "meta") for leaf in self.inputs)
+        runs = self if here else self._on_cpu()
+        kept, runs.inputs = runs.inputs, inputs if here else [leaf.to("cpu") for leaf in inputs]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return self.record(CaptureReport())
-        except CaptureError:
-            return None
+                return runs.record(CaptureReport())
         finally:
-            self.inputs = inputs
+            runs.inputs = kept
 
-    def merge_other_mode(self, trace: Trace) -> str | None:
-        """Record with every mode flipped and merge what that changes; the reason if the two cannot be one graph.
+    def _on_cpu(self) -> Runs:
+        if self._copy is None:
+            names = [
+                name for name, module in self.model.named_modules() if id(module) in self.leaf_modules.whole
+            ]
+            hooked = list(self.leaf_modules.hooked)
+            model = copy.deepcopy(self.model).to("cpu")
+            whole = {id(model.get_submodule(name)) for name in names}
+            leaves = LeafModules(whole, {name: model.get_submodule(name) for name in hooked})
+            args, kwargs = self.signature.rebuild_call(
+                [leaf.to("cpu") for leaf in self.inputs], self._positional, self._keywords
+            )
+            self._copy = Runs(model, args, kwargs, leaves, self.on_data)
+            self._copy._announced, self._copy.below = self._announced, self.below
+        return self._copy
+
+    def compare_modes(self, trace: Trace) -> Comparison | str:
+        """Record with every mode flipped and compare; the reason if the two cannot be one graph.
 
         Leaves stay in their mode: they are one node in either, and a batch norm may refuse a small example.
         """
         insides = [module for module in self.model.modules() if id(module) not in self.leaf_modules.whole]
         before = [module.training for module in insides]
-        modes = {name: module.training for name, module in self.model.named_modules(remove_duplicate=False)}
         notes = CaptureReport()
         policy, self.on_data = self.on_data, "specialise"
         try:
             for module in insides:
                 module.training = not module.training
             other = self.record(notes)
+            comparison = compare(trace.recorder.tape.graph, other.recorder.tape.graph)
         except CaptureError as error:
             return str(error.where or error.message)
+        except Differs as difference:
+            return str(difference)
         finally:
             self.on_data = policy
             for module, training in zip(insides, before, strict=True):
                 module.training = training
         for note in notes.of_kind("random", "data"):
             trace.recorder.report.add(Note("mode", note.text, note.source))
-        return merge_modes(trace.recorder.tape.graph, other.recorder.tape.graph, modes.__getitem__)
+        return comparison
 
 
 def _example(
@@ -280,21 +251,9 @@ def _example(
             f"the example inputs do not fit {type(model).__name__}.forward: {error}",
             expected=f"forward{parameters}",
             got=f"{len(args)} positional and keywords {sorted(kwargs) or 'none'}",
-            hint="pass positional inputs as a tuple and keyword inputs as a dict: capture(model, (x,), {'mask': m})",
+            hint="pass positional inputs as a tuple, keyword inputs as a dict; a dict that is itself one argument goes "
+            "in a tuple",
         ) from error
-
-
-def _parts(trace: Trace) -> list[tuple[int, Any]]:
-    """How many parts each tensor was taken apart into, and where."""
-    apart = (torch.unbind, torch.split, torch.chunk, torch.tensor_split)
-    nodes = [node for node in trace.recorder.tape.graph.nodes if node.target in apart]
-    return [(len(node.meta["value"]), node.meta["source"]) for node in nodes]
-
-
-def _computation(trace: Trace) -> list[tuple[str, Any]]:
-    """What a recording does to tensors, apart from the arithmetic on sizes."""
-    calls = (node for node in trace.recorder.tape.graph.nodes if node.op in ("call_function", "call_module"))
-    return [(node.op, node.target) for node in calls if any(True for _ in tensors_in(node.meta.get("value")))]
 
 
 def _is_output(value: Any) -> bool:

@@ -16,7 +16,7 @@ from sparsebit.graph.capture.report import CaptureReport, Note
 from sparsebit.graph.capture.sizes.numbers import Expression, SizeFloat, SizeInt, plain_sizes
 from sparsebit.graph.capture.source import find_source
 from sparsebit.graph.effects import assign
-from sparsebit.graph.value import describe, tensors_in
+from sparsebit.graph.value import describe
 
 _PLAIN_ARGUMENTS = (
     *(type(None), bool, int, float, complex, str, torch.dtype, torch.layout, torch.memory_format),
@@ -44,7 +44,7 @@ class Tape:
         self.report = report
         self.path: list[str] = [""]  # dotted names of the modules we are in
         self.constants: dict[str, Tensor] = {}
-        self.unknown_constants = 0
+        self.unknown_constants: list[str] = []  # tensors that came from nowhere
         self.from_arrays = WeakTensorKeyDictionary()  # made from numpy arrays, which are the model's own
         self.nodes = WeakTensorKeyDictionary()
         self.stale = WeakTensorKeyDictionary()  # seen through memory that a functional write did not change
@@ -73,10 +73,6 @@ class Tape:
         """Whether a module's parameters are the model's own, and not swapped in for one call."""
         return all(id(tensor) in self._names for tensor in module._parameters.values() if tensor is not None)
 
-    def values_recorded(self) -> int:
-        """How many numbers all the recorded results hold together: a measure of what the run cost."""
-        return sum(info.numel for node in self.graph.nodes for info in tensors_in(node.meta.get("value")))
-
     # -- tensors ----------------------------------------------------------------------------------------------
 
     def node_of(self, tensor: Tensor) -> fx.Node:
@@ -94,7 +90,8 @@ class Tape:
         name = next(n for n in map("_tensor_constant{}".format, itertools.count()) if n not in taken)
         origin = self._plain_tensors.get(id(tensor))
         self.constants[name] = tensor
-        self.unknown_constants += origin is None and tensor not in self.from_arrays
+        if origin is None and tensor not in self.from_arrays:
+            self.unknown_constants.append(name)
         what = f"tensor attribute {origin!r}" if origin else f"a tensor of shape {tuple(tensor.shape)}"
         self.report.add(Note("constant", f"{what} is kept as a constant", find_source()))
         return name

@@ -44,10 +44,9 @@ class Symbolic:
 
     expression: Expression
     user: SizeUser
-    varies: bool  # whether it can differ from call to call, as far as the recorder can tell
 
-    def _attach(self, expression: Expression, user: SizeUser, varies: bool) -> None:
-        self.expression, self.user, self.varies = expression, user, varies
+    def _attach(self, expression: Expression, user: SizeUser) -> None:
+        self.expression, self.user = expression, user
 
 
 def plain(value: Any) -> Any:
@@ -69,7 +68,7 @@ def combine(function: Callable[..., Any], *values: Any) -> Any:
     if kind is None or not sizes:
         return result
     expression = Expression(function, tuple(_operand(value) for value in values), result)
-    return kind.of(result, expression, sizes[0].user, any(size.varies for size in sizes))
+    return kind.of(result, expression, sizes[0].user)
 
 
 def _forward(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
@@ -140,10 +139,10 @@ class SizeInt(Symbolic, int):
     """An ``int`` that came from a tensor's size."""
 
     @staticmethod
-    def of(value: int, expression: Expression, user: SizeUser, varies: bool) -> SizeInt:
+    def of(value: int, expression: Expression, user: SizeUser) -> SizeInt:
         """A size with its origin."""
         size = int.__new__(SizeInt, value)
-        size._attach(expression, user, varies)
+        size._attach(expression, user)
         return size
 
     __hash__ = int.__hash__
@@ -167,10 +166,10 @@ class SizeFloat(Symbolic, float):
     """A ``float`` computed from a tensor's size."""
 
     @staticmethod
-    def of(value: float, expression: Expression, user: SizeUser, varies: bool) -> SizeFloat:
+    def of(value: float, expression: Expression, user: SizeUser) -> SizeFloat:
         """A number with its origin."""
         size = float.__new__(SizeFloat, value)
-        size._attach(expression, user, varies)
+        size._attach(expression, user)
         return size
 
     __hash__ = float.__hash__

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatch
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,101 +14,38 @@ from torch import Tensor, fx, nn
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.call.structure import Constant, Leaf, Tree, flatten
-from sparsebit.graph.capture.leaves import is_stochastic_leaf
+from sparsebit.graph.capture.exclusive import in_this_thread
 from sparsebit.graph.capture.modes import merge_modes
 from sparsebit.graph.capture.module import CONTAINERS, CapturedModule, build_shell
 from sparsebit.graph.capture.normalize import canonical_call
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
 from sparsebit.graph.capture.report import CaptureReport
 from sparsebit.graph.capture.snapshot import overridden_modes, undisturbed
-from sparsebit.graph.capture.source import find_source, source_of_error
+from sparsebit.graph.capture.source import source_of_error
+from sparsebit.graph.capture.symbolic.tracer import InputsTracer
+from sparsebit.graph.functional import invoke
 from sparsebit.graph.passes.canonicalize_shape import canonicalize_shape
 
+_SHAPE_FUNCTIONS = (operator.add, operator.mul)  # what concatenates and repeats a shape gives a shape
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
-class QTracer(fx.Tracer):
-    """A tracer that keeps ``torch.nn`` modules (but not ``Sequential``) and modules named by patterns whole.
 
-    Args:
-        skipped_module_names: fnmatch patterns on dotted module names; what matches becomes one node.
+def trace_symbolically(
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    skip: Sequence[str] = (),
+) -> CapturedModule:
+    """Capture without running the model, in the mode it is in; the other mode is traced to see what depends on it.
 
-    Example:
-        >>> tracer = QTracer(["head*"])
-        >>> graph = tracer.trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
-        >>> [node.op for node in graph.nodes]
-        ['placeholder', 'call_module', 'call_module', 'output']
+    Arguments without a default are inputs; the others keep their defaults, so that ``if mask is not None`` goes the
+    default's way. If the model cannot be traced so, optional arguments become inputs too, as in plain ``torch.fx``. An
+    example call, where there is one, decides instead.
     """
-
-    def __init__(self, skipped_module_names: Sequence[str] = ()) -> None:
-        super().__init__()
-        self.skipped_module_names = list(skipped_module_names)
-        self._paths: list[str] = [""]
-
-    def _probe(self, module_name: str, patterns: Iterable[str]) -> bool:
-        """Whether a dotted module name matches one of the patterns."""
-        return any(fnmatch(module_name, pattern) for pattern in patterns)
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """``torch.nn`` modules other than ``Sequential``, and modules the user asked to skip."""
-        from_torch = m.__module__.startswith("torch.nn") and not isinstance(m, nn.Sequential)
-        return from_torch or self._probe(module_qualified_name, self.skipped_module_names)
-
-    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        """A node with the model's own place on it."""
-        node = super().create_node(*args, **kwargs)
-        node.meta["source"] = find_source()
-        node.meta["module_path"] = self._paths[-1]
-        return node
-
-    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Trace into a module or make it a node, remembering where we are."""
-        path = self.path_of_module(m)
-        if self.is_leaf_module(m, path):
-            return super().call_module(m, forward, args, kwargs)
-        self._paths.append(path)
-        try:
-            return super().call_module(m, forward, args, kwargs)
-        finally:
-            self._paths.pop()
-
-
-class _RequiredInputsTracer(QTracer):
-    """What ``capture`` uses: optional arguments keep their defaults, DropPath-like modules stay whole."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Also modules that tracing would fix to one mode."""
-        return super().is_leaf_module(m, module_qualified_name) or is_stochastic_leaf(m)
-
-    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
-        """A placeholder for every argument without a default; ``if mask is not None`` then goes the default's way."""
-        parameters = inspect.signature(root_fn).parameters
-        names = required_inputs(inspect.signature(root_fn))[1:]
-        proxies = [self.create_proxy("placeholder", name, (), {}) for name in names]
-        keywords = [parameters[name].kind is inspect.Parameter.KEYWORD_ONLY for name in names]
-
-        def call(root: nn.Module, *inputs: Any) -> Any:
-            positional = [proxy for proxy, keyword in zip(inputs, keywords, strict=True) if not keyword]
-            named = {n: p for n, p, keyword in zip(names, inputs, keywords, strict=True) if keyword}
-            return root_fn(root, *positional, **named)
-
-        return call, [self.root, *proxies]
-
-
-def required_inputs(signature: inspect.Signature) -> list[str]:
-    """The names of the arguments that a call must give."""
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [
-        name
-        for name, parameter in signature.parameters.items()
-        if parameter.default is parameter.empty and parameter.kind not in variable
-    ]
-
-
-def trace_symbolically(model: nn.Module, *, skip: Sequence[str] = ()) -> CapturedModule:
-    """Capture without inputs, in the mode the model is in; the other mode is traced too, to see what depends on it."""
-    tracer = _RequiredInputsTracer(skip)
-    graph, constants = _trace(tracer, model)
-    conflict = _compare_modes(model, graph, constants, skip)
-    signature = _flatten_output(graph, inspect.signature(model.forward))
+    tracer, graph, constants = _trace_with_inputs(model, _example(model, args, kwargs or {}), skip)
+    conflict = _compare_modes(model, graph, constants, tracer)
+    signature = _flatten_output(graph, inspect.signature(model.forward), tracer)
     drop_dead_functions(graph)
     graph.set_codegen(CapturedCodeGen(signature))
     opaque = {
@@ -133,14 +70,17 @@ def trace_symbolically(model: nn.Module, *, skip: Sequence[str] = ()) -> Capture
 def _watching() -> Iterator[list[str]]:
     """Collect what the model does to the state of torch while it is traced: a symbolic graph has no trace of it."""
     unseen: list[str] = []
+    ours = in_this_thread()
     set_grad, enter = torch.set_grad_enabled.__init__, torch.autocast.__enter__
 
     def watch_grad(self: Any, mode: bool) -> None:
-        unseen.append("switches gradients on or off")
+        if ours():
+            unseen.append("switches gradients on or off")
         set_grad(self, mode)
 
     def watch_autocast(self: Any) -> Any:
-        unseen.append("has an autocast block")
+        if ours():
+            unseen.append("has an autocast block")
         return enter(self)  # type: ignore[no-untyped-call]
 
     torch.set_grad_enabled.__init__ = watch_grad  # type: ignore[method-assign]
@@ -164,7 +104,51 @@ def _keep_plain_tensors(model: nn.Module, shell: nn.Module, graph: fx.Graph) -> 
                 )
 
 
-def _trace(tracer: QTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
+def _example(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an example call by name; none if there is none, or if it does not fit."""
+    try:
+        bound = inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError:
+        return {}
+    kinds = {name: parameter.kind for name, parameter in bound.signature.parameters.items()}
+    return {} if any(kinds[name] in _VARIABLE for name in bound.arguments) else dict(bound.arguments)
+
+
+def _trace_with_inputs(
+    model: nn.Module, example: Mapping[str, Any], skip: Sequence[str]
+) -> tuple[InputsTracer, fx.Graph, dict[str, Tensor]]:
+    """Trace with the first choice of inputs that can be traced."""
+    refusals: list[CaptureError] = []
+    for inputs, constants in _choices(inspect.signature(model.forward), example):
+        tracer = InputsTracer(inputs, constants, skip)
+        try:
+            return tracer, *_trace(tracer, model)
+        except CaptureError as error:
+            refusals += [error] if inputs else []
+    raise refusals[0]
+
+
+def _choices(
+    signature: inspect.Signature, example: Mapping[str, Any]
+) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Which arguments are inputs, and the values of others: what is required, what may be given, everything."""
+    parameters = {name: p for name, p in signature.parameters.items() if p.kind not in _VARIABLE}
+    if example:
+        tensors = [
+            name for name, value in example.items() if not isinstance(value, str | bool | int | float | None)
+        ]
+        yield tensors, {name: value for name, value in example.items() if name not in tensors}
+        return
+    required = [name for name, p in parameters.items() if p.default is p.empty]
+    yield required, {}
+    optional = [name for name, p in parameters.items() if p.default is p.empty or p.default is None]
+    if optional != required:
+        yield optional, {}
+    if list(parameters) != optional:
+        yield list(parameters), {}
+
+
+def _trace(tracer: InputsTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
     """The graph, and the tensors that fx found on its way and left on the model for the time of the trace."""
     try:
         with undisturbed(model) as buffers, _watching() as unseen:
@@ -199,9 +183,9 @@ def _trace(tracer: QTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, Tenso
 
 
 def _compare_modes(
-    model: nn.Module, graph: fx.Graph, constants: dict[str, Tensor], skip: Sequence[str]
+    model: nn.Module, graph: fx.Graph, constants: dict[str, Tensor], tracer: InputsTracer
 ) -> str | None:
-    tracer = _RequiredInputsTracer(skip)
+    tracer = InputsTracer(tracer.inputs, tracer.constants, tracer.skipped_module_names)
     insides = [m for n, m in model.named_modules() if not n or not tracer.is_leaf_module(m, n)]
     before = [module.training for module in insides]
     try:
@@ -219,13 +203,16 @@ def _compare_modes(
     return merge_modes(graph, other, modes.__getitem__)
 
 
-def _flatten_output(graph: fx.Graph, parameters: inspect.Signature) -> CallSignature:
+def _flatten_output(graph: fx.Graph, parameters: inspect.Signature, tracer: InputsTracer) -> CallSignature:
     output = next(iter(reversed(graph.nodes)))
     leaves, tree = flatten(_thaw(output.args[0]), "output", lambda item: isinstance(item, fx.Node))
     output.args = (tuple(leaves),)
-    names = required_inputs(parameters)
+    used = {str(node.target) for node in graph.nodes if node.op == "placeholder" and node.users}
+    names = list(tracer.inputs)
     inputs: dict[str, Tree] = {
-        name: Leaf(names.index(name), name, anything=True) if name in names else _default(parameter)
+        name: Leaf(names.index(name), name, anything=True, given=name in used)
+        if name in names
+        else Constant(tracer.constants.get(name, _default(parameter)), name)
         for name, parameter in parameters.parameters.items()
     }
     return CallSignature(parameters, inputs, tree)
@@ -240,21 +227,31 @@ def _thaw(value: Any) -> Any:
     return tuple(_thaw(item) for item in value) if type(value) is tuple else value
 
 
-def _default(parameter: inspect.Parameter) -> Tree:
+def _default(parameter: inspect.Parameter) -> Any:
     empty: Any = {} if parameter.kind is parameter.VAR_KEYWORD else ()
-    value = empty if parameter.default is parameter.empty else parameter.default
-    return Constant(value, parameter.name)
+    return empty if parameter.default is parameter.empty else parameter.default
 
 
 def _normalize(graph: fx.Graph) -> None:
     """Methods to functions, one spelling a meaning, attributes first, placeholders without defaults."""
+    shapes: set[fx.Node] = set()  # nodes that give a torch.Size
+
+    def is_shape(value: Any) -> bool:
+        return isinstance(value, tuple | list) or (isinstance(value, fx.Node) and value in shapes)
+
     for node in list(graph.nodes):
         if node.op == "placeholder" and node.args:
             node.args = ()
+        if _gives_shape(node, is_shape):
+            shapes.add(node)
         if node.op not in ("call_method", "call_function"):
             continue
-        target = getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
-        if target is torch.Tensor.size or target is getattr:
+        method = str(node.target) if node.op == "call_method" else ""
+        if method and (is_shape(node.args[0]) or not hasattr(Tensor, method)):
+            node.op, node.target, node.args = "call_function", invoke, (node.args[0], method, *node.args[1:])
+            continue
+        target = getattr(Tensor, method) if method else node.target
+        if target is Tensor.size or target is getattr:
             node.op, node.target = "call_function", target
             continue
         name = getattr(target, "__name__", "")
@@ -264,8 +261,25 @@ def _normalize(graph: fx.Graph) -> None:
             node.op, node.target = "call_function", target
             continue
         node.op = "call_function"
-        node.target, node.args, node.kwargs = canonical_call(target, node.args, dict(node.kwargs))
+        node.target, node.args, node.kwargs = canonical_call(target, node.args, dict(node.kwargs), is_shape)
     first = next(node for node in graph.nodes if node.op != "placeholder")
     for node in list(graph.nodes):
         if node.op == "get_attr" and node is not first:
             first.prepend(node)
+
+
+def _gives_shape(node: fx.Node, is_shape: Callable[[Any], bool]) -> bool:
+    """Whether a node gives a ``torch.Size``: a whole shape, a slice of one, or two put together."""
+    if node.op == "call_method":
+        return node.target == "size" and len(node.args) == 1 and not node.kwargs
+    if node.op != "call_function":
+        return False
+    if node.target is getattr:
+        return node.args[1] == "shape"
+    if node.target is operator.getitem:
+        return (
+            isinstance(node.args[0], fx.Node) and is_shape(node.args[0]) and isinstance(node.args[1], slice)
+        )
+    if node.target in _SHAPE_FUNCTIONS:
+        return any(isinstance(arg, fx.Node) and is_shape(arg) for arg in node.args)
+    return node.target is torch.broadcast_shapes

@@ -287,6 +287,7 @@ def test_a_size_in_the_output_is_a_size() -> None:
     assert isinstance(graph(torch.ones(3)), torch.Size)
 
 
-def test_a_size_as_a_key_of_the_output_follows_the_input_or_is_told() -> None:
-    with pytest.warns(UserWarning):
-        capture(model_of(lambda self, x: {x.size(0): x}), X)
+def test_a_size_as_a_key_of_the_output_is_fixed() -> None:
+    graph = capture(model_of(lambda self, x: {x.size(0): x}), X)
+    assert [size.free for size in graph.capture_report.sizes] == [False]
+    assert "key of an output" in graph.capture_report.sizes[0].why

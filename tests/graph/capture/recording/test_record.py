@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
-from sparsebit.errors import CaptureError, SpecializationWarning
-from sparsebit.graph.capture import capture
+from sparsebit.errors import CaptureError
+from sparsebit.graph.capture import CapturedModule, capture
 
 X = torch.randn(3, 4)
 
@@ -221,7 +221,7 @@ def test_a_compiled_part_is_looked_through() -> None:
 
     model = Partly().eval()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # dynamo, about the recorder's own code, which it tries to trace
+        warnings.simplefilter("ignore")
         graph = capture(model, X)
     x = torch.randn(7, 4)
     assert torch.equal(graph(x), model(x)) and calls_of(graph) == ["part._orig_mod.0", "part._orig_mod.1"]
@@ -520,21 +520,31 @@ def test_a_cache_does_not_stay_alive() -> None:
 # -- sizes -----------------------------------------------------------------------------------------
 
 
-def test_a_number_that_should_have_followed_a_size_is_told() -> None:
-    with pytest.warns(
-        SpecializationWarning,
-        match=r"1\.5 follows from dimension 0 of the inputs \(twice as long gives 3\.0\) but is fixed",
+def fixed_size(graph: CapturedModule, argument: str, dim: int) -> str:
+    """Why a dimension is fixed; every other size is refused in these words, with the line."""
+    size = next(s for s in graph.capture_report.sizes if (s.argument, s.dim) == (argument, dim))
+    assert not size.free
+    return str(size)
+
+
+def test_a_number_that_should_have_followed_a_size_fixes_it() -> None:
+    graph = capture(Applies(lambda y: y * (0.5 * y.size(0))), X)
+    assert "the number 1.5 follows from it (3.0 at another size)" in fixed_size(graph, "x", 0)
+    assert graph(X).shape == X.shape
+    with pytest.raises(
+        CaptureError, match="'x' has size 5 in dimension 0, which this graph was not captured for"
     ):
-        capture(Applies(lambda y: y * (0.5 * y.size(0))), X)
+        graph(torch.ones(5, 4))
 
 
-def test_a_number_that_should_have_followed_a_size_of_another_input_is_told() -> None:
+def test_a_number_that_should_have_followed_a_size_of_another_input_fixes_that() -> None:
     class Pair(nn.Module):
         def forward(self, a: Tensor, b: Tensor) -> Tensor:
             return a * (0.5 * b.size(0))
 
-    with pytest.warns(SpecializationWarning, match="3.5 follows from"):
-        capture(Pair(), (X, torch.ones(7)))
+    graph = capture(Pair(), (X, torch.ones(7)))
+    assert "the number 3.5 follows from it" in fixed_size(graph, "b", 0)
+    assert graph(torch.ones(9, 4), torch.ones(7)).shape == (9, 4)
 
 
 @pytest.mark.parametrize(
@@ -553,9 +563,8 @@ def test_a_number_that_should_have_followed_a_size_of_another_input_is_told() ->
     ],
     ids=["iterate", "unbind", "split", "chunk", "range", "enumerate", "reduce", "zip", "star", "list"],
 )
-def test_a_loop_over_a_varying_dimension_is_told(function: Callable[[Tensor], Tensor]) -> None:
-    with pytest.warns(SpecializationWarning):
-        capture(Applies(function), X)
+def test_a_loop_over_a_dimension_fixes_it(function: Callable[[Tensor], Tensor]) -> None:
+    assert "test_record.py" in fixed_size(capture(Applies(function), X), "x", 0)
 
 
 class Attention(nn.Module):
@@ -597,19 +606,19 @@ def test_sections_that_are_given_are_not_warned_about() -> None:
     capture(Sections(), X)
 
 
-def test_a_branch_on_a_size_warns_when_it_would_go_another_way() -> None:
+def test_a_branch_on_a_size_that_would_go_another_way_is_an_error() -> None:
     def branches(y: Tensor) -> Tensor:
         if y.size(0) > 2:
             return y * 2
         return y * 3
 
     graph = capture(Applies(branches), X)
-    assert [note.kind for note in graph.capture_report.notes] == ["size-branch"]
     assert torch.equal(graph(torch.ones(4, 4)), graph.linear(torch.ones(4, 4)) * 2)
-    with pytest.warns(
-        SpecializationWarning, match=r"branches: if y.size\(0\) > 2:\n  this branch on a size was True"
-    ):
+    with pytest.raises(
+        CaptureError, match="a branch on a size was True when the model was captured"
+    ) as error:
         graph(torch.ones(1, 4))
+    assert "branches: if y.size(0) > 2:" in str(error.value.where)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
@@ -629,15 +638,14 @@ def test_fixed_sizes_are_not_warned_about(batch: int) -> None:
     assert graph(torch.randn(batch, 4)).shape == (batch, 4)
 
 
-def test_a_size_cached_in_an_earlier_call_is_told() -> None:
+def test_a_size_cached_in_an_earlier_call_fixes_it() -> None:
     @functools.lru_cache
     def half(n: int) -> int:
         return n // 2 + 1
 
     model = Applies(lambda y: y * half(y.size(0)))
     capture(model, X)  # fills the cache with a size of this recording
-    with pytest.warns(SpecializationWarning, match="but is fixed"):
-        capture(model, X)
+    assert "follows from it" in fixed_size(capture(model, X), "x", 0)
 
 
 def test_a_size_that_outlives_a_recording_that_was_given_up() -> None:

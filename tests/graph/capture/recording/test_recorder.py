@@ -532,13 +532,23 @@ def vmapped(y: Tensor) -> Tensor:
 
 def test_what_slips_below_the_torch_api_is_recorded_there() -> None:
     model = Applies(vmapped).eval()
-    with pytest.warns(SpecializationWarning, match="4 follows from dimension 0 of the inputs"):
-        graph = capture(model, X)
+    graph = capture(model, X)
     assert torch.equal(graph(X * 3), model(X * 3)) and not graph.capture_report.of_kind("constant")
+    with pytest.raises(CaptureError, match="the number 4 follows from it"):
+        graph(torch.cat([X, X]))
 
 
-def test_sizes_below_the_torch_api_are_told_without_a_second_recording() -> None:
-    with pytest.warns(
-        SpecializationWarning, match="work below the torch API is recorded with the example's sizes"
-    ):
-        recorded(vmapped)
+def test_modules_under_vmap_are_refused_or_kept_as_one_node() -> None:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.vmap(lambda row: self.b(self.a(row)))(x)
+
+    model = Rows().eval()
+    with pytest.raises(CaptureError, match="does work out of sight of the recorder"):
+        capture(model, X)
+    kept = nn.Sequential(model)
+    assert torch.equal(capture(kept, X, skip=["0"])(X * 2), model(X * 2))

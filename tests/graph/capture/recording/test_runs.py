@@ -108,11 +108,11 @@ def test_types_are_what_they_are_while_a_model_is_recorded() -> None:
     assert torch.equal(capture(Pads(), x)(x), Pads()(x))
 
 
-def test_another_rank_or_kind_of_input_is_told() -> None:
+def test_another_rank_or_kind_of_input_is_refused() -> None:
     graph = capture(nn.Sequential(nn.ReLU()), torch.randn(2, 3, 4))
-    with pytest.warns(SpecializationWarning, match="captured as a 3-dimensional floating-point tensor"):
+    with pytest.raises(CaptureError, match="expected: a 3-dimensional floating-point tensor"):
         graph(torch.randn(3, 4))
-    with pytest.warns(SpecializationWarning, match="now a 3-dimensional integer one"):
+    with pytest.raises(CaptureError, match=r"got: *a 3-dimensional integer tensor"):
         graph(torch.ones(2, 3, 4, dtype=torch.long))
 
 

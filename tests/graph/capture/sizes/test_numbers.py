@@ -42,8 +42,8 @@ def look_up(name: str) -> int:
     raise AssertionError("only evaluate() reads names")
 
 
-def size_of(name: str, value: int, user: Listener, varies: bool = True) -> SizeInt:
-    return SizeInt.of(value, Expression(look_up, (name,), value), user, varies)
+def size_of(name: str, value: int, user: Listener) -> SizeInt:
+    return SizeInt.of(value, Expression(look_up, (name,), value), user)
 
 
 def evaluate(expression: Any, sizes: dict[str, int]) -> Any:
@@ -141,7 +141,7 @@ def test_a_number_computed_from_a_size_is_a_size(program: Any) -> None:
     user = Listener()
     got = outcome(program, {"n": size_of("n", 5, user), "m": size_of("m", 3, user)})
     if "n" in names_in(program) and not isinstance(got, type):
-        assert isinstance(got, SizeInt | SizeFloat) and got.varies
+        assert isinstance(got, SizeInt | SizeFloat)
 
 
 def names_in(program: Any) -> str:
@@ -151,13 +151,6 @@ def names_in(program: Any) -> str:
 def test_python_does_not_ask_a_size_that_a_float_is_multiplied_with() -> None:
     got: Any = 0.5 * size_of("n", 6, Listener())
     assert type(got) is float  # why a recording is compared with one at other sizes
-
-
-@pytest.mark.parametrize("varies", [True, False])
-def test_what_is_computed_varies_if_one_operand_does(varies: bool) -> None:
-    user = Listener()
-    fixed, other = size_of("n", 4, user, varies=False), size_of("m", 3, user, varies=varies)
-    assert (fixed + other).varies is varies and (fixed * 2).varies is False
 
 
 def test_combine_leaves_results_that_are_no_numbers_alone() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture import QTracer, capture
-from sparsebit.graph.capture.symbolic.trace import required_inputs
 
 X = torch.randn(3, 4)
 
@@ -62,12 +60,6 @@ def test_patterns_are_matched_against_dotted_names() -> None:
 
 
 # -- inputs ----------------------------------------------------------------------------------------
-
-
-def test_required_inputs_are_those_without_a_default() -> None:
-    def forward(a: int, b: int = 1, *rest: int, c: int, d: int = 2, **options: int) -> None: ...
-
-    assert required_inputs(inspect.signature(forward)) == ["a", "c"]
 
 
 def optional(

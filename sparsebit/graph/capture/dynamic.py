@@ -1,0 +1,47 @@
+"""``dynamic=``: the sizes that have to be free, or capturing is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from sparsebit.errors import CaptureError
+from sparsebit.graph.capture.call.input_size import InputSize
+from sparsebit.graph.capture.module import CapturedModule
+
+Dynamic = Collection[int] | Mapping[str, Collection[int]]
+
+
+def require_free(captured: CapturedModule, dynamic: Dynamic) -> None:
+    """Raise unless every dimension asked for is free.
+
+    ``dynamic`` gives dimensions by the name of the argument, or the same for all tensor arguments that have them. A
+    graph that was traced without running the model follows every size.
+    """
+    sizes = captured.capture_report.sizes
+    if captured.capture_report.frontend == "symbolic":
+        return
+    names = list(dict.fromkeys(size.argument for size in sizes))
+    requests = dynamic if isinstance(dynamic, Mapping) else dict.fromkeys(names, dynamic)
+    for name, dims in requests.items():
+        if name not in names:
+            raise CaptureError(
+                f"dynamic names {name!r}, which is not a tensor argument of the model",
+                expected=f"one of {', '.join(names) or 'none: the model takes no tensors'}",
+            )
+        own = [size for size in sizes if size.argument == name]
+        for dim in dims:
+            if isinstance(dynamic, Mapping) and not -len(own) <= dim < len(own):
+                raise CaptureError(
+                    f"dynamic asks for dimension {dim} of {name!r}, which has {len(own)} dimensions in the example"
+                )
+            if -len(own) <= dim < len(own):
+                _require(own[dim])
+
+
+def _require(size: InputSize) -> None:
+    if not size.free:
+        raise CaptureError(
+            f"dimension {size.dim} of argument {size.argument!r} cannot be dynamic: {size.why}",
+            where=size.source,
+            hint=f"change that line of the model, or leave dimension {size.dim} out of dynamic",
+        )

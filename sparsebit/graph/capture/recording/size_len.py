@@ -1,0 +1,66 @@
+"""``len(x)`` of a tensor as a size that is followed.
+
+Python's ``len`` gives a plain number, whatever the tensor says. So while a recording runs, modules whose own
+``forward`` calls ``len`` run a copy of that function which finds another ``len``. The copy has global names of its own:
+nothing that other code can see is replaced.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import dis
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+
+@contextlib.contextmanager
+def following_len(model: nn.Module, length: Callable[[Tensor], int | None]) -> Iterator[None]:
+    """Let ``len`` of a tensor in the model's own forward functions be what ``length`` says, where it says anything."""
+
+    def size_len(value: Any) -> int:
+        found = length(value) if isinstance(value, Tensor) else None
+        return builtins.len(value) if found is None else found
+
+    changed = [
+        module for module in model.modules() if "forward" not in vars(module) and _calls_len(type(module))
+    ]
+    for module in changed:
+        module.__dict__["forward"] = types.MethodType(_copy(type(module).forward, size_len), module)
+    try:
+        yield
+    finally:
+        for module in changed:
+            module.__dict__.pop("forward", None)
+
+
+def _calls_len(kind: type[nn.Module]) -> bool:
+    function = kind.forward
+    if not isinstance(function, types.FunctionType) or "len" in function.__globals__:
+        return False
+    codes = list(_codes(function.__code__))
+    return any("len" in code.co_names for code in codes) and not any(map(_writes_globals, codes))
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code and that of the functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _writes_globals(code: types.CodeType) -> bool:
+    return any(step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for step in dis.get_instructions(code))
+
+
+def _copy(function: Any, size_len: Callable[[Any], int]) -> types.FunctionType:
+    names = function.__globals__ | {"len": size_len}
+    copied = types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied

@@ -1,0 +1,129 @@
+"""``QTracer``: symbolic tracing with ``torch.nn`` modules as leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from sparsebit.graph.capture.exclusive import CAPTURING, in_this_thread
+from sparsebit.graph.capture.leaves import is_stochastic_leaf
+from sparsebit.graph.capture.source import find_source
+
+_FACTORIES = ("zeros", "ones", "empty", "rand", "randn")  # take sizes one by one, which torch.fx cannot see
+
+
+class QTracer(fx.Tracer):
+    """A tracer that keeps ``torch.nn`` modules (but not ``Sequential``) and modules named by patterns whole.
+
+    Args:
+        skipped_module_names: fnmatch patterns on dotted module names; what matches becomes one node.
+
+    Example:
+        >>> tracer = QTracer(["head*"])
+        >>> graph = tracer.trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+        >>> [node.op for node in graph.nodes]
+        ['placeholder', 'call_module', 'call_module', 'output']
+    """
+
+    def __init__(self, skipped_module_names: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.skipped_module_names = list(skipped_module_names)
+        self._paths: list[str] = [""]
+        self._ours = in_this_thread()
+
+    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
+        """Trace; ``torch.fx`` replaces parts of torch meanwhile, which models in other threads do not notice."""
+        with CAPTURING, _factories_take_proxies():
+            self._ours = in_this_thread()
+            return super().trace(root, concrete_args)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """What reading an attribute of a module gives: a node for a parameter of the traced model."""
+        return super().getattr(attr, attr_val, parameter_proxy_cache) if self._ours() else attr_val
+
+    def _probe(self, module_name: str, patterns: Iterable[str]) -> bool:
+        """Whether a dotted module name matches one of the patterns."""
+        return any(fnmatch(module_name, pattern) for pattern in patterns)
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """``torch.nn`` modules other than ``Sequential``, and modules the user asked to skip."""
+        from_torch = m.__module__.startswith("torch.nn") and not isinstance(m, nn.Sequential)
+        return from_torch or self._probe(module_qualified_name, self.skipped_module_names)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """A node with the model's own place on it."""
+        node = super().create_node(*args, **kwargs)
+        node.meta["source"] = find_source()
+        node.meta["module_path"] = self._paths[-1]
+        return node
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        """Trace into a module or make it a node, remembering where we are."""
+        if not self._ours():
+            return forward(*args, **kwargs)
+        path = self.path_of_module(m)
+        if self.is_leaf_module(m, path):
+            return super().call_module(m, forward, args, kwargs)
+        self._paths.append(path)
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        finally:
+            self._paths.pop()
+
+
+class InputsTracer(QTracer):
+    """What ``capture`` uses: it chooses which arguments are inputs, and keeps modules whole that tracing would fix.
+
+    Args:
+        inputs: names of the arguments that become inputs.
+        constants: values of others; what is in neither keeps its default.
+        skip: as for ``QTracer``.
+    """
+
+    def __init__(self, inputs: Sequence[str], constants: Mapping[str, Any], skip: Sequence[str]) -> None:
+        super().__init__(skip)
+        self.inputs, self.constants = inputs, constants
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Also TorchScript modules, and modules that tracing would fix to one mode."""
+        whole = isinstance(m, torch.jit.ScriptModule) or is_stochastic_leaf(m)
+        return whole or super().is_leaf_module(m, module_qualified_name)
+
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
+        """A placeholder for every input; ``if mask is not None`` goes the default's way where ``mask`` is none."""
+        parameters = inspect.signature(root_fn).parameters
+        proxies = [self.create_proxy("placeholder", name, (), {}) for name in self.inputs]
+
+        def call(root: nn.Module, *inputs: Any) -> Any:
+            named = dict(self.constants) | dict(zip(self.inputs, inputs, strict=True))
+            kinds = {name: parameters[name].kind for name in named}
+            ahead = [name for name in parameters if kinds.get(name) is inspect.Parameter.POSITIONAL_ONLY]
+            return root_fn(root, *(named.pop(name) for name in ahead), **named)
+
+        return call, [self.root, *proxies]
+
+
+@contextlib.contextmanager
+def _factories_take_proxies() -> Iterator[None]:
+    """Let ``torch.zeros(x.shape[0], 8)`` be seen by ``torch.fx`` as ``torch.zeros((x.shape[0], 8))`` is."""
+    originals = {name: getattr(torch, name) for name in _FACTORIES}
+
+    def gather(original: Any, *sizes: Any, **options: Any) -> Any:
+        if len(sizes) > 1 and any(isinstance(size, fx.Proxy) for size in sizes):
+            return original(sizes, **options)
+        return original(*sizes, **options)
+
+    for name, original in originals.items():
+        setattr(torch, name, functools.wraps(original)(functools.partial(gather, original)))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(torch, name, original)

@@ -1,0 +1,59 @@
+"""The module that a user means: what compiles or distributes a model is taken off, what is no model is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from sparsebit.errors import CaptureError
+
+
+def unwrap(model: Any) -> nn.Module:
+    """The module itself, if it can be captured.
+
+    A class that holds a graph already says so in ``why_not_capture``, a text for the user.
+
+    Raises:
+        CaptureError: one message for each kind of wrong object.
+    """
+    if isinstance(model, torch.export.ExportedProgram):
+        raise CaptureError(
+            "an ExportedProgram is not a torch.nn.Module",
+            hint="pass program.module(), or better the module it was exported from",
+        )
+    if not isinstance(model, nn.Module):
+        raise CaptureError(
+            "only a torch.nn.Module or a torch.export.ExportedProgram can be captured",
+            got=type(model).__name__,
+            hint="wrap a function in a module whose forward calls it",
+        )
+    inner = _inside(model)
+    if inner is not None:
+        return unwrap(inner)
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CaptureError(
+            "a TorchScript module has no Python code that could be followed",
+            got=type(model).__name__,
+            hint="pass the module that was given to torch.jit.script or torch.jit.trace",
+        )
+    reason = getattr(model, "why_not_capture", None)
+    if isinstance(reason, str):
+        raise CaptureError(f"a {type(model).__name__} cannot be captured again", hint=reason)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+            raise CaptureError(
+                f"parameter {name!r} has no shape yet",
+                hint="run the model once, so that its lazy modules get their weights",
+            )
+    return model
+
+
+def _inside(model: nn.Module) -> nn.Module | None:
+    """The module in a wrapper of torch that adds nothing to what it computes, or None."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        module: nn.Module = model.module
+        return module
+    return model._modules.get("_orig_mod") if type(model).__name__ == "OptimizedModule" else None
