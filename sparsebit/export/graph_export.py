@@ -21,6 +21,7 @@ from sparsebit.export.forms.biases import float_biases, integer_biases
 from sparsebit.export.forms.container import BLOCK_OPSET, needed_opset
 from sparsebit.export.forms.editor import Editor
 from sparsebit.export.forms.fill_weights import fill_weights
+from sparsebit.export.forms.gather_rows import gather_rows
 from sparsebit.export.forms.keep_float import (
     keep_float8_products,
     keep_float_weights,
@@ -191,6 +192,7 @@ def _finish(
     editor, ranks = Editor(model), {name: len(tensor.shape) for name, tensor in markers.tensors.items()}
     rewrites = {"transpose_weights": transpose_weights(editor), "sizes_from_codes": sizes_from_codes(editor)}
     if unsigned:
+        rewrites["gather_rows"] = gather_rows(editor)
         rewrites["pads_into_convs"] = pads_into_convs(editor)
         rewrites["means_as_pools"] = means_as_pools(editor, ranks)
         rewrites["grids_before_concats"] = grids_before_concats(editor)

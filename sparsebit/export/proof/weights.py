@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sparsebit.export.forms.gather_rows import ROW_SCALES, ROWS
 from sparsebit.export.forms.lower import SCALED
 from sparsebit.runtime.packages import require
 
@@ -23,11 +25,14 @@ def stored_weights(proto: Any, folder: Path | str = "") -> Iterator[tuple[str, A
         return helper.to_array(tensor, base_dir=str(folder))
 
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
-    # 4-bit codes on their way to an 8-bit kernel, 8-bit floats on their way to float
-    widened = {node.output[0]: node.input[0] for node in proto.graph.node if node.name.endswith("/Widen")}
+    # 4-bit codes on their way to an 8-bit kernel, 8-bit floats on their way to float, rows of a table
+    widened: dict[str, str] = {}
+    for node in proto.graph.node:
+        if _word(node) in ("Widen", ROWS):
+            widened[node.output[0]] = widened.get(node.input[0], node.input[0])
     filled: dict[str, Any] = {}
     for node in proto.graph.node:
-        word = node.name.rpartition("/")[2]
+        word = _word(node)
         if word == "Fill" and node.input[0] in widened:
             widened[node.output[0]] = widened[node.input[0]]
             filled[node.output[0]] = array(tensors[node.input[1]])
@@ -40,6 +45,13 @@ def stored_weights(proto: Any, folder: Path | str = "") -> Iterator[tuple[str, A
             codes, scale = tensors.get(widened[node.input[0]]), tensors[node.input[1]]
             if codes is not None:
                 yield name, array(codes).astype(np.float32) * array(scale)
+            continue
+        if node.op_type == "Gather" and _word(node) == ROW_SCALES:  # a table whose rows have their own scales
+            numbers = array(tensors[widened[_rows_of(proto, name).output[0]]]).astype(np.float32)
+            zeros = [other for other in proto.graph.node if other.name == f"{name}/RowZeroPoints"]
+            if zeros:
+                numbers = numbers - array(tensors[zeros[0].input[0]])
+            yield name, numbers * array(tensors[node.input[0]])
             continue
         if node.op_type != "DequantizeLinear" or not kind.startswith("DequantizeLinear"):
             continue
@@ -55,6 +67,17 @@ def stored_weights(proto: Any, folder: Path | str = "") -> Iterator[tuple[str, A
         yield name, numbers.T if "transposed" in kind else numbers
 
 
+def _word(node: Any) -> str:
+    """What a node does to a weight: the last part of its name, without a number that keeps names apart."""
+    return re.sub(r"_\d+$", "", node.name.rpartition("/")[2])
+
+
+def _rows_of(proto: Any, name: str) -> Any:
+    return next(
+        node for node in proto.graph.node if node.name.startswith(f"{name}/{ROWS}") and _word(node) == ROWS
+    )
+
+
 def _dequantized(codes: Any, scale: Any, zero_point: Any, axis: int, block: int) -> Any:
     if block:
         length = codes.shape[axis]
@@ -62,7 +85,7 @@ def _dequantized(codes: Any, scale: Any, zero_point: Any, axis: int, block: int)
             np.take(np.repeat(v, block, axis=axis), range(length), axis=axis) for v in (scale, zero_point)
         )
     elif scale.ndim == 1:
-        shape = [-1 if place == axis else 1 for place in range(codes.ndim)]
+        shape = [-1 if place == axis % codes.ndim else 1 for place in range(codes.ndim)]
         scale, zero_point = scale.reshape(shape), zero_point.reshape(shape)
     wide = codes.astype(np.float32) - zero_point.astype(np.float32)
     return wide * scale.astype(np.float32)
