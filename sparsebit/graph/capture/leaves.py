@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from sparsebit.errors import CaptureError
+from sparsebit.graph.ops.lookup import is_own_class
 
 # Containers of torch.nn, and modules whose inside has to be visible: they hide projections, matmuls and softmax.
 OPENED = (
@@ -114,7 +115,7 @@ class LeafModules:
 
 
 def find_leaves(model: nn.Module, skip: Sequence[str] = (), *, stochastic: bool = True) -> LeafModules:
-    """Decide for every module whether it stays whole: torch's own, scripted, asked for, or DropPath-like."""
+    """Decide which modules stay one node: torch's own, registered, scripted, asked for, or DropPath-like."""
     found, unmatched = LeafModules(), set(skip)
     names: dict[int, str] = {}  # the first of a shared module's names
     for name, module in model.named_modules(remove_duplicate=False):
@@ -124,7 +125,8 @@ def find_leaves(model: nn.Module, skip: Sequence[str] = (), *, stochastic: bool 
         scripted = isinstance(module, torch.jit.ScriptModule)
         if has_hooks(module) and not _hooks_of_torch(module) and name not in found.with_hooks:
             found.with_hooks.append(name)
-        if name and (matched or is_torch_leaf(module) or scripted or drops):
+        registered = is_own_class(type(module)) and not has_hooks(module)
+        if name and (matched or is_torch_leaf(module) or scripted or drops or registered):
             found.whole.add(id(module))
         elif name and has_hooks(module) and _is_plain(module) and not _hooks_of_torch(module):
             found.hooked.setdefault(names.setdefault(id(module), name), module)

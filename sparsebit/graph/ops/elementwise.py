@@ -150,7 +150,8 @@ _ARITHMETIC = (
     _binary("remainder", operator.mod, operator.imod, *_dunders("mod"), reverse="__rmod__"),
     _binary("fmod"),
     _binary(
-        *("pow", operator.pow, operator.ipow, *_dunders("pow")),
+        "pow",
+        *(operator.pow, operator.ipow, *_dunders("pow")),
         signature="input, exponent",
         reverse="__rpow__",
         zero=_zero_to_a_power,

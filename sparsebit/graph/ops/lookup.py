@@ -88,6 +88,11 @@ def _find_class(kind: type[torch.nn.Module]) -> Found | None:
     return None
 
 
+def is_own_class(kind: type[torch.nn.Module]) -> bool:
+    """Whether an operator was registered for exactly this class, which is not one of torch's."""
+    return kind in _BY_TARGET and not kind.__module__.startswith("torch.")
+
+
 def register_op(
     spec: OpSpec | None = None,
     *,

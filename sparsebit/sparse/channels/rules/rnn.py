@@ -21,7 +21,7 @@ def recurrent(trace: Trace, call: OpCall) -> object:
     if not isinstance(module, nn.RNNBase):
         raise Stop(f"{why(call)}: the functional form")
     path = str(call.node.target)
-    gates = len(module.weight_ih_l0) // module.hidden_size
+    gates = call.owner.get_parameter(f"{path}.weight_ih_l0").shape[0] // module.hidden_size
     directions = 2 if module.bidirectional else 1
     below = _inputs(trace, call, call.arguments["input"])
     hidden: list[Tensor] = []
