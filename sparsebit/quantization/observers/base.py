@@ -42,8 +42,8 @@ class Observer(ABC, Generic[State]):
     whose size does not depend on the amount of data, and which live on the device of the data. So the work
     can be streamed, saved, and merged between processes, and old states stay valid.
 
-    Data comes as rows ([C, N], one range for each; see ``granularity.to_rows``). Where ``by_sample`` is true the
-    order of the samples matters, and it comes as [C, B, M] (``granularity.to_samples``).
+    Data comes as rows ([C, N], one range for each; see ``numerics.layout.to_rows``). Where ``by_sample`` is true the
+    order of the samples matters, and it comes as [C, B, M] (``to_samples``).
     """
 
     by_sample: ClassVar[bool] = False

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from sparsebit.config.quantization.plugins import HistogramSettings
-from sparsebit.quantization.observers.base import Observer, extremes, float_dtype, no_range
+from sparsebit.numerics import CodeType
+from sparsebit.quantization.observers.base import Observer, Range, extremes, float_dtype, no_range
 
 # Rows of zeros, and of numbers so small that the reciprocal of a bin would overflow in float32, cover this.
 SMALLEST_EXPONENT = -100
@@ -29,6 +30,7 @@ CPU_CHUNK, DEVICE_CHUNK = 2**16, 2**23
 MOST_BINS_AT_A_TIME = 2**21  # so that row * bins + bin is exact in float32
 MOST_BINS_OF_HISTC = 2**15  # the square of an index stays inside int32, whatever the kernel computes with
 MOST_BINS_OF_INT16 = 2**15
+BLOCK_BYTES = 2**26  # of the histograms of a tensor that is there at once, such as a weight with many groups
 
 
 class Histogram(NamedTuple):
@@ -144,6 +146,12 @@ class HistogramObserver(HistogramSettings, Observer[Histogram]):
     def update(self, state: Histogram, x: Tensor) -> Histogram:
         """Count ``x`` [C, N] in."""
         return add_to_histogram(state, x.detach())
+
+    def observe(self, x: Tensor, code: CodeType) -> Range:
+        """The ranges of a tensor [C, N] that is there at once, in blocks of rows, so that memory stays bounded."""
+        most = max(1, BLOCK_BYTES // (16 * self.bins))
+        found = [self.finish(self.update(self.init(rows), rows), code) for rows in x.split(most)]
+        return found[0] if len(found) == 1 else Range(*(torch.cat(ends) for ends in zip(*found, strict=True)))
 
     def merge(self, a: Histogram, b: Histogram) -> Histogram:
         """The histogram of all data of both, exactly."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
@@ -21,6 +22,9 @@ from sparsebit.registry import Registry
 
 Kind = TypeVar("Kind", bound="type[Quantizer]")
 Substitute = Callable[["Quantizer", Tensor], Tensor]
+
+# A grid with a step so many times the size of typical values turns nearly all of them into zeros.
+OUTLIER_STEP = 1e4
 
 QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer")
 
@@ -80,11 +84,10 @@ class Quantizer(nn.Module):
         self.observer: Observer[Any] = OBSERVERS[spec.observer](**spec.observer_options)
         self._state: Any = None
         self._batches = 0
+        self._rows, self._typical = 0, 0.0  # of the first batch: how many rows, and the size of most values
         self.register_buffer("scale", torch.empty(0))
         self.register_buffer("zero_point", torch.empty(0))
-        self.register_buffer(
-            "followed", torch.empty(0)
-        )  # [2, C]: the range that follows training, once it does
+        self.register_buffer("followed", torch.empty(0))  # [2, C]: the range that follows training
 
     # -- what it is ---------------------------------------------------------------------------------------------
 
@@ -166,8 +169,15 @@ class Quantizer(nn.Module):
         self._batches += 1
         if self.layout.kind == "token" or x.numel() == 0:
             return
+        self._require_numbers(x)
         x, rows = self.prepare(x.detach()), self.layout_of(x)
         seen = to_samples(x, rows) if self.observer.by_sample else to_rows(x, rows, any_order=True)
+        if self._state is None:
+            self._rows = seen.shape[0]
+        elif self._rows != seen.shape[0]:
+            raise self._other_channels(x, self._rows)
+        if self._batches == 1:
+            self._typical = _typical_size(x)
         try:
             self._state = self.observer.update(
                 self.observer.init(seen) if self._state is None else self._state, seen
@@ -209,6 +219,42 @@ class Quantizer(nn.Module):
         lo, hi = self.observer.finish(state, self.code)
         self.set_range(lo, hi, None)
         self._state = None
+        self._warn_of_outliers(lo, hi)
+
+    def _require_numbers(self, x: Tensor) -> None:
+        if x.is_complex():
+            raise SparsebitError(
+                f"{self.name!r} holds complex numbers, which have no range to quantize",
+                where=f"batch {self._batches} (counted from 1)",
+                hint="exclude it from quantization under SPECIFIC, or calibrate with real numbers",
+            )
+
+    def _require_channels(self, x: Tensor, channels: int) -> None:
+        if self.scale.numel() not in (1, channels):
+            raise self._other_channels(x, self.scale.numel())
+
+    def _other_channels(self, x: Tensor, before: int) -> SparsebitError:
+        """The error for an activation whose number of channels is not what it was measured with."""
+        (axis,) = self.layout_of(x).axes
+        return SparsebitError(
+            f"{self.name!r} has a scale per channel, but the number of channels changes from call to call",
+            expected=f"{before} along axis {axis}",
+            got=f"{x.shape[axis]} in a tensor of shape {tuple(x.shape)}",
+            hint="name the axis of the channels with A.OBSERVER.LAYOUT (NCHW: axis 1, NLC: the last), "
+            "or use a per-tensor scheme for this tensor under SPECIFIC",
+        )
+
+    def _warn_of_outliers(self, lo: Tensor, hi: Tensor) -> None:
+        """Say so where single values decide the grid, and everything else becomes zero on it."""
+        step, typical = float(self.scale.detach().abs().min()), self._typical
+        # Most numbers of a softmax are next to nothing too, and should be; its largest is 1.
+        if typical and step > max(1.0, OUTLIER_STEP * typical):
+            warnings.warn(
+                f"the range measured for {self.name!r} reaches {float(torch.maximum(-lo, hi).max()):.3g}, while most "
+                f"of its values are about {typical:.3g}: a step of its grid is {step:.3g}, so nearly all become 0. "
+                "Look for an outlier in the calibration data, or in what the model computes from it",
+                stacklevel=2,
+            )
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def follow(self, x: Tensor) -> None:
@@ -261,6 +307,8 @@ class Quantizer(nn.Module):
             rows = to_rows(x, self.layout)
             return choose_grid(rows.amin(1), rows.amax(1), self.code, self.layout)
         layout = self.layout if x is None else self.layout_of(x)
+        if x is not None and self.side == "A" and layout.kind == "channel" and x.dim() > 0:
+            self._require_channels(x, x.shape[layout.axes[0]])
         return Grid(self.scale, self.zero_point, self.code, layout)
 
     def gradient_scale(self, x: Tensor) -> float | Tensor:
@@ -325,6 +373,14 @@ class Quantizer(nn.Module):
     def extra_repr(self) -> str:
         """The same line."""
         return self.describe()
+
+
+def _typical_size(x: Tensor) -> float:
+    """The median magnitude of a few values that are not zero, spread over a tensor; 0 where there are none."""
+    values = x.reshape(-1)
+    values = values[:: max(1, values.numel() // 256)].abs()
+    values = values[values > 0]
+    return float(values.median()) if values.numel() else 0.0
 
 
 def _span(values: Tensor) -> str:

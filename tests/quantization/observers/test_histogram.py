@@ -5,6 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparsebit.numerics import CodeType
+from sparsebit.quantization.observers import OBSERVERS
 from sparsebit.quantization.observers import histogram as module
 from sparsebit.quantization.observers.histogram import (
     SMALLEST_EXPONENT,
@@ -118,3 +120,22 @@ def test_counts_beyond_a_float32_stay_exact() -> None:
         state = merge_histograms(state, merge_histograms(state, state))
     odd = add_to_histogram(state, torch.zeros(1, 1))
     assert odd.counts.sum() == 3**4 * 2**20 + 1
+
+
+@pytest.mark.parametrize("name", ["aciq", "kl_histogram", "percentile"])
+def test_many_rows_are_done_in_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight with groups has hundreds of thousands of rows: their histograms together would take gigabytes."""
+    observer, x, code = OBSERVERS[name](bins=64), torch.randn(10, 50), CodeType()
+    expected = observer.finish(observer.update(observer.init(x), x), code)
+    monkeypatch.setattr(module, "BLOCK_BYTES", 16 * 64 * 3)
+    sizes: list[int] = []
+    make = module.empty_histogram
+
+    def counted(x: torch.Tensor, bins: int) -> Histogram:
+        sizes.append(len(x))
+        return make(x, bins)
+
+    monkeypatch.setattr(module, "empty_histogram", counted)
+    for got, wanted in zip(observer.observe(x, code), expected, strict=True):
+        assert torch.equal(got, wanted)
+    assert sizes == [3, 3, 3, 1]
