@@ -67,11 +67,11 @@ def _sparse_model(smodel: SparseModel) -> str:
 
 def _groups(groups: ChannelGroups) -> str:
     rows = [
-        (group.name, str(group.units), ", ".join(group.producers), group.frozen or "can shrink")
+        (group.name, str(group.channels), ", ".join(group.producers), group.frozen or "can shrink")
         for group in groups
     ]
     head = f"{len(groups)} channel groups, {len(groups.free)} of them can shrink"
-    return _bold(head) + _table(("group", "units", "made by", "state"), rows)
+    return _bold(head) + _table(("group", "channels", "made by", "state"), rows)
 
 
 def _report(report: Report) -> str:

@@ -48,7 +48,7 @@ class Schedule:
         return None if progress is None else self.scale(progress, final)
 
     def scale(self, progress: float, final: float) -> float:
-        """The ratio at some progress; what is to stay whole stays whole."""
+        """The ratio at some progress; a final ratio of 0 stays 0."""
         initial = min(self.initial, final) if self.kind == "cubic" else 0.0
         return initial + (final - initial) * progress
 

@@ -1,7 +1,7 @@
 """Save and load: a folder of JSON and safetensors. Nothing in it can run code.
 
 A pruning in progress (``SparseModel``) is its weights, masks, step and config. A shrunk model is its weights, and which
-units were kept of which graph: loading takes a model of the original class, shrinks it the same way, and fills it.
+channels were kept of which graph: loading takes a model of the original class, shrinks it the same way, and fills it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def load(
     if graph_digest(smodel.model) != content.text("graph"):
         raise _other_model(model, folder)
     try:
-        found = smodel if form == "session" else smodel.shrink_to(kept, form)
+        found = (
+            smodel if form == "session" else smodel.shrink_to(kept, "graph" if form == "graph" else "module")
+        )
         found.load_state_dict(state, strict=True)
     except (GraphError, RuntimeError):
         raise _other_model(model, folder) from None

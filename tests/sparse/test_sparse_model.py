@@ -158,8 +158,8 @@ def test_nothing_before_an_addition() -> None:
 
 def test_groups_say_what_belongs_together_and_what_cannot_go() -> None:
     text = str(make().groups())
-    assert "stem: 16 units with conv2" in text
-    assert "fc: 5 units; stays whole" in text
+    assert "stem: 16 channels with conv2" in text
+    assert "fc: 5 channels; cannot shrink" in text
 
 
 def test_the_model_given_is_left_alone() -> None:

@@ -43,12 +43,12 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 def keep_half(group: Group, tensors: dict[str, Tensor]) -> Tensor:
     """The units with the larger filters: bool [units]."""
-    scores = torch.zeros(group.units)
+    scores = torch.zeros(group.channels)
     for where in group.slices:
         if where.role == "output":
             scores.index_add_(0, where.unit, where.take(tensors[where.tensor]).abs().sum(1))
-    kept = torch.zeros(group.units, dtype=torch.bool)
-    kept[scores.topk(group.units // 2).indices] = True
+    kept = torch.zeros(group.channels, dtype=torch.bool)
+    kept[scores.topk(group.channels // 2).indices] = True
     return kept
 
 

@@ -31,8 +31,8 @@ def find_groups(
 ) -> ChannelGroups:
     """What can be removed from a captured model, and what has to go with it.
 
-    Every tensor gets labels that say which units its elements belong to; operators tie labels together, and
-    the classes that come out are the units. Linear in the size of the graph; the weights are not touched.
+    Every tensor gets labels that say which channels its elements belong to; operators tie labels together, and
+    the classes that come out are the channels. Linear in the size of the graph; the weights are not touched.
 
     Args:
         gm: a captured model with recorded shapes.
@@ -65,7 +65,7 @@ def _freeze_outputs(trace: Trace, prune: Callable[[str], bool]) -> None:
 
 
 def _unlabelled(trace: Trace, groups: Sequence[Group]) -> Iterator[Group]:
-    """Layers whose weight is computed by something that cannot be followed: nobody's units, but to be told of."""
+    """Layers whose weight is computed by something that cannot be followed: they belong to no group, but are listed."""
     names = {group.name for group in groups}
     for name, call in trace.calls.items():
         weight, value = call.arguments.get(call.spec.weight or ""), trace.values[name]
@@ -76,7 +76,7 @@ def _unlabelled(trace: Trace, groups: Sequence[Group]) -> Iterator[Group]:
         axis = (call.spec.channel_axis or -1) % len(value.shape)
         layer = str(call.node.meta.get("module_path") or name)
         if value.shape[axis] > 1 and not any(axis in one.dims for one in value.layers) and layer not in names:
-            reason = _stop_before(trace, weight) or f"the weight of {why(call)} is no parameter"
+            reason = _stop_before(trace, weight) or f"the weight of {why(call)} is not a parameter"
             names.add(layer)
             yield Group(layer, value.shape[axis], None, (), (layer,), (name,), reason)
 
@@ -138,7 +138,7 @@ def _signatures(trace: Trace, classes: Classes, frozen: Array) -> tuple[Array, A
             made[classes[id(axis.labels)]] = True
         if not axis.bare:
             used[classes[id(axis.labels)]] = True
-    made &= used | ~frozen  # the rows of a position embedding are nobody's channels
+    made &= used | ~frozen  # the rows of a position embedding are not channels of any layer
     signature[frozen] += generator.integers(-(2**62), 2**62)
     return signature, made
 
@@ -207,7 +207,7 @@ def _build(
         result.append(
             Group(
                 name=first if used[first] == 1 else f"{first}#{used[first]}",
-                units=len(own),
+                channels=len(own),
                 blocks=_numbered(block) if bool((block >= 0).all()) else None,
                 slices=tuple(slices[number]),
                 producers=tuple(producers[number]),
@@ -235,7 +235,7 @@ def _numbered(block: Array) -> Tensor:
 
 
 def _classes(group_of: Array, unit_of: Array, count: int) -> list[Array]:
-    """The classes of every group, in the order of its units."""
+    """The classes of every group, in the order of its channels."""
     owned = (unit_of >= 0).nonzero()[0]
     order = owned[np.lexsort((unit_of[owned], group_of[owned]))]
     ends = np.bincount(group_of[owned], minlength=count).cumsum()

@@ -1,4 +1,4 @@
-"""What can be removed from a model: groups of units, and where each unit lives in the model's tensors."""
+"""What can be removed from a model: groups of channels, and where each channel lives in the model's tensors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Role = Literal["output", "input", "scale", "state"]
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """Where a group's units live in one tensor.
+    """Where a group's channels live in one tensor.
 
-    Position ``index[i]`` along ``axis`` belongs to unit ``unit[i]``; one unit may own many positions (a head
+    Position ``index[i]`` along ``axis`` belongs to channel ``unit[i]``; one channel may own many positions (a head
     owns its dims, a channel before a flatten owns its pixels).
 
     Args:
         tensor: qualified name of the parameter or buffer in the graph ("layer1.0.conv1.weight").
-        role: "output" where the layer makes the units, "input" where it reads them, "scale" for the factors
+        role: "output" where the layer makes the channels, "input" where it reads them, "scale" for the factors
             of a norm, "state" for biases, shifts and running statistics.
         rows: only these rows (start, stop) of axis 0 hold the positions: a grouped convolution reads other
             channels in every group. None means all.
@@ -55,7 +55,7 @@ class Slice:
         return picked.reshape(len(picked), -1)
 
     def clear(self, mask: Tensor, dead: Tensor) -> None:
-        """Set ``mask`` to False at the positions of the dead units (bool [units])."""
+        """Set ``mask`` to False at the positions of the dead channels (bool [channels])."""
         gone = self.index[dead[self.unit]]
         part = mask if self.rows is None else mask[self.rows[0] : self.rows[1]]
         part.movedim(self.axis, 0)[gone] = False
@@ -65,20 +65,20 @@ class Slice:
 class Group:
     """Units (channels, heads, hidden units) of one kind, each of which can go without the others.
 
-    Everything a unit owns, in every slice, goes with it.
+    Everything a channel owns, in every slice, goes with it.
 
     Args:
-        name: the first layer that makes the units; stable and unique.
-        units: how many can be decided one by one.
-        blocks: int64 [units] or None; where it is set, the same number of units must stay in every block.
-        slices: every place in a parameter or buffer that holds units.
+        name: the first layer that makes the channels; stable and unique.
+        channels: how many can be decided one by one.
+        blocks: int64 [channels] or None; where it is set, the same number of channels must stay in every block.
+        slices: every place in a parameter or buffer that holds channels.
         producers: the layers that make them, in graph order.
         nodes: the graph nodes whose results carry them.
         frozen: why none of them can go (the operator and its place), or None.
     """
 
     name: str
-    units: int
+    channels: int
     blocks: Tensor | None
     slices: tuple[Slice, ...]
     producers: tuple[str, ...]
@@ -86,24 +86,24 @@ class Group:
     frozen: str | None = None
 
     def check(self, kept: Tensor) -> None:
-        """Raise ``GraphError`` unless ``kept`` (bool [units]) is a choice this group allows."""
+        """Raise ``GraphError`` unless ``kept`` (bool [channels]) is a choice this group allows."""
         where = f"channel group {self.name!r}"
-        if kept.dtype != torch.bool or tuple(kept.shape) != (self.units,):
+        if kept.dtype != torch.bool or tuple(kept.shape) != (self.channels,):
             raise GraphError(
-                "the units to keep are not one flag a unit",
+                "the channels to keep are not one flag per channel",
                 where=where,
-                expected=f"bool [{self.units}]",
+                expected=f"bool [{self.channels}]",
                 got=f"{kept.dtype} {list(kept.shape)}",
             )
         if bool(kept.all()):
             return
         if self.frozen is not None:
             raise GraphError(
-                "this group cannot shrink", where=where, expected="every unit kept", got=self.frozen
+                "this group cannot shrink", where=where, expected="every channel kept", got=self.frozen
             )
         if not bool(kept.any()):
             raise GraphError(
-                "no unit is kept; a layer cannot be empty", where=where, hint="keep at least one"
+                "no channel is kept; a layer cannot be empty", where=where, hint="keep at least one"
             )
         if self.blocks is not None:
             counts = torch.zeros(int(self.blocks.max()) + 1, dtype=torch.int64)
@@ -156,21 +156,21 @@ class ChannelGroups(Sequence[Group]):
         return found
 
     def all_kept(self) -> dict[str, Tensor]:
-        """Keep everything, for a start: name -> bool [units]."""
-        return {group.name: torch.ones(group.units, dtype=torch.bool) for group in self.groups}
+        """Keep everything, for a start: name -> bool [channels]."""
+        return {group.name: torch.ones(group.channels, dtype=torch.bool) for group in self.groups}
 
     def __str__(self) -> str:
         lines = []
         for group in self.groups:
             blocks = "" if group.blocks is None else f" in {int(group.blocks.max()) + 1} blocks"
             others = f" with {', '.join(group.producers[1:])}" if group.producers[1:] else ""
-            state = f"; stays whole: {group.frozen}" if group.frozen else ""
-            lines.append(f"{group.name}: {group.units} units{blocks}{others}{state}")
+            state = f"; cannot shrink: {group.frozen}" if group.frozen else ""
+            lines.append(f"{group.name}: {group.channels} channels{blocks}{others}{state}")
         return "\n".join(lines)
 
 
 def mask_tensors(groups: ChannelGroups, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Bool masks of the tensors that lose something, each of its tensor's shape: False where a unit goes.
+    """Bool masks of the tensors that lose something, each of its tensor's shape: False where a channel goes.
 
     The model multiplied by them computes what the shrunk model computes. Groups not named in ``kept`` stay.
     """

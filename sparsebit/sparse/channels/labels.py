@@ -1,4 +1,4 @@
-"""The labels of one tensor: for every element, which prunable units it belongs to."""
+"""The labels of one tensor: for every element, which prunable channels it belongs to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One family of units in a tensor. The label depends only on the position along ``dims``.
+    """One family of channels in a tensor. The label depends only on the position along ``dims``.
 
     An element is removed when its label is. ``labels`` has one axis for each of ``dims``, which ascend.
     """
@@ -50,7 +50,7 @@ class Labels:
     """All labels of one tensor: an element lives as long as its labels in every layer do.
 
     Args:
-        zero: whether the elements of a removed unit would be zero if its parameters were.
+        zero: whether the elements of a removed channel would be zero if its parameters were.
         wild: a constant fill made in the graph, which can be made in any other size as well.
     """
 

@@ -35,7 +35,7 @@ def operand(trace: Trace, value: Labels, letters: Sequence[int], node: object = 
 def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: Sequence[int] = ()) -> Operand:
     """Tie the labels of two operands along the letters they share; the result carries the layers of both.
 
-    A letter along which one operand is wide but has no labels must stay whole in the other. Where a layer
+    A letter along which one operand is wide but has no labels must keep its size in the other. Where a layer
     varies along more letters than the one it meets, it keeps those it shares if they are summed over, and
     otherwise the others: a scale for the dims of a head leaves heads free to go.
     """
@@ -77,7 +77,7 @@ def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: S
 def sum_over(
     trace: Trace, value: Operand, summed: Sequence[int], reason: str, *, zero: bool = True
 ) -> list[Layer]:
-    """The layers left after summing over letters; a removed unit must then contribute nothing.
+    """The layers left after summing over letters; a removed channel must then contribute nothing.
 
     A layer that also varies along other letters (heads and their dims) gives up one or the other.
     """

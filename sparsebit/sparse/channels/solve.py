@@ -110,7 +110,7 @@ def _freeze_whole_tensors(trace: Trace) -> None:
 
 
 def _freeze_lone_axes(trace: Trace) -> None:
-    """An axis of a bare parameter that nothing else depends on (kernel sizes, learned tokens) stays whole."""
+    """An axis of a bare parameter that nothing else depends on (kernel sizes, learned tokens) keeps its size."""
     if not any(axis.bare for axis in trace.axes.values()):
         return
     seen = torch.zeros(trace.sets.size, dtype=torch.int64)
@@ -124,7 +124,7 @@ def _freeze_lone_axes(trace: Trace) -> None:
 
 
 def _freeze_blocks(trace: Trace) -> None:
-    """One frozen unit freezes its balanced blocks: the others could not keep up."""
+    """One frozen channel freezes its balanced blocks: the others could not keep up."""
     changed = True
     while changed:
         changed = False

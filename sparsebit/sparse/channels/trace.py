@@ -174,7 +174,7 @@ class Trace:
                 self.frozen.append((layer.labels.reshape(-1), reason))
 
     def balance(self, labels: Tensor, blocks: int, reason: str) -> None:
-        """Equal parts of ``labels`` [n] must keep the same number of units."""
+        """Equal parts of ``labels`` [n] must keep the same number of channels."""
         block = torch.arange(blocks).repeat_interleave(len(labels) // blocks)
         self.blocks.append(Blocks(labels, block, reason))
 

@@ -70,7 +70,7 @@ def _rule_for(call: OpCall) -> Rule | None:
 
 
 def _give_up(trace: Trace, node: Node, reason: str) -> object:
-    """Whatever reaches this node stays whole, and its results carry no labels."""
+    """Whatever reaches this node keeps its size, and its results carry no labels."""
     trace.stops[node.name] = reason
     for source in node.all_input_nodes:
         trace.freeze(trace.values.get(source.name), reason)

@@ -1,7 +1,7 @@
 """How much goes, and from where: per layer, over all layers together, or until a cost is met.
 
-Every group of units is a ladder of widths it may have: rounded, the same in every block, never empty. A choice is one
-rung per ladder; all ways of choosing only pick rungs.
+Every group of channels is a ladder of widths it may have: rounded, the same in every block, never empty. A choice is
+one rung per ladder; all ways of choosing only pick rungs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Ladder:
 
     Args:
         name: of the group.
-        order: int64 [units], in the order of leaving.
+        order: int64 [channels], in the order of leaving.
         removed: how many have left on each rung; starts with 0.
-        price: float64 [rungs - 1], the mean score of the units that leave on each step; never falls.
+        price: float64 [rungs - 1], the mean score of the channels that leave on each step; never falls.
         ratio: the part that was asked to go.
         fixed: whether the ratio was asked for this group itself, so that a choice over all groups leaves it alone.
     """
@@ -41,24 +41,24 @@ class Ladder:
     fixed: bool = False
 
     @property
-    def units(self) -> int:
+    def channels(self) -> int:
         """The whole width."""
         return len(self.order)
 
     def kept(self, rung: int) -> Tensor:
-        """Bool [units]: what is there on a rung."""
-        flags = torch.ones(self.units, dtype=torch.bool)
+        """Bool [channels]: what is there on a rung."""
+        flags = torch.ones(self.channels, dtype=torch.bool)
         flags[self.order[: self.removed[rung]]] = False
         return flags
 
     def rung_for(self, ratio: float) -> int:
         """The rung whose width comes closest to what a ratio asks for; the wider of two."""
-        wish = count_removed(self.units, ratio)
+        wish = count_removed(self.channels, ratio)
         return min(range(len(self.removed)), key=lambda rung: (abs(self.removed[rung] - wish), rung))
 
     def last(self, most: float) -> int:
         """The narrowest rung that loses no more than the part ``most``."""
-        limit = count_removed(self.units, most)
+        limit = count_removed(self.channels, most)
         return max(rung for rung, gone in enumerate(self.removed) if gone <= limit)
 
 
@@ -75,10 +75,10 @@ def make_ladder(
 
     Args:
         name: of the group.
-        scores: [units]; the lowest leave first, and the first among equals.
+        scores: [channels]; the lowest leave first, and the first among equals.
         ratio: the part that is asked to go.
-        multiple: the number of units that stay is a multiple of this.
-        blocks: int64 [units]; the same number stays in every block.
+        multiple: the number of channels that stay is a multiple of this.
+        blocks: int64 [channels]; the same number stays in every block.
         fixed: see ``Ladder``.
 
     Example:
@@ -98,12 +98,12 @@ def make_ladder(
 
 
 def _leaving(scores: Tensor, blocks: Tensor | None) -> tuple[Tensor, int]:
-    """The units in the order of leaving, and how many must leave together: one from every block."""
+    """The channels in the order of leaving, and how many must leave together: one from every block."""
     order = torch.sort(scores, stable=True).indices
     if blocks is None:
         return order, 1
     count = int(blocks.max()) + 1
-    place = torch.empty_like(order)  # of a unit inside its block
+    place = torch.empty_like(order)  # of a channel inside its block
     for block in range(count):
         inside = order[blocks[order] == block]
         place[inside] = torch.arange(len(inside))
@@ -132,7 +132,7 @@ def steps_by_part(ladders: Sequence[Ladder], most: float) -> list[Step]:
     return [
         step
         for _, step in sorted(
-            (ladders[i].removed[r] / ladders[i].units, (i, r)) for i, r in _steps(ladders, most)
+            (ladders[i].removed[r] / ladders[i].channels, (i, r)) for i, r in _steps(ladders, most)
         )
     ]
 
@@ -144,9 +144,9 @@ def _steps(ladders: Sequence[Ladder], most: float) -> Iterator[Step]:
 
 
 def choose_together(ladders: Sequence[Ladder], ratio: float, most: float) -> Rungs:
-    """What matters least in all groups, until the part ``ratio`` of their units is gone, and not more."""
+    """What matters least in all groups, until the part ``ratio`` of their channels is gone, and not more."""
     rungs = _start(ladders)
-    left = count_removed(sum(ladder.units for ladder in ladders if not ladder.fixed), ratio)
+    left = count_removed(sum(ladder.channels for ladder in ladders if not ladder.fixed), ratio)
     stuck: set[int] = set()  # a ladder whose next step is too long may not skip it
     for index, rung in steps_by_price(ladders, most):
         gone = ladders[index].removed[rung] - ladders[index].removed[rung - 1]

@@ -86,7 +86,7 @@ class ChannelPruner(Pruner):
 
     def everything(self) -> dict[str, Tensor]:
         """All channels stay."""
-        return {group.name: torch.ones(group.units, dtype=torch.bool) for group in self.groups.free}
+        return {group.name: torch.ones(group.channels, dtype=torch.bool) for group in self.groups.free}
 
     def tensor_masks(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Everything that a channel owns goes with it."""
@@ -96,9 +96,9 @@ class ChannelPruner(Pruner):
         """Channels before and after; groups that cannot shrink say why."""
         found = []
         for group in self.groups:
-            after = int(kept[group.name].sum()) if group.name in kept else group.units
+            after = int(kept[group.name].sum()) if group.name in kept else group.channels
             note = group.frozen or self.unmoved.get(group.name, "")
-            found.append(ReportRow(name=group.name, before=group.units, after=after, note=note))
+            found.append(ReportRow(name=group.name, before=group.channels, after=after, note=note))
         return found
 
     def choose(
@@ -160,7 +160,7 @@ class ChannelPruner(Pruner):
 
         def left(group: Group) -> float:  # in every layer and direction
             gone = by_name[group.name].removed[rungs[group.name]] if group.name in by_name else 0
-            return (group.units - gone) / (1 if group.blocks is None else int(group.blocks.max()) + 1)
+            return (group.channels - gone) / (1 if group.blocks is None else int(group.blocks.max()) + 1)
 
         for hidden, shown in _projections(self.gm, self.groups):
             while hidden.name in by_name and rungs[hidden.name] and left(hidden) <= left(shown):
@@ -247,14 +247,14 @@ def _projections(gm: CapturedModule, groups: ChannelGroups) -> list[tuple[Group,
 
 
 def _width(group: Group) -> int:
-    """Channels that one unit is wide in the tensors it is in: 64 for a head, 1 for a channel or a hidden unit."""
+    """Positions that each channel of a group owns in a tensor: 64 for a head, 1 for a channel or a hidden unit."""
     slices = [where for where in group.slices if where.role in ("output", "input")]
     return min((len(where.index) // len(where.unit.unique()) for where in slices), default=1)
 
 
 def _parts(group: Group) -> int:
-    """Into how many tensors its units are divided: the layers and directions of a recurrent layer, else 1."""
+    """Into how many tensors its channels are divided: the layers and directions of a recurrent layer, else 1."""
     if group.blocks is None:
         return 1
     made = [len(where.unit.unique()) for where in group.slices if where.role == "output"]
-    return max(1, group.units // min(made, default=group.units))
+    return max(1, group.channels // min(made, default=group.channels))

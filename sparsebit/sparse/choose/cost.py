@@ -1,4 +1,4 @@
-"""What a model would cost with some units gone, without building it: parameters and multiply-accumulates."""
+"""What a model would cost with some channels gone, without building it: parameters and multiply-accumulates."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sparsebit.sparse.layers import tensors_of
 from sparsebit.sparse.shrink import make_plan
 from sparsebit.sparse.shrink.graph import resize
 
-Kept = Mapping[str, Tensor]  # group name -> bool [units]
+Kept = Mapping[str, Tensor]  # group name -> bool [channels]
 
 
 class ChoiceCost:
-    """Costs of a graph for any choice of units: exact, from the sizes that are left."""
+    """Costs of a graph for any choice of channels: exact, from the sizes that are left."""
 
     def __init__(self, gm: GraphModule, groups: ChannelGroups) -> None:
         """Look at the graph once; ``params`` and ``macs`` then take microseconds a tensor.

@@ -1,4 +1,4 @@
-"""From criteria to scores: of the units of a group, of single weights, and of blocks."""
+"""From criteria to scores: of the channels of a group, of single weights, and of blocks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def score_group(
     aggregate: str,
     gates: Collection[str] = (),
 ) -> Tensor | None:
-    """One score per unit, [units] in float64 on the CPU; None where the criterion finds nothing to look at.
+    """One score per channel, [channels] in float64 on the CPU; None where the criterion finds nothing to look at.
 
     Each slice of the criterion's role is scored alone, and ``aggregate`` makes one score of those of coupled layers.
-    "auto" is their mean, or, for a criterion that is ``joint``, one score of everything that a unit owns together.
+    "auto" is their mean, or, for a criterion that is ``joint``, one score of everything that a channel owns together.
     ``gates`` are factors and shifts of batch norms, which stand for all that is before them in a joint score.
     """
     slices = _slices_for(group, sparser, tensors, evidence, gates)
@@ -34,8 +34,8 @@ def score_group(
     if aggregate == "auto" and sparser.joint:
         return _score_jointly(group, sparser, slices, tensors, evidence)
     aggregate = "mean" if aggregate == "auto" else aggregate
-    scores = torch.zeros(len(slices), group.units, dtype=torch.float64)
-    there = torch.zeros(len(slices), group.units, dtype=torch.bool)
+    scores = torch.zeros(len(slices), group.channels, dtype=torch.float64)
+    there = torch.zeros(len(slices), group.channels, dtype=torch.bool)
     for row, where in enumerate(slices):
         units, rows = unit_rows(where, sparser, tensors, evidence)
         scores[row, units] = sparser.score(rows).detach().to("cpu", torch.float64)
@@ -44,7 +44,7 @@ def score_group(
 
 
 def aggregate_scores(scores: Tensor, there: Tensor, how: str) -> Tensor:
-    """One score per unit from those of several tensors, [tensors, units]; ``there`` says which hold the unit.
+    """One score per channel from those of several tensors, [tensors, channels]; ``there`` says which hold the channel.
 
     Example:
         >>> both = torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([[True, True], [True, False]])
@@ -70,12 +70,12 @@ def _score_jointly(
     tensors: Mapping[str, Tensor],
     evidence: Evidence,
 ) -> Tensor:
-    """Everything that a unit owns in one row, with zeros for what only others own."""
+    """Everything that a channel owns in one row, with zeros for what only others own."""
     parts: dict[str, list[Tensor]] = {}
     for where in slices:
         units, rows = unit_rows(where, sparser, tensors, evidence)
         for name, part in {_WEIGHT: rows.weight, **rows.evidence}.items():
-            full = part.new_zeros(group.units, part.shape[1])
+            full = part.new_zeros(group.channels, part.shape[1])
             full[units.to(part.device)] = part
             parts.setdefault(name, []).append(full)
     joined = {name: torch.cat(found, 1) for name, found in parts.items()}
@@ -102,9 +102,9 @@ def _slices_for(
 def unit_rows(
     where: Slice, sparser: Sparser, tensors: Mapping[str, Tensor], evidence: Evidence
 ) -> tuple[Tensor, Rows]:
-    """The units in a slice (int64 [R]) and what the criterion sees of them, a row per unit.
+    """The channels in a slice (int64 [R]) and what the criterion sees of them, a row per channel.
 
-    A unit may own several positions; they stand side by side in its row, with zeros where others own more.
+    A channel may own several positions; they stand side by side in its row, with zeros where others own more.
     """
     units, spot = where.unit.unique(return_inverse=True)
     order = torch.argsort(spot, stable=True)

@@ -115,7 +115,7 @@ class _OnSurvivors:
             groups = count_groups(self.call, self.trace, self.alive)
             return F.group_norm(x, groups, fetch("weight"), fetch("bias"), fetch("eps"))
         function: Any = self.gm.get_submodule(str(node.target)) if node.op == "call_module" else node.target
-        args, kwargs = map_aggregate(  # type: ignore[misc]
+        args, kwargs = map_aggregate(
             (node.args, dict(node.kwargs)), lambda value: cut[value] if isinstance(value, Node) else value
         )
         return function(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Shrinking: from the units to keep to a smaller model."""
+"""Shrinking: from the channels to keep to a smaller model."""
 
 from sparsebit.sparse.shrink.graph import shrink_graph, shrink_state_dict
 from sparsebit.sparse.shrink.module import apply_plan, shrink_module

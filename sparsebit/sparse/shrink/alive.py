@@ -1,4 +1,4 @@
-"""What is left of every tensor once the units to keep are chosen."""
+"""What is left of every tensor once the channels to keep are chosen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsebit.sparse.channels.labels import Labels, Layer
 
 
 class Alive:
-    """Answers, for a choice of units, which positions of a tensor stay."""
+    """Answers, for a choice of channels, which positions of a tensor stay."""
 
     def __init__(self, groups: ChannelGroups, kept: Mapping[str, Tensor]) -> None:
         trace = groups.trace
@@ -24,7 +24,7 @@ class Alive:
             group = groups.by_name(name)
             group.check(flags)
             for where in group.slices:
-                if where.role != "output":  # every unit is somebody's output
+                if where.role != "output":  # every channel is an output of some layer
                     continue
                 key = (where.tensor, where.axis, 0 if where.rows is None else 1 + where.rows[0])
                 labels = trace.axes[key].labels.numpy()[where.index.numpy()]

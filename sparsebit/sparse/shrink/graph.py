@@ -195,5 +195,5 @@ def _holds_tensors(value: object) -> bool:
 
 
 def shrink_state_dict(state: Mapping[str, Tensor], plan: ShrinkPlan) -> dict[str, Tensor]:
-    """The state dict of the shrunk model from that of the original; tensors that stay whole are not copied."""
+    """The state dict of the shrunk model from that of the original; tensors that keep their size are not copied."""
     return {name: plan.cut(name, tensor) if plan.changes(name) else tensor for name, tensor in state.items()}

@@ -38,7 +38,7 @@ class ShrinkPlan:
 
     Args:
         hash: the graph it was made for.
-        kept: by channel group, which units stay: bool [units].
+        kept: by channel group, which channels stay: bool [channels].
         index: by tensor and axis, the positions that stay: int64.
         columns: for the weights of grouped convolutions, the columns that stay in every group: [groups, k].
         edits: constants in the graph.
@@ -135,11 +135,11 @@ class ShrinkPlan:
 
 
 def make_plan(gm: GraphModule, groups: ChannelGroups, kept: Mapping[str, Tensor]) -> ShrinkPlan:
-    """What has to change in ``gm`` so that only the kept units are left.
+    """What has to change in ``gm`` so that only the kept channels are left.
 
     Args:
         groups: what ``find_groups(gm)`` found.
-        kept: by group name, bool [units]; groups that are not named stay whole.
+        kept: by group name, bool [channels]; groups that are not named keep their size.
     """
     from sparsebit.sparse.shrink.alive import Alive  # they need the plan's own types
     from sparsebit.sparse.shrink.constants import find_edits

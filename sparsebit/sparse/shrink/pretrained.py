@@ -76,7 +76,7 @@ def _changes(model: nn.Module, plan: ShrinkPlan, groups: ChannelGroups) -> dict[
     """By name of a number of the config, what it may have become: what is left of a width or count it is equal to."""
     left: dict[int, set[int]] = {}
     for name, flags in plan.kept.items():
-        left.setdefault(groups.by_name(name).units, set()).add(int(flags.sum()))
+        left.setdefault(groups.by_name(name).channels, set()).add(int(flags.sum()))
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     for name, axes in plan.index.items():
         for axis, where in axes.items():
@@ -111,7 +111,7 @@ def _combinations(changes: Mapping[str, list[int | None]]) -> Iterator[dict[str,
 
 def _make(model: nn.Module, numbers: Mapping[str, int], state: Mapping[str, Tensor]) -> nn.Module | None:
     """A model with this config and these weights; None where they do not fit each other."""
-    config = copy.deepcopy(model.config)
+    config: Any = copy.deepcopy(model.config)
     heads, width = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
     if "num_attention_heads" in numbers and heads and width and getattr(config, "head_dim", None) is None:
         config.head_dim = width // heads  # else it would follow from the number of heads
@@ -137,8 +137,8 @@ def _uneven(plan: ShrinkPlan, groups: ChannelGroups) -> str:
     """Groups of one width that keep different numbers of channels."""
     left: dict[int, dict[int, str]] = {}
     for group in groups.free:
-        count = int(plan.kept[group.name].sum()) if group.name in plan.kept else group.units
-        left.setdefault(group.units, {}).setdefault(count, group.name)
+        count = int(plan.kept[group.name].sum()) if group.name in plan.kept else group.channels
+        left.setdefault(group.channels, {}).setdefault(count, group.name)
     found = [
         f"{width} channels: "
         + ", ".join(f"{name} keeps {count}" for count, name in sorted(counts.items())[:3])

@@ -17,7 +17,7 @@ from sparsebit.sparse.sparsers.base import Rows, Sparser, register_sparser
 class Slimming(SlimmingSettings, Sparser):
     """Magnitude of the norm's scale (Liu et al., 2017), which ``strength`` · Σ|γ| in the training loss makes sparse.
 
-    A group without a norm has no scale; it is left whole, and the report says so.
+    A group without a norm has no scale; it is left unchanged, and the report says so.
     """
 
     roles = ("scale",)

@@ -19,7 +19,7 @@ from tests.zoo.nets import resnet
 def groups_of(name: str, **options: object) -> dict[str, tuple[int, tuple[str, ...]]]:
     entry = STRUCTURES[name]
     groups = find_groups(capture(entry.make(), entry.inputs()), **options)  # type: ignore[arg-type]
-    return {group.name: (group.units, group.producers[1:]) for group in groups.free}
+    return {group.name: (group.channels, group.producers[1:]) for group in groups.free}
 
 
 def test_a_residual_stream_is_one_group() -> None:

@@ -12,7 +12,7 @@ from sparsebit.sparse.channels import Group, Slice, find_groups, mask_tensors
 
 
 def group(**options: object) -> Group:
-    known = {"name": "a", "units": 4, "blocks": None, "slices": (), "producers": ("a",), "nodes": ()}
+    known = {"name": "a", "channels": 4, "blocks": None, "slices": (), "producers": ("a",), "nodes": ()}
     return Group(**{**known, **options})  # type: ignore[arg-type]
 
 
@@ -47,7 +47,7 @@ def test_a_slice_takes_and_clears_rows_of_a_grouped_weight() -> None:
 def test_groups_print_and_are_found_by_name() -> None:
     gm = capture(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), (torch.randn(2, 4),))
     groups = find_groups(gm)
-    assert str(groups) == "0: 6 units\n2: 3 units; stays whole: _2 is an output of the model"
+    assert str(groups) == "0: 6 channels\n2: 3 channels; cannot shrink: _2 is an output of the model"
     assert groups.by_name("0").producers == ("0",)
     assert [group.name for group in groups.free] == ["0"]
     with pytest.raises(GraphError, match="no channel group is named 'x'"):

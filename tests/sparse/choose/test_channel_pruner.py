@@ -61,7 +61,7 @@ def test_what_is_projected_stays_wider_than_the_projection() -> None:
     model = Recurrent(proj_size=24).double()
     smodel = SparseModel(model, {"SPARSER": config}, x)
     hidden, shown = (group for group in smodel.groups().free[::-1])
-    assert (hidden.units, shown.units) == (48, 24)
+    assert (hidden.channels, shown.channels) == (48, 24)
     with pytest.raises(GraphError, match="narrower than the hidden units"):
         smodel.shrink_to({hidden.name: torch.arange(48) < 20})
     smodel.calc_params()

@@ -30,7 +30,7 @@ def test_numbers_kept_as_attributes_are_changed() -> None:
     model, x = Attention().eval(), torch.randn(2, 5, 8)
     gm = capture(model, (x,))
     groups = find_groups(gm)
-    kept = {group.name: torch.arange(group.units) % 2 == 0 for group in groups.free}
+    kept = {group.name: torch.arange(group.channels) % 2 == 0 for group in groups.free}
     plan = make_plan(gm, groups, kept)
     small = shrink_graph(gm, plan)
     own = shrink_module(model, plan, small, (x,))

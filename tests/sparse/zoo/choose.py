@@ -15,8 +15,8 @@ def choose(groups: ChannelGroups, ratio: float, seed: int = 0) -> dict[str, Tens
 
 
 def _choose(group: Group, ratio: float, generator: torch.Generator) -> Tensor:
-    kept = torch.zeros(group.units, dtype=torch.bool)
-    blocks = torch.zeros(group.units, dtype=torch.int64) if group.blocks is None else group.blocks
+    kept = torch.zeros(group.channels, dtype=torch.bool)
+    blocks = torch.zeros(group.channels, dtype=torch.int64) if group.blocks is None else group.blocks
     for number in range(int(blocks.max()) + 1):
         mine = torch.nonzero(blocks == number).reshape(-1)
         count = max(1, len(mine) - round(ratio * len(mine)))

@@ -50,7 +50,7 @@ def _tied() -> dict[str, Any]:
     return parts
 
 
-@structure(_tied, (2, 6), integers=20, outputs=())
+@structure(_tied, (2, 6), integers=20, outputs=(), frozen={"head": "looks rows up"})
 def tied_embedding(m: Any, ids: Tensor) -> Tensor:
     return m.head(F.gelu(m.a(m.emb(ids))))
 

@@ -75,7 +75,7 @@ def test_half_of_the_channels_leave_the_published_macs(
 ) -> None:
     gm = capture(make().eval(), (torch.randn(1, 3, 224, 224),))
     groups = find_groups(gm)
-    kept = {group.name: torch.arange(group.units) % 2 == 0 for group in groups.free}
+    kept = {group.name: torch.arange(group.channels) % 2 == 0 for group in groups.free}
     small = shrink_graph(gm, make_plan(gm, groups, kept))
     assert cost(gm).macs == pytest.approx(before, rel=0.01)
     assert cost(small).macs == pytest.approx(after, rel=0.01)

@@ -55,7 +55,7 @@ def test_shrunk_equals_masked_original(name: str, ratio: float) -> None:
 def test_every_group_can_go_without_the_others(name: str) -> None:
     _, gm, groups, inputs = prepared(name)
     for group, kept in choose(groups, 0.5).items():
-        if name == "projected_lstm" and groups.by_name(group).units == 12:
+        if name == "projected_lstm" and groups.by_name(group).channels == 12:
             kept[:8] = True  # what is projected must stay wider than the projection
         small = shrink_graph(gm, make_plan(gm, groups, {group: kept}))
         assert error_against_original(gm, small, inputs) < 1e-12, group

@@ -19,7 +19,7 @@ RULES: dict[str, Rule] = {}
 
 
 class Stop(Exception):
-    """A rule cannot follow the labels: whatever reaches this node stays whole. The text says why."""
+    """A rule cannot follow the labels: whatever reaches this node keeps its size. The text says why."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -72,7 +72,7 @@ def layer_name(call: OpCall, tensor: str) -> str:
 def weight_operand(
     trace: Trace, call: OpCall, weight: object, letters: Mapping[int, tuple[int, Role]]
 ) -> Operand:
-    """A weight with the axes that count named: axis -> (letter, role). Any other axis stays whole."""
+    """A weight with the axes that count named: axis -> (letter, role). Any other axis keeps its size."""
     name = tensor_name(weight)
     if name is None:
         value = trace.labels_of(weight)

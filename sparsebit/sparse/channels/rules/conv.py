@@ -110,13 +110,13 @@ def _groups(
     if labels is None:
         if read == 1:
             trace.freeze(
-                Labels((made,), (Layer((0,), out),)), f"{why(call)} works on channels that stay whole"
+                Labels((made,), (Layer((0,), out),)), f"{why(call)} works on channels that keep their size"
             )
         else:
             trace.balance(out, groups, why(call))
         return out
     inside = trace.sets.find(labels).reshape(groups, read)
-    if bool((inside == inside[:, :1]).all()):  # each group reads one unit: depthwise, or whole groups
+    if bool((inside == inside[:, :1]).all()):  # each group reads one channel: depthwise, or whole groups
         trace.sets.join(out.reshape(groups, -1), inside[:, :1])
         if read > 1:
             _tie_groups(trace, weight, inside, made // groups, name)

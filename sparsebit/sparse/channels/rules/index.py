@@ -162,7 +162,7 @@ def _cat(trace: Trace, call: OpCall, dim: int) -> Labels:
 
 @rule("stack")
 def stack(trace: Trace, call: OpCall) -> Labels:
-    """A new dim, along which the parts stay whole; they belong together along all others."""
+    """A new dim, along which the parts keep their size; they belong together along all others."""
     found = tensor_arguments(trace, call, "tensors")
     dim, shape = call.arguments.get("dim", 0), shape_out(call)
     if not isinstance(dim, int):
@@ -215,8 +215,8 @@ def _end(
 ) -> tuple[Layer, list[Layer]]:
     """The layer along the dim of concatenation (a fixed one where there is none), and the others.
 
-    Where the other parts have units that vary along ``at`` and along ``crossing`` (dims of a head, for every
-    head), units that vary along ``crossing`` alone are taken as the same all along ``at``.
+    Where the other parts have channels that vary along ``at`` and along ``crossing`` (dims of a head, for every
+    head), channels that vary along ``crossing`` alone are taken as the same all along ``at``.
     """
     along = [layer for layer in layers if at in layer.dims]
     for layer in along[1:]:

@@ -170,7 +170,7 @@ def im2col(trace: Trace, call: OpCall) -> Labels:
 
 @rule("pad")
 def pad(trace: Trace, call: OpCall) -> Labels:
-    """Constant padding along channels adds units that hold nothing and can go like any other."""
+    """Constant padding along channels adds some that hold nothing and can go like any other."""
     value, shape = trace.labels_of(call.arguments["input"]), shape_out(call)
     rank, amounts = len(value.shape), call.arguments["pad"]
     if isinstance(amounts, int):
@@ -206,7 +206,7 @@ def _pad_axis(trace: Trace, labels: Tensor, axis: int, left: int, right: int) ->
 
 
 def _channels_only(trace: Trace, call: OpCall, value: Labels, channel: int) -> list[Layer]:
-    """The layers, with every dim behind the channels kept whole."""
+    """The layers, with every dim behind the channels kept at full size."""
     inner = range(channel + 1, len(value.shape))
     layers = []
     for layer in trace.simple(value):

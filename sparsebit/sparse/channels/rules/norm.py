@@ -113,7 +113,7 @@ def group_norm(trace: Trace, call: OpCall) -> Labels:
 
 @rule("normalize")
 def normalize(trace: Trace, call: OpCall) -> Labels:
-    """Division by a p-norm, to which removed units add nothing if they are zero."""
+    """Division by a p-norm, to which removed channels add nothing if they are zero."""
     value = trace.labels_of(call.arguments["input"])
     dim = call.arguments["dim"]
     if not isinstance(dim, int):

@@ -11,7 +11,7 @@ from sparsebit.sparse.channels.trace import Trace
 
 @rule("per_channel")
 def keep_channels(trace: Trace, call: OpCall) -> object:
-    """Batch and channels pass; whatever lies behind them stays whole."""
+    """Batch and channels pass; whatever lies behind them keeps its size."""
     _, value = tensor_arguments(trace, call, *call.spec.activations)[0]
     rank = len(value.shape)
     inner = range(rank - (call.spec.spatial or max(rank - 2, 0)), rank)

@@ -16,7 +16,7 @@ from sparsebit.sparse.channels.trace import Trace
 
 @rule("reduce", "sum", "mean", "statistic")
 def reduction(trace: Trace, call: OpCall) -> object:
-    """Removed units must not change the result: sums of zeros are free, a mean is divided anew, others stop."""
+    """Removed channels must not change the result: sums of zeros are free, a mean is divided anew, others stop."""
     value = trace.labels_of(call.arguments["input"])
     rank, kind = len(value.shape), call.spec.channels
     dims = _dims(call.arguments.get("dim"), rank)

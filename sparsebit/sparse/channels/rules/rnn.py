@@ -16,7 +16,7 @@ from sparsebit.sparse.channels.trace import Trace, blank, labels_in
 
 @rule("recurrent")
 def recurrent(trace: Trace, call: OpCall) -> object:
-    """Stacked, bidirectional, projected; as many units must stay in every layer and direction."""
+    """Stacked, bidirectional, projected; as many channels must stay in every layer and direction."""
     module = call.module
     if not isinstance(module, nn.RNNBase):
         raise Stop(f"{why(call)}: the functional form")
@@ -64,7 +64,7 @@ def _units(trace: Trace, module: nn.RNNBase, path: str, end: str) -> tuple[Tenso
 
 
 def _inputs(trace: Trace, call: OpCall, source: object) -> Tensor | None:
-    """The labels along the last dim of the input; everything else in it stays whole."""
+    """The labels along the last dim of the input; everything else in it keeps its size."""
     value = trace.values.get(source.name) if isinstance(source, Node) else None
     held = next(iter(labels_in(value)), None)
     if held is None:
