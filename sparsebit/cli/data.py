@@ -7,6 +7,7 @@ import inspect
 import itertools
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,9 @@ from sparsebit.cli.command import UsageError
 from sparsebit.cli.image_folder import ImageFolder
 from sparsebit.cli.reference import blamed_on, call, is_reference, resolve
 from sparsebit.progress import length
+from sparsebit.storage.archive import require_expansion
 
+MOST_EXPANSION = 100  # of an .npz file, when it is read; one of zeros has 1,000
 _SHAPE = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
 
 
@@ -120,16 +123,22 @@ def read_npz(path: Path, batch_size: int) -> list[Any]:
     Arrays named labels, label, targets, target or y are labels. Double precision becomes single; nothing else changes.
     """
     if path.is_file() and not zipfile.is_zipfile(path):
-        raise UsageError(f"{path} is no .npz file", expected="arrays, saved by numpy.savez")
+        raise UsageError(f"{path} is not an .npz file", expected="arrays, saved by numpy.savez")
     try:
+        if path.is_file():
+            require_expansion(path, MOST_EXPANSION)
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise UsageError(f"no such file: {path}", hint=f"looked in {Path.cwd()}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise UsageError(
             f"{path} cannot be read: {error}", expected="plain arrays, saved by numpy.savez"
         ) from None
+    except MemoryError:
+        raise UsageError(f"{path} does not fit into memory") from None
+    if strange := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+        raise UsageError(f"{path}: {strange[0]!r} is not an array", expected="arrays, saved by numpy.savez")
     tensors = {name: _tensor(name, array, path) for name, array in arrays.items()}
     sizes = {name: len(tensor) if tensor.dim() else 0 for name, tensor in tensors.items()}
     if not any(sizes.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.cli.command import UsageError
+from sparsebit.storage.text_file import open_regular
 
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 
@@ -72,9 +74,13 @@ class ImageFolder:
                 "images are read by Pillow, which is not installed", hint="pip install 'sparsebit[images]'"
             ) from None
         try:
-            with Image.open(file) as opened:
-                image = opened.convert("RGB" if len(self.mean) == 3 else "L")
-        except OSError as error:
+            with warnings.catch_warnings(), open_regular(file) as data:
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+                with Image.open(data) as opened:
+                    image = opened.convert("RGB" if len(self.mean) == 3 else "L")
+        except MemoryError:
+            raise UsageError(f"{file} does not fit into memory") from None
+        except Exception as error:  # each of Pillow's readers has errors of its own
             raise UsageError(f"{file} cannot be read as an image: {error}") from None
         enlarged = round(self.size * 8 / 7) if self.size >= 64 else self.size  # 256 for 224
         scale = enlarged / min(image.size)

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.reference import call, resolve
+from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
 from sparsebit.sparse import load as load_pruned
+from sparsebit.storage.archive import require_expansion
 
 _CODE = re.compile(r"GLOBAL ([\w.]+)")  # what torch names when it refuses to unpickle something
 _NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights
@@ -67,6 +69,15 @@ def fill(model: nn.Module, weights: str) -> None:
     state = read_weights(Path(weights))
     if state and all(name.startswith("module.") for name in state):  # saved from DistributedDataParallel
         state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
+    own = model.state_dict()
+    for name, tensor in state.items():
+        if tensor.is_complex() and name in own and not own[name].is_complex():
+            raise UsageError(
+                f"the weights do not fit the model: {name!r} would lose its imaginary part",
+                where=weights,
+                expected=str(own[name].dtype),
+                got=str(tensor.dtype),
+            )
     try:
         missing, unexpected = model.load_state_dict(state, strict=False)
     except RuntimeError as error:
@@ -97,20 +108,24 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
+        if zipfile.is_zipfile(path):
+            require_expansion(path, 1.5)  # torch does not compress
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about the protocol of a pickle that it then refuses
             found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except SparsebitError:
+        raise
     except Exception as error:  # of pickle, zip files and torch, with no common base
         if isinstance(error, pickle.UnpicklingError) and _is_pickle(path):
             code = _CODE.search(str(error))
             raise UsageError(
-                f"{path} holds more than tensors, and loading that could run code of whoever made it",
+                f"{path} holds more than tensors, and loading it could run code",
                 got=code[1] if code else None,
                 hint="where you trust it, load it once and keep the tensors: torch.save(model.state_dict(), FILE)",
             ) from error
         reason = str(error).splitlines()[0] if isinstance(error, SafetensorError) else "it cannot be read"
         raise UsageError(
-            f"{path} is damaged or no file of weights: {reason if path.stat().st_size else 'it is empty'}",
+            f"{path} is damaged or not a file of weights: {reason if path.stat().st_size else 'it is empty'}",
             expected="safetensors, or a state dict saved by torch",
         ) from error
     for name in _NESTED:
@@ -118,7 +133,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             found = found[name]
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
         raise UsageError(
-            f"{path} is no state dict", expected="names and tensors", got=f"a {type(found).__name__}"
+            f"{path} is not a state dict", expected="names and tensors", got=f"a {type(found).__name__}"
         )
     return {str(name): tensor for name, tensor in found.items()}
 

@@ -116,7 +116,7 @@ def compress(
         seed=seed,
         on_trial=on_trial,
     )
-    left = max(1.0, time_budget - search.state.seconds)
+    left = max(1.0, time_budget - sum(trial.seconds for trial in search.state.trials.values()))
     with waiting("searching", seconds=left, shown=progress) as say:
         search.run(say)
         best = search.best()
@@ -129,8 +129,8 @@ def compress(
         best=best,
         base=search.base,
         goals=search.goals,
-        trials=tuple(search.state.trials.values()),
-        pareto=front(search.state.trials.values()),
+        trials=tuple(search.reached.values()),
+        pareto=front(search.reached.values()),
         limits=limits,
         stopped=search.stopped,
     )

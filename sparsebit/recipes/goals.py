@@ -7,6 +7,7 @@ from typing import Any
 
 from sparsebit.analysis.cost import short_bytes
 from sparsebit.errors import ConfigError
+from sparsebit.storage import Fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,18 @@ class Measured:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         return {"metric": self.metric, "bytes": self.bytes, "seconds": self.seconds}
+
+    @classmethod
+    def read(cls, fields: Fields) -> Measured:
+        """What ``to_dict`` wrote."""
+        found = cls(
+            metric=fields.number("metric"),
+            bytes=fields.number("bytes"),
+            seconds=fields.optional_number("seconds"),
+        )
+        if found.bytes < 0 or (found.seconds is not None and found.seconds <= 0):
+            raise fields.wrong("bytes" if found.bytes < 0 else "seconds", "a number above 0")
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,7 @@ def _size(search: Search, best: Trial, qmodel: QuantModel) -> str:
     rest, total = other_bytes(qmodel), stored_bytes(qmodel)
     took = short_bytes(round(best.measured.bytes))
     text = f"size: {took} is {short_bytes(round(over))} ({over / allowed:.0%}) too many"
-    smallest = min(t.measured.bytes for t in search.state.trials.values() if t.measured)
+    smallest = min(t.measured.bytes for t in search.reached.values() if t.measured)
     return (
         f"{text}; the smallest of all recipes takes {short_bytes(round(smallest))}, and what stays in float"
         f" (biases, norms, layers without integers) is {rest / total:.0%} of this one"
@@ -73,7 +73,7 @@ def _size(search: Search, best: Trial, qmodel: QuantModel) -> str:
 def _speed(search: Search, best: Trial, qmodel: QuantModel) -> str:
     assert best.measured is not None and search.goals.speedup is not None
     reached = speedup_of(search.base, best.measured)
-    done = [t.measured for t in search.state.trials.values() if t.measured]
+    done = [t.measured for t in search.reached.values() if t.measured]
     fastest = max(speedup_of(search.base, measured) for measured in done)
     text = (
         f"speed: {reached:.2f} times as fast, {search.goals.speedup - reached:.2f} short of {search.goals.speedup:.3g};"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import logging
@@ -49,7 +50,11 @@ PRUNE: Mapping[str, Any] = {
 
 
 class Search:
-    """Makes trials in a fixed order; every decision depends on what earlier ones measured."""
+    """Makes trials in a fixed order; every decision depends on what earlier ones measured.
+
+    A search that goes on in a folder goes through the same order again and takes the trials it finds there, so its
+    decisions are those of a search that was never stopped: ``reached`` are the trials up to here, in that order.
+    """
 
     def __init__(
         self,
@@ -84,6 +89,7 @@ class Search:
         self._built: dict[str, tuple[nn.Module, QuantModel]] = {}
         self._times: dict[str, float] = {}
         self._in_finetune = False
+        self._pace: float | None = None
         self._say: Callable[[str], object] = str
         asked = {
             "model": digest_model(model),
@@ -97,6 +103,7 @@ class Search:
             "finetune": finetune is not None,
         }
         self.state = State(folder, asked)
+        self.reached: dict[str, Trial] = {}
         self.base = self.state.base or self._measure_float()
         if self.state.base is None:
             self.state.base = self.base
@@ -104,6 +111,11 @@ class Search:
         for trial in self.state.trials.values():
             if trial.plan and trial.measured and trial.measured.seconds is not None:
                 self._times.setdefault(f"{trial.structure} {trial.plan}", trial.measured.seconds)
+
+    @property
+    def seconds(self) -> float:
+        """That all trials took, in this run and those before it."""
+        return sum(trial.seconds for trial in self.reached.values())
 
     # -- the order ----------------------------------------------------------------------------------------------
 
@@ -145,7 +157,7 @@ class Search:
     def _leaders(self) -> dict[str, Trial]:
         """The best trial of every structure: small and fast enough if there is one, then by the metric."""
         found: dict[str, Trial] = {}
-        for trial in self.state.trials.values():
+        for trial in self.reached.values():
             if trial.measured is not None and self._rank(trial) > self._rank(found.get(trial.structure)):
                 found[trial.structure] = trial
         return found
@@ -172,17 +184,17 @@ class Search:
             return False
         met = any(
             trial.measured is not None and not self.goals.shortfalls(self.base, trial.measured)
-            for trial in self.state.trials.values()
+            for trial in self.reached.values()
         )
         if met:
             self.stopped = "the goals are met"
         return met
 
     def _out_of_time(self, costs: float) -> bool:
-        trials = [trial for trial in self.state.trials.values() if trial.measured is not None]
+        trials = [trial for trial in self.reached.values() if trial.measured is not None]
         if not trials:
             return False
-        left = self.time_budget - self.state.seconds
+        left = self.time_budget - self.seconds
         over = left <= 0 or (costs > 1 and left < costs * min(trial.seconds for trial in trials))
         if over:
             self.stopped = f"the time budget of {self.time_budget:.0f} s is used up"
@@ -193,7 +205,7 @@ class Search:
         if self.goals.size is None or structure.weights == "8":
             return False
         same = Structure(ratio=structure.ratio, weights="8").name
-        trial = self.state.trials.get(same)
+        trial = self.reached.get(same)
         allowed = self.goals.bytes_allowed(self.base)
         return (
             trial is not None
@@ -207,7 +219,8 @@ class Search:
     def _try(
         self, structure: Structure, name: str, config: Callable[[], QConfig], unlike: str | None = None
     ) -> None:
-        if name in self.state.trials:
+        if name in self.state.trials:  # of an earlier run in the same folder
+            self.reached[name] = self.state.trials[name]
             return
         self._say(name)
         start = time.perf_counter()
@@ -243,6 +256,7 @@ class Search:
             plan=plan,
             failed=failed,
         )
+        self.reached[name] = trial
         self.state.add(trial)
         logger.info("%s: %s", name, failed or (self.goals.say(self.base, measured) if measured else ""))
         if self.on_trial is not None:
@@ -286,10 +300,13 @@ class Search:
 
     def _same_as_before(self, ratio: float) -> str:
         """Why a pruned model is not worth a trial: widths are rounded, so two ratios may give one model."""
-        shapes = [tuple(p.shape) for p in self._pruned[ratio].parameters()]
-        for other, model in self._pruned.items():
-            if other < ratio and [tuple(p.shape) for p in model.parameters()] == shapes:
-                return f"it prunes no more than {other:.0%} does"
+        shapes = [tuple(p.shape) for p in self._small(ratio).parameters()]
+        for other in sorted({0.0, *self.ratios}):
+            with contextlib.suppress(
+                SparsebitError, RuntimeError, NotImplementedError
+            ):  # it has a trial of its own
+                if other < ratio and [tuple(p.shape) for p in self._small(other).parameters()] == shapes:
+                    return f"it prunes no more than {other:.0%} does"
         return ""
 
     def _first_config(self, structure: Structure) -> QConfig:
@@ -336,6 +353,7 @@ class Search:
         if self.latency is not None:
             inputs, kwargs = self.examples
             seconds = self.latency(capture(self.model, inputs, kwargs))
+            self._pace = 1.0
         metric = float(self.metric(self.model))
         if not math.isfinite(metric):
             raise SparsebitError("the metric of the float model is no number", got=str(metric))
@@ -346,9 +364,19 @@ class Search:
         if self.latency is not None:  # depends on structure and places, not on ranges
             key = f"{structure.name} {plan}"
             if key not in self._times:
-                self._times[key] = self.latency(qmodel)
+                self._times[key] = self._seconds_of(qmodel)
             seconds = self._times[key]
         return Measured(metric=float(self.metric(qmodel)), bytes=stored_bytes(qmodel), seconds=seconds)
+
+    def _seconds_of(self, model: nn.Module) -> float:
+        """Seconds of one call. In a run that goes on they are scaled by how fast the float model is in this one."""
+        assert self.latency is not None
+        if self._pace is None:
+            self._pace = 1.0
+            if isinstance(self.latency, RuntimeClock) and self.base.seconds is not None:
+                inputs, kwargs = self.examples
+                self._pace = self.base.seconds / self.latency(capture(self.model, inputs, kwargs))
+        return self._pace * self.latency(model)
 
     def _clock(self, latency: Callable[[nn.Module], float] | None) -> Callable[[nn.Module], float] | None:
         if latency is not None:
@@ -371,9 +399,9 @@ class Search:
 
         Where none does, the one that misses by the least.
         """
-        done = [trial for trial in self.state.trials.values() if trial.measured is not None]
+        done = [trial for trial in self.reached.values() if trial.measured is not None]
         if not done:
-            reasons = dict.fromkeys(trial.failed for trial in self.state.trials.values())
+            reasons = dict.fromkeys(trial.failed for trial in self.reached.values())
             raise SparsebitError("no recipe could be applied to this model", got="; ".join(reasons))
 
         def order(trial: Trial) -> tuple[float, ...]:
@@ -398,7 +426,7 @@ class Search:
         """Keep the models of the last trial that may turn out to be the best, and no others."""
         self._built[name] = (small, qmodel)
         if len(self._built) > 3:
-            known = {n for n in self._built if n in self.state.trials}
+            known = {n for n in self._built if n in self.reached}
             best = self.best().name if known else None
             for stale in [n for n in self._built if n not in (best, name)]:
                 del self._built[stale]

@@ -16,9 +16,12 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.recipes.goals import Measured
 from sparsebit.recipes.trial import Trial
-from sparsebit.storage import write_text
+from sparsebit.storage import Fields, write_text
+from sparsebit.storage.json_text import canonical, read_json
+from sparsebit.storage.text_file import read_bytes
 
-STATE, VERSION = "search.json", 2
+STATE, VERSION = "search.json", 3
+MOST_BYTES = 2**28
 
 
 class State:
@@ -32,29 +35,33 @@ class State:
         self.asked = dict(asked)
         self.base: Measured | None = None
         self.trials: dict[str, Trial] = {}
-        if self.file is not None and self.file.is_file():
+        if self.file is not None and self.file.exists():
             self._load(self.file)
 
     def _load(self, file: Path) -> None:
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            known = content["version"] == VERSION
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            content = Fields(read_json(read_bytes(file, MOST_BYTES), file), str(file))
+        except OSError as error:
             raise SparsebitError(
-                f"{file} cannot be read: {type(error).__name__}: {error}", hint="choose another folder"
+                f"{file} cannot be read: {error.strerror}", hint="choose another folder"
             ) from None
-        if not known:
+        if content.integer("version") != VERSION:
             raise SparsebitError(f"{file} was written by another version", hint="choose another folder")
-        different = [key for key in self.asked if content["asked"].get(key) != self.asked[key]]
-        if different:
+        if content.text("digest") != _digest_content(content.data):
+            raise SparsebitError(f"{file} was changed after it was written", hint="choose another folder")
+        asked = content.section("asked").data
+        # Through JSON, as what is in the file went.
+        wanted = json.loads(json.dumps(self.asked))
+        if different := [key for key in wanted if asked.get(key) != wanted[key]]:
             raise SparsebitError(
                 f"{file.parent} holds a search that was begun with another {different[0]}",
-                expected=str(content["asked"].get(different[0])),
-                got=str(self.asked[different[0]]),
+                expected=str(asked.get(different[0]))[:200],
+                got=str(self.asked[different[0]])[:200],
                 hint="choose another folder, or remove this one to begin again",
             )
-        self.base = Measured(**content["base"]) if content["base"] else None
-        self.trials = {data["name"]: Trial.from_dict(data) for data in content["trials"]}
+        self.base = Measured.read(content.section("base")) if content.value("base") is not None else None
+        trials = [Trial.read(fields) for fields in Fields.each(content.value("trials"), str(file))]
+        self.trials = {trial.name: trial for trial in trials}
 
     def add(self, trial: Trial) -> None:
         """Keep one more."""
@@ -71,12 +78,8 @@ class State:
             "base": self.base.to_dict() if self.base else None,
             "trials": [trial.to_dict() for trial in self.trials.values()],
         }
-        write_text(self.file, json.dumps(content, indent=1) + "\n")
-
-    @property
-    def seconds(self) -> float:
-        """That all trials took, in this run and those before it."""
-        return sum(trial.seconds for trial in self.trials.values())
+        text = json.dumps(content | {"digest": _digest_content(content)}, indent=1)
+        write_text(self.file, text + "\n")
 
 
 def digest_model(model: nn.Module) -> str:
@@ -88,6 +91,10 @@ def digest_batch(batch: Any) -> str:
     """The numbers of one batch, likewise."""
     leaves = pytree.tree_leaves(batch)
     return _digest({str(index): leaf for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)})
+
+
+def _digest_content(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical({k: v for k, v in content.items() if k != "digest"})).hexdigest()
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:

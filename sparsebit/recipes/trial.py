@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from sparsebit.recipes.goals import Measured
 from sparsebit.recipes.recipe import Recipe
+from sparsebit.storage import Fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,17 +38,17 @@ class Trial:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Trial:
+    def read(cls, fields: Fields) -> Trial:
         """What ``to_dict`` wrote."""
-        recipe, measured = data["recipe"], data["measured"]
+        name, recipe, measured = fields.text("name"), fields.value("recipe"), fields.value("measured")
         return cls(
-            name=data["name"],
-            structure=data["structure"],
-            recipe=Recipe.from_dict(recipe, data["name"]) if recipe else None,
-            measured=Measured(**measured) if measured else None,
-            seconds=data["seconds"],
-            plan=data["plan"],
-            failed=data["failed"],
+            name=name,
+            structure=fields.text("structure"),
+            recipe=Recipe.from_dict(recipe, name) if recipe is not None else None,
+            measured=Measured.read(fields.section("measured")) if measured is not None else None,
+            seconds=fields.number("seconds"),
+            plan=fields.text("plan"),
+            failed=fields.text("failed"),
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from sparsebit.cli.data import (
     open_data,
     read_npz,
 )
+from sparsebit.cli.image_folder import ImageFolder
+from sparsebit.errors import SparsebitError
 
 
 def arguments(*words: str) -> argparse.Namespace:
@@ -165,10 +169,37 @@ def test_not_a_number_is_found_in_whatever_batch_it_is(place: Path) -> None:
 
 def test_files_that_are_no_arrays(place: Path) -> None:
     Path("text.npz").write_text("hello")
-    with pytest.raises(UsageError, match=r"is no \.npz file"):
+    with pytest.raises(UsageError, match=r"is not an \.npz file"):
         read_npz(Path("text.npz"), 2)
     np.savez("none.npz")
     np.savez("zero.npz", x=np.ones((0, 3)))
     for name in ("none.npz", "zero.npz"):
         with pytest.raises(UsageError, match="holds no samples"):
             read_npz(Path(name), 2)
+
+
+@pytest.mark.parametrize("at", range(0, 600, 23))
+def test_a_damaged_npz_is_our_error(place: Path, at: int) -> None:
+    np.savez("x.npz", images=np.arange(40.0).reshape(8, 5), labels=np.arange(8))
+    data = bytearray(Path("x.npz").read_bytes())
+    data[at] ^= 0xFF
+    Path("x.npz").write_bytes(data)
+    with contextlib.suppress(SparsebitError):
+        read_npz(Path("x.npz"), 4)
+
+
+def test_an_image_that_is_a_bomb_a_pipe_or_damaged(place: Path) -> None:
+    from PIL import Image
+
+    Path("images").mkdir()
+    reader = ImageFolder(Path("images"), 1, 8, (0.0,), (1.0,))
+    Image.new("1", (20_000, 10_000)).save("images/a.png")
+    with pytest.raises(UsageError, match=r"a.png cannot be read as an image: Image size"):
+        next(iter(reader))
+    Path("images/a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 40)
+    with pytest.raises(UsageError, match=r"a.png cannot be read as an image"):
+        next(iter(reader))
+    Path("images/a.png").unlink()
+    os.mkfifo("images/a.png")
+    with pytest.raises(UsageError, match=r"a.png cannot be read as an image"):
+        next(iter(reader))

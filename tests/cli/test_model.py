@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from safetensors.torch import save_file
 
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.model import load_model
+from sparsebit.errors import SparsebitError
+from sparsebit.storage import archive
 
 
 def state() -> dict[str, torch.Tensor]:
@@ -64,3 +67,22 @@ def test_files_that_are_no_weights_are_refused(place: Path, name: str) -> None:
     torch.save([1, 2], "list.pt")
     with pytest.raises(UsageError):
         load_model("net.py:make", name)
+
+
+def test_complex_weights_are_refused(place: Path) -> None:
+    complex_state = {name: tensor.to(torch.complex64) for name, tensor in state().items()}
+    torch.save(complex_state, "w.pt")
+    with pytest.raises(UsageError, match=r"would lose its imaginary part(.|\n)*complex64"):
+        load_model("net.py:make", "w.pt")
+
+
+def test_an_archive_that_would_fill_the_memory_is_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "_SMALL", 2**16)
+    torch.save({"w": torch.zeros(2**18)}, "w.pt")
+    with zipfile.ZipFile("w.pt") as old, zipfile.ZipFile("bomb.pt", "w", zipfile.ZIP_DEFLATED) as new:
+        for entry in old.infolist():
+            new.writestr(entry.filename, old.read(entry))
+    with pytest.raises(SparsebitError, match=r"bomb.pt would grow"):
+        load_model("net.py:make", "bomb.pt")

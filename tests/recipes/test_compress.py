@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,11 @@ from torch import Tensor, nn
 from sparsebit.config import load_qconfig
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
-from sparsebit.recipes import Compressed, GoalsNotMet, Trial, apply_recipe, compress
+from sparsebit.recipes import Compressed, GoalsNotMet, Trial, apply_recipe, compress, search
 from sparsebit.recipes.search import stored_bytes
+from sparsebit.recipes.space import LEVELS
 from sparsebit.sparse import load as load_pruned
+from sparsebit.storage.json_text import canonical
 
 Batches = list[tuple[Tensor, Tensor]]
 
@@ -334,3 +338,68 @@ def test_a_damaged_state_is_refused(net: nn.Module, batches: Batches, tmp_path: 
     (tmp_path / "search.json").write_text("{")
     with pytest.raises(SparsebitError, match="cannot be read"):
         compress(net, batches, size=0.5, folder=tmp_path)
+
+
+def test_a_search_that_is_called_again_finds_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after its end, and wherever it was stopped: trials of later levels do not change what earlier ones saw."""
+    monkeypatch.setattr(search, "LEVELS", LEVELS[:3])  # the quick ones
+    torch.manual_seed(3)
+    layers = (nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 4))
+    model = nn.Sequential(*layers).eval()
+    x = [torch.randn(32, 3, 8, 8) for _ in range(2)]
+    data = [(a, model(a).argmax(1)) for a in x]
+    options: dict[str, Any] = {"max_drop": 0.0, "size": 0.16, "ratios": (0.0,), "time_budget": 1e6}
+
+    class Stop(Exception):
+        pass
+
+    def stop_after(count: int) -> Callable[[object], None]:
+        left = [count]
+
+        def told(_: object) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise Stop
+
+        return told
+
+    whole = compress(model, data, folder=tmp_path / "whole", **options)
+    again = compress(model, data, folder=tmp_path / "whole", **options)
+    assert [t.to_dict() for t in again.trials] == [t.to_dict() for t in whole.trials]
+    assert again.best == whole.best and again.stopped == whole.stopped
+    for count in (1, len(whole.trials) // 2):
+        with pytest.raises(Stop):
+            compress(model, data, folder=tmp_path / str(count), on_trial=stop_after(count), **options)
+        resumed = compress(model, data, folder=tmp_path / str(count), **options)
+        assert [t.name for t in resumed.trials] == [t.name for t in whole.trials]
+        assert [t.measured for t in resumed.trials] == [t.measured for t in whole.trials]
+        assert resumed.best.name == whole.best.name and resumed.yaml == whole.yaml
+
+
+@pytest.mark.parametrize("kind", ["digest", "metric", "trials", "nested", "pipe", "text"])
+def test_an_edited_state_of_a_search_is_refused(
+    net: nn.Module, batches: Batches, tmp_path: Path, kind: str
+) -> None:
+    options: dict[str, Any] = {"size": 0.4, "max_drop": 1.0, "folder": tmp_path}
+    compress(net, batches, **options)
+    path = tmp_path / "search.json"
+    content = json.loads(path.read_text())
+    if kind == "digest":
+        content["trials"][0]["measured"]["metric"] = 7.5
+    elif kind == "metric":
+        content["trials"][0]["measured"]["metric"] = "much"
+    elif kind == "trials":
+        content["trials"] = {"a": 1}
+    if kind in ("metric", "trials"):
+        content["digest"] = hashlib.sha256(
+            canonical({key: value for key, value in content.items() if key != "digest"})
+        ).hexdigest()
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("[" * 9999 if kind == "nested" else "?" if kind == "text" else json.dumps(content))
+    with pytest.raises(SparsebitError, match=r"search.json"):
+        compress(net, batches, **options)

@@ -1,0 +1,23 @@
+"""Zip archives that someone else made: how large they get is known before they are unpacked."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+
+from sparsebit.storage.errors import ArtifactError
+
+_SMALL = 2**28
+
+
+def require_expansion(path: str | os.PathLike[str], most: float) -> None:
+    """Refuse an archive that takes more than 256 MB and more than ``most`` times its size when it is unpacked."""
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    packed = os.stat(path).st_size
+    if unpacked > max(_SMALL, most * packed):
+        raise ArtifactError(
+            f"{os.fspath(path)} would grow from {packed / 2**20:.1f} MB to {unpacked / 2**20:.0f} MB when it is read",
+            expected=f"at most {most:g} times its size",
+            hint="save the arrays uncompressed if the file is right",
+        )
