@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from sparsebit.batches import Call
@@ -18,7 +19,7 @@ from sparsebit.quantization import QUANTIZERS, QuantModel, parse_qconfig
 from sparsebit.quantization.modules.freeze import frozen_names
 from sparsebit.storage import ArtifactError
 from tests.quantization.nets import CONFIGS, config, images, quantized, residual
-from tests.storage.artifacts import file_of
+from tests.storage.artifacts import edit_file, edit_manifest, file_of
 from tests.zoo import ZOO, outputs_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -306,3 +307,36 @@ def test_a_folder_from_a_machine_with_a_gpu_loads_on_one_without(
     saved.save(tmp_path / "q")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert QuantModel.load(tmp_path / "q", residual()).cfg.DEVICE == "cpu"
+
+
+# -- what a damaged folder says -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda scale: scale * torch.nan, "finite scales above 0"),
+        (lambda scale: scale * torch.inf, "finite scales above 0"),
+        (lambda scale: scale * 0, "finite scales above 0"),
+        (lambda scale: -scale, "finite scales above 0"),
+        (lambda scale: scale.double(), "has another type"),
+        (lambda scale: scale[:0], "a zero point for each scale"),
+    ],
+)
+def test_scales_that_no_calibration_gives_are_refused(saved: Path, change: Any, message: str) -> None:
+    state = load_file(file_of(saved, "state"))
+    key = next(name for name in state if name.endswith("scale"))
+    state[key] = change(state[key])
+    edit_file(saved, "state", save(state))
+    with pytest.raises(ArtifactError, match=message):
+        QuantModel.load(saved, residual())
+
+
+@pytest.mark.parametrize(
+    "key", ["use_quant", "qat", "tuned", "training", "aliases", "packed", "graph", "plan", "config"]
+)
+@pytest.mark.parametrize("value", [None, [1], {"a": 1}])
+def test_fields_of_another_type_are_our_error(saved: Path, key: str, value: Any) -> None:
+    edit_manifest(saved, lambda manifest: manifest["content"].update({key: value}))
+    with pytest.raises(SparsebitError):
+        QuantModel.load(saved, residual())

@@ -344,7 +344,7 @@ def test_a_search_that_is_called_again_finds_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after its end, and wherever it was stopped: trials of later levels do not change what earlier ones saw."""
-    monkeypatch.setattr(search, "LEVELS", LEVELS[:3])  # the quick ones
+    monkeypatch.setattr(search, "LEVELS", LEVELS[:2])  # the quick ones
     torch.manual_seed(3)
     layers = (nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 4))
     model = nn.Sequential(*layers).eval()
@@ -369,7 +369,7 @@ def test_a_search_that_is_called_again_finds_the_same(
     again = compress(model, data, folder=tmp_path / "whole", **options)
     assert [t.to_dict() for t in again.trials] == [t.to_dict() for t in whole.trials]
     assert again.best == whole.best and again.stopped == whole.stopped
-    for count in (1, len(whole.trials) // 2):
+    for count in (len(whole.trials) // 2,):
         with pytest.raises(Stop):
             compress(model, data, folder=tmp_path / str(count), on_trial=stop_after(count), **options)
         resumed = compress(model, data, folder=tmp_path / str(count), **options)
