@@ -1,8 +1,9 @@
 """The plug-ins a config may name: what each is called, where it can be used, and which options it takes.
 
-The options of a plug-in are the fields of a dataclass: their names and types, and what its ``__post_init__`` refuses.
-Those of the built-in plug-ins are declared in this package, where no torch is imported, and the classes that do the
-work inherit them. Those of a plug-in from outside are its own.
+The options of a plug-in are the fields of a dataclass: their names, their types (``Annotated`` with a ``Read`` where
+only some values are right), and what its ``__post_init__`` refuses. Those of the built-in plug-ins are declared in this
+package, where no torch is imported, and the classes that do the work inherit them. Those of a plug-in from outside are
+its own.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from sparsebit.config.engine.problems import either, show, suggest
 from sparsebit.config.engine.values import Read, Refused
-from sparsebit.errors import RegistryError, SparsebitError
+from sparsebit.errors import ConfigError, RegistryError, SparsebitError
 from sparsebit.registry import Registry
 
 
@@ -115,11 +117,7 @@ def wrong_options(plug_in: str, rule: PlugInRule, options: Mapping[str, object])
         return
     found = [_unknown_option(plug_in, name, known) for name in options if name not in known]
     if isinstance(rule.options, type) and is_dataclass(rule.options):
-        hints = _types_of(rule.options)
-        for name, value in options.items():
-            expected = _mismatch(hints.get(name), value)
-            if name in known and expected:
-                found.append(WrongOption(name, f"{expected} for option {name} of {plug_in}", show(value)))
+        found += wrong_values(plug_in, rule.options, options)
         if not found:
             found += _refusals(plug_in, rule.options, options)
     yield from found
@@ -130,15 +128,45 @@ def _unknown_option(plug_in: str, name: str, known: tuple[str, ...]) -> WrongOpt
     return WrongOption(name, f"an option of {plug_in}", repr(name), hint)
 
 
+class Settings:
+    """The options of a built-in plug-in. Subclasses are frozen dataclasses; values are checked when one is made."""
+
+    def __post_init__(self) -> None:
+        for wrong in wrong_values(type(self).__name__, type(self), vars(self)):
+            raise ConfigError(
+                f"{type(self).__name__}: {wrong.name} cannot be used", expected=wrong.expected, got=wrong.got
+            )
+
+
+def wrong_values(plug_in: str, kind: type[Any], values: Mapping[str, object]) -> Iterator[WrongOption]:
+    """The values that do not fit the annotations of a dataclass."""
+    hints = _types_of(kind)  # type: ignore[arg-type]  # every class can be hashed
+    for name, value in values.items():
+        if expected := _mismatch(hints.get(name), value):
+            yield WrongOption(name, f"{expected} for option {name} of {plug_in}", show(value))
+
+
+@cache
 def _types_of(kind: type[Any]) -> Mapping[str, Any]:
     try:
-        return get_type_hints(kind)
+        return get_type_hints(kind, include_extras=True)
     except (NameError, TypeError):  # annotations that only a type checker can resolve
         return {}
 
 
 def _mismatch(kind: Any, value: object) -> str:
     """What a value of this type is in words, where ``value`` is not one."""
+    if get_origin(kind) is Annotated:
+        base, *details = get_args(kind)
+        if _mismatch(base, value):
+            return next((one.expected for one in details if isinstance(one, Read)), _mismatch(base, value))
+        try:
+            for one in details:
+                if isinstance(one, Read):
+                    one.parse(value)
+        except Refused as error:
+            return error.expected
+        return ""
     if get_origin(kind) is Literal:
         return "" if value in get_args(kind) else either(map(str, get_args(kind)))
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -6,10 +6,10 @@ The criteria themselves live above this package. They inherit the settings decla
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from sparsebit.config.engine.options import require
-from sparsebit.config.engine.plugins import PlugInRule, PlugIns
+from sparsebit.config.engine.plugins import PlugInRule, PlugIns, Settings
+from sparsebit.config.engine.values import whole
 
 SparsityType = Literal["structured", "unstructured", "nm", "block"]
 TYPES: tuple[SparsityType, ...] = get_args(SparsityType)
@@ -23,35 +23,32 @@ class SparserRule(PlugInRule):
 
 
 @dataclass(frozen=True)
-class L0NormSettings:
+class L0NormSettings(Settings):
     """Weights above ``epsilon`` count."""
 
     epsilon: float = 1e-3
 
 
 @dataclass(frozen=True)
-class RandomSettings:
+class RandomSettings(Settings):
     """``seed`` of the scores."""
 
     seed: int = 0
 
 
 @dataclass(frozen=True)
-class SlimmingSettings:
+class SlimmingSettings(Settings):
     """``strength`` of the term that training adds to the loss."""
 
     strength: float = 1e-4
 
 
 @dataclass(frozen=True)
-class HessianSettings:
+class HessianSettings(Settings):
     """``samples`` random signs for each batch, drawn from ``seed``."""
 
-    samples: int = 1
+    samples: Annotated[int, whole(1)] = 1
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        require("hessian", self.samples >= 1, "at least 1", samples=self.samples)
 
 
 SPARSER_RULES = PlugIns(

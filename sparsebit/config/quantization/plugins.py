@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
 from sparsebit.config.engine.options import require
-from sparsebit.config.engine.plugins import PlugInRule, PlugIns
+from sparsebit.config.engine.plugins import PlugInRule, PlugIns, Settings
+from sparsebit.config.engine.values import FRACTION, POSITIVE, Read, Refused, whole
 from sparsebit.targets.schemes import SCHEMES_OF, NumberFormat, Scheme, Side
 
 Kind = Literal["quantizer", "observer"]
@@ -29,72 +30,61 @@ class NameRule(PlugInRule):
     dtypes: tuple[NumberFormat, ...] = ("int", "fp8_e4m3", "fp8_e5m2")
 
 
+def _parse_bins(value: object) -> object:
+    if isinstance(value, int) and value.bit_count() == 1 and 64 <= value <= 8192:
+        return value
+    raise Refused(BINS.expected)
+
+
+BINS = Read(_parse_bins, "a power of two from 64 to 8192", {})
+
+
 @dataclass(frozen=True, kw_only=True)
-class PactSettings:
+class PactSettings(Settings):
     """``alpha_value`` is the clipping value that training starts from."""
 
-    alpha_value: float = 10.0
-
-    def __post_init__(self) -> None:
-        require("pact", self.alpha_value > 0, "a number above 0", alpha_value=self.alpha_value)
+    alpha_value: Annotated[float, POSITIVE] = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class MovingAverageSettings:
+class MovingAverageSettings(Settings):
     """``ema_ratio`` is the weight of what was seen before."""
 
-    ema_ratio: float = 0.9
-
-    def __post_init__(self) -> None:
-        require("moving_average", 0 <= self.ema_ratio < 1, "0 <= ema_ratio < 1", ema_ratio=self.ema_ratio)
+    ema_ratio: Annotated[float, FRACTION] = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistogramSettings:
+class HistogramSettings(Settings):
     """``bins`` to each side of zero."""
 
-    bins: int = 2048
-
-    def __post_init__(self) -> None:
-        right = isinstance(self.bins, int) and self.bins.bit_count() == 1 and 64 <= self.bins <= 8192
-        require("histogram", right, "a power of two from 64 to 8192", bins=self.bins)
+    bins: Annotated[int, BINS] = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
 class PercentileSettings(HistogramSettings):
     """``alpha`` is the part of the values that is clipped on each side of zero."""
 
-    alpha: float = 1e-3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require("percentile", 0 <= self.alpha < 1, "0 <= alpha < 1", alpha=self.alpha)
+    alpha: Annotated[float, FRACTION] = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
 class MSESettings(HistogramSettings):
     """The full range and ``steps - 1`` smaller ones are tried, each smaller by the part ``shrink`` of the full one."""
 
-    steps: int = 80
-    shrink: float = 0.01
+    steps: Annotated[int, whole(1)] = 80
+    shrink: Annotated[float, FRACTION] = 0.01
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        numbers = isinstance(self.steps, int) and isinstance(self.shrink, int | float)
-        right = numbers and self.steps >= 1 and 0 < 1 - self.shrink * (self.steps - 1) <= 1
-        require("mse", right, "steps >= 1 and shrink * (steps - 1) < 1", steps=self.steps, shrink=self.shrink)
+        holds = self.shrink * (self.steps - 1) < 1
+        require("mse", holds, "shrink * (steps - 1) < 1", steps=self.steps, shrink=self.shrink)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KLSettings(HistogramSettings):
     """``candidates`` is how many ranges are compared."""
 
-    candidates: int = 128
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        right = isinstance(self.candidates, int) and self.candidates >= 1
-        require("kl_histogram", right, "an integer of at least 1", candidates=self.candidates)
+    candidates: Annotated[int, whole(1)] = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +94,8 @@ class ACIQSettings(HistogramSettings):
     distribution: Distribution = "gaus"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         object.__setattr__(self, "distribution", str(self.distribution).lower())
-        right = self.distribution in ("gaus", "laplace")
-        require("aciq", right, "gaus or laplace", distribution=self.distribution)
+        super().__post_init__()
 
 
 QUANTIZER_RULES = PlugIns(

@@ -6,52 +6,50 @@ The algorithms themselves live above this package; they inherit the settings dec
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from sparsebit.config.engine.options import Options, require
-from sparsebit.config.engine.plugins import PlugInRule, PlugIns, wrong_options
+from sparsebit.config.engine.options import Options
+from sparsebit.config.engine.plugins import PlugInRule, PlugIns, Settings, wrong_options
 from sparsebit.config.engine.problems import suggest
-from sparsebit.config.engine.values import OPTIONS, Read, Refused
+from sparsebit.config.engine.values import (
+    FRACTION,
+    NOT_NEGATIVE,
+    OPTIONS,
+    PART,
+    POSITIVE,
+    Read,
+    Refused,
+    whole,
+)
 
 Method = Literal["empirical", "analytic"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EqualizationSettings:
+class EqualizationSettings(Settings):
     """``rounds`` over all pairs of layers."""
 
-    rounds: int = 10
-
-    def __post_init__(self) -> None:
-        require("equalization", self.rounds >= 1, "at least 1", rounds=self.rounds)
+    rounds: Annotated[int, whole(1)] = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmoothQuantSettings:
+class SmoothQuantSettings(Settings):
     """``alpha`` says how much of the difficulty moves from activations to weights; 0.5 shares it evenly."""
 
-    alpha: float = 0.5
-
-    def __post_init__(self) -> None:
-        require("smoothquant", 0 <= self.alpha <= 1, "from 0 to 1", alpha=self.alpha)
+    alpha: Annotated[float, PART] = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiasCorrectionSettings:
+class BiasCorrectionSettings(Settings):
     """``method`` measures means on the calibration data, or derives them from batch norms."""
 
     method: Method = "empirical"
 
-    def __post_init__(self) -> None:
-        right = self.method in ("empirical", "analytic")
-        require("bias_correction", right, "empirical or analytic", method=self.method)
-
 
 @dataclass(frozen=True, kw_only=True)
-class ReconstructionSettings:
+class ReconstructionSettings(Settings):
     """What BRECQ and AdaRound share.
 
     ``steps`` mini-batches of ``batch`` samples for each part of the model; ``lr`` for the rounding, ``scale_lr`` for
@@ -60,32 +58,23 @@ class ReconstructionSettings:
     ``largest`` is the most layers of one part.
     """
 
-    steps: int = 2000
-    batch: int = 32
-    lr: float = 1e-2
-    scale_lr: float = 4e-5
-    drop: float = 0.5
-    regularization: float = 0.01
-    warmup: float = 0.2
+    steps: Annotated[int, whole(1)] = 2000
+    batch: Annotated[int, whole(1)] = 32
+    lr: Annotated[float, POSITIVE] = 1e-2
+    scale_lr: Annotated[float, NOT_NEGATIVE] = 4e-5
+    drop: Annotated[float, PART] = 0.5
+    regularization: Annotated[float, NOT_NEGATIVE] = 0.01
+    warmup: Annotated[float, FRACTION] = 0.2
     seed: int = 0
-    largest: int = 12
-
-    def __post_init__(self) -> None:
-        counts = {"steps": self.steps, "batch": self.batch, "largest": self.largest}
-        pulls = {"scale_lr": self.scale_lr, "regularization": self.regularization}
-        require("reconstruction", min(counts.values()) >= 1, "at least 1", **counts)
-        require("reconstruction", 0 < self.lr < math.inf, "above 0", lr=self.lr)
-        require("reconstruction", all(0 <= pull < math.inf for pull in pulls.values()), "at least 0", **pulls)
-        require("reconstruction", 0 <= self.warmup < 1, "from 0 to below 1", warmup=self.warmup)
-        require("reconstruction", 0 <= self.drop <= 1, "from 0 to 1", drop=self.drop)
+    largest: Annotated[int, whole(1)] = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaRoundSettings(ReconstructionSettings):
     """Layer by layer, with activations as they are."""
 
-    scale_lr: float = 0.0
-    drop: float = 0.0
+    scale_lr: Annotated[float, NOT_NEGATIVE] = 0.0
+    drop: Annotated[float, PART] = 0.0
 
 
 STEP_RULES = PlugIns("recovery step", PlugInRule)
@@ -135,8 +124,7 @@ def _parse_step(item: Any) -> Step:
     read = OPTIONS.parse(options or {})
     assert isinstance(read, Options)
     for wrong in wrong_options(name, STEP_RULES[name], read):
-        at = f"{name}: {wrong.name}" if wrong.name else name
-        raise Refused(f"{wrong.expected} at {at}, not {wrong.got}", wrong.hint)
+        raise Refused(f"{wrong.expected}, not {wrong.got}", wrong.hint)
     return Step(name, read)
 
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
-from sparsebit.config.engine.options import require
-from sparsebit.config.engine.plugins import PlugInRule, PlugIns, name_to_register, wrong_options
-from sparsebit.config.engine.values import Refused
-from sparsebit.errors import RegistryError
+from sparsebit.config.engine.plugins import PlugInRule, PlugIns, Settings, name_to_register, wrong_options
+from sparsebit.config.engine.values import Refused, whole
+from sparsebit.errors import ConfigError, RegistryError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
-    size: int = 8
+class Window(Settings):
+    size: Annotated[int, whole(1)] = 8
     decay: float = 0.5
     mode: Literal["fast", "exact"] = "fast"
     label: str = ""
     padded: bool = False
 
     def __post_init__(self) -> None:
-        require("window", self.size > 0, "a size above 0", size=self.size)
+        super().__post_init__()
         if self.decay > 1:
             raise ValueError("decay above 1")
 
@@ -46,18 +45,25 @@ def test_the_fields_of_a_dataclass_are_its_options() -> None:
     ("options", "told"),
     [
         ({"sise": 4}, ("sise", "an option of window", "'sise'", "did you mean 'size'?")),
-        ({"size": 4.5}, ("size", "an integer for option size of window", "4.5", "")),
-        ({"size": True}, ("size", "an integer for option size of window", "True", "")),
+        ({"size": 4.5}, ("size", "an integer of at least 1 for option size of window", "4.5", "")),
+        ({"size": True}, ("size", "an integer of at least 1 for option size of window", "True", "")),
         ({"decay": "x"}, ("decay", "a number for option decay of window", "'x'", "")),
         ({"mode": "slow"}, ("mode", "fast or exact for option mode of window", "'slow'", "")),
         ({"label": 1}, ("label", "a text for option label of window", "1", "")),
         ({"padded": 1}, ("padded", "true or false for option padded of window", "1", "")),
-        ({"size": 0}, ("", "a size above 0", "size=0", "window: size is out of range")),
+        ({"size": 0}, ("size", "an integer of at least 1 for option size of window", "0", "")),
         ({"decay": 2}, ("", "options that window accepts", "decay=2", "decay above 1")),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, object], told: tuple[str, ...]) -> None:
     assert complaints(DECLARED, **options) == [told]
+
+
+def test_settings_are_checked_when_they_are_made() -> None:
+    with pytest.raises(
+        ConfigError, match=r"(?s)Window: size cannot be used.*at least 1 for option size.*got:.*0"
+    ):
+        Window(size=0)
 
 
 def test_options_by_name_only_or_not_at_all() -> None:

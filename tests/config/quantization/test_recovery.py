@@ -77,15 +77,18 @@ def test_an_algorithm_takes_the_options_that_configs_may_name(name: str) -> None
     [
         (
             {"brecq": {"steps": "many"}},
-            "expected an integer for option steps of brecq at brecq: steps, not 'many'",
+            "expected an integer of at least 1 for option steps of brecq, not 'many'",
         ),
         (
             {"brecq": {"steps": 10.5}},
-            "expected an integer for option steps of brecq at brecq: steps, not 10.5",
+            "an integer of at least 1 for option steps of brecq, not 10.5",
         ),
-        ({"brecq": {"lr": True}}, "expected a number for option lr of brecq at brecq: lr, not True"),
-        ({"brecq": {"steps": 0}}, "expected at least 1 at brecq, not steps=0, batch=32, largest=12"),
-        ({"smoothquant": {"alpha": 2}}, "expected from 0 to 1 at smoothquant, not alpha=2"),
+        ({"brecq": {"lr": True}}, "expected a number above 0 for option lr of brecq, not True"),
+        ({"brecq": {"steps": 0}}, "expected an integer of at least 1 for option steps of brecq, not 0"),
+        (
+            {"smoothquant": {"alpha": 2}},
+            "expected a number from 0 to 1 for option alpha of smoothquant, not 2",
+        ),
         ({"bias_correction": {"method": "guess"}}, "expected empirical or analytic"),
     ],
     ids=str,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sparsebit.config.quantization.qconfig import load_qconfig
 from sparsebit.config.quantization.resolve import apply_settings, flatten_side, make_spec
 from sparsebit.config.quantization.tensor_spec import TensorSpec
+from sparsebit.targets.schemes import SIDES
 from tests.config.strategies import activations, configs, plain_config, weights
 
 
@@ -76,9 +77,9 @@ def test_rules_accumulate_and_later_ones_win() -> None:
 @given(configs(), st.lists(st.sampled_from(["conv1", "layer1.0", "layer1_0_conv1", "on", "1"]), min_size=1))
 def test_a_spec_is_the_base_with_the_matching_rules_on_top(data: dict[str, Any], names: list[str]) -> None:
     config = load_qconfig(data)
-    for side, section in (("W", config.W), ("A", config.A)):
-        flat = flatten_side(section)
-        for rule in section.SPECIFIC:
+    for side in SIDES:
+        flat = flatten_side(getattr(config, side))
+        for rule in config.rules(side):
             if rule.matches(names, "conv2d"):
                 flat = apply_settings(flat, dict(rule.settings))
         assert config.spec_for(side, names=names, op="conv2d") == make_spec(flat, side)

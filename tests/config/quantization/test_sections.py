@@ -101,9 +101,9 @@ def test_two_float_types_are_refused() -> None:
 def test_nothing_can_be_changed() -> None:
     config = load_qconfig("w4a8")
     with pytest.raises(FrozenInstanceError):
-        config.W.QUANTIZER.BIT = 3
+        config.W.QUANTIZER.BIT = 3  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError):
-        config.BACKEND = "tensorrt"
+        config.BACKEND = "tensorrt"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("section", [QConfig, SConfig])

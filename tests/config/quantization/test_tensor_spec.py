@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsebit.config.quantization.tensor_spec import Options, TensorSpec
+from sparsebit.config.engine.options import Options
+from sparsebit.config.quantization.tensor_spec import TensorSpec
 from sparsebit.errors import ConfigError
 
 VALUES = st.integers() | st.booleans() | st.text() | st.floats(allow_nan=False)

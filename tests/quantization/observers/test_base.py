@@ -149,13 +149,13 @@ def test_a_whole_tensor_is_observed_by_the_way_made_for_it() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: MovingAverage(ema_ratio=1.0), "0 <= ema_ratio < 1"),
-        (lambda: Percentile(alpha=-0.1), "0 <= alpha < 1"),
+        (lambda: MovingAverage(ema_ratio=1.0), "from 0 up to but not including 1"),
+        (lambda: Percentile(alpha=-0.1), "from 0 up to but not including 1"),
         (lambda: Percentile(bins=1000), "a power of two from 64 to 8192"),
         (lambda: Percentile(bins=1024.0), "a power of two"),  # type: ignore[arg-type]
-        (lambda: MSE(steps="many"), "steps >= 1"),  # type: ignore[arg-type]
+        (lambda: MSE(steps="many"), "an integer of at least 1"),  # type: ignore[arg-type]
         (lambda: KLHistogram(candidates=1.5), "an integer"),  # type: ignore[arg-type]
-        (lambda: MSE(steps=0), "steps >= 1"),
+        (lambda: MSE(steps=0), "an integer of at least 1"),
         (lambda: MSE(steps=200), r"shrink \* \(steps - 1\) < 1"),
         (lambda: KLHistogram(candidates=0), "at least 1"),
         (lambda: ACIQ(distribution="gauss"), "gaus or laplace"),  # type: ignore[arg-type]
