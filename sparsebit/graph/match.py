@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import combinations
+from dataclasses import dataclass
 from types import EllipsisType
 
 from torch.fx import GraphModule, Node
@@ -26,7 +24,6 @@ from sparsebit.errors import GraphError
 from sparsebit.graph.ops import bind, op_name
 
 ANY = "*"  # as an input: any value; as an operator: any operator, known or not
-MAX_OPTIONAL = 6
 
 NodeCheck = Callable[[GraphModule, Node], "str | None"]
 MatchCheck = Callable[[GraphModule, "Match"], "str | None"]
@@ -38,22 +35,20 @@ Kind = str | type | Callable[..., object]  # canonical operator name, module cla
 class Op:
     """One operator of a pattern.
 
+    ``ops`` are canonical operator names; a module class or a function stands for exactly what calls it, known or not.
+
     ``inputs`` names, for each activation of the operator: an earlier ``Op`` of the pattern, ``"*"`` for
     anything, or ``"$x"`` for a value outside the match that must be the same wherever ``$x`` is written. A
     last ``...`` allows further activations; without it their number must agree. ``None`` asks nothing of the
     inputs.
 
-    ``ops`` are canonical operator names; a module class or a function stands for exactly what calls it, known or not.
-
-    A node that feeds another node of the match may feed nothing else, unless ``shared`` allows it. An
-    ``optional`` operator may be missing: its consumers are then matched against its first named input.
+    A node that feeds another node of the match may feed nothing else, unless ``shared`` allows it.
     """
 
     name: str
     ops: Kind | tuple[Kind, ...] = ANY
     inputs: tuple[InputRef, ...] | None = None
     commutative: bool = False
-    optional: bool = False
     shared: bool = False
     check: NodeCheck | None = None
 
@@ -70,30 +65,20 @@ class Op:
 
 @dataclass(frozen=True)
 class Match:
-    """Where a pattern was found. An optional operator that is missing is not among ``nodes``."""
+    """Where a pattern was found."""
 
     pattern: str
     nodes: Mapping[str, Node]
-    values: Mapping[str, Node] = field(
-        default_factory=dict
-    )  # what the "$x" inputs stand for, without the "$"
+    values: Mapping[str, Node]  # what the "$x" inputs stand for, without the "$"
 
     def __getitem__(self, name: str) -> Node:
         """The node of an operator."""
         return self.nodes[name]
 
-    def __contains__(self, name: object) -> bool:
-        """Whether an operator was matched."""
-        return name in self.nodes
-
-    def get(self, name: str) -> Node | None:
-        """The node of an operator, or None where an optional one is missing."""
-        return self.nodes.get(name)
-
 
 @dataclass(frozen=True)
 class Refusal:
-    """A place that has the right shape and must be left alone all the same."""
+    """A place that has the right shape and must stay as it is all the same."""
 
     rule: str  # the pattern or pass that refused
     node: Node
@@ -106,9 +91,9 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A connected shape of operators, in topological order; checked when built.
+    """Operators in topological order, all of which feed the last one; checked when built.
 
-    ``check`` sees a whole match. It and the checks of single operators return None, or the reason to refuse.
+    ``check`` sees a complete match. It and the checks of single operators return None, or the reason to refuse.
 
     Example:
         >>> swiglu = Pattern("swiglu", ops=[
@@ -117,8 +102,8 @@ class Pattern:
         ...     Op("act", "silu", inputs=("gate",)),
         ...     Op("out", "mul", inputs=("act", "up"), commutative=True),
         ... ])
-        >>> [variant.anchor for variant in swiglu.variants]
-        ['out']
+        >>> swiglu.result.name
+        'out'
     """
 
     name: str
@@ -150,72 +135,25 @@ class Pattern:
             if ... in (op.inputs or ())[:-1]:
                 raise self._wrong(f"{op.name!r} has '...' before its last input")
             seen.add(op.name)
-        optional = [op for op in self.ops if op.optional]
-        if len(optional) > MAX_OPTIONAL:
-            raise self._wrong(f"has {len(optional)} optional operators; at most {MAX_OPTIONAL} are allowed")
-        if len(optional) == len(self.ops):
-            raise self._wrong("has only optional operators")
-        for variant in self.variants:
-            variant.require_connected(self)
+        if idle := [op.name for op in self.ops[:-1] if op.name not in self.feeding]:
+            raise self._wrong(
+                f"has several results: {', '.join([*idle, self.result.name])}",
+                "let every operator but the last feed another one, or match them as two patterns",
+            )
 
     def _wrong(self, text: str, hint: str | None = None) -> GraphError:
         return GraphError(f"pattern {self.name!r} {text}", hint=hint)
 
-    @cached_property
-    def variants(self) -> tuple[Variant, ...]:
-        """The pattern with every choice of optional operators, the fullest first."""
-        optional = [op.name for op in self.ops if op.optional]
-        # all start from one node, the last that is always there, so that the fullest is tried first
-        anchor = Variant.without(self.ops, set(optional)).sink
-        choices = (set(gone) for count in range(len(optional) + 1) for gone in combinations(optional, count))
-        return tuple(Variant(Variant.without(self.ops, gone).ops, anchor) for gone in choices)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A pattern with its optional operators decided."""
-
-    ops: Mapping[str, Op]
-    anchor: str = ""  # the operator that a search starts from
-
-    @classmethod
-    def without(cls, ops: Sequence[Op], gone: set[str]) -> Variant:
-        """The operators that are left, with the consumers of those gone connected to what feeds them."""
-        stand_in: dict[str, str] = {}
-        kept: dict[str, Op] = {}
-        for op in ops:
-            refs = tuple(stand_in.get(ref, ref) if isinstance(ref, str) else ref for ref in op.inputs or ())
-            if op.name in gone:
-                stand_in[op.name] = next((ref for ref in refs if isinstance(ref, str) and ref != ANY), ANY)
-            else:
-                inputs = None if op.inputs is None else refs
-                kept[op.name] = Op(op.name, op.ops, inputs, op.commutative, False, op.shared, op.check)
-        return cls(kept)
+    @property
+    def result(self) -> Op:
+        """The last operator: the only one whose result leaves the match."""
+        return self.ops[-1]
 
     @property
-    def sink(self) -> str:
-        """The last operator that feeds no other."""
-        return [name for name in self.ops if name not in self.feeding][-1]
-
-    @cached_property
-    def feeding(self) -> frozenset[str]:
-        """The operators whose results stay inside the match."""
-        return frozenset(ref for op in self.ops.values() for ref in op.references if not ref.startswith("$"))
-
-    def require_connected(self, pattern: Pattern) -> None:
-        """Every operator must be reachable from the anchor, or matching would try all pairs of places."""
-        reached, grew = {self.anchor}, True
-        while grew:
-            before = len(reached)
-            for op in self.ops.values():
-                if op.name in reached or reached & set(op.references):
-                    reached |= {op.name, *op.references}
-            grew = len(reached) > before
-        if apart := [name for name in self.ops if name not in reached]:
-            raise pattern._wrong(
-                f"is not connected: {', '.join(apart)} and {self.anchor!r} have no path between them",
-                "join them by an input, or match them as two patterns",
-            )
+    def feeding(self) -> list[str]:
+        """The operators whose results stay inside the match, in order."""
+        refs = {ref for op in self.ops for ref in op.references}
+        return [op.name for op in self.ops if op.name in refs]
 
 
 class NodeIndex:
@@ -268,9 +206,7 @@ class NodeIndex:
 def find_matches(gm: GraphModule, pattern: Pattern, index: NodeIndex | None = None) -> list[Match]:
     """Every place a pattern occurs, in graph order and without overlap.
 
-    One visit per node and a bounded number per candidate, so the work grows with the size of the graph. The
-    exception is a pattern with several sinks that meet in a value with many users: there each candidate looks
-    at those users.
+    One visit per node and a bounded number per candidate, so the work grows with the size of the graph.
 
     Example:
         >>> import torch
@@ -298,70 +234,49 @@ def scan(
 class _Search:
     def __init__(self, gm: GraphModule, pattern: Pattern, index: NodeIndex) -> None:
         self.gm, self.pattern, self.index = gm, pattern, index
+        self.ops = {op.name: op for op in pattern.ops}
         self.matches: list[Match] = []
         self.refusals: list[Refusal] = []
         self.taken: set[Node] = set()
-        variants = self._variants()
-        for node in index.candidates(variants[0].ops[variants[0].anchor]) if variants else ():
+        possible = all(index.candidates(op) for op in pattern.ops)
+        for node in index.candidates(pattern.result) if possible else ():
             if node not in self.taken:
-                self._try(node, variants)
+                self._try(node)
 
-    def _variants(self) -> list[Variant]:
-        """The variants whose every operator occurs somewhere."""
-        names = {op.name for op in self.pattern.ops if self.index.candidates(op)}
-        return [variant for variant in self.pattern.variants if names.issuperset(variant.ops)]
-
-    def _try(self, anchor: Node, variants: list[Variant]) -> None:
+    def _try(self, result: Node) -> None:
         refusal: Refusal | None = None
-        for variant in variants:
-            for places in self._complete(variant, self._place(variant, [(variant.anchor, anchor)], {})):
-                ours = {name: places[name] for name in variant.ops}
-                match = Match(
-                    self.pattern.name, ours, {k[1:]: v for k, v in places.items() if k.startswith("$")}
-                )
-                refused = self._refused(variant, match)
-                if refused is None:
-                    self.taken |= set(ours.values())
-                    self.matches.append(match)
-                    return
-                refusal = refusal or refused
+        for places in self._place([(self.pattern.result.name, result)], {}):
+            ours = {name: places[name] for name in self.ops}
+            values = {name[1:]: node for name, node in places.items() if name.startswith("$")}
+            match = Match(self.pattern.name, ours, values)
+            refused = self._refused(match)
+            if refused is None:
+                self.taken |= set(ours.values())
+                self.matches.append(match)
+                return
+            refusal = refusal or refused
         if refusal is not None:
             self.refusals.append(refusal)
 
-    def _place(
-        self, variant: Variant, wanted: list[tuple[str, Node]], places: dict[str, Node]
-    ) -> Iterator[dict[str, Node]]:
+    def _place(self, wanted: list[tuple[str, Node]], places: dict[str, Node]) -> Iterator[dict[str, Node]]:
         """Put names on nodes, following inputs backwards; one result for each way that fits."""
         if not wanted:
             yield places
             return
         (ref, node), rest = wanted[0], wanted[1:]
         if ref == ANY or places.get(ref) is node:
-            yield from self._place(variant, rest, places)
+            yield from self._place(rest, places)
         elif ref in places:
             return
         elif ref.startswith("$"):
-            yield from self._place(variant, rest, {**places, ref: node})
+            yield from self._place(rest, {**places, ref: node})
         elif (
             node not in self.taken
-            and self.index.fits(variant.ops[ref], node)
-            and not _placed(variant, places, node)
+            and self.index.fits(self.ops[ref], node)
+            and not any(places.get(name) is node for name in self.ops)
         ):
-            for aligned in self._align(variant.ops[ref], node):
-                yield from self._place(variant, aligned + rest, {**places, ref: node})
-
-    def _complete(self, variant: Variant, partial: Iterator[dict[str, Node]]) -> Iterator[dict[str, Node]]:
-        """Reach the sinks other than the anchor, forwards through the users of what is placed."""
-        for places in partial:
-            missing = next((op for op in variant.ops.values() if op.name not in places), None)
-            if missing is None:
-                yield places
-                continue
-            # the first one missing may hang on another that is missing too: take one that can be reached
-            reachable = (op for op in variant.ops.values() if op.name not in places)
-            op, ref = next((op, ref) for op in reachable for ref in op.references if ref in places)
-            for user in sorted(places[ref].users, key=self.index.position.__getitem__):
-                yield from self._complete(variant, self._place(variant, [(op.name, user)], places))
+            for aligned in self._align(self.ops[ref], node):
+                yield from self._place(aligned + rest, {**places, ref: node})
 
     def _align(self, op: Op, node: Node) -> Iterator[list[tuple[str, Node]]]:
         """The ways the activations of a node can be the inputs of an operator."""
@@ -378,23 +293,19 @@ class _Search:
         named = [ref for ref in wanted if ref != ANY]
         yield from (pairs for pairs in _arrangements(named, given))
 
-    def _refused(self, variant: Variant, match: Match) -> Refusal | None:
+    def _refused(self, match: Match) -> Refusal | None:
         inside = set(match.nodes.values())
-        for name in sorted(variant.feeding, key=list(variant.ops).index):
+        for name in self.pattern.feeding:
             node = match[name]
             others = [user.name for user in node.users if user not in inside]
-            if others and not variant.ops[name].shared:
+            if others and not self.ops[name].shared:
                 return Refusal(self.pattern.name, node, f"{node.name} also feeds {', '.join(others)}")
-        for name, op in variant.ops.items():
+        for name, op in self.ops.items():
             if op.check is not None and (reason := op.check(self.gm, match[name])) is not None:
                 return Refusal(self.pattern.name, match[name], reason)
         if self.pattern.check is not None and (reason := self.pattern.check(self.gm, match)) is not None:
-            return Refusal(self.pattern.name, match[variant.anchor], reason)
+            return Refusal(self.pattern.name, match[self.pattern.result.name], reason)
         return None
-
-
-def _placed(variant: Variant, places: Mapping[str, Node], node: Node) -> bool:
-    return any(places.get(name) is node for name in variant.ops)
 
 
 def _arrangements(refs: list[str], given: tuple[Node, ...]) -> Iterator[list[tuple[str, Node]]]:
