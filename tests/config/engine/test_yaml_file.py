@@ -46,7 +46,7 @@ def test_anchors_and_merge_keys() -> None:
             "w8.yaml: line 1, column 4: could not determine a constructor for the tag "
             "'tag:yaml.org,2002:python/object:os.system'",
         ),
-        ("W: *nobody\n", "w8.yaml: line 1, column 4: found undefined alias 'nobody'"),
+        ("W: *unknown\n", "w8.yaml: line 1, column 4: found undefined alias 'unknown'"),
         ("{[a]: 1}: 2\n", "w8.yaml: line 1, column 1: found unhashable key"),
         (
             "a: \x00b",

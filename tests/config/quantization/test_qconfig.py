@@ -28,7 +28,6 @@ def test_to_dict_and_to_yaml_read_back_as_the_same(data: dict[str, Any]) -> None
 def test_equal_exactly_when_they_say_the_same(one: dict[str, Any], other: dict[str, Any]) -> None:
     first, second = load_qconfig(one), load_qconfig(other)
     assert (first == second) == (first.to_dict() == second.to_dict())
-    assert first != one
 
 
 @given(configs())
