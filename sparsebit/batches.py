@@ -24,7 +24,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import CaptureError, SparsebitError
 from sparsebit.progress import length, progress
 
 LABELS = ("labels", "label", "targets", "target", "y")  # names of what a model should answer
@@ -321,6 +321,14 @@ def explained(number: int, call: Call, example: Call) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError:
         raise
+    except CaptureError as error:  # the graph says itself what does not fit
+        raise DataError(
+            f"batch {number} (counted from 1) does not fit: {error.message}",
+            where=error.where,
+            expected=error.expected,
+            got=error.got or _shapes(call),
+            hint=error.hint,
+        ) from error
     except (RuntimeError, TypeError, ValueError, LookupError) as error:
         if isinstance(error, SparsebitError):
             raise

@@ -1,4 +1,4 @@
-"""From a captured model to a graph with quantizers on its edges."""
+"""From a float model to a graph with quantizers on its edges."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from sparsebit.batches import Call
 from sparsebit.config import QConfig
 from sparsebit.errors import SparsebitError
-from sparsebit.graph.capture.module import CapturedModule
+from sparsebit.graph.capture.frontend import capture
 from sparsebit.graph.passes import SIMPLIFY, fold_batch_norm, remove_dead_nodes, run_passes
 from sparsebit.quantization.batch_norm.statistics import statistics_of
 from sparsebit.quantization.modules.insert import build_own_quantizers, insert_quantizers, replace_registered
 from sparsebit.quantization.modules.leaves import evaluating, own_leaves
+from sparsebit.quantization.modules.qmodules import QuantOpr
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.plan import QuantPlan, make_plan
 from sparsebit.quantization.plan.layers import find_layers
@@ -41,8 +43,10 @@ class Built(NamedTuple):
     batch_norms: dict[str, tuple[Tensor, Tensor]]
 
 
-def build_graph(captured: CapturedModule, config: QConfig, plan: QuantPlan | None) -> Built:
-    """Simplify a captured graph, decide what is quantized (or follow ``plan``), and insert the quantizers."""
+def build_graph(model: nn.Module, example: Call, config: QConfig, plan: QuantPlan | None) -> Built:
+    """Capture and simplify a model, decide what is quantized (or follow ``plan``), and insert the quantizers."""
+    by_hand = [name for name, module in model.named_modules() if isinstance(module, QuantOpr)]
+    captured = capture(model, *example, skip=(*config.SKIP_TRACE_MODULES, *by_hand))
     target = TARGETS[config.BACKEND]
     own_leaves(captured)
     run_passes(captured, SIMPLIFY)

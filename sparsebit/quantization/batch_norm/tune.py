@@ -26,6 +26,10 @@ def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
     were, or change sign with gamma. If the block fails, the statistics are put back. Those of the user's own model
     are not touched either way.
     """
+    if not qmodel.cfg.SCHEDULE.BN_TUNING:
+        raise SparsebitError(
+            "batch norm was not kept for tuning", hint="set SCHEDULE.BN_TUNING: true in the config"
+        )
     called = {str(node.target) for node in qmodel.model.graph.nodes if node.op == "call_module"}
     modules = dict.fromkeys(qmodel.model.get_submodule(path) for path in sorted(called))
     norms = [m for m in modules if isinstance(m, _BatchNorm) and m.track_running_stats]

@@ -50,11 +50,19 @@ class CalibrationRound:
             quantizer.observing = quantizer.side == "A" and not quantizer.fake_fused
 
     @contextlib.contextmanager
-    def recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+    def recorded(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool = False
+    ) -> Iterator[None]:
         """Remember the inputs of the forward inside the block, unless it fails."""
+        if training:
+            raise SparsebitError(
+                "calibration runs in evaluation mode, so that dropout and batch norm behave as they will later",
+                hint="call qmodel.eval(), or prepare_calibration() again after train()",
+            )
         self.inputs.append((args, kwargs))
         try:
-            yield
+            with torch.no_grad():
+                yield
         except CalibrationError as error:
             self.inputs.pop()
             names = [] if _is_broken((args, kwargs)) else _broken_tensors(self.gm)

@@ -75,6 +75,17 @@ def make_job(
     )
 
 
+def require_measured(calibration: CalibrationRound | None) -> CalibrationRound:
+    """The round that is open; an error where there is none, or where it saw no data."""
+    if calibration is None:
+        raise SparsebitError(
+            "calc_qparams() was called before prepare_calibration()",
+            expected="prepare_calibration(), some batches, then calc_qparams()",
+        )
+    calibration.require_data()
+    return calibration
+
+
 def require_asym(asym: bool, w_quant: bool, a_quant: bool) -> None:
     """Refuse switches that only ``asym=True`` reads."""
     if (w_quant or a_quant) and not asym:

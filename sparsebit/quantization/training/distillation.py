@@ -41,8 +41,12 @@ class Distillation(nn.Module):
         held: nn.Module = self.__dict__["teacher"]
         return held
 
-    def see(self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def see(
+        self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device | None = None
+    ) -> None:
         """Remember the results of the student, and run the teacher on the same inputs."""
+        if device is not None:
+            self.teacher.to(device)
         with torch.no_grad():
             answer = self.teacher(*args, **kwargs)
         student, teacher = _first_float(outputs), _first_float(answer)
@@ -65,10 +69,6 @@ class Distillation(nn.Module):
         )
         rows = student.numel() / student.shape[-1] / max(len(student), 1)  # a sample may have several answers
         return (1 - self.weight) * loss + self.weight * t * t * distance / rows
-
-    def to_device(self, device: torch.device) -> None:
-        """Move the teacher."""
-        self.teacher.to(device)
 
 
 def _first_float(outputs: Any) -> Tensor:

@@ -1,0 +1,169 @@
+"""A graph with quantizers as a module: looked at, switched, frozen, compared and copied."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any, Self, TextIO
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparsebit.batches import ModelInputs, to_device
+from sparsebit.config import QConfig
+from sparsebit.display import in_notebook
+from sparsebit.errors import SparsebitError
+from sparsebit.graph.ops.spec import fetch_tensor
+from sparsebit.graph.show import mermaid
+from sparsebit.quantization.batch_norm.fold import fold_quantized
+from sparsebit.quantization.batch_norm.statistics import has_batch_norm
+from sparsebit.quantization.compare import Checker, operator_errors
+from sparsebit.quantization.modules.freeze import (
+    freeze_weights,
+    frozen_names,
+    require_float_weights,
+    thaw_weights,
+)
+from sparsebit.quantization.modules.quant_graph import QuantGraph
+from sparsebit.quantization.modules.weights import quantized_weights
+from sparsebit.quantization.plan import QuantPlan
+from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.switches import require_calibrated, switch, switched
+from sparsebit.quantization.training.training import Training
+
+
+class QuantizedModule(nn.Module):
+    """What a ``QuantModel`` is between its steps: the graph, its quantizers, and the verbs that need no data.
+
+    Attributes:
+        model: the graph; ``qmodel.model.layer1_0_conv1.input_quantizer`` reaches every quantizer by flat name.
+        cfg, plan: what was asked for, and what was decided.
+        inputs: what the model takes, by its example and its signature.
+        qat: what training was told.
+        weights_rounded: whether it was loaded from quantized values, so that the float weights are those on the grid.
+    """
+
+    _repr_html_ = in_notebook
+
+    def __init__(self, graph: QuantGraph, config: QConfig, plan: QuantPlan, inputs: ModelInputs) -> None:
+        super().__init__()
+        self.model, self.cfg, self.plan, self.inputs = graph, config, plan, inputs
+        self.qat = Training()
+        self.weights_rounded = False
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are, and calibration data is moved to."""
+        tensors = itertools.chain(self.parameters(), self.buffers())
+        return next((tensor.device for tensor in tensors), torch.device(self.cfg.DEVICE))
+
+    @property
+    def quantizers(self) -> dict[str, Quantizer]:
+        """Every quantizer by the name of its tensor, in the order of the graph module."""
+        found = (module for module in self.model.modules() if isinstance(module, Quantizer))
+        return {quantizer.name: quantizer for quantizer in found}
+
+    def weights(self) -> dict[str, Tensor]:
+        """The float weights that are quantized, by the names of their quantizers."""
+        return {q.name: fetch_tensor(self.model, path) for path, q in quantized_weights(self.model).items()}
+
+    @property
+    def enable_qat(self) -> bool:
+        """Whether ``init_QAT`` was called."""
+        return self.qat.started
+
+    def __repr__(self) -> str:
+        lines = [f"QuantModel for {self.plan.target}: {len(self.quantizers)} quantizers"]
+        return "\n".join([*lines, *(f"  {quantizer.describe()}" for quantizer in self.quantizers.values())])
+
+    def dump_mermaid(self, f: TextIO) -> None:
+        """Write the graph as a Mermaid flowchart, quantizers included."""
+        f.write(mermaid(self.model))
+
+    def set_quant(self, w_quant: bool = False, a_quant: bool = False) -> None:
+        """Switch the quantizers of weights and of activations on or off; fused ones stay off."""
+        wanted = {q: w_quant if q.side == "W" else a_quant for q in self.quantizers.values()}
+        require_calibrated(quantizer for quantizer, on in wanted.items() if on)
+        for quantizer, on in wanted.items():
+            switch(quantizer, on)
+
+    @contextlib.contextmanager
+    def quantized(self) -> Iterator[None]:
+        """Inside the block everything is quantized, whatever ``set_quant`` said; an error where not calibrated."""
+        require_calibrated(self.quantizers.values())
+        with switched(self.quantizers.values(), True):
+            yield
+
+    def freeze(self) -> list[str]:
+        """Hold weights as quantized values and drop the floats; returns the names of those weights.
+
+        The model gives the same numbers, bit for bit, and takes as much memory as its quantized weights. It can be run,
+        saved, moved, measured and exported; calibration and training need ``thaw()`` first. A weight stays in float
+        where something also reads it unquantized, and where its operator is a ``QuantOpr`` of yours.
+        """
+        weights = {name: q for name, q in self.quantizers.items() if q.side == "W" and not q.fake_fused}
+        if loose := [name for name, quantizer in weights.items() if not quantizer.is_enable]:
+            raise SparsebitError(
+                f"freeze() needs quantized weights, and {len(loose)} are not: {loose[0]!r} is the first",
+                expected="a calibrated model with its quantizers on",
+                hint="calibrate(loader), then set_quant(w_quant=True, a_quant=True), then freeze()",
+            )
+        self.qat = Training()
+        return freeze_weights(self.model)
+
+    def thaw(self) -> list[str]:
+        """Make float weights of frozen ones, with the numbers they have; returns the names of those weights."""
+        return thaw_weights(self.model)
+
+    def folded(self) -> QuantGraph:
+        """The graph as a runtime takes it: batch norm folded wherever that changes no result, on a copy.
+
+        It is what ``export_onnx`` writes. Where there is no batch norm and no frozen weight it is the graph itself.
+        """
+        if not has_batch_norm(self.model) and not frozen_names(self.model):
+            return self.model
+        gm = copy.deepcopy(self.model)
+        thaw_weights(gm)
+        fold_quantized(gm, exact=True)
+        return gm
+
+    def get_quantization_error(
+        self, data: Any, checker: Checker = F.mse_loss, is_async: bool = True
+    ) -> dict[str, Any]:
+        """How far each quantized operator's result is from its float result.
+
+        Args:
+            data: the input: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
+            checker: a function of (float result, quantized result).
+            is_async: True quantizes one operator at a time, so each number is that operator's own doing. False lets
+                errors run on through the model, so each number is what has gathered by then.
+        """
+        args, kwargs, *_ = to_device(self.inputs.batch(data), self.device)
+        return operator_errors(self.model, args, kwargs, checker=checker, alone=is_async)
+
+    def require_float_weights(self, what: str) -> None:
+        """Raise where weights are frozen; warn once where the floats were made from quantized values."""
+        require_float_weights(self.model, what)
+        if self.weights_rounded:
+            warnings.warn(
+                f"{what} starts from weights that are already quantized, as they were saved; "
+                "save(folder, floats=True) keeps the float weights",
+                stacklevel=3,
+            )
+            self.weights_rounded = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        twin.__dict__.update({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
+        return twin
+
+    def __reduce__(self) -> Any:
+        """Refused: a pickle would run code when it is loaded, and could not name the classes of the graph."""
+        raise SparsebitError(
+            "a QuantModel cannot be pickled (torch.save)",
+            hint="qmodel.save(folder) and QuantModel.load(folder, model), or torch.save(qmodel.state_dict(), file)",
+        )
