@@ -15,7 +15,7 @@ from sparsebit.errors import GraphError
 from sparsebit.sparse.choose.pruner import Latency
 from sparsebit.sparse.evidence.loss import Loss
 from sparsebit.sparse.layer_sparser import detach
-from sparsebit.sparse.report import warn_if_unpruned
+from sparsebit.sparse.report import require_choice
 from sparsebit.sparse.shrink.pretrained import is_pretrained
 from sparsebit.sparse.sparse_model import SparseModel
 
@@ -57,7 +57,7 @@ def prune(
     try:
         smodel = SparseModel(model, config, example_inputs, example_kwargs, copy_model=False)
         kept = smodel.choose(data, loss, latency=latency)
-        warn_if_unpruned(smodel.pruner, kept)
+        require_choice(smodel.pruner, kept, decided=True)
         if form == "auto" and is_pretrained(model):
             try:
                 return smodel.shrink_to(kept, "pretrained")

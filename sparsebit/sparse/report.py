@@ -11,6 +11,7 @@ from rich.table import Table
 from torch import Tensor
 
 from sparsebit.display import in_notebook
+from sparsebit.errors import SparsebitError
 from sparsebit.sparse.choose.budget import Reached
 from sparsebit.sparse.choose.channel_pruner import ChannelPruner
 from sparsebit.sparse.choose.pruner import Pruner, ReportRow
@@ -95,10 +96,14 @@ def make_report(pruner: Pruner, kept: Mapping[str, Tensor]) -> SparseReport:
     )
 
 
-def warn_if_unpruned(pruner: Pruner, kept: Mapping[str, Tensor]) -> None:
-    """Say that a choice removes nothing, and why."""
+def require_choice(pruner: Pruner, kept: Mapping[str, Tensor], *, decided: bool) -> None:
+    """Raise where nothing was chosen yet; warn, with the reasons, where a choice removes nothing."""
     if any(not bool(flags.all()) for flags in kept.values()):
         return
+    if not decided:
+        raise SparsebitError(
+            "nothing is pruned yet", hint="call calc_params() first, or step() in a training loop"
+        )
     settings = pruner.config.SPARSER
     notes = [f"{row.name}: {row.note}" for row in pruner.rows(kept) if row.note]
     reasons = f" ({'; '.join(notes[:3])})" if notes else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,20 +17,20 @@ from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.passes import replace_patterns
 from sparsebit.sparse.channels import ChannelGroups
-from sparsebit.sparse.choose.channel_pruner import ChannelPruner
-from sparsebit.sparse.choose.pruner import Latency, Pruner
+from sparsebit.sparse.choose.channel_pruner import require_channels
+from sparsebit.sparse.choose.make_pruner import make_pruner
+from sparsebit.sparse.choose.pruner import Latency
 from sparsebit.sparse.choose.runtime_clock import RuntimeClock
-from sparsebit.sparse.choose.weight_pruner import WeightPruner
 from sparsebit.sparse.evidence.collect import collect, collect_from_training
 from sparsebit.sparse.evidence.loss import Loss
 from sparsebit.sparse.guess_inputs import guess_inputs
-from sparsebit.sparse.layer_sparser import LayerSparser, attach, keep_layers_before_add
-from sparsebit.sparse.layers import find_layers, require_finite, tensors_of
+from sparsebit.sparse.layer_sparser import LayerSparser, keep_layers_before_add
+from sparsebit.sparse.layers import require_finite, tensors_of
 from sparsebit.sparse.masking.holding import hold_all
 from sparsebit.sparse.masking.mask_store import MaskStore
 from sparsebit.sparse.masking.masked_graph import MaskedGraph
 from sparsebit.sparse.origin import Origin
-from sparsebit.sparse.report import SparseReport, make_report, warn_if_unpruned
+from sparsebit.sparse.report import SparseReport, make_report, require_choice
 from sparsebit.sparse.schedule import make_schedule
 from sparsebit.sparse.shrink import ShrinkPlan, make_plan
 from sparsebit.sparse.shrink.forms import ShrunkForm, fit_examples, make_smaller, origin_of
@@ -89,7 +89,7 @@ class SparseModel(nn.Module):
         self.model = capture(original, *self.examples, skip=self.cfg.SKIP_TRACE_MODULES)
         replace_patterns(self.model)
         self.schedule = make_schedule(self.cfg.SCHEDULE)
-        self.pruner = self._make_pruner(None)
+        self.pruner = make_pruner(self.model, self.cfg, sizes_known=self.sizes_known)
         if match:
             self.cfg.require_matched(
                 [layer.pattern_layer for layer in self.pruner.layers], dict(self.model.named_modules())
@@ -101,26 +101,11 @@ class SparseModel(nn.Module):
         self._seen: list[Call] | None = None  # calls since prepare_calibration
         self.register_load_state_dict_post_hook(_hold_after_loading)  # type: ignore[no-untyped-call]
 
-    def _make_pruner(self, sparsers: dict[str, LayerSparser] | None) -> Pruner:
-        """Look at the graph; nothing here belongs to the state."""
-        layers = find_layers(self.model)
-        if sparsers is None:
-            specs = {layer.name: self.cfg.layer(layer.names, layer.call.spec.name) for layer in layers}
-            sparsers = {name: LayerSparser(name, spec) for name, spec in specs.items()}
-        attach(self.model, layers, sparsers)
-        if self.cfg.SPARSER.TYPE != "structured":
-            return WeightPruner(self.model, self.cfg, layers, sparsers)
-        pruner = ChannelPruner(self.model, self.cfg, layers, sparsers)
-        pruner.cost.shapes_known &= self.sizes_known
-        return pruner
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own call, at its full size, as if what is pruned were absent."""
         if self._seen is not None:
             self._seen.append(Call(args, dict(kwargs)))
         return self.masked(*args, **kwargs)
-
-    # -- deciding ----------------------------------------------------------------------------------------------
 
     def prepare_calibration(self) -> None:
         """Remember the inputs of the calls that follow, for a criterion that needs activations."""
@@ -144,7 +129,7 @@ class SparseModel(nn.Module):
         """
         self._hold(self.choose(data, loss, latency=latency))
         self.decided = True
-        warn_if_unpruned(self.pruner, self.masks.as_dict())
+        require_choice(self.pruner, self.masks.as_dict(), decided=True)
 
     def choose(
         self, data: Iterable[Any] | None = None, loss: Loss | None = None, *, latency: Latency | None = None
@@ -182,8 +167,6 @@ class SparseModel(nn.Module):
         """Do not prune what is added to something else: every layer whose result reaches an addition first."""
         keep_layers_before_add(self.model, self.pruner.layers, self.sparsers)
 
-    # -- looking -----------------------------------------------------------------------------------------------
-
     @property
     def sparsers(self) -> dict[str, LayerSparser]:
         """What is asked of every layer, by its name."""
@@ -196,7 +179,7 @@ class SparseModel(nn.Module):
 
     def groups(self) -> ChannelGroups:
         """Which channels can only be removed together, and which cannot be removed and why. Printable."""
-        return self._channels().groups
+        return require_channels(self.pruner).groups
 
     def kept(self) -> dict[str, Tensor]:
         """What stays, on the CPU: by the name of a group or weight, bool."""
@@ -206,11 +189,9 @@ class SparseModel(nn.Module):
         """What is pruned, layer by layer, and what the model costs now. Printable."""
         return make_report(self.pruner, self.masks.as_dict())
 
-    # -- taking away -------------------------------------------------------------------------------------------
-
     def plan(self) -> ShrinkPlan:
         """What shrinking will do, as data: also for state dicts, optimizer and averaged state."""
-        return make_plan(self.model, self._channels().groups, self.kept())
+        return make_plan(self.model, require_channels(self.pruner).groups, self.kept())
 
     def shrink(self, form: ShrunkForm = "graph") -> nn.Module:
         """An ordinary model without what was pruned: smaller for channels, the same with zeros for single weights.
@@ -222,11 +203,7 @@ class SparseModel(nn.Module):
                 smaller config, and is refused where no config describes what is left; "module" prefers that too.
         """
         kept = self.kept()
-        if not self.decided and all(bool(flags.all()) for flags in kept.values()):
-            raise SparsebitError(
-                "nothing is pruned yet", hint="call calc_params() first, or step() in a training loop"
-            )
-        warn_if_unpruned(self.pruner, kept)
+        require_choice(self.pruner, kept, decided=self.decided)
         return self.shrink_to(kept, form)
 
     def shrink_to(self, kept: Mapping[str, Tensor], form: ShrunkForm = "graph") -> nn.Module:
@@ -241,33 +218,17 @@ class SparseModel(nn.Module):
         examples = self.examples if self.sizes_known else None
         return origin_of(self.pruner, self.kept() if kept is None else kept, form, examples)
 
-    def export_onnx(
-        self,
-        dummy_data: Any,
-        name: str | os.PathLike[str],
-        input_names: Sequence[str] | None = None,
-        output_names: Sequence[str] | None = None,
-        dynamic_axes: Mapping[str, Any] | None = None,
-        opset_version: int | None = None,
-        verbose: bool = False,
-        extra_info: bool = False,
-        **options: Any,
-    ) -> Any:
+    def export_onnx(self, dummy_data: Any, name: str | os.PathLike[str], *names: Any, **options: Any) -> Any:
         """Write the model as ONNX: shrunk where channels are removed, with zeros in its weights where those are masked.
 
         The arguments and the report that comes back are those of ``sparsebit.export.export_onnx``.
         """
         from sparsebit.export import export_onnx
 
-        model = self.shrink()
-        given = (input_names, output_names, dynamic_axes, opset_version, verbose, extra_info)
-        return export_onnx(model, dummy_data, name, *given, **options)
+        return export_onnx(self.shrink(), dummy_data, name, *names, **options)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write weights, masks, step and config to a folder; ``SparseModel.load`` brings them back.
-
-        For what ``shrink()`` returned there is ``sparsebit.sparse.save``.
-        """
+        """Write weights, masks, step and config to a folder; for a shrunk model there is ``sparsebit.sparse.save``."""
         from sparsebit.sparse.storage import save
 
         save(self, folder)
@@ -296,20 +257,10 @@ class SparseModel(nn.Module):
         shared = ("cfg", "schedule", "pruner", "masked", "examples", "inputs")
         for name, value in self.__dict__.items():
             twin.__dict__[name] = value if name in shared else copy.deepcopy(value, memo)
-        twin.pruner = twin._make_pruner({name: copy.copy(one) for name, one in self.sparsers.items()})
+        sparsers = {name: copy.copy(one) for name, one in self.sparsers.items()}
+        twin.pruner = make_pruner(twin.model, twin.cfg, sparsers, sizes_known=twin.sizes_known)
         twin._hold({})
         return twin
-
-    # -- inside ------------------------------------------------------------------------------------------------
-
-    def _channels(self) -> ChannelPruner:
-        if not isinstance(self.pruner, ChannelPruner):
-            raise SparsebitError(
-                "only channels have groups",
-                got=f"SPARSER.TYPE {self.cfg.SPARSER.TYPE}",
-                hint="set SPARSER.TYPE: structured",
-            )
-        return self.pruner
 
     def _choose(self, progress: float, evidence: Any, latency: Latency | None) -> dict[str, Tensor]:
         require_finite(self.model)
@@ -323,8 +274,7 @@ class SparseModel(nn.Module):
         self.masks.update(chosen)
         kept = self.masks.as_dict()
         hold_all(tensors_of(self.model), self.pruner.tensor_masks(kept))
-        groups = self.pruner.groups if isinstance(self.pruner, ChannelPruner) else None
-        self.masked = MaskedGraph(self.model, groups, kept)
+        self.masked = MaskedGraph(self.model, self.pruner.groups, kept)
 
 
 def _hold_after_loading(model: nn.Module, keys: Any) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.quantization import QuantModel
 from sparsebit.sparse import SparseModel, load, save
+from sparsebit.sparse.choose.make_pruner import make_pruner
 from tests.sparse.zoo.checks import error_against_original, lift_casts
 from tests.sparse.zoo.oracle import hide_numbers
 from tests.zoo.huggingface import SPREAD, hf
@@ -59,7 +60,7 @@ def test_half_of_everything_goes_and_the_rest_is_what_it_was(name: str) -> None:
     model, inputs = make(name)
     smodel = SparseModel(hide_numbers(model.double()), HALF, example_kwargs=inputs)
     lift_casts(smodel.model)
-    smodel.pruner = smodel._make_pruner(None)
+    smodel.pruner = make_pruner(smodel.model, smodel.cfg)
     smodel.calc_params()
     small = smodel.shrink()
     assert error_against_original(smodel.model, small, (), inputs) < 1e-11

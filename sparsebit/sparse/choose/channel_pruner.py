@@ -225,6 +225,17 @@ class ChannelPruner(Pruner):
         return [self.sparsers[name] for name in names]
 
 
+def require_channels(pruner: Pruner) -> ChannelPruner:
+    """The pruner of channels; an error where single weights are pruned."""
+    if not isinstance(pruner, ChannelPruner):
+        raise SparsebitError(
+            "only channels have groups",
+            got=f"SPARSER.TYPE {pruner.config.SPARSER.TYPE}",
+            hint="set SPARSER.TYPE: structured",
+        )
+    return pruner
+
+
 def _find_gates(gm: CapturedModule) -> frozenset[str]:
     """Factors and shifts of batch norms: what a channel does behind one is their doing."""
     calls = [bind(gm, node) for node in gm.graph.nodes if op_name(gm, node) == "batch_norm"]

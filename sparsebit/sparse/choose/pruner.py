@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sparsebit.config.pruning.sconfig import SConfig
 from sparsebit.graph.capture import CapturedModule
+from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.evidence.gather import Evidence
 from sparsebit.sparse.evidence.statistic import Statistic
 from sparsebit.sparse.layer_sparser import LayerSparser
@@ -39,6 +40,7 @@ class Pruner(ABC):
     layers: list[WeightedLayer]
     sparsers: dict[str, LayerSparser]
     criteria: dict[str, Sparser] = field(default_factory=dict)
+    groups: ChannelGroups | None = field(init=False, default=None)  # where channels are pruned
 
     def criterion(self, strategy: str) -> Sparser:
         """The criterion of a name; options belong to the one that SPARSER.STRATEGY names."""
