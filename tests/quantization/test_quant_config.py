@@ -41,3 +41,11 @@ def test_overrides_win_and_mistakes_are_told_with_their_place() -> None:
     assert parse_qconfig("w4a8", ["W.QUANTIZER.BIT=3"]).W.QUANTIZER.BIT == 3
     with pytest.raises(ConfigError, match=r"W.QUANTIZER.BITT: unknown key; did you mean 'BIT'"):
         parse_qconfig(config(W__QUANTIZER__BITT=3))
+
+
+def test_a_config_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+    original = QConfig.conflicts
+    monkeypatch.setattr(QConfig, "conflicts", lambda self: checked.append("") or original(self))
+    assert parse_qconfig("w4a8", ["DEVICE=auto"]).DEVICE != "auto"
+    assert len(checked) == 1
