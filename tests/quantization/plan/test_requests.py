@@ -98,4 +98,4 @@ def test_a_table_of_embeddings_is_quantized_row_by_row(target: str) -> None:
     gm = capture(Embedded().eval(), torch.zeros(2, 8, dtype=torch.int64))
     plan = make_plan(gm, load_qconfig(config(target, W__QSCHEME="per-channel-symmetric")))
     tables = {tensor.name: tensor.layout for tensor in plan.weights()}
-    assert tables["words.weight"].kind == "channel" and tables["words.weight"].axis == 0
+    assert tables["words.weight"].kind == "channel" and tables["words.weight"].axes == (0,)
