@@ -1,8 +1,8 @@
 """What happens when saved files are edited by someone who makes every digest right again?
 
 Saved models (quantized, in training, pruned, shrunk), a recipe, a search, weights and arrays are changed at
-random, one edit at a time: values and types of JSON fields, file names, tensors, bytes. Each is then loaded. Right is an
-error of ours or a loaded model; wrong is any other exception, or more than ``--seconds`` for one case.
+random, one edit at a time: values and types of JSON fields, file names, tensors, bytes. Each is then loaded. Right is
+an error of ours or a loaded model; wrong is any other exception, or more than ``--seconds`` for one case.
 
 Run from the repository root: ``python -m benchmarks.robustness.tamper --cases 1000 --seed 0``
 """

@@ -10,6 +10,8 @@ from sparsebit.config import Side, TensorSpec
 from sparsebit.display import in_notebook
 from sparsebit.errors import SparsebitError
 from sparsebit.numerics import Layout
+from sparsebit.quantization.observers import OBSERVERS
+from sparsebit.storage.typed import from_plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,22 +95,17 @@ class QuantPlan:
     def from_dict(cls, data: Mapping[str, Any]) -> QuantPlan:
         """The plan that ``to_dict`` wrote."""
         try:
-            tensors = tuple(
-                PlannedTensor(
-                    **{
-                        **tensor,
-                        "readers": tuple(tensor["readers"]),
-                        "consumers": tuple(tensor["consumers"]),
-                        "spec": TensorSpec(**tensor["spec"]),
-                        "layout": Layout(**{**tensor["layout"], "axes": tuple(tensor["layout"]["axes"])}),
-                    }
-                )
-                for tensor in data["tensors"]
-            )
-            edges = tuple(PlannedEdge(**edge) for edge in data["edges"])
-            return cls(target=data["target"], tensors=tensors, edges=edges, notes=tuple(data["notes"]))
-        except (KeyError, TypeError) as error:
-            raise SparsebitError(f"this is not a saved plan: {type(error).__name__}: {error}") from None
+            plan = from_plain(cls, data)
+            for tensor in plan.tensors:
+                OBSERVERS[tensor.spec.observer](**tensor.spec.observer_options)
+        except (TypeError, ValueError, LookupError) as error:
+            raise SparsebitError(f"this is not a saved plan: {error}") from None
+        names = {tensor.name for tensor in plan.tensors}
+        if len(names) != len(plan.tensors) or any(
+            edge.tensor is not None and edge.tensor not in names for edge in plan.edges
+        ):
+            raise SparsebitError("this is not a saved plan: its edges and tensors do not fit together")
+        return plan
 
     def __str__(self) -> str:
         lines = [
