@@ -11,7 +11,7 @@ from sparsebit.export import export_onnx
 from sparsebit.quantization import QUANTIZERS, QuantModel
 from tests.export.nets import Tokens
 from tests.quantization.nets import config, images, residual
-from tests.quantization.training.test_qat import KINDS, run, sgd
+from tests.quantization.training.test_training import KINDS, run, sgd
 
 BITS = (2, 3, 4, 8)
 

@@ -15,7 +15,7 @@ from sparsebit.quantization import OBSERVERS, QuantModel
 from sparsebit.quantization.algorithms import ALGORITHMS
 from tests.quantization.algorithms.jobs import Encoder, Plain, unequal
 from tests.quantization.nets import config, images, residual
-from tests.quantization.training.test_qat import KINDS, LABELS, sgd, training
+from tests.quantization.training.test_training import KINDS, LABELS, sgd, training
 
 pytestmark = pytest.mark.gpu
 DATA = [images(16, seed) for seed in range(2)]

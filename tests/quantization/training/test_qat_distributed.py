@@ -19,7 +19,7 @@ CASES = {"uniform": "update", "lsq": "freeze", "lsq+": "freeze", "pact": "freeze
 def work(folder: str) -> None:
     """What one process does; started by torchrun."""
     from tests.quantization.nets import images
-    from tests.quantization.training.test_qat import LABELS, training
+    from tests.quantization.training.test_training import LABELS, training
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")

@@ -12,7 +12,7 @@ from torch import nn
 from sparsebit.quantization import QuantModel
 from tests.quantization.algorithms.jobs import Plain, unequal
 from tests.quantization.nets import config, images, residual
-from tests.quantization.training.test_qat import KINDS, run, sgd, training
+from tests.quantization.training.test_training import KINDS, run, sgd, training
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

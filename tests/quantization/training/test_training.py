@@ -16,7 +16,6 @@ from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QUANTIZERS, QuantModel
 from sparsebit.quantization.quantizers import PACT
 from sparsebit.quantization.training.distillation import Distillation
-from sparsebit.quantization.training.optimizer_groups import parameter_groups
 from tests.quantization.nets import config, images, residual
 
 CLIPPING = ("alpha", "zero_point")  # only values beyond the grid move these
@@ -197,22 +196,6 @@ def test_grids_that_learn_do_not_follow() -> None:
 # -- groups -----------------------------------------------------------------------------------------------------
 
 
-def test_groups_have_rates_of_their_own_and_cover_everything_once() -> None:
-    qmodel = training("lsq+")
-    groups = qmodel.parameter_groups(0.1, quantizer_lr=0.001, weight_decay=0.01)
-    weights, small, learned = groups
-    assert [(g["lr"], g["weight_decay"]) for g in groups] == [(0.1, 0.01), (0.1, 0.0), (0.001, 0.0)]
-    assert all(p.dim() > 1 for p in weights["params"]) and all(p.dim() == 1 for p in small["params"])
-    own = {id(p) for q in qmodel.quantizers.values() for p in q.parameters()}
-    assert {id(p) for p in learned["params"]} == own
-    ids = [id(p) for g in groups for p in g["params"]]
-    assert sorted(ids) == sorted(id(p) for p in qmodel.parameters())
-    assert parameter_groups(qmodel, 0.1)[2]["lr"] == 0.1
-    assert len(training("uniform").parameter_groups(0.1)) == 2
-    qmodel.model.conv1.weight.requires_grad_(False)
-    assert len(qmodel.parameter_groups(0.1)[0]["params"]) == 2
-
-
 def test_a_quantizer_that_is_fused_away_asks_for_no_gradient() -> None:
     settings = config(
         W__QUANTIZER={"BIT": 4, "TYPE": "lsq"},
@@ -227,36 +210,6 @@ def test_a_quantizer_that_is_fused_away_asks_for_no_gradient() -> None:
 
 
 # -- distillation -----------------------------------------------------------------------------------------------
-
-
-def test_distillation_mixes_in_the_distance_to_the_float_model() -> None:
-    net = residual()
-    exact = copy.deepcopy(net)
-    qmodel = training("lsq", net, distill=0.75, temperature=2.0)
-    names = set(qmodel.state_dict())
-    run(qmodel, sgd(qmodel), 0, 2)
-    x = images(seed=4)
-    outputs = qmodel(x)
-    loss = F.cross_entropy(outputs, LABELS)
-    with torch.no_grad():
-        wanted = F.softmax(exact(x) / 2, -1)  # the teacher has not moved with the student
-    said = F.log_softmax(outputs / 2, -1)
-    distance = (wanted * (wanted.log() - said)).sum(-1).mean() * 4
-    torch.testing.assert_close(qmodel.distill(loss), 0.25 * loss + 0.75 * distance)
-    assert names == set(training("lsq").state_dict()), "the teacher is not saved"
-    assert len(list(qmodel.parameters())) == len(list(training("lsq").parameters()))
-    with pytest.raises(SparsebitError, match="needs the outputs of a forward"):
-        qmodel.distill(loss)
-    qmodel.init_QAT()
-    assert qmodel.distill(loss) is loss, "switched off again"
-
-
-def test_distance_is_an_average_over_all_answers() -> None:
-    teacher = nn.Identity()
-    per_token, per_sample = (Distillation(teacher, 1.0, 1.0) for _ in range(2))
-    student, answer = torch.randn(4, 6, 5), torch.randn(4, 6, 5)
-    per_token._pending, per_sample._pending = (student, answer), (student.view(24, 5), answer.view(24, 5))
-    torch.testing.assert_close(per_token.mix(torch.zeros(())), per_sample.mix(torch.zeros(())))
 
 
 def test_wrong_choices_are_named() -> None:

@@ -1,0 +1,47 @@
+"""The steps of calibration, one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sparsebit.errors import SparsebitError
+from sparsebit.quantization import QuantModel
+from sparsebit.quantization.calibration.steps import (
+    finish_round,
+    make_job,
+    require_asym,
+    require_measured,
+    run_batches,
+)
+from tests.quantization.nets import config, images, residual
+
+
+def test_the_steps_are_those_of_calibrate() -> None:
+    whole, steps = (QuantModel(residual(), config(), images()) for _ in range(2))
+    whole.calibrate([images()], progress=False)
+    steps.prepare_calibration()
+    run_batches(steps, [images()], None, None, False)
+    calibration = require_measured(steps.calibration)
+    steps.calibration = None
+    finish_round(
+        steps,
+        calibration,
+        make_job(steps, calibration, None, False),
+        asym=False,
+        w_quant=False,
+        a_quant=False,
+    )
+    for name, quantizer in whole.quantizers.items():
+        assert torch.equal(quantizer.scale, steps.quantizers[name].scale), name
+
+
+def test_what_is_missing_is_said() -> None:
+    with pytest.raises(SparsebitError, match=r"before prepare_calibration\(\)"):
+        require_measured(None)
+    qmodel = QuantModel(residual(), config(), images())
+    qmodel.prepare_calibration()
+    with pytest.raises(SparsebitError, match="no calibration data"):
+        require_measured(qmodel.calibration)
+    with pytest.raises(SparsebitError, match="asym=True"):
+        require_asym(False, True, False)

@@ -1,0 +1,45 @@
+"""The distance to the float model, mixed into the loss."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.quantization.training.distillation import Distillation
+from tests.quantization.nets import images, residual
+from tests.quantization.training.test_training import LABELS, run, sgd, training
+
+
+def test_distillation_mixes_in_the_distance_to_the_float_model() -> None:
+    net = residual()
+    exact = copy.deepcopy(net)
+    qmodel = training("lsq", net, distill=0.75, temperature=2.0)
+    names = set(qmodel.state_dict())
+    run(qmodel, sgd(qmodel), 0, 2)
+    x = images(seed=4)
+    outputs = qmodel(x)
+    loss = F.cross_entropy(outputs, LABELS)
+    with torch.no_grad():
+        wanted = F.softmax(exact(x) / 2, -1)  # the teacher has not moved with the student
+    said = F.log_softmax(outputs / 2, -1)
+    distance = (wanted * (wanted.log() - said)).sum(-1).mean() * 4
+    torch.testing.assert_close(qmodel.distill(loss), 0.25 * loss + 0.75 * distance)
+    assert names == set(training("lsq").state_dict()), "the teacher is not saved"
+    assert len(list(qmodel.parameters())) == len(list(training("lsq").parameters()))
+    with pytest.raises(SparsebitError, match="needs the outputs of a forward"):
+        qmodel.distill(loss)
+    qmodel.init_QAT()
+    assert qmodel.distill(loss) is loss, "switched off again"
+
+
+def test_distance_is_an_average_over_all_answers() -> None:
+    teacher = nn.Identity()
+    per_token, per_sample = (Distillation(teacher, 1.0, 1.0) for _ in range(2))
+    student, answer = torch.randn(4, 6, 5), torch.randn(4, 6, 5)
+    per_token._pending, per_sample._pending = (student, answer), (student.view(24, 5), answer.view(24, 5))
+    torch.testing.assert_close(per_token.mix(torch.zeros(())), per_sample.mix(torch.zeros(())))
