@@ -21,7 +21,7 @@ from sparsebit.sparse.choose.channel_pruner import require_channels
 from sparsebit.sparse.choose.make_pruner import make_pruner
 from sparsebit.sparse.choose.pruner import Latency
 from sparsebit.sparse.choose.runtime_clock import RuntimeClock
-from sparsebit.sparse.evidence.collect import collect, collect_from_training
+from sparsebit.sparse.evidence.collect import collect
 from sparsebit.sparse.evidence.loss import Loss
 from sparsebit.sparse.guess_inputs import guess_inputs
 from sparsebit.sparse.layer_sparser import LayerSparser, keep_layers_before_add
@@ -78,9 +78,7 @@ class SparseModel(nn.Module):
         super().__init__()
         self.cfg = parse_sconfig(config)
         original = copy.deepcopy(model) if copy_model else model
-        self.__dict__["original"] = (
-            original  # shares its parameters with the graph: not a submodule of its own
-        )
+        self.__dict__["original"] = original  # shares the graph's parameters: not a submodule of its own
         self.inputs = ModelInputs(model, example_inputs, example_kwargs)
         self.examples: Call = self.inputs.example
         self.sizes_known = any(self.examples)
@@ -91,9 +89,8 @@ class SparseModel(nn.Module):
         self.schedule = make_schedule(self.cfg.SCHEDULE)
         self.pruner = make_pruner(self.model, self.cfg, sizes_known=self.sizes_known)
         if match:
-            self.cfg.require_matched(
-                [layer.pattern_layer for layer in self.pruner.layers], dict(self.model.named_modules())
-            )
+            layers = [layer.pattern_layer for layer in self.pruner.layers]
+            self.cfg.require_matched(layers, dict(self.model.named_modules()))
         self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))
         self.masks = MaskStore(self.pruner.everything())
         self.masked = MaskedGraph(self.model)
@@ -121,22 +118,19 @@ class SparseModel(nn.Module):
             data: batches, for criteria that need gradients or activations; see ``sparsebit.batches``. What is not an
                 input of the model goes to the loss. Without data, the inputs seen since ``prepare_calibration``.
             loss: called as ``loss(output, *rest)``; without one the output must hold a ``loss``.
-            latency: seconds that a model takes, for ``SPARSER.TARGET: latency``; by default those of the example inputs
-                in ONNX Runtime, on one thread.
+            latency: seconds that a model takes, for ``TARGET: latency``; by default in ONNX Runtime, on one thread.
 
-        What was pruned before stays so: a smaller ratio than last time brings nothing back. A choice of nothing is told
-        in a warning, with the reasons.
+        What was pruned before stays pruned. A choice of nothing is told in a warning, with the reasons.
         """
-        self._hold(self.choose(data, loss, latency=latency))
-        self.decided = True
-        require_choice(self.pruner, self.masks.as_dict(), decided=True)
+        self._hold(self.choose(data, loss, latency=latency), decided=True)
+        require_choice(self.pruner, self.kept(), decided=True)
 
     def choose(
         self, data: Iterable[Any] | None = None, loss: Loss | None = None, *, latency: Latency | None = None
     ) -> dict[str, Tensor]:
         """What ``calc_params`` would keep, without touching any weight: by name, bool; for ``shrink_to``."""
         seen, self._seen = self._seen, None
-        evidence = collect(self.masked, self.pruner, self.inputs, data, loss, seen)
+        evidence = collect(self.masked, self.pruner, self.inputs, data, loss, seen=seen)
         return self._choose(1.0, evidence, latency)
 
     def step(
@@ -149,14 +143,10 @@ class SparseModel(nn.Module):
         """
         progress = self.schedule.progress_at(int(self.schedule_step))
         self.schedule_step += 1
-        if progress is None:
-            return False
-        evidence = collect_from_training(self.masked, self.pruner) if data is None else None
-        if evidence is None:
-            evidence = collect(self.masked, self.pruner, self.inputs, data, loss, None)
-        self._hold(self._choose(progress, evidence, latency))
-        self.decided = True
-        return True
+        if progress is not None:
+            evidence = collect(self.masked, self.pruner, self.inputs, data, loss, training=True)
+            self._hold(self._choose(progress, evidence, latency), decided=True)
+        return progress is not None
 
     def penalty(self) -> Tensor:
         """The criterion's training term (slimming: strength · Σ|γ|), to add to the loss; 0 for those without one."""
@@ -246,9 +236,8 @@ class SparseModel(nn.Module):
 
         found = load(folder, model, example_inputs, example_kwargs)
         if not isinstance(found, cls):
-            raise SparsebitError(
-                "this folder holds a shrunk model", where=str(folder), hint="use sparsebit.sparse.load"
-            )
+            message = "this folder holds a shrunk model"
+            raise SparsebitError(message, where=str(folder), hint="use sparsebit.sparse.load")
         return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseModel:
@@ -265,12 +254,12 @@ class SparseModel(nn.Module):
     def _choose(self, progress: float, evidence: Any, latency: Latency | None) -> dict[str, Tensor]:
         require_finite(self.model)
         if latency is None and self.cfg.SPARSER.TARGET == "latency":
-            known = fit_examples(self.model, self.examples) if self.sizes_known else Call()
-            latency = RuntimeClock(known)
+            latency = RuntimeClock(fit_examples(self.model, self.examples) if self.sizes_known else Call())
         return self.pruner.choose(self.masks.as_dict(), evidence, self.schedule, progress, latency)
 
-    def _hold(self, chosen: Mapping[str, Tensor]) -> None:
+    def _hold(self, chosen: Mapping[str, Tensor], *, decided: bool = False) -> None:
         """Take over a choice: hold every tensor that loses something at zero, and release the others."""
+        self.decided |= decided
         self.masks.update(chosen)
         kept = self.masks.as_dict()
         hold_all(tensors_of(self.model), self.pruner.tensor_masks(kept))

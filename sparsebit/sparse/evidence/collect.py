@@ -18,7 +18,9 @@ def collect(
     inputs: ModelInputs,
     data: Iterable[Any] | None,
     loss: Loss | None,
-    seen: Sequence[Call] | None,
+    *,
+    seen: Sequence[Call] | None = None,
+    training: bool = False,
 ) -> Evidence:
     """Everything the criteria need.
 
@@ -29,11 +31,16 @@ def collect(
         data: batches; without any, ``seen`` is used where activations are enough.
         loss: for gradients.
         seen: calls of the model that were remembered.
+        training: whether the gradients that a training step has left will do, where no data is given.
     """
     statistics = pruner.statistics
     if not statistics:
         return {}
-    unlabelled = all(one.source in ("input", "output") for one in statistics.values())
+    sources = {one.source for one in statistics.values()}
+    if data is None and training and sources == {"gradient"}:
+        names = [*(layer.tensor for layer in pruner.layers), *pruner.extra_tensors]
+        return from_training(graph, list(dict.fromkeys(names)), statistics)
+    unlabelled = sources <= {"input", "output"}
     if data is None and seen and unlabelled:
         return gather(graph, pruner.layers, statistics, seen)
     if data is None:
@@ -44,12 +51,3 @@ def collect(
         )
     extra = pruner.extra_tensors
     return gather(graph, pruner.layers, statistics, data, loss, inputs=inputs, extra=extra)
-
-
-def collect_from_training(graph: MaskedGraph, pruner: Pruner) -> Evidence | None:
-    """What the gradients of a training step are enough for; None where the criteria need anything else."""
-    statistics = pruner.statistics
-    if not statistics or any(one.source != "gradient" for one in statistics.values()):
-        return None
-    names = [*(layer.tensor for layer in pruner.layers), *pruner.extra_tensors]
-    return from_training(graph, list(dict.fromkeys(names)), statistics)
