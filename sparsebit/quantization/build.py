@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from sparsebit.batches import Call
 from sparsebit.config import QConfig
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.graph.capture.frontend import capture
+from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.graph.passes import SIMPLIFY, fold_batch_norm, remove_dead_nodes, run_passes
 from sparsebit.quantization.batch_norm.statistics import statistics_of
 from sparsebit.quantization.modules.insert import build_own_quantizers, insert_quantizers, replace_registered
@@ -22,8 +24,8 @@ from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.targets import TARGETS
 
 
-def require_float_model(model: Any) -> None:
-    """Refuse what is not a module, or is quantized already."""
+def require_float_model(model: Any) -> nn.Module:
+    """The module itself, without what compiles or distributes it; refused if it is none, or is quantized already."""
     if not isinstance(model, nn.Module):
         hint = "pass program.module()" if type(model).__name__ == "ExportedProgram" else None
         raise SparsebitError("QuantModel takes a torch.nn.Module", got=f"a {type(model).__name__}", hint=hint)
@@ -33,6 +35,7 @@ def require_float_model(model: Any) -> None:
             got=f"a {type(model).__name__} with quantizers inside",
             hint="pass the float model; qmodel.calibrate(loader) calibrates a QuantModel again",
         )
+    return unwrap(model)
 
 
 class Built(NamedTuple):
@@ -43,10 +46,12 @@ class Built(NamedTuple):
     batch_norms: dict[str, tuple[Tensor, Tensor]]
 
 
-def build_graph(model: nn.Module, example: Call, config: QConfig, plan: QuantPlan | None) -> Built:
+def build_graph(
+    model: nn.Module, example: Call, config: QConfig, plan: QuantPlan | None, dynamic: Dynamic | None = None
+) -> Built:
     """Capture and simplify a model, decide what is quantized (or follow ``plan``), and insert the quantizers."""
     by_hand = [name for name, module in model.named_modules() if isinstance(module, QuantOpr)]
-    captured = capture(model, *example, skip=(*config.SKIP_TRACE_MODULES, *by_hand))
+    captured = capture(model, *example, skip=(*config.SKIP_TRACE_MODULES, *by_hand), dynamic=dynamic)
     target = TARGETS[config.BACKEND]
     own_leaves(captured)
     run_passes(captured, SIMPLIFY)

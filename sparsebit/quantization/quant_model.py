@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sparsebit.batches import Feed, ModelInputs, crop_like
 from sparsebit.config import QConfig
+from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.quantization.batch_norm.tune import tune_batch_norm
 from sparsebit.quantization.build import build_graph, require_float_model
 from sparsebit.quantization.calibration.record import CalibrationRecord
@@ -46,6 +47,7 @@ class QuantModel(QuantizedModule):
             Left out, the model is traced symbolically by ``QTracer``, which fails on models that look at their inputs.
         example_kwargs: keyword arguments of that call.
         plan: a plan to follow instead of making one.
+        dynamic: dimensions of the inputs that must be free, as for ``sparsebit.capture``.
 
     Attributes:
         record, recovery: what calibration left behind, and the recovery steps.
@@ -72,10 +74,11 @@ class QuantModel(QuantizedModule):
         example_kwargs: Mapping[str, Any] | None = None,
         *,
         plan: QuantPlan | None = None,
+        dynamic: Dynamic | None = None,
     ) -> None:
-        require_float_model(model)
+        model = require_float_model(model)
         settings, inputs = parse_qconfig(config), ModelInputs(model, example_inputs, example_kwargs)
-        built = build_graph(model, inputs.example, settings, plan)
+        built = build_graph(model, inputs.example, settings, plan, dynamic)
         super().__init__(built.graph, settings, built.plan, inputs)
         self.record = CalibrationRecord(batch_norms=built.batch_norms)
         self.recovery = Recovery(settings, self.quantizers)

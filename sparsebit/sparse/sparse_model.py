@@ -15,6 +15,8 @@ from sparsebit.config import SConfig
 from sparsebit.display import in_notebook
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
+from sparsebit.graph.capture.dynamic import Dynamic
+from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.graph.passes import replace_patterns
 from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.choose.channel_pruner import require_channels
@@ -48,6 +50,7 @@ class SparseModel(nn.Module):
         example_kwargs: keyword inputs to record it with.
         match: whether a pattern of the config that matches no layer is an error.
         copy_model: False prunes the weights of ``model`` itself, without a second copy of them in memory.
+        dynamic: dimensions of the inputs that must be free, as for ``sparsebit.capture``.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
@@ -64,6 +67,7 @@ class SparseModel(nn.Module):
     accepts_loss_kwargs = False  # transformers' Trainer would add arguments of its own to those of the model
 
     _repr_html_ = in_notebook
+    why_not_capture = "pass the smaller model, sparse_model.shrink(), or the masked one, sparse_model.model"
 
     def __init__(
         self,
@@ -74,8 +78,10 @@ class SparseModel(nn.Module):
         *,
         match: bool = True,
         copy_model: bool = True,
+        dynamic: Dynamic | None = None,
     ) -> None:
         super().__init__()
+        model = unwrap(model)
         self.cfg = parse_sconfig(config)
         original = copy.deepcopy(model) if copy_model else model
         self.__dict__["original"] = original  # shares the graph's parameters: not a submodule of its own
@@ -84,7 +90,7 @@ class SparseModel(nn.Module):
         self.sizes_known = any(self.examples)
         if self.cfg.SPARSER.TYPE == "structured" and not self.sizes_known:
             self.examples = Call(guess_inputs(original, self.cfg.SKIP_TRACE_MODULES))
-        self.model = capture(original, *self.examples, skip=self.cfg.SKIP_TRACE_MODULES)
+        self.model = capture(original, *self.examples, skip=self.cfg.SKIP_TRACE_MODULES, dynamic=dynamic)
         replace_patterns(self.model)
         self.schedule = make_schedule(self.cfg.SCHEDULE)
         self.pruner = make_pruner(self.model, self.cfg, sizes_known=self.sizes_known)

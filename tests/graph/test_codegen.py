@@ -37,8 +37,8 @@ class Heads(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stems = nn.ModuleDict({label: nn.Conv2d(3, 4, 1) for label in HOSTILE})
-        self.heads = nn.ModuleDict({label: nn.Linear(4, 4) for label in ["a", *HOSTILE]})
+        self.stems = nn.ModuleDict({label: nn.Conv2d(3, 16, 1) for label in HOSTILE})
+        self.heads = nn.ModuleDict({label: nn.Linear(16, 4) for label in ["a", *HOSTILE]})
         for label in HOSTILE:
             self.heads[label].register_parameter(label, nn.Parameter(torch.rand(4)))
 

@@ -15,6 +15,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 
 from sparsebit.errors import CaptureError
+from sparsebit.graph.capture.call.input_size import InputSize
 from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.call.structure import Tree, flatten, leaves_of, shift
 from sparsebit.graph.capture.exclusive import CAPTURING
@@ -23,7 +24,7 @@ from sparsebit.graph.capture.modes import merge_modes
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
 from sparsebit.graph.capture.normalize import canonical_aten
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
-from sparsebit.graph.capture.report import CaptureReport, Note
+from sparsebit.graph.capture.report import CaptureReport
 from sparsebit.graph.capture.source import source_of_error
 from sparsebit.graph.codegen import find_unsafe_name, is_plain_path
 from sparsebit.graph.value import TensorInfo, describe
@@ -71,10 +72,6 @@ def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) ->
     """
     _refuse_unsafe_name(find_unsafe_name(model))
     program = _export(model, args, kwargs)
-    report = CaptureReport(frontend="exported")
-    if any(1 in value.shape for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)):
-        text = "torch.export fixes dimensions of extent 1 in the example; give an example with at least 2 of each"
-        report.add(Note("size-fixed", text))
     graph = _convert(_unlifted(program), model)
     raised = {str(n.target): model.get_submodule(str(n.target)) for n in graph.nodes if n.op == "call_module"}
     in_place = {path: module for path, module in raised.items() if getattr(module, "inplace", False) is True}
@@ -90,9 +87,7 @@ def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) ->
             shell.add_module(name, tensor)
         else:
             shell.register_buffer(name, tensor.detach(), persistent=False)
-    module = _finish(shell, graph, signature, type(model).__name__, conflict)
-    module.capture_report = report
-    return module
+    return _finish(shell, graph, signature, type(model).__name__, conflict)
 
 
 def _refuse_unsafe_name(name: str | None) -> None:
@@ -112,7 +107,8 @@ def _finish(
     graph.set_codegen(CapturedCodeGen(signature))
     place_mode_constants(root, graph)
     module = CapturedModule(root, graph, name)
-    module.capture_report, module._mode_conflict = CaptureReport(frontend="exported"), conflict
+    sizes = [size for tree in signature.inputs.values() for leaf in leaves_of(tree) for size in leaf.sizes]
+    module.capture_report, module._mode_conflict = CaptureReport(frontend="exported", sizes=sizes), conflict
     return module
 
 
@@ -206,7 +202,39 @@ def _signature(
     structure = pytree.tree_unflatten([_Slot(index) for index in range(len(flat))], out_spec)
     found, tree = flatten(structure, "output", lambda item: isinstance(item, _Slot))
     output.args = (tuple(flat[slot.index] for slot in found),)
-    return CallSignature(parameters, inputs, tree)
+    leaves = [leaf for tree in inputs.values() for leaf in leaves_of(tree)]
+    sizes = [
+        _sizes_of(leaf.path, node.meta.pop("input").shape, program)
+        for leaf, node in zip(leaves, order, strict=True)
+    ]
+    return CallSignature(parameters, inputs, tree).with_sizes(sizes)
+
+
+def _sizes_of(
+    name: str, shape: Sequence[Any], program: torch.export.ExportedProgram
+) -> tuple[InputSize, ...]:
+    """What torch.export found out about the sizes of one input: a plain number is fixed, a symbol has a range."""
+    sizes = []
+    for dim, size in enumerate(shape):
+        symbol = size.node.expr if isinstance(size, torch.SymInt) else None
+        if symbol is None or symbol.is_Integer:
+            why = "torch.export fixed it"
+            why += "; it does so with every dimension of size 1 in the example" if size == 1 else ""
+            sizes.append(InputSize.fixed(name, dim, int(size), why))
+            continue
+        limits = program.range_constraints.get(symbol)
+        least, most = (_number(limits.lower), _number(limits.upper)) if limits is not None else (None, None)
+        if least is not None and least == most:
+            sizes.append(InputSize.fixed(name, dim, least, "torch.export fixed it"))
+            continue
+        least = 0 if least is None or least <= 2 else least  # torch.export assumes 2 or more of everything
+        sizes.append(InputSize(name, dim, least, most, "followed by torch.export"))
+    return tuple(sizes)
+
+
+def _number(limit: Any) -> int | None:
+    """A limit of a range, or None where there is none."""
+    return int(limit) if limit.is_Integer else None
 
 
 def _arrange(graph: fx.Graph, order: list[fx.Node], inputs: dict[str, Tree]) -> None:
@@ -259,7 +287,7 @@ def _describe(node: fx.Node) -> None:
         "module_path": "" if path.startswith("_empty") else path,
         "source": None,
         "fresh": _is_fresh(node),
-        **({"device": value.device} if isinstance(value, Tensor) and node.op == "placeholder" else {}),
+        **({"input": value} if isinstance(value, Tensor) and node.op == "placeholder" else {}),
         **({"mutates": True} if _mutates(node) else {}),
     }
 
@@ -375,7 +403,7 @@ def _follow_device(graph: fx.Graph) -> None:
     owner = next(
         (n for n in graph.nodes if n.op == "placeholder" and isinstance(n.meta["value"], TensorInfo)), None
     )
-    device = owner.meta.get("device") if owner is not None else None
+    device = owner.meta["input"].device if owner is not None else None
     users = [n for n in graph.nodes if device is not None and device in (*n.args, *n.kwargs.values())]
     if not users:
         return

@@ -119,7 +119,6 @@ class SizeProof:
             other = self.runs.record_with(inputs)
         except CaptureError as error:
             return Reason(_told(error), error.where, refused=True)
-        _tell_unknown_constants(self.trace, other)
         reason = _difference(self.trace, other)
         if reason is None:
             self.free.update(places)
@@ -213,9 +212,17 @@ def _first_difference(trace: Trace, other: Trace) -> Reason | None:
     return None
 
 
-def _tell_unknown_constants(trace: Trace, other: Trace) -> None:
-    """A tensor from nowhere that another recording found changed is a result of the run that we did not see."""
-    mine, theirs = trace.recorder.tape, other.recorder.tape
+def tell_hidden_results(runs: Runs, trace: Trace) -> None:
+    """Note tensors from nowhere that change with the numbers in the inputs: results of the run that we did not see."""
+    mine = trace.recorder.tape
+    if not mine.unknown_constants:
+        return
+    try:
+        theirs = runs.record_with(
+            [leaf.flatten().roll(1).view(leaf.shape) for leaf in runs.inputs]
+        ).recorder.tape
+    except (CaptureError, RuntimeError):
+        return  # the model minds other numbers; what it then does is told elsewhere
     for name in mine.unknown_constants:
         tensor = mine.constants[name]
         if name not in theirs.constants or not _equal(tensor, theirs.constants[name]):

@@ -14,7 +14,7 @@ from sparsebit.graph.capture.leaves import find_leaves, is_stochastic_leaf, with
 from sparsebit.graph.capture.modes import Comparison, follow_mode
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
-from sparsebit.graph.capture.recording.prove_sizes import SizeProof, is_same_program
+from sparsebit.graph.capture.recording.prove_sizes import SizeProof, is_same_program, tell_hidden_results
 from sparsebit.graph.capture.recording.recorder import DataPolicy
 from sparsebit.graph.capture.recording.runs import Runs, Trace
 from sparsebit.graph.capture.report import CaptureReport, Note
@@ -49,6 +49,7 @@ def record(
         # the model keeps what it computed from sizes, and finds it again in later calls: those count
         trace, comparison, report = _record_both_modes(runs, skip, CaptureReport(report.frontend, notes))
         proof = SizeProof(runs, trace)
+    tell_hidden_results(runs, trace)
     proof.drop_settled_branches()
     sizes = proof.sizes()
     report.sizes = [size for leaf in sizes for size in leaf]

@@ -390,8 +390,8 @@ class Recorder(TorchFunctionMode):
                     f"the model's control flow depends on its input data: {text}",
                     where=str(find_source()),
                     hint="rewrite the line with torch operations (torch.where, masks); or keep the module around it "
-                    "whole with capture(..., skip=['its.dotted.name']); or accept the branch the example takes with "
-                    "capture(..., on_data='specialise')",
+                    "as one node: capture(..., skip=['its.dotted.name']), SKIP_TRACE_MODULES in a config; or accept "
+                    "the branch the example takes: capture(..., on_data='specialise')",
                 )
                 raise self.refusal
             self.note("data", f"{text} was fixed to what the example inputs gave")

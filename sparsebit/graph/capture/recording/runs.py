@@ -156,7 +156,7 @@ class Runs:
                 f"{type(self.model).__name__} raised {type(error).__name__} on the example inputs: {error}",
                 where=str(place) if place else None,
                 hint="check that model(*args, **kwargs) runs with the same inputs; if it does, keep the module around "
-                "this line whole with capture(..., skip=['its.dotted.name'])",
+                "this line as one node: capture(..., skip=['its.dotted.name']), SKIP_TRACE_MODULES in a config",
             ) from error
 
     def _input_names(self) -> list[str]:

@@ -165,7 +165,8 @@ class Tape:
         raise CaptureError(
             f"an operator was given a {type(value).__name__}, which a graph cannot hold",
             where=str(find_source()),
-            hint="skip the module around it: capture(..., skip=['its.dotted.name']) keeps it whole and in float",
+            hint="keep the module around it as one node: capture(..., skip=['its.dotted.name']), SKIP_TRACE_MODULES "
+            "in a config",
         )
 
     def emit(self, expression: Any) -> Any:

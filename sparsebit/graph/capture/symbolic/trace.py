@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
@@ -92,6 +93,19 @@ def _watching() -> Iterator[list[str]]:
         torch.autocast.__enter__ = enter  # type: ignore[method-assign]
 
 
+class _WatchRandom(TorchDispatchMode):
+    """Collects operators that draw random numbers in this thread."""
+
+    def __init__(self, unseen: list[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.unseen = unseen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.unseen.append("draws random numbers")
+        return func(*args, **(kwargs or {}))
+
+
 def _keep_plain_tensors(model: nn.Module, shell: nn.Module, graph: fx.Graph) -> None:
     """Tensors that the model holds as plain attributes become buffers outside the state dict."""
     for node in graph.nodes:
@@ -152,11 +166,9 @@ def _trace(tracer: InputsTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, 
     """The graph, and the tensors that fx found on its way and left on the model for the time of the trace."""
     try:
         with undisturbed(model) as buffers, _watching() as unseen:
-            before = torch.get_rng_state()
-            graph = tracer.trace(model)
+            with _WatchRandom(unseen):
+                graph = tracer.trace(model)
             changed = buffers.changed()
-            if not torch.equal(before, torch.get_rng_state()):
-                unseen.append("draws random numbers")
             constants = {
                 name: value for name, value in vars(model).items() if name.startswith("_tensor_constant")
             }
@@ -165,8 +177,9 @@ def _trace(tracer: InputsTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, 
         raise CaptureError(
             f"{type(model).__name__} cannot be traced without running it: {error}",
             where=str(place) if place else None,
-            hint="give example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,)); or keep "
-            "the module around this line whole with skip=['its.dotted.name']",
+            hint="give example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,)), "
+            "QuantModel(model, config, example_inputs=(x,)); or keep the module around this line as one node: "
+            "skip=['its.dotted.name'], SKIP_TRACE_MODULES in a config",
         ) from error
     if unseen:
         raise CaptureError(

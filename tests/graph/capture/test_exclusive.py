@@ -1,0 +1,79 @@
+"""Captures in several threads, and models that run in others meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparsebit.graph.capture import capture
+from sparsebit.graph.capture.exclusive import in_this_thread
+
+
+class Waiting(nn.Module):
+    """Lets another thread run in the middle of its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.turns = nn.Linear(4, 4), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        inside.set()
+        ran.wait(5)
+        return torch.relu(self.linear(y))
+
+
+inside, ran = threading.Event(), threading.Event()
+
+
+@pytest.mark.parametrize("frontend", ["record", "symbolic", "exported"])
+def test_a_model_runs_in_another_thread_while_one_is_captured(frontend: Any) -> None:
+    inside.clear(), ran.clear()
+    call, errors, results = nn.Module.__call__, list[BaseException](), list[Tensor]()
+    model, other, x = Waiting().eval(), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4)
+
+    def run() -> None:
+        inside.wait(5)
+        try:
+            results.append(other(x) + torch.zeros(2, 4) + other[0].weight.sum())
+        except BaseException as error:
+            errors.append(error)
+        ran.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    graph = capture(model, x, frontend=frontend)
+    thread.join()
+    assert not errors and torch.equal(results[0], other(x) + other[0].weight.sum())
+    assert torch.equal(graph(x), model(x)) and nn.Module.__call__ is call
+
+
+@pytest.mark.parametrize("frontend", ["record", "symbolic", "exported"])
+def test_captures_in_several_threads_do_not_disturb_each_other(frontend: Any) -> None:
+    call, errors, x = nn.Module.__call__, list[BaseException](), torch.randn(2, 4)
+
+    def go() -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+        try:
+            assert torch.equal(capture(model, x, frontend=frontend)(x), model(x))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=go) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors and nn.Module.__call__ is call
+
+
+def test_in_this_thread() -> None:
+    ours, answers = in_this_thread(), list[bool]()
+    thread = threading.Thread(target=lambda: answers.append(ours()))
+    thread.start()
+    thread.join()
+    assert ours() and answers == [False]
