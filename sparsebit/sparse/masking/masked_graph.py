@@ -105,7 +105,7 @@ class _OnSurvivors:
             return cut[value] if isinstance(value, Node) else value
 
         x = fetch("input")
-        if name in ("layer_norm", "rms_norm"):
+        if self.call.spec.channels == "norm_over_channels":
             shape = held["normalized_shape"]
             inner = x.shape[x.dim() - (len(shape) if isinstance(shape, tuple | list) else 1) :]
             if name == "rms_norm":
@@ -132,7 +132,7 @@ class _OnSurvivors:
 
     @property
     def _keeps_channels(self) -> bool:
-        return self.call.node.op == "call_module" and self.call.spec.name in ("batch_norm", "instance_norm")
+        return self.call.node.op == "call_module" and self.call.spec.channels == "norm_per_channel"
 
     def _cut(self, value: Any, labels: object) -> Any:
         if isinstance(value, Tensor) and isinstance(labels, Labels):
