@@ -44,15 +44,17 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.report import collect, save_report
 
     config = parse_qconfig(arguments.config, arguments.overrides)
+    steps = arguments.output.with_name(f".{arguments.output.name}.steps")
     require_place(arguments.output)
+    require_place(steps / "step")
     require_report(arguments)
     require_device(config.DEVICE)
     metric = open_metric(arguments)
     model, data = open_model(arguments), open_data(arguments)
+    require_place(arguments.output, sum(p.nbytes for p in model.parameters()) // 8)  # with 4 bits
     test = open_test(arguments)
     before = accuracy_of(model, test, metric, "measuring float") if test is not None else None
     qmodel = QuantModel(model, config, *example_inputs(arguments, model, data)).to(config.DEVICE)
-    steps = arguments.output.with_name(f".{arguments.output.name}.steps")
     if not arguments.resume:
         shutil.rmtree(steps, ignore_errors=True)
     with blamed_on("the model, called with the data,"):
