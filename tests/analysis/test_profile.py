@@ -218,7 +218,7 @@ def test_every_number_is_that_of_the_definition_in_double_precision() -> None:
     def grid(name: str) -> tuple[Tensor, Tensor, int, int]:
         qp = qmodel.quantizers[name].grid()
         shape = (-1, 1) if name.endswith("weight") else (-1,)
-        return qp.scale.double().view(shape), qp.zero_point.double().view(shape), qp.qmin, qp.qmax
+        return qp.scale.double().view(shape), qp.zero_point.double().view(shape), qp.code.low, qp.code.high
 
     def snap(name: str, x: Tensor) -> Tensor:
         scale, zero, low, high = grid(name)
