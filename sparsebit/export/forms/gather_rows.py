@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsebit.export.forms.editor import Editor, array_of, attribute, readers
 
-ROWS, ROW_SCALES = "Rows", "RowScales"
+ROWS, ROWS_SCALED = "Rows", "RowsScaled"
 
 
 def gather_rows(editor: Editor) -> int:
@@ -63,8 +63,10 @@ def _rows(editor: Editor, table: Any, node: Any) -> Any:
                 "Centred",
                 types.FLOAT,
             )
-        scales = make("Gather", [_column(editor, values, f"{name}.row_scales"), ids], ROW_SCALES, types.FLOAT)
-        made = make("Mul", [made, scales], "RowsScaled", types.FLOAT)
+        scales = make(
+            "Gather", [_column(editor, values, f"{name}.row_scales"), ids], "RowScales", types.FLOAT
+        )
+        made = make("Mul", [made, scales], ROWS_SCALED, types.FLOAT)
     made.shape = like.shape
     return made
 

@@ -114,8 +114,8 @@ class _Check:
         self.folder = exported.path.parent
         self.target = TARGETS[exported.target]
         self.optimize = self.target.forms == "cpu"  # the forms that ONNX Runtime fuses right
-        # weights in a file of their own stay there: such a model is larger than a protobuf message can be
-        self.proto = require("onnx").load(str(exported.path), load_external_data=False)
+        self.ir = require("onnx_ir")
+        self.model = self.ir.load(exported.path)  # weights in a file of their own stay there
         self.ops: Any = ()
         self.problems: list[str] = []
         self.allowed = ROUNDS_RESULTS  # what the runtime's kernels may do in their own way
@@ -123,11 +123,13 @@ class _Check:
         self.cut: CutModel | None = None
         self.pieces: Run | None = None
         self._plain: Run | None = None
-        self.bias_steps = bias_steps(self.proto, self.folder)
+        self.bias_steps = bias_steps(self.model)
         if (
             runtime == "onnxruntime" or len(exported.files) == 1
         ):  # OpenVINO finds no second file for a cut model
-            self.cut = cut(self.proto, {name: codes.dim() for name, codes in first.codes.items()})
+            self.cut = cut(
+                self.ir.load(exported.path), {name: codes.dim() for name, codes in first.codes.items()}
+            )
             self.pieces = self._open(self.cut.proto).run
         self.tensors: dict[str, TensorAgreement] = {}
         self.outputs = {name: OutputTally(name) for name in exported.output_names}
@@ -151,9 +153,9 @@ class _Check:
         with tempfile.TemporaryDirectory() as folder:
             optimized = Path(folder) / "optimized.onnx"
             session = self._open(self.exported.path, save_optimized=optimized)
-            graph = require("onnx").load(str(optimized), load_external_data=False)
-            self.ops = integer_ops(self.proto, graph, self.target.kernels)
-            if any(node.op_type in ROUNDING_INPUTS for node in graph.graph.node):
+            made = self.ir.load(optimized)
+            self.ops = integer_ops(self.model, made, self.target.kernels)
+            if any(node.op_type in ROUNDING_INPUTS for node in made.graph):
                 self.allowed = ROUNDS_INPUTS
         return session
 
@@ -161,7 +163,7 @@ class _Check:
         return self.exported.markers.tensors[name.rpartition("@")[0] if "@" in name else name]
 
     def _compare_weights(self, run: TorchRun) -> None:
-        for name, got in stored_weights(self.proto, self.folder):
+        for name, got in stored_weights(self.model):
             wanted = run.weights.get(name)
             if wanted is None:
                 continue  # a bias

@@ -4,78 +4,55 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sparsebit.export.forms.gather_rows import ROW_SCALES, ROWS
+from sparsebit.export.forms.editor import array_of, attribute
+from sparsebit.export.forms.gather_rows import ROWS, ROWS_SCALED
 from sparsebit.export.forms.lower import SCALED
-from sparsebit.runtime.packages import require
 
 
-def stored_weights(proto: Any, folder: Path | str = "") -> Iterator[tuple[str, Any]]:
-    """Every quantized weight of a file with the name of its tensor, dequantized, in the shape the model has it.
+def stored_weights(model: Any) -> Iterator[tuple[str, Any]]:
+    """Every quantized weight of an ``onnx_ir`` model with its name, dequantized, in the shape the torch model has it.
 
-    One at a time, so that those of a model in two files need not be in memory together; the second is in ``folder``.
+    One at a time, so that those of a model in two files need not be in memory together.
     """
-    helper = require("onnx").numpy_helper
-
-    def array(tensor: Any) -> Any:
-        return helper.to_array(tensor, base_dir=str(folder))
-
-    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
-    # 4-bit codes on their way to an 8-bit kernel, 8-bit floats on their way to float, rows of a table
-    widened: dict[str, str] = {}
-    for node in proto.graph.node:
-        if _word(node) in ("Widen", ROWS):
-            widened[node.output[0]] = widened.get(node.input[0], node.input[0])
-    filled: dict[str, Any] = {}
-    for node in proto.graph.node:
-        word = _word(node)
-        if word == "Fill" and node.input[0] in widened:
-            widened[node.output[0]] = widened[node.input[0]]
-            filled[node.output[0]] = array(tensors[node.input[1]])
-        elif word == "Narrow" and node.input[0] in filled:
-            widened[node.output[0]] = widened[node.input[0]]
-            filled[node.output[0]] = filled[node.input[0]]
-    for node in proto.graph.node:
+    for node in model.graph:
         name, _, kind = node.name.rpartition("/")
+        codes = _stored(node.inputs[0]) if node.inputs else None
+        if codes is None:
+            continue
         if node.op_type == "Mul" and kind == SCALED:  # 8-bit floats, unpacked by a cast
-            codes, scale = tensors.get(widened[node.input[0]]), tensors[node.input[1]]
-            if codes is not None:
-                yield name, array(codes).astype(np.float32) * array(scale)
-            continue
-        if node.op_type == "Gather" and _word(node) == ROW_SCALES:  # a table whose rows have their own scales
-            numbers = array(tensors[widened[_rows_of(proto, name).output[0]]]).astype(np.float32)
-            zeros = [other for other in proto.graph.node if other.name == f"{name}/RowZeroPoints"]
-            if zeros:
-                numbers = numbers - array(tensors[zeros[0].input[0]])
-            yield name, numbers * array(tensors[node.input[0]])
-            continue
-        if node.op_type != "DequantizeLinear" or not kind.startswith("DequantizeLinear"):
-            continue
-        stored = widened.get(node.input[0], node.input[0])
-        if stored not in tensors:
-            continue
-        codes, scale, zero_point = (array(tensors[value]) for value in (stored, *node.input[1:3]))
-        codes = codes.astype(np.int32) * filled[node.input[0]] if node.input[0] in filled else codes
-        settings = {attribute.name: attribute.i for attribute in node.attribute}
-        numbers = _dequantized(
-            codes, scale, zero_point, settings.get("axis", 1), settings.get("block_size", 0)
-        )
-        yield name, numbers.T if "transposed" in kind else numbers
+            yield name, codes.astype(np.float32) * array_of(node.inputs[1])
+        elif node.op_type == "Mul" and _word(node) == ROWS_SCALED:  # rows of a table with scales of their own
+            yield name, codes * array_of(node.inputs[1].producer().inputs[0])
+        elif node.op_type == "DequantizeLinear" and kind.startswith("DequantizeLinear"):
+            scale, zero_point = (array_of(value) for value in node.inputs[1:3])
+            axis, block = attribute(node, "axis", 1), attribute(node, "block_size", 0)
+            numbers = _dequantized(codes, scale, zero_point, axis, block)
+            yield name, numbers.T if "transposed" in kind else numbers
+
+
+def _stored(value: Any) -> Any:
+    """The quantized values behind the steps that bring them into a kernel's form; None if they are not constant."""
+    constant, node = array_of(value), value.producer() if value is not None else None
+    if constant is not None or node is None:
+        return constant
+    word = _word(node)
+    if word in ("Widen", "Narrow", ROWS):
+        return _stored(node.inputs[0])
+    if word not in ("Fill", "RowNumbers", "Centred") or (codes := _stored(node.inputs[0])) is None:
+        return None
+    if word == "Fill":
+        return codes.astype(np.int32) * array_of(node.inputs[1])
+    numbers = codes.astype(np.float32)
+    return numbers if word == "RowNumbers" else numbers - array_of(node.inputs[1].producer().inputs[0])
 
 
 def _word(node: Any) -> str:
     """What a node does to a weight: the last part of its name, without a number that keeps names apart."""
     return re.sub(r"_\d+$", "", node.name.rpartition("/")[2])
-
-
-def _rows_of(proto: Any, name: str) -> Any:
-    return next(
-        node for node in proto.graph.node if node.name.startswith(f"{name}/{ROWS}") and _word(node) == ROWS
-    )
 
 
 def _dequantized(codes: Any, scale: Any, zero_point: Any, axis: int, block: int) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir
 import pytest
 import torch
 from torch import nn
@@ -31,7 +32,7 @@ def test_codes_are_larger_and_numbers_the_same(
     done = export_graph(qmodel.model, (X,), path=tmp_path / "net.onnx")
     report = check(qmodel.model, done, [((X,), {})])
     assert report.ok and {op.runs_as for op in report.ops} == {"QLinearConv"}, report
-    weights = dict(stored_weights(onnx.load(str(done.path))))
+    weights = dict(stored_weights(onnx_ir.load(done.path)))
     for name, quantizer in qmodel.quantizers.items():
         if quantizer.side == "W":
             assert np.array_equal(weights[name], quantizer(qmodel.model.get_parameter(name)).detach().numpy())

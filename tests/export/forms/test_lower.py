@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir
 import pytest
 import torch
 from torch import Tensor, nn
@@ -191,5 +192,5 @@ def test_what_a_quantizer_does_before_snapping_is_exported(tmp_path: Path, shrin
     done = export_graph(qmodel.model, (3 * x,), path=tmp_path / "net.onnx")
     report = check(qmodel.model, done, [((3 * x,), {})])
     assert report.ok, report
-    weight = dict(stored_weights(onnx.load(str(done.path))))["stem.weight"]
+    weight = dict(stored_weights(onnx_ir.load(done.path)))["stem.weight"]
     assert np.abs(weight).max() <= 1 < float(net.stem.weight.detach().abs().max())

@@ -181,7 +181,7 @@ def test_reasons_for_float(tmp_path: Path) -> None:
     wide = quantized(Ends(), x, config(a={"bits": 16}, BACKEND="virtual"))
     done = export_graph(wide.model, (x,), path=tmp_path / "net.onnx")
     why = {op.name: op.why for op in check(wide.model, done, [((x,), {})]).fallbacks}
-    assert why["conv/Conv"] == "only 8-bit codes have integer kernels"
+    assert why["conv/Conv"] == "only 8-bit values have integer kernels"
 
 
 def test_openvino_computes_the_same(made: Made) -> None:
