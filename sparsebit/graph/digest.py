@@ -18,7 +18,7 @@ def graph_digest(gm: GraphModule, *, without: Container[int] = ()) -> str:
 
     Args:
         gm: any graph module.
-        without: ids of parameters that do not count, because their shape is no part of the architecture.
+        without: ids of parameters that do not count, because their shape does not belong to the architecture.
 
     Example:
         >>> one, other = (torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, n))) for n in (3, 4))

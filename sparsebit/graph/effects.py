@@ -1,6 +1,6 @@
 """What a node does besides returning a value: writing into tensors, changing state or modes, raising.
 
-A pass may delete or move a node only if nobody can notice. ``is_effect`` answers that for one node,
+A pass may delete or move a node only if that cannot be observed. ``is_effect`` answers that for one node,
 ``overwritten`` says which values do not keep their numbers until the end of the graph.
 """
 

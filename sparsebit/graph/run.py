@@ -184,7 +184,7 @@ class Runner:
 
 
 def last_uses(graph: Graph) -> dict[Node, list[Node]]:
-    """For each node, the values nobody needs once it has run."""
+    """For each node, the values that are not needed once it has run."""
     last: dict[Node, Node] = {}
     for node in graph.nodes:
         last[node] = node
@@ -301,7 +301,7 @@ class _Plan:
         return self._changing
 
     def saw(self, node: Node, value: Any) -> None:
-        """Show a value to whoever watches."""
+        """Show a value to the watcher."""
         if self._tell_all is not None:
             self._tell_all(node, value)
         if node.name in self._tell:

@@ -65,7 +65,7 @@ def find_function(target: object) -> Found | None:
     try:
         if spec := _BY_TARGET.get(key):
             return Found(spec, key)
-    except TypeError:  # unhashable, so nobody can have registered it
+    except TypeError:  # unhashable, so it cannot have been registered
         return None
     if isinstance(target, torch._ops.OpOverload):
         name = target._schema.name  # all overloads

@@ -59,7 +59,7 @@ class OpSpec:
             "package.module.name" for a function or class that is not imported here.
         overloads: targets that mean this operator or another one, by their arguments (``torch.max(x, y)`` is
             "maximum"), each with a function from the node to the canonical name.
-        class_names: fnmatch patterns on the names of module classes nobody can import ("*DropPath").
+        class_names: fnmatch patterns on the names of module classes that cannot be imported ("*DropPath").
 
     Arguments (all by the names of ``signature``, whatever the target calls them):
         signature: as in a ``def``, with the defaults of the functional form; ``*shape`` may be one tuple.

@@ -62,7 +62,7 @@ def copy_module(module: nn.Module) -> nn.Module:
 
 
 def own_module(gm: GraphModule, path: str) -> nn.Module:
-    """The module at a path, after making sure that changing what it holds changes nobody else's module."""
+    """The module at a path, after making sure that changing what it holds changes no other module."""
     ours = (nn.Module, *_CONTAINERS) if hasattr(gm, "capture_report") else (nn.Module,)
     owner: nn.Module = gm
     untouched = True  # the modules a graph module makes itself are above those it shares

@@ -36,7 +36,7 @@ def why_not_select(gm: GraphModule, unbind: Node) -> str | None:
         return f"the dimension of {unbind.name} is computed"
     for user in unbind.users:
         if user.op != "call_function" or user.target is not operator.getitem or user.args[0] is not unbind:
-            return f"{unbind.name} is used whole by {user.name}"
+            return f"{unbind.name} is used as a tuple by {user.name}"
         if not isinstance(user.args[1], int):
             return f"{user.name} picks {'a slice' if isinstance(user.args[1], slice) else 'a computed part'}"
     return f"no part of {unbind.name} is used" if not unbind.users else None

@@ -126,7 +126,7 @@ class Requests:
             return f"{op} runs in float on {self.target.name}"
         masked = layers.calls[node].spec.channels == "softmax" and any(s in layers.masked for s in inputs)
         return (
-            "its input is masked: numbers near minus infinity would take up the whole range"
+            "its input is masked: numbers near minus infinity would take up most of the range"
             if masked
             else None
         )

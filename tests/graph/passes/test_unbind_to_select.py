@@ -70,7 +70,7 @@ def test_what_was_known_about_a_part_is_known_about_its_select() -> None:
 @pytest.mark.parametrize(
     ("forward", "reason"),
     [
-        (lambda x: (torch.stack(x.unbind(0)), x), "unbind is used whole by stack"),
+        (lambda x: (torch.stack(x.unbind(0)), x), "unbind is used as a tuple by stack"),
         (lambda x: x.unbind(0)[:2], "getitem picks a slice"),
         (lambda x: x.unbind(0)[x.shape[0] - 1], "getitem_1 picks a computed part"),
         (lambda x: x.unbind(x.shape[0] - 1)[0], "the dimension of unbind is computed"),
