@@ -16,7 +16,8 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.packed.stored import from_parts, to_parts
 from sparsebit.llm.source import Source
-from sparsebit.storage import ArtifactError, read_folder, write_folder
+from sparsebit.storage import read_folder, write_folder
+from sparsebit.storage.fields import Fields
 
 KIND, VERSION = "language model block", 1
 
@@ -53,24 +54,21 @@ class FinishedBlocks:
         if self._folder is None or not (place := self._folder / f"block-{index:04d}").exists():
             return None
         content, tensors = read_folder(place, KIND, VERSION)
-        if content.get("run") != self._run:
+        if content.text("run") != self._run:
             raise SparsebitError(
                 f"{os.fspath(place)!r} is of another run",
                 expected="the same model, data and config as now",
                 hint="choose another folder, or remove this one",
             )
         made = []
-        try:
-            for number, said in enumerate(content["matrices"]):
-                parts = {key: tensors["weights"][f"{number}.{key}"] for key in said["tensors"]}
-                held = from_parts(parts, said, where=str(place))
-                made.append(
-                    Made(
-                        str(said["name"]), held, float(said["loss"]), int(said["tokens"]), str(said["remark"])
-                    )
+        for number, said in enumerate(Fields.each(content.value("matrices"), str(place))):
+            parts = {key: tensors.get("weights", {}).get(f"{number}.{key}") for key in said.texts("tensors")}
+            held = from_parts(parts, said)
+            made.append(
+                Made(
+                    said.text("name"), held, said.number("loss"), said.integer("tokens"), said.text("remark")
                 )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(f"{place} cannot be read", got=repr(error)) from None
+            )
         return made
 
     def write(self, index: int, made: Sequence[Made]) -> None:

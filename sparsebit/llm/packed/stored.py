@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsebit.errors import SparsebitError
 from sparsebit.llm.packed.weight import PackedWeight
 from sparsebit.numerics import CodeType, Grid, Layout
 from sparsebit.numerics.packing import packed_length
+from sparsebit.storage import ArtifactError
+from sparsebit.storage.fields import Fields
 
 
 def to_parts(held: PackedWeight) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -23,22 +24,31 @@ def to_parts(held: PackedWeight) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, {"code": str(grid.code), "group_size": layout.group_size, "shape": list(held.shape)}
 
 
-def from_parts(tensors: Mapping[str, Tensor], said: Mapping[str, Any], where: str = "") -> PackedWeight:
+def from_parts(tensors: Mapping[str, Tensor | None], said: Fields) -> PackedWeight:
     """The packed weight that ``to_parts`` took apart, after checking that its parts fit together."""
-    try:
-        rows, columns = (int(size) for size in said["shape"])
-        code = CodeType.parse(said["code"])
-        size = said["group_size"]
-        layout = (
-            Layout(kind="channel", axes=(0,))
-            if size is None
-            else Layout(kind="group", axes=(0,), input_axis=1, group_size=int(size))
-        )
-        packed, scale = tensors["packed"], tensors["scale"]
-        zero_point = tensors.get("zero_point", torch.zeros(scale.shape)).float()
-    except (KeyError, TypeError, ValueError) as error:
-        raise SparsebitError("a packed weight cannot be read", where=where, got=repr(error)) from None
-    count = rows * (1 if size is None else columns // int(size))
+    shape = said.value("shape")
+    if (
+        not isinstance(shape, list)
+        or len(shape) != 2
+        or not all(type(size) is int and size > 0 for size in shape)
+    ):
+        raise said.wrong("shape", "two sizes")
+    rows, columns = shape
+    code = CodeType.parse(said.text("code"))
+    size = None if said.value("group_size") is None else said.integer("group_size")
+    if size is not None and (size < 1 or columns % size):
+        raise said.wrong("group_size", f"a divisor of {columns}")
+    layout = (
+        Layout(kind="channel", axes=(0,))
+        if size is None
+        else Layout(kind="group", axes=(0,), input_axis=1, group_size=size)
+    )
+    packed, scale = tensors.get("packed"), tensors.get("scale")
+    if packed is None or scale is None:
+        raise said.wrong("tensors", "packed and scale")
+    given = tensors.get("zero_point")
+    zero_point = torch.zeros(scale.shape) if given is None else given.float()
+    count = rows * (1 if size is None else columns // size)
     fits = (
         packed.dtype == torch.uint8
         and tuple(packed.shape) == (rows, packed_length(columns, code.bits))
@@ -48,5 +58,5 @@ def from_parts(tensors: Mapping[str, Tensor], said: Mapping[str, Any], where: st
         and bool((scale != 0).all())
     )
     if not fits or (code.kind != "full" and bool((scale < 0).any())):
-        raise SparsebitError("the parts of a packed weight do not fit together", where=where)
+        raise ArtifactError("the parts of a packed weight do not fit together", where=said.where)
     return PackedWeight(packed, Grid(scale, zero_point, code, layout), (rows, columns))
