@@ -205,7 +205,7 @@ def test_a_scale_is_rounded_before_anything_uses_it() -> None:
 
 def half_a_step(code: CodeType) -> float:
     """In steps. The division and the product are rounded to float32, which shows where a range has many steps."""
-    return 0.5 + 2 * 2**code.bits * torch.finfo(torch.float32).eps
+    return 0.5 + 2.0 ** (code.bits + 1) * torch.finfo(torch.float32).eps
 
 
 sizes = st.floats(-(2.0**100), 2.0**100, width=32) | st.floats(-10, 10, width=32)

@@ -17,6 +17,7 @@ from sparsebit.batches import Call
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QUANTIZERS, QuantModel, parse_qconfig
 from sparsebit.quantization.modules.freeze import frozen_names
+from sparsebit.quantization.quantizers import Frozen
 from sparsebit.storage import ArtifactError
 from tests.quantization.nets import CONFIGS, config, images, quantized, residual
 from tests.storage.artifacts import edit_file, edit_manifest, file_of
@@ -116,7 +117,7 @@ def test_a_model_in_training_keeps_its_floats(tmp_path: Path) -> None:
 def test_damaged_codes_are_refused(tmp_path: Path) -> None:
     qmodel = quantized(residual())
     qmodel.freeze()
-    held = next(q for q in qmodel.quantizers.values() if q.side == "W")
+    held = next(q for q in qmodel.quantizers.values() if isinstance(q, Frozen))
     held.packed = held.packed[:-1]
     qmodel.save(tmp_path / "saved")
     with pytest.raises(ArtifactError, match=r"is damaged: bits does not fit"):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsebit.numerics import CodeType
-from sparsebit.quantization.observers import OBSERVERS
+from sparsebit.quantization.observers import ACIQ, HistogramObserver, KLHistogram, Percentile
 from sparsebit.quantization.observers import histogram as module
 from sparsebit.quantization.observers.histogram import (
     SMALLEST_EXPONENT,
@@ -122,10 +122,10 @@ def test_counts_beyond_a_float32_stay_exact() -> None:
     assert odd.counts.sum() == 3**4 * 2**20 + 1
 
 
-@pytest.mark.parametrize("name", ["aciq", "kl_histogram", "percentile"])
-def test_many_rows_are_done_in_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [ACIQ, KLHistogram, Percentile])
+def test_many_rows_are_done_in_blocks(kind: type[HistogramObserver], monkeypatch: pytest.MonkeyPatch) -> None:
     """A weight with groups has hundreds of thousands of rows: their histograms together would take gigabytes."""
-    observer, x, code = OBSERVERS[name](bins=64), torch.randn(10, 50), CodeType()
+    observer, x, code = kind(bins=64), torch.randn(10, 50), CodeType()
     expected = observer.finish(observer.update(observer.init(x), x), code)
     monkeypatch.setattr(module, "BLOCK_BYTES", 16 * 64 * 3)
     sizes: list[int] = []

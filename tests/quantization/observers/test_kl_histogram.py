@@ -58,7 +58,7 @@ def check(x: Tensor, grid: CodeType, observer: KLHistogram) -> None:
     ranges = Range(torch.maximum(full.lo, -threshold), torch.minimum(full.hi, threshold))
     found = divergences(state.counts[0], bin_width(state)[0], ranges, grid)
     counts = state.counts[0].tolist()
-    scales = choose_grid(*(end.double() for end in ranges), grid).scale
+    scales = choose_grid(ranges.lo.double(), ranges.hi.double(), grid).scale
     if scales[0] < width:
         assert found.tolist() == [0.0] + [math.inf] * (observer.candidates - 1)
         return

@@ -50,7 +50,7 @@ def test_the_search_on_values_is_the_brute_force_one(kind: str, grid: CodeType) 
 def test_the_search_on_the_histogram_is_as_good(kind: str, grid: CodeType) -> None:
     x = draw(kind)
     exact, streamed = MSE().observe(x.view(1, -1), grid), measure(MSE(), x, grid)
-    assert sqnr(x, streamed, grid) > sqnr(x, exact, grid) - (0.1 if grid.dtype == "int" else 0.3)
+    assert sqnr(x, streamed, grid) > sqnr(x, exact, grid) - (0.1 if grid.is_integer else 0.3)
 
 
 @pytest.mark.parametrize("kind", NAMES)
