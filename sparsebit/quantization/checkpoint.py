@@ -133,6 +133,8 @@ def load_checkpoint(
     if teacher is not None:
         taught = with_aliases(tensors.get("teacher", {}), content.names("teacher_aliases"))
         _load_state(teacher, taught, folder)
+    # The model holds them now, and lets go of each that it unpacks.
+    state.clear(), tensors.pop("state", None)
     _load_constants(qmodel.model, tensors.get("constants", {}), folder)
     used, fused = content.texts("use_quant"), content.texts("fake_fused")
     for name, quantizer in qmodel.quantizers.items():

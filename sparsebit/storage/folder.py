@@ -22,7 +22,7 @@ from sparsebit.storage.errors import ArtifactError
 from sparsebit.storage.fields import Fields
 from sparsebit.storage.json_text import canonical, read_json
 from sparsebit.storage.place import cannot_write, require_name, require_room, require_writable
-from sparsebit.storage.tensor_file import read_tensors, write_tensors
+from sparsebit.storage.tensor_file import Deferred, read_tensors, write_tensors
 from sparsebit.storage.text_file import read_bytes, write_text
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ MOST_MANIFEST = 2**28
 SHARD = 2**29
 _NAME = re.compile(r"[a-z_]+(-\d{5})?-[0-9a-f]{16}\.safetensors")
 
-Groups = Mapping[str, "Mapping[str, Tensor]"]
+Groups = Mapping[str, "Mapping[str, Tensor | Deferred]"]
 
 
 def write_folder(
@@ -69,7 +69,7 @@ def write_folder(
 
 
 def _write_group(
-    place: Path, name: str, group: Mapping[str, Tensor], drafts: list[Draft]
+    place: Path, name: str, group: Mapping[str, Tensor | Deferred], drafts: list[Draft]
 ) -> Iterator[dict[str, Any]]:
     shards = list(_shards(group))
     for index, shard in enumerate(shards):
@@ -80,9 +80,9 @@ def _write_group(
         yield {"file": path.name, "bytes": path.stat().st_size, "digest": digest}
 
 
-def _shards(group: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+def _shards(group: Mapping[str, Tensor | Deferred]) -> Iterator[dict[str, Tensor | Deferred]]:
     """Tensors in their order, in parts of at most 512 MB; a larger tensor is a part of its own."""
-    shard: dict[str, Tensor] = {}
+    shard: dict[str, Tensor | Deferred] = {}
     size = 0
     for name, tensor in group.items():
         if shard and size + tensor.nbytes > SHARD:
@@ -128,18 +128,21 @@ def unshared(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     first: dict[tuple[Any, ...], str] = {}
     aliases: dict[str, str] = {}
     for name, value in state.items():
-        if not isinstance(value, torch.Tensor):
+        if isinstance(value, Deferred):
+            key: tuple[Any, ...] = (id(value),)
+        elif isinstance(value, torch.Tensor):
+            where = (value.untyped_storage().data_ptr(), value.storage_offset(), value.dtype)
+            key = (*where, value.shape, value.stride()) if value.numel() else (name,)
+        else:
             raise ArtifactError(
                 f"{name!r} in the model's state dict is not a tensor and cannot be saved",
                 got=type(value).__name__,
             )
-        where = (value.untyped_storage().data_ptr(), value.storage_offset(), value.dtype)
-        key = (*where, value.shape, value.stride()) if value.numel() else (name,)
         if key in first:
             aliases[name] = first[key]
         else:
             first[key] = name
-            kept[name] = value.detach()
+            kept[name] = value if isinstance(value, Deferred) else value.detach()
     return kept, aliases
 
 

@@ -10,7 +10,8 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sparsebit.storage.errors import ArtifactError
@@ -29,7 +30,27 @@ _DTYPES = {
 }
 
 
-def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor]) -> str:
+@dataclass(frozen=True, eq=False)
+class Deferred:
+    """A tensor that is made when it is written, so that a group need not be in memory at once."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+    make: Callable[[], Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it will have."""
+        return int(math.prod(self.shape) * self.dtype.itemsize)
+
+    def detach(self) -> Tensor:
+        """The tensor."""
+        made = self.make()
+        assert made.dtype == self.dtype and tuple(made.shape) == self.shape
+        return made
+
+
+def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor | Deferred]) -> str:
     """Write tensors to an open file, a few megabytes at a time; returns the SHA-256 of what was written."""
     spelled = {name: spelling for spelling, name in _DTYPES.items()}
     header: dict[str, Any] = {}
@@ -53,7 +74,7 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _pieces(header: bytes, tensors: Mapping[str, Tensor]) -> Iterator[Any]:
+def _pieces(header: bytes, tensors: Mapping[str, Tensor | Deferred]) -> Iterator[Any]:
     yield len(header).to_bytes(8, "little")
     yield header
     for tensor in tensors.values():

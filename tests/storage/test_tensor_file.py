@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sparsebit.storage import ArtifactError, tensor_file
-from sparsebit.storage.tensor_file import read_tensors, write_tensors
+from sparsebit.storage import ArtifactError, tensor_file, unshared
+from sparsebit.storage.tensor_file import Deferred, read_tensors, write_tensors
 
 TYPES = [getattr(torch, name) for name in tensor_file._DTYPES.values()]
 
@@ -93,3 +93,17 @@ def test_another_size_or_digest_is_refused(tmp_path: Path) -> None:
 def test_a_type_that_the_format_lacks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"'w' cannot be saved(.|\n)*complex128"):
         write(tmp_path / "f", {"w": torch.zeros(2, dtype=torch.complex128)})
+
+
+def test_a_tensor_may_be_made_when_it_is_written(tmp_path: Path) -> None:
+    made: list[Tensor] = []
+
+    def make() -> Tensor:
+        made.append(torch.arange(3))
+        return made[-1]
+
+    later = Deferred(torch.int64, (3,), make)
+    kept, aliases = unshared({"a": later, "b": later})
+    assert kept == {"a": later} and aliases == {"b": "a"} and later.nbytes == 24 and not made
+    found = read_tensors(tmp_path / "f", *write(tmp_path / "f", kept))
+    assert torch.equal(found["a"], torch.arange(3)) and len(made) == 1

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.quantization.modules.qmodules import QuantOpr
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.quantizers.frozen import Frozen
+from sparsebit.storage.tensor_file import Deferred
 
 Place = tuple[nn.Module, str]
 
@@ -70,12 +73,12 @@ def thaw_weights(gm: GraphModule, only: Container[str] | None = None) -> list[st
     return thawed
 
 
-def packed_state(gm: GraphModule) -> tuple[dict[str, Tensor], list[str]]:
+def packed_state(gm: GraphModule) -> tuple[dict[str, Any], list[str]]:
     """The state dict as if quantized weights were frozen, with their names; the model stays as it is.
 
     Only weights whose quantizer is switched on and has nothing more to learn count: plain ones, and AdaRound.
     """
-    state: dict[str, Tensor] = dict(gm.state_dict())
+    state: dict[str, Any] = dict(gm.state_dict())
     paths: dict[int, list[str]] = {}
     for path, module in gm.named_modules(remove_duplicate=False):
         paths.setdefault(id(module), []).append(f"{path}." if path else "")
@@ -87,7 +90,11 @@ def packed_state(gm: GraphModule) -> tuple[dict[str, Tensor], list[str]]:
         weight = getattr(*reads.places[0])
         if not isinstance(weight, nn.Parameter):  # a constant, which the state dict does not have
             continue
-        held = Frozen(quantizer, weight).state_dict()
+        held: dict[str, Any] = dict(Frozen(quantizer, weight).state_dict())
+        bits = held[
+            "packed"
+        ]  # made again when it is written: all of them at once would be another part of the model
+        held["packed"] = Deferred(bits.dtype, tuple(bits.shape), partial(_packed, quantizer, weight))
         for module, attribute in reads.places:
             for prefix in paths[id(module)]:
                 state.pop(f"{prefix}{attribute}", None)
@@ -97,6 +104,10 @@ def packed_state(gm: GraphModule) -> tuple[dict[str, Tensor], list[str]]:
             state |= {f"{prefix}{key}": value for key, value in held.items()}
         names.append(quantizer.name)
     return state, names
+
+
+def _packed(quantizer: Quantizer, weight: Tensor) -> Tensor:
+    return Frozen(quantizer, weight).packed
 
 
 def quantized_weights(gm: GraphModule) -> list[Tensor]:
