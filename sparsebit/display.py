@@ -1,8 +1,17 @@
-"""How a notebook shows this library's objects."""
+"""How this library's objects are shown: as text, in a terminal of a given width, in a notebook."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import io
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Column, Table
+
+WIDE = 100_000  # characters: wider than any table
+FEWEST = 2  # columns that a table keeps in the narrowest terminal
 
 
 def in_notebook(value: Any) -> str:
@@ -13,3 +22,87 @@ def in_notebook(value: Any) -> str:
     from sparsebit.integrations.notebook import to_html
 
     return to_html(value)
+
+
+def as_text(value: Any) -> str:
+    """What a terminal would show, in plain characters and as wide as it needs to be: nothing is wrapped or cut.
+
+    As a method of a class with ``__rich__``: ``__str__ = as_text``.
+
+    Example:
+        >>> from rich.table import Table
+        >>> table = Table("layer", "bits")
+        >>> table.add_row("features.0.conv", "8")
+        >>> print(as_text(table))
+        ┏━━━━━━━━━━━━━━━━━┳━━━━━━┓
+        ┃ layer           ┃ bits ┃
+        ┡━━━━━━━━━━━━━━━━━╇━━━━━━┩
+        │ features.0.conv │ 8    │
+        └─────────────────┴──────┘
+    """
+    console = _wide_console()
+    with console.capture() as captured:
+        console.print(value, markup=False, highlight=False)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
+
+
+def fit(value: Any, width: int) -> RenderableType:
+    """The same for a terminal: tables are narrowed to ``width`` characters without breaking a word.
+
+    Columns with sentences wrap first. Where that is not enough, columns on the right are left out, and a line under
+    the table names them.
+    """
+    from rich.console import Group
+    from rich.table import Table
+
+    if hasattr(value, "__rich__"):
+        value = value.__rich__()
+    if isinstance(value, Group):
+        return Group(*(fit(part, width) for part in value.renderables))
+    return _fit_table(value, width) if isinstance(value, Table) else value
+
+
+def _fit_table(table: Table, width: int) -> RenderableType:
+    import copy
+
+    from rich.console import Group
+    from rich.text import Text
+
+    console, kept = _wide_console(), list(table.columns)
+    ranges = [_widths(console, column) for column in kept]
+    natural = sum(most for _, most in ranges)
+    border = console.measure(table).maximum - natural  # lines and spaces between the columns
+    if natural + border <= width:
+        return table
+    between = border / max(len(kept), 1)
+    while len(kept) > FEWEST and sum(least for least, _ in ranges) + between * len(kept) > width:
+        kept.pop()
+        ranges.pop()
+    widths = [most for _, most in ranges]
+    while (over := sum(widths) + between * len(kept) - width) > 0:
+        index = max(range(len(kept)), key=lambda index: widths[index] - ranges[index][0])
+        if (room := widths[index] - ranges[index][0]) <= 0:
+            break
+        widths[index] -= min(room, -int(-over // 1))
+    narrow = copy.copy(table)
+    narrow.columns = [
+        dataclasses.replace(column, width=most, overflow="fold")
+        for column, most in zip(kept, widths, strict=True)
+    ]
+    left_out = [str(column.header) for column in table.columns[len(kept) :]]
+    if not left_out:
+        return narrow
+    words = f"no room for {', '.join(left_out)}: make the window wider, or add | less -S"
+    return Group(narrow, Text(words))
+
+
+def _widths(console: Console, column: Column) -> tuple[int, int]:
+    """Of the longest word in a column, and of its longest line."""
+    cells = [console.measure(cell) for cell in (column.header, column.footer, *column.cells)]
+    return max(cell.minimum for cell in cells), max(cell.maximum for cell in cells)
+
+
+def _wide_console() -> Console:
+    from rich.console import Console
+
+    return Console(file=io.StringIO(), width=WIDE, color_system=None, force_terminal=False)

@@ -1,9 +1,61 @@
-"""How a notebook shows this library's objects."""
+"""Tables in a pipe and in narrow terminals; objects in a notebook."""
 
 from __future__ import annotations
 
-from sparsebit.display import in_notebook
+import io
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from sparsebit.display import as_text, fit, in_notebook
 from tests.quantization.nets import quantized
+
+NAME = "features.denseblock4.denselayer16.conv2"
+
+
+def sample() -> Table:
+    table = Table(title="errors", show_footer=True)
+    for header in ("layer", "operator", "SQNR", "cosine", "why"):
+        table.add_column(header)
+    table.add_row(NAME, "adaptive_avg_pool2d", "31.3 dB", "0.99", "its input is " + "long " * 20)
+    return table
+
+
+def shown(value: object, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(fit(value, width))
+    return captured.get().splitlines()
+
+
+def test_text_is_as_wide_as_it_needs_to_be() -> None:
+    lines = as_text(Group(sample(), Text("word " * 60))).splitlines()
+    row = next(line for line in lines if NAME in line)
+    assert "adaptive_avg_pool2d" in row and "long " * 19 in row
+    assert lines[-1] == ("word " * 60).rstrip()
+
+
+def test_sentences_wrap_before_names() -> None:
+    lines = shown(sample(), 110)
+    assert max(map(len, lines)) <= 110
+    row = next(line for line in lines if NAME in line)
+    assert "adaptive_avg_pool2d" in row and "0.99" in row
+    assert "no room" not in "".join(lines)
+
+
+def test_a_narrow_terminal_keeps_names_whole_and_says_what_is_left_out() -> None:
+    lines = shown(sample(), 80)
+    assert max(map(len, lines)) <= 80
+    row = next(line for line in lines if NAME in line)
+    assert "adaptive_avg_pool2d" in row
+    assert " ".join(lines[-2:]).find("no room for") >= 0 and "why" in " ".join(lines[-2:])
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    table = sample()
+    assert fit(table, 400) is table
+    assert fit("words", 3) == "words"
 
 
 def test_an_object_is_drawn_by_the_notebook_integration() -> None:

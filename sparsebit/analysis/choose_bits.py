@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -14,7 +14,7 @@ from sparsebit.analysis.integer_program import PairCost, Program
 from sparsebit.analysis.layer_bits import FLOAT, with_layer_bits
 from sparsebit.analysis.sensitivity import Sensitivity
 from sparsebit.config import QConfig
-from sparsebit.display import in_notebook
+from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import SparsebitError
 
 BudgetKind = Literal["size", "bops", "latency"]
@@ -99,11 +99,7 @@ class BitChoice:
         line = f"{self.cost:.6g} of {self.budget:.6g} {UNIT[self.kind]}; predicted error {self.error:.2e}"
         return Group(table, Text(line))
 
-    def __str__(self) -> str:
-        console = Console(width=120, force_terminal=False, color_system=None)
-        with console.capture() as captured:
-            console.print(self)
-        return captured.get().rstrip()
+    __str__ = as_text
 
 
 def choose_bits(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +16,7 @@ from sparsebit.analysis.agreement import Agreement, decibels
 from sparsebit.analysis.layer_bits import FLOAT, with_layer_bits
 from sparsebit.analysis.tensor_error import TensorError
 from sparsebit.config import QConfig
-from sparsebit.display import in_notebook
+from sparsebit.display import as_text, in_notebook
 
 HARMLESS_DB = 30.0  # a layer above this is nobody's problem
 STANDS_OUT = 3.0  # times the noise of the middle layer
@@ -184,11 +184,7 @@ class ErrorProfile:
             lines.append(Text("no layer stands out: leaving single ones in float would change little"))
         return Group(self.table(), *lines)
 
-    def __str__(self) -> str:
-        console = Console(width=150, force_terminal=False, color_system=None)
-        with console.capture() as captured:
-            console.print(self)
-        return captured.get().rstrip()
+    __str__ = as_text
 
 
 def _because(layer: LayerError, share: float) -> str:

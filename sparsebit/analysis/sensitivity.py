@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
@@ -18,7 +17,7 @@ from sparsebit.analysis.curvature import Loss, Probe
 from sparsebit.analysis.layer_bits import FLOAT
 from sparsebit.batches import read_batches
 from sparsebit.config import QConfig, Side, load_qconfig
-from sparsebit.display import in_notebook
+from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.progress import progress as shown
 from sparsebit.quantization import QuantModel, parse_qconfig
@@ -98,11 +97,7 @@ class Sensitivity:
     def __rich__(self) -> Table:
         return self.table()
 
-    def __str__(self) -> str:
-        console = Console(width=150, force_terminal=False, color_system=None)
-        with console.capture() as captured:
-            console.print(self)
-        return captured.get().rstrip()
+    __str__ = as_text
 
 
 def sensitivity(

@@ -24,6 +24,7 @@ from typing import Any, NoReturn, TextIO
 
 from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.plain import plain
+from sparsebit.display import as_text, fit
 from sparsebit.errors import SparsebitError
 from sparsebit.progress import lines_without_terminal, waiting
 
@@ -126,11 +127,15 @@ def _keeps_steps(arguments: argparse.Namespace) -> bool:
 
 
 def _show(outcome: Outcome) -> None:
+    """Fitted into a terminal; in a pipe or a file as wide as it needs to be."""
     from rich.console import Console
 
-    console = Console(soft_wrap=not sys.stdout.isatty())
+    console = Console()
     for part in outcome.shown:
-        console.print(part, markup=False, highlight=False)
+        if console.is_terminal:
+            console.print(fit(part, console.width), markup=False, highlight=False)
+        else:
+            sys.stdout.write(f"{as_text(part)}\n")
 
 
 def _fail(error: Exception | str, code: int, as_json: bool, debug: bool) -> int:

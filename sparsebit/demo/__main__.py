@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from rich.console import Console
-
+from sparsebit.display import as_text
 from sparsebit.demo.run import run_demo
 
 
 def main() -> None:
     """Run it and print what came out."""
-    console = Console()
     for part in run_demo(Path("outputs", "demo")).shown():
-        console.print(part)
+        sys.stdout.write(f"{as_text(part)}\n")
 
 
 if __name__ == "__main__":

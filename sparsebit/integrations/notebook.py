@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from sparsebit.display import as_text
 from sparsebit.graph import show
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.ops import coverage
@@ -91,14 +92,7 @@ def _shown(value: Any) -> str:
         rows = zip(*(column.cells for column in value.columns), strict=True)
         head = [str(column.header) for column in value.columns]
         return title + _table(head, [[str(cell) for cell in row] for row in rows])
-    return _line(value) if isinstance(value, str | Text) else _text(_plain(value))
-
-
-def _plain(shown: Any) -> str:
-    console = Console(width=140, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(shown)
-    return captured.get()
+    return _line(value) if isinstance(value, str | Text) else _text(as_text(value))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 from torch import nn
 
 from sparsebit.analysis.cost import short_bytes
-from sparsebit.display import in_notebook
+from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
 from sparsebit.recipes.goals import Goals, Measured, speedup_of
@@ -169,8 +169,4 @@ class Compressed:
     def __rich__(self) -> Group:
         return Group(self.table(), Text(self.verdict), Text(f"stopped because {self.stopped}"))
 
-    def __str__(self) -> str:
-        console = Console(width=150, force_terminal=False, color_system=None)
-        with console.capture() as captured:
-            console.print(self)
-        return captured.get().rstrip()
+    __str__ = as_text

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from sparsebit.display import in_notebook
+from sparsebit.display import as_text, in_notebook
 from sparsebit.export.errors import ExportError
 from sparsebit.export.proof.outputs import OutputAgreement
 
@@ -163,8 +163,4 @@ class CheckReport:
             parts.append(table)
         return Group(*parts)
 
-    def __str__(self) -> str:
-        console = Console(width=140, file=None, record=False, force_terminal=False, color_system=None)
-        with console.capture() as captured:
-            console.print(self)
-        return captured.get()
+    __str__ = as_text
