@@ -78,8 +78,8 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_config(parser: argparse.ArgumentParser, *, what: str, default: str | None = None) -> None:
-    """--config and --set."""
+def add_config(parser: argparse.ArgumentParser, *, what: str, key: str, default: str | None = None) -> None:
+    """--config and --set, with a key of this kind of config as the example."""
     shown = f" ({default})" if default else ""
     parser.add_argument("--config", metavar="CONFIG", default=default, help=f"{what}{shown}")
     parser.add_argument(
@@ -88,7 +88,7 @@ def add_config(parser: argparse.ArgumentParser, *, what: str, default: str | Non
         action="append",
         default=[],
         dest="overrides",
-        help="change one key of the config, such as W.QUANTIZER.BIT=4; may be repeated",
+        help=f"change one key of the config, such as {key}; may be repeated",
     )
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparsebit.cli.arguments import add_data, add_input, add_weights, positive, seconds
-from sparsebit.cli.command import Command, Outcome, UsageError
+from sparsebit.cli.command import Command, Outcome
+
+if TYPE_CHECKING:
+    from sparsebit.batches import Call
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be said after ``sparsebit bench``."""
     parser.add_argument(
-        "what", metavar="MODEL|FILE", nargs="+", help="models, and ONNX files; the first is the baseline"
+        "timed", metavar="MODEL|FILE", nargs="+", help="models, and ONNX files; the first is the baseline"
     )
     add_weights(parser)
     add_input(parser)
@@ -32,6 +35,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from rich.table import Table
 
     from sparsebit.analysis.cost import short_bytes
+    from sparsebit.cli.data import open_data
     from sparsebit.cli.reference import blamed_on
     from sparsebit.runtime import compare_latency
 
@@ -39,17 +43,17 @@ def run(arguments: argparse.Namespace) -> Outcome:
         torch.set_num_threads(arguments.threads)
     calls: dict[str, Callable[[], object]] = {}
     sizes: dict[str, int] = {}
-    inputs = _inputs(arguments)
-    for what in arguments.what:
-        calls[what], sizes[what] = _call(what, arguments, inputs)
+    data = open_data(arguments) if arguments.data else None
+    for what in arguments.timed:
+        calls[what], sizes[what] = _call(what, arguments, data)
     for what, call in calls.items():
         with blamed_on(f"{what}, called with this input,"):
             call()
     times = compare_latency(calls, seconds=arguments.seconds)
-    first = arguments.what[0]
-    table = Table(title=f"one call with {arguments.batch if inputs is None else 'the given'} samples, ms")
+    first = arguments.timed[0]
+    table = Table(title=f"one call with {'the given' if arguments.input else arguments.batch} samples, ms")
     for index, head in enumerate(("what", "median", "10 %", "90 %", "speed", "size")):
-        table.add_column(head, justify="right" if index else "left", overflow="fold")
+        table.add_column(head, justify="right" if index else "left")
     rows = []
     for name, time in times.items():
         cells = (f"{1e3 * value:.3f}" for value in (time.median, time.low, time.high))
@@ -67,43 +71,47 @@ def _advice(rows: list[dict[str, Any]]) -> list[str]:
     return ["The rounds differ too much for a ratio: stop other programs, or raise --seconds."]
 
 
-def _inputs(arguments: argparse.Namespace) -> Any:
+def _call(what: str, arguments: argparse.Namespace, data: Any) -> tuple[Callable[[], object], int]:
+    """A function that runs a model or a file once, and its bytes."""
     import torch
 
     from sparsebit.batches import ModelInputs
-    from sparsebit.cli.data import first, from_shapes, open_data
-
-    if arguments.input:
-        return from_shapes(arguments.input)
-    if not arguments.data:
-        return None
-    batch = first(open_data(arguments))
-    args, kwargs = ModelInputs().example_from(batch)
-    repeat = -(-arguments.batch // 2)
-    made = tuple(torch.cat([x] * repeat)[: arguments.batch] for x in args)
-    return made, {name: torch.cat([x] * repeat)[: arguments.batch] for name, x in kwargs.items()}
-
-
-def _call(what: str, arguments: argparse.Namespace, inputs: Any) -> tuple[Callable[[], object], int]:
-    import torch
-
+    from sparsebit.cli.data import example_inputs, first, from_shapes
     from sparsebit.cli.model import open_model
     from sparsebit.runtime import OnnxFile
 
     if what.endswith(".onnx"):
         file = OnnxFile(what, threads=arguments.threads, runtime=arguments.runtime)
-        feed = file.example(arguments.batch) if inputs is None else file.feed(*inputs[0], **inputs[1])
+        if arguments.input:
+            given = from_shapes(arguments.input)
+        elif data is not None:
+            given = _resized(ModelInputs().example_from(first(data)), arguments.batch)
+        else:
+            given = None
+        feed = file.example(arguments.batch) if given is None else file.feed(*given.args, **given.kwargs)
         return lambda: file.run(feed), file.bytes
-    if inputs is None:
-        raise UsageError(f"{what} needs an input", hint="add --input 1x3x224x224, or --data DATA")
     model = open_model(arguments, what)
-    args, kwargs = inputs
+    found = example_inputs(arguments, model, data)
+    args, kwargs = found if arguments.input else _resized(found, arguments.batch)
 
     def call() -> object:
         with torch.inference_mode():
             return model(*args, **kwargs)
 
     return call, sum(p.numel() * p.element_size() for p in model.parameters())
+
+
+def _resized(example: Call, samples: int) -> Call:
+    """The example with so many samples."""
+    import torch
+    import torch.utils._pytree as pytree
+
+    def resize(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.dim():
+            return value
+        return torch.cat([value] * -(-samples // len(value)))[:samples]
+
+    return type(example)(*pytree.tree_map(resize, tuple(example)))
 
 
 COMMAND = Command(

@@ -29,6 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data(parser, required=False, what="to take the example input from")
 
 
+def check(arguments: argparse.Namespace) -> None:
+    """The file to write."""
+    if not arguments.output:
+        return
+    if arguments.output.suffix not in (".mmd", ".txt"):
+        raise UsageError(
+            f"{arguments.output}: unknown kind of file", expected="a name ending in .mmd or .txt"
+        )
+    require_file(arguments.output)
+
+
 def run(arguments: argparse.Namespace) -> Outcome:
     """Record the model and show its nodes, what is known of them, and what they cost."""
     from sparsebit.analysis import cost
@@ -39,12 +50,6 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.graph.ops import coverage
     from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
 
-    if arguments.output and arguments.output.suffix not in (".mmd", ".txt"):
-        raise UsageError(
-            f"{arguments.output}: unknown kind of file", expected="a name ending in .mmd or .txt"
-        )
-    if arguments.output:
-        require_file(arguments.output)
     model = open_model(arguments)
     traced = arguments.frontend == "symbolic" and not arguments.input and not arguments.data
     data = open_data(arguments) if arguments.data else None
@@ -97,5 +102,6 @@ else can be tried.
         "sparsebit capture sparsebit.demo:net --input 1x1x8x8 --simplify --output digits.mmd",
     ),
     add_arguments=add_arguments,
+    check=check,
     run=run,
 )

@@ -41,6 +41,8 @@ class Command:
     """Whole command lines that work as they stand in an empty folder, one after the other; the tests run them."""
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Outcome]
+    check: Callable[[argparse.Namespace], None] = lambda arguments: None
+    """Refuses what can be known to be wrong before torch is loaded: configs, and places to write to."""
     loads_torch: bool = True
     resume: str = ""
-    """What --resume goes on with; empty where nothing is kept in between, so that the command begins again."""
+    """What --resume goes on with; empty for a command that keeps nothing in between, which has no --resume."""

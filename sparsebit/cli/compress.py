@@ -59,6 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_test(parser)
 
 
+def check(arguments: argparse.Namespace) -> None:
+    """The pruning config, and the file of the report."""
+    from sparsebit.config import load_sconfig
+
+    if arguments.prune:
+        load_sconfig(arguments.prune)
+    require_report(arguments)
+
+
 def run(arguments: argparse.Namespace) -> Outcome:
     """Search, save, show. Exit code 1 where no recipe meets the goals."""
     from sparsebit.cli.data import example_inputs, open_data
@@ -69,7 +78,6 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.report import report_search, save_report
 
     _refuse_other_search(arguments.output, arguments.resume)
-    require_report(arguments)
     metric, prune = open_metric(arguments), load_sconfig(arguments.prune) if arguments.prune else None
     finetune = _finetune(arguments.finetune) if arguments.finetune else None
     model, data = open_model(arguments), open_data(arguments)
@@ -113,7 +121,7 @@ def _finetune(name: str) -> Callable[[Any], None]:
 
     found = resolve(name, "function")
     if not callable(found):
-        raise UsageError(f"{name!r} is no function", got=f"a {type(found).__name__}")
+        raise UsageError(f"{name!r} is not a function", got=f"a {type(found).__name__}")
 
     def finetune(model: Any) -> None:
         with blamed_on(f"the function {name!r}"):
@@ -173,6 +181,7 @@ exit code is 1. An interrupted search goes on with --resume.
         "--report compressed.html --output digits-found",
     ),
     add_arguments=add_arguments,
+    check=check,
     run=run,
     resume="go on with the search that is in the output folder",
 )

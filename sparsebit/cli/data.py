@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from sparsebit.batches import LABELS, Call, DataError, ModelInputs
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.image_folder import ImageFolder
-from sparsebit.cli.reference import blamed_on, call, is_reference, resolve
+from sparsebit.cli.preflight import require_data
+from sparsebit.cli.reference import blamed_on, call, resolve
 from sparsebit.progress import length
 from sparsebit.storage.archive import require_expansion
 
@@ -52,7 +53,7 @@ class Again:
     def __len__(self) -> int:
         known = length(self.start())
         if known is None and self.limit is None:
-            raise TypeError("nobody knows how many batches there are")
+            raise TypeError("the number of batches is not known")
         return min(count for count in (known, self.limit) if count is not None)
 
 
@@ -74,7 +75,7 @@ def first(data: Iterable[Any], text: str = "the data") -> Any:
         if isinstance(batch, Tensor | tuple | list | Mapping):
             return batch
         raise UsageError(
-            f"{text!r} gives something that is no batch",
+            f"{text!r} gives something that is not a batch",
             expected="a tensor, a tuple of tensors (inputs, labels), or a dict of them",
             got=f"a {type(batch).__name__}",
         )
@@ -86,6 +87,7 @@ def first(data: Iterable[Any], text: str = "the data") -> Any:
 
 
 def _start(text: str, arguments: argparse.Namespace) -> Callable[[], Iterable[Any]]:
+    require_data(text)
     path = Path(text)
     if path.is_dir():
         size, mean, std = arguments.image_size, arguments.mean, arguments.std
@@ -94,11 +96,6 @@ def _start(text: str, arguments: argparse.Namespace) -> Callable[[], Iterable[An
     if path.suffix == ".npz":
         batches = read_npz(path, arguments.batch_size)
         return lambda: batches
-    if not is_reference(text):
-        raise UsageError(
-            f"cannot tell what data {text!r} is" if not path.exists() else f"{text} is no data I can read",
-            expected="file.py:loader or package.module:loader, a folder of images, or an .npz file",
-        )
     found = resolve(text, "data")
     if not callable(found) or isinstance(found, Iterable):
         return lambda: _iterable(found, text)
@@ -110,7 +107,7 @@ def _iterable(found: Any, text: str) -> Iterable[Any]:
         return [found]
     if not isinstance(found, Iterable):
         raise UsageError(
-            f"{text!r} is no data",
+            f"{text!r} cannot be read as data",
             expected="something to go through batch by batch",
             got=type(found).__name__,
         )
@@ -129,8 +126,6 @@ def read_npz(path: Path, batch_size: int) -> list[Any]:
             require_expansion(path, MOST_EXPANSION)
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise UsageError(f"no such file: {path}", hint=f"looked in {Path.cwd()}") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise UsageError(
             f"{path} cannot be read: {error}", expected="plain arrays, saved by numpy.savez"

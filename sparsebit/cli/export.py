@@ -53,13 +53,17 @@ def _dynamic(asked: list[tuple[str, list[int]]] | None) -> dict[str, dict[int, s
     return {name: {axis: AXIS_NAMES.get(axis, f"axis_{axis}") for axis in axes} for name, axes in asked}
 
 
+def check(arguments: argparse.Namespace) -> None:
+    """The place to write to."""
+    require_file(arguments.output)
+
+
 def run(arguments: argparse.Namespace) -> Outcome:
     """Write, run, compare."""
     from sparsebit.cli.data import example_inputs, open_data
     from sparsebit.cli.model import open_compressed
     from sparsebit.export import export_onnx
 
-    require_file(arguments.output)
     model = open_compressed(arguments)
     data = open_data(arguments) if arguments.data else None
     args, kwargs = example_inputs(arguments, model, data)
@@ -106,5 +110,6 @@ there is an error and no file.
         "sparsebit export sparsebit.demo:net --input 2x1x8x8 --dynamic images=0 --output digits-batch.onnx",
     ),
     add_arguments=add_arguments,
+    check=check,
     run=run,
 )

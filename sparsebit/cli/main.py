@@ -11,12 +11,10 @@ import contextlib
 import importlib
 import json
 import logging
-import math
 import os
 import signal
 import sys
 import threading
-import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,13 +22,13 @@ from typing import Any, NoReturn, TextIO
 
 from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.plain import plain
+from sparsebit.cli.preflight import require_named_things
 from sparsebit.display import as_text, fit
 from sparsebit.errors import SparsebitError
 from sparsebit.progress import lines_without_terminal, waiting
 
 USER_MISTAKE, TROUBLE, INTERRUPTED = 2, 1, 130
 SCREEN = 24  # lines of a message at most
-CLEANING_UP = 2.0  # seconds after an interrupt in which more of them mean the same
 
 _ABOUT = """\
 Make a trained PyTorch model small and fast, and prove it.
@@ -39,9 +37,6 @@ A MODEL is code that builds one: net.py:factory or package.module:factory, a fun
 DATA is net.py:loader (batches, or a function that returns them), a folder of images, or an .npz file.
 A CONFIG is the name of a preset or a YAML file; --set changes any key of it: --set W.QUANTIZER.BIT=4.
 """
-
-
-_BEGINS_AGAIN = "for scripts that always say so: this command keeps nothing in between and begins again"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,7 +72,8 @@ def build_parser(
         common = word.add_argument_group("for every command")
         common.add_argument("--json", action="store_true", help="print one JSON object instead of text")
         common.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        common.add_argument("--resume", action="store_true", help=command.resume or _BEGINS_AGAIN)
+        if command.resume:
+            common.add_argument("--resume", action="store_true", help=command.resume)
         word.set_defaults(command=command)
     return parser
 
@@ -88,7 +84,7 @@ def run(words: Sequence[str] | None, commands: Sequence[Command], *, version: st
     as_json, debug = "--json" in words, "--debug" in words
     arguments = argparse.Namespace()
     try:
-        with _stopped_by_signal(), _warnings_in_a_line(sys.stderr), lines_without_terminal():
+        with _kill_means_interrupt(), _warnings_in_a_line(sys.stderr), lines_without_terminal():
             arguments, unknown = build_parser(commands, words, version).parse_known_args(words)
             command: Command = arguments.command
             if unknown:
@@ -96,11 +92,13 @@ def run(words: Sequence[str] | None, commands: Sequence[Command], *, version: st
                     f"unknown arguments: {' '.join(unknown)}",
                     hint=f"sparsebit {command.name} --help shows the arguments and an example",
                 )
+            require_named_things(arguments)
+            command.check(arguments)
             if command.loads_torch:
                 with waiting("loading torch"):
                     importlib.import_module("torch")
             with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-                outcome = command.run(arguments)  # what the user's code prints is no part of the JSON
+                outcome = command.run(arguments)  # the user's code may print: not into the JSON
             if as_json:
                 _write_json({"command": command.name, "ok": outcome.exit_code == 0, **plain(outcome.data)})
             else:
@@ -184,29 +182,16 @@ def _write_json(data: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _stopped_by_signal() -> Iterator[None]:
-    """Ctrl-C and a polite kill end the command and let it clean up: a second one right after does not disturb that.
-
-    Only the main thread may ask for signals.
-    """
-    last = -math.inf
-
-    def stop(number: int, frame: object) -> None:
-        nonlocal last
-        if time.monotonic() - last > CLEANING_UP:
-            last = time.monotonic()
-            raise KeyboardInterrupt
-
-    before: dict[signal.Signals, Any] = {}
-    ours = threading.current_thread() is threading.main_thread()
+def _kill_means_interrupt() -> Iterator[None]:
+    """A polite kill ends the command as Ctrl-C does, so that it cleans up. Only the main thread may ask for signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        for number in (signal.SIGINT, signal.SIGTERM) if ours else ():
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and the like arrange
-                before[number] = signal.signal(number, stop)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

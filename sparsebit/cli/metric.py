@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from sparsebit.analysis.accuracy import Metric, has_labels, measure, top1
+from sparsebit.batches import ModelInputs
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.data import Again, first, open_data
 from sparsebit.cli.reference import blamed_on, resolve
@@ -21,7 +22,7 @@ def open_metric(arguments: argparse.Namespace) -> Metric:
         return top1
     found = resolve(arguments.metric, "metric")
     if not callable(found):
-        raise UsageError(f"{arguments.metric!r} is no function", got=f"a {type(found).__name__}")
+        raise UsageError(f"{arguments.metric!r} is not a function", got=f"a {type(found).__name__}")
 
     def metric(outputs: Any, labels: Any) -> float:
         with blamed_on(f"the metric {arguments.metric!r}"):
@@ -40,8 +41,8 @@ def open_test(arguments: argparse.Namespace) -> Again | None:
 def accuracy_of(
     model: nn.Module | Callable[..., Any], data: Iterable[Any], metric: Metric, what: str
 ) -> float:
-    """The metric on labelled data; a message where there are no labels, or where the metric is no number."""
-    if metric is top1 and not has_labels(first(data)):
+    """The metric on labelled data; a message where there are no labels, or where the metric is NaN."""
+    if metric is top1 and not has_labels(first(data), ModelInputs.of(model)):
         raise UsageError(
             "the data of --test has no labels to count right answers with",
             expected="batches of (inputs, labels) with whole numbers as labels",
@@ -50,5 +51,5 @@ def accuracy_of(
     with blamed_on("the model, called with the data,"):
         found = measure(model, data, metric, what=what)
     if math.isnan(found):
-        raise UsageError(f"{what}: the metric is no number")
+        raise UsageError(f"{what}: the metric is not a number (NaN)")
     return found

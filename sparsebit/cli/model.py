@@ -55,7 +55,7 @@ def load_model(reference: str, weights: str | None = None) -> nn.Module:
     made = found if isinstance(found, nn.Module) or not callable(found) else call(found, reference, "model")
     if not isinstance(made, nn.Module):
         raise UsageError(
-            f"{reference!r} is no model",
+            f"{reference!r} is not a model",
             expected="a torch.nn.Module, or a function or class that makes one without arguments",
             got=f"a {type(made).__name__}",
         )

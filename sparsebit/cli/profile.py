@@ -17,10 +17,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data(parser, what="to measure with; a batch or two is enough")
 
 
-def run(arguments: argparse.Namespace) -> Outcome:
-    """Measure and show."""
+def check(arguments: argparse.Namespace) -> None:
+    """Whether there is a quantized model."""
     if not arguments.quantized:
         raise UsageError("only a quantized model has errors to profile", hint="add --quantized FOLDER")
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    """Measure and show."""
     from sparsebit.analysis import profile
     from sparsebit.cli.data import open_data
     from sparsebit.cli.model import open_compressed
@@ -54,5 +58,6 @@ clipped. Then the layers that are better left in float, and why.
         "sparsebit profile sparsebit.demo:net --quantized digits-int8 --data sparsebit.demo:held_out_data --batches 2",
     ),
     add_arguments=add_arguments,
+    check=check,
     run=run,
 )

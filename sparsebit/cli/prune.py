@@ -15,7 +15,11 @@ DEFAULT = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be said after ``sparsebit prune``."""
     add_model(parser)
-    add_config(parser, what="a YAML file; without one, half of the channels go by the size of their weights")
+    add_config(
+        parser,
+        what="a YAML file; without one, the half of the channels with the smallest weights is removed",
+        key="SPARSER.RATIO=0.3",
+    )
     add_output(parser, "folder to write the pruned model to")
     add_input(parser)
     parser.add_argument(
@@ -25,6 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_data(parser, required=False, what="for criteria that need some, and for the example input")
     add_test(parser)
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """The config, and the place to write to."""
+    from sparsebit.config import load_sconfig
+
+    load_sconfig(arguments.config or DEFAULT, arguments.overrides)
+    require_place(arguments.output)
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -38,12 +50,11 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.sparse import SparseModel, parse_sconfig, save
 
     config = parse_sconfig(arguments.config or DEFAULT, arguments.overrides)
-    require_place(arguments.output)
     require_device(config.DEVICE)
     metric = open_metric(arguments)
     loss = resolve(arguments.loss, "loss") if arguments.loss else functional.cross_entropy
     if not callable(loss):
-        raise UsageError(f"{arguments.loss!r} is no function", got=f"a {type(loss).__name__}")
+        raise UsageError(f"{arguments.loss!r} is not a function", got=f"a {type(loss).__name__}")
     model = open_model(arguments)
     data = open_data(arguments) if arguments.data else None
     test = open_test(arguments)
@@ -92,5 +103,6 @@ command reads. Pruning costs accuracy until the model is trained again.
         "--output digits-taylor",
     ),
     add_arguments=add_arguments,
+    check=check,
     run=run,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from pathlib import Path
 
 from sparsebit.cli.arguments import (
     add_config,
@@ -25,12 +26,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_model(parser)
     presets = ", ".join(preset_names())
-    add_config(parser, what=f"a YAML file or a preset: {presets}", default="int8_onnxruntime")
+    add_config(
+        parser,
+        what=f"a YAML file or a preset: {presets}",
+        key="W.QUANTIZER.BIT=4",
+        default="int8_onnxruntime",
+    )
     add_output(parser, "folder to write the quantized model to")
     add_input(parser)
     add_report(parser)
     add_data(parser, what="to calibrate with; a few hundred samples are enough")
     add_test(parser)
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """The config, and the places to write to."""
+    from sparsebit.config import load_qconfig
+
+    load_qconfig(arguments.config, arguments.overrides)
+    require_place(arguments.output)
+    require_place(_steps(arguments) / "step")
+    require_report(arguments)
+
+
+def _steps(arguments: argparse.Namespace) -> Path:
+    """Where finished steps of a long recovery wait for --resume."""
+    output: Path = arguments.output
+    return output.with_name(f".{output.name}.steps")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -44,10 +66,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.report import collect, save_report
 
     config = parse_qconfig(arguments.config, arguments.overrides)
-    steps = arguments.output.with_name(f".{arguments.output.name}.steps")
-    require_place(arguments.output)
-    require_place(steps / "step")
-    require_report(arguments)
+    steps = _steps(arguments)
     require_device(config.DEVICE)
     metric = open_metric(arguments)
     model, data = open_model(arguments), open_data(arguments)
@@ -106,6 +125,7 @@ save the result: a folder of JSON and safetensors that `export`, `check` and `pr
         "--test sparsebit.demo:held_out_data --report w4a8.html --output digits-w4a8",
     ),
     add_arguments=add_arguments,
+    check=check,
     run=run,
     resume="go on where an interrupted run of long recovery steps (SCHEDULE.RECOVERY) stopped",
 )

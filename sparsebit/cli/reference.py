@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +38,17 @@ def resolve(reference: str, kind: str) -> Any:
         reference: the text that was typed.
         kind: what it is for, for the message: "model", "data".
     """
+    place, name = require_reference(reference, kind)
+    found: Any = _load_file(place) if place.endswith(".py") else _load_module(place)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise _missing(dir(found), part, place, kind)
+        found = getattr(found, part)
+    return found
+
+
+def require_reference(reference: str, kind: str) -> tuple[str, str]:
+    """Its place and name, after making sure that the place is there. Imports nothing, so that it is quick."""
     if not is_reference(reference):
         raise UsageError(
             f"cannot tell which {kind} {reference!r} means",
@@ -43,12 +56,26 @@ def resolve(reference: str, kind: str) -> Any:
             hint=_advice(reference),
         )
     place, _, name = reference.rpartition(":")
-    found: Any = _load_file(place) if place.endswith(".py") else _load_module(place)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise _missing(found, part, place, kind)
-        found = getattr(found, part)
-    return found
+    if place.endswith(".py"):
+        if not Path(place).is_file():
+            raise UsageError(f"no such file: {place}", hint=f"looked in {Path.cwd()}")
+        _require_mention(place, name.partition(".")[0], kind)
+    return place, name
+
+
+def _require_mention(place: str, name: str, kind: str) -> None:
+    """Refuse a name that a file does not even contain, unless the file makes names in ways that cannot be seen."""
+    try:
+        text = Path(place).read_text(encoding="utf-8")
+        defined = [
+            node.name
+            for node in ast.parse(text).body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        ]
+    except (OSError, ValueError, SyntaxError):  # importing it says where and why
+        return
+    if not re.search(rf"\b{re.escape(name)}\b|import \*|__getattr__|globals|exec|setattr", text):
+        raise _missing(defined, name, place, kind)
 
 
 def call(function: Callable[[], Any], reference: str, kind: str) -> Any:
@@ -88,8 +115,6 @@ def _advice(text: str) -> str:
 
 def _load_file(place: str) -> ModuleType:
     path = Path(place).resolve()
-    if not path.is_file():
-        raise UsageError(f"no such file: {place}", hint=f"looked in {Path.cwd()}")
     # Imported under a name of its own: a user's `torch.py` must not become everybody's torch.
     name = f"sparsebit_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
@@ -127,8 +152,8 @@ def _load_module(place: str) -> ModuleType:
         ) from error
 
 
-def _missing(owner: Any, name: str, place: str, kind: str) -> UsageError:
-    names = [known for known in dir(owner) if not known.startswith("_")]
+def _missing(known: Sequence[str], name: str, place: str, kind: str) -> UsageError:
+    names = [public for public in known if not public.startswith("_")]
     near = get_close_matches(name, names, n=1)
     there = f"there are: {', '.join(names[:12])}" if names else None
     hint = f"did you mean {near[0]!r}?" if near else there

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sparsebit.display import as_text
 from sparsebit.demo.run import run_demo
+from sparsebit.display import as_text
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from sparsebit.batches import to_device
-from sparsebit.errors import GraphError
+from sparsebit.errors import CaptureError, GraphError
 from sparsebit.graph.digest import graph_digest
 from sparsebit.quantization.algorithms.edits import restore_edits
 from sparsebit.quantization.batch_norm.fold import fold_quantized
@@ -122,8 +122,8 @@ def load_checkpoint(
         restore_edits(qmodel.model, state)
         if teacher is not None:
             restore_edits(teacher, tensors.get("teacher", {}))
-    except GraphError:  # the plan does not even name the right nodes
-        raise _other_model(model, content.text("model"), folder) from None
+    except (CaptureError, GraphError) as error:  # it takes other inputs, or the plan names other nodes
+        raise _other_model(model, content.text("model"), folder) from error
     if _digest(qmodel.model) != content.text("graph"):
         raise _other_model(model, content.text("model"), folder)
     packed, frozen = content.texts("packed"), content.texts("frozen")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparsebit.__main__ import main
 from sparsebit.quantization import QuantModel
 from sparsebit.sparse import load as load_pruned
 from tests.cli.conftest import Cli, left_behind
@@ -125,16 +126,16 @@ def test_a_metric_of_the_users_own(cli: Cli) -> None:
         (("--set", "W.QUANTIZER.BITT=4"), "did you mean 'BIT'?"),
         (("--set", "W.QUANTIZER.BIT"), "KEY=VALUE"),
         (("--weights", "gone.pt"), "no such file of weights"),
-        (("--pruned", "gone"), "is no saved model"),
+        (("--pruned", "gone"), "no such folder: gone"),
         (("--batches", "0"), "expected 1 or more"),
         (("--frobnicate",), "sparsebit quantize --help"),
         (("--set", "DEVICE=tpu"), "there is no device 'tpu' here"),
         (("--report", "net.py/r.html"), "is a file"),
         (("--report", "out"), "both name out"),
         (("--metric", "net.py:first_logit"), "add --test DATA"),
-        (("--test", "net.py:batches", "--metric", "net.py:words"), "is no function"),
+        (("--test", "net.py:batches", "--metric", "net.py:words"), "is not a function"),
         (("--test", "net.py:batches", "--metric", "net.py:no_number"), "could not convert string to float"),
-        (("--test", "net.py:batches", "--metric", "net.py:not_a_number"), "the metric is no number"),
+        (("--test", "net.py:batches", "--metric", "net.py:not_a_number"), "the metric is not a number"),
         (("--test", "net.py:foreign_labels"), "there is a label 9"),
         (("--test", "net.py:too_few_labels"), "labels do not fit the outputs"),
     ],
@@ -233,9 +234,9 @@ def _interrupted(*_: object) -> None:
         (("quantize", "net.py:make", *DATA, "--test", "net.py:changes_shape", "-o", "x"), "expected input"),
         (("bench", "net.py:make", "--input", "1x4x8x8"), "called with this input, failed"),
         (("quantize", "net.py:leaves", *DATA, "-o", "x"), "failed: SystemExit: 7"),
-        (("compress", "net.py:make", *DATA, "-o", "x", "--finetune", "net.py:words"), "is no function"),
+        (("compress", "net.py:make", *DATA, "-o", "x", "--finetune", "net.py:words"), "is not a function"),
         (("compress", "net.py:make", *DATA, "-o", "x", "--max-drop", "nan"), "0 or more"),
-        (("compress", "net.py:make", *DATA, "-o", "x", "--metric", "net.py:not_a_number"), "is no number"),
+        (("compress", "net.py:make", *DATA, "-o", "x", "--metric", "net.py:not_a_number"), "is not a number"),
     ],
 )
 def test_failures_of_the_users_data_are_not_called_bugs(
@@ -291,3 +292,49 @@ def test_dynamic_axes_can_be_typed(cli: Cli, place: Path) -> None:
     assert "not an input or output" in cli(*words, "--dynamic", "image=0").err
     extra = cli("export", "net.py:make", "--input", "2x3x8x8", "--input", "2x3x8x8", "-o", "g.onnx")
     assert extra.code == 2 and "does not fit" in extra.err
+
+
+TWO_INPUTS = """
+import torch
+from torch import nn
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(2, 8)
+
+    def forward(self, image, meta):
+        return self.a(image) + self.b(meta)
+
+
+pairs = [(torch.randn(4, 4), torch.randn(4, 2)) for _ in range(2)]
+"""
+
+
+def test_a_model_with_two_inputs(cli: Cli, place: Path) -> None:
+    """Batches of (image, meta) without labels work; one input is the same message everywhere."""
+    Path("two.py").write_text(TWO_INPUTS)
+    assert cli("quantize", "two.py:Two", "--data", "two.py:pairs", "-o", "q").code == 0
+    assert cli("bench", "two.py:Two", "--data", "two.py:pairs", "--batch", "3", "--seconds", "0.01").code == 0
+    for words in (("export", "-o", "x.onnx"), ("bench",), ("capture",), ("prune", "-o", "p")):
+        done = cli(words[0], "two.py:Two", "--input", "2x4", *words[1:])
+        assert (
+            done.code == 2 and "the input does not fit Two: missing a required argument: 'meta'" in done.err
+        )
+        assert "forward(image, meta)" in done.err and "--input NAME=SHAPE" in done.err
+
+
+def test_a_folder_of_another_model_is_named(cli: Cli, place: Path) -> None:
+    Path("two.py").write_text(TWO_INPUTS)
+    assert cli("quantize", "two.py:Two", "--data", "two.py:pairs", "-o", "q").code == 0
+    done = cli("export", "net.py:make", "--quantized", "q", "--input", "2x3x8x8", "-o", "x.onnx")
+    assert done.code == 2 and "'q' was saved from another model" in done.err
+    assert "expected: a Two" in done.err and "got:      a Net" in done.err
+
+
+def test_help_of_pruning_shows_a_key_that_pruning_has(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["prune", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "such as SPARSER.RATIO=0.3" in text and "such as W.QUANTIZER.BIT" not in text

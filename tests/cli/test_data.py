@@ -43,12 +43,12 @@ def test_a_generator_function_gives_its_batches_again_and_again(place: Path) -> 
     ("source", "words"),
     [
         ("net.py:empty", "holds no batches"),
-        ("net.py:words", "no batch"),
+        ("net.py:words", "is not a batch"),
         ("net.py:broken", "no such dataset"),
         ("nothing.npz", "no such file"),
-        ("nowhere", "cannot tell what data"),
-        ("net.py", "no data I can read"),
-        ("net.py:not_a_model", "is no data"),
+        ("nowhere", "no such data: nowhere"),
+        ("net.py", "cannot be read as data"),
+        ("net.py:not_a_model", "cannot be read as data"),
     ],
 )
 def test_mistakes_in_data_say_what_to_do(place: Path, source: str, words: str) -> None:

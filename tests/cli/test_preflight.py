@@ -1,0 +1,49 @@
+"""What is named and not there is told before torch is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+DATA = ("--data", "net.py:batches")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("capture", "nett.py:make"), "no such file: nett.py"),
+        (("capture", "net.py:mak"), "did you mean 'make'?"),
+        (("capture", "net.py"), "say which object in the file: net.py:name"),
+        (("quantize", "net.py:make", "--data", "photos/", "-o", "x"), "no such data: photos/"),
+        (("quantize", "net.py:make", "--data", "net.py", "-o", "x"), "net.py cannot be read as data"),
+        (("quantize", "net.py:make", *DATA, "--test", "gone.npz", "-o", "x"), "no such file: gone.npz"),
+        (
+            ("quantize", "net.py:make", *DATA, "--metric", "net.py:first_logits", "-o", "x"),
+            "did you mean 'first_logit'?",
+        ),
+        (("export", "net.py:make", "--quantized", "int8", "-o", "x"), "no such folder: int8"),
+        (("export", "net.py:make", "--quantized", ".", "-o", "x"), ". is not a saved model"),
+        (("bench", "gone.onnx"), "no such file: gone.onnx"),
+        (("check", "gone.onnx", "net.py:make"), "no such file: gone.onnx"),
+        (("capture", "net.py:make", "--resume"), "unknown arguments: --resume"),
+    ],
+)
+def test_typos_are_told_at_once(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.setattr("sparsebit.cli.main.waiting", _never)  # it is what loads torch
+    done = cli(*words)
+    assert done.code == 2 and message in done.err, done
+    assert not Path("x").exists()
+
+
+def _never(*_: object) -> None:
+    raise AssertionError("torch was loaded")
+
+
+def test_names_that_a_file_makes_by_itself_are_not_doubted(cli: Cli, place: Path) -> None:
+    Path("made.py").write_text("from net import Net\nglobals()['ma' + 'de'] = Net\n")
+    assert cli("capture", "made.py:made", "--input", "2x3x8x8").code == 0
