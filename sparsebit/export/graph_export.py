@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,6 +98,7 @@ def export_graph(
     engine: Engine = "auto",
     external_data: bool | None = None,
     quantized: bool = True,
+    inspect: Callable[[Exported], None] | None = None,
 ) -> Exported:
     """Write a captured graph as ONNX, with every quantizer in it, whether it is switched on or not.
 
@@ -116,6 +117,7 @@ def export_graph(
         engine: which of torch's exporters translates; ``auto`` takes the fast one if its result is right.
         external_data: whether to keep the weights in a second file; by default from 1.9 GB on.
         quantized: False writes the float model instead, as if every quantizer were switched off.
+        inspect: called with the written file before it takes its place; what it raises leaves everything as it was.
 
     Raises:
         ExportError: where it cannot be done, with the reason of each engine.
@@ -158,24 +160,27 @@ def export_graph(
         lowered, rewrites = _finish(model, markers, target, opset, extra_info, dynamic=bool(translation.axes))
         label_shapes(model, translation.axes, results, outputs)
         draft.write(model, external=external_data)
-        files = draft.publish()
-    exported = Exported(
-        path=path,
-        files=files,
-        opset=opset,
-        target=target,
-        engine=translation.engine,
-        input_names=tuple(names),
-        output_names=tuple(outputs),
-        axes=translation.axes,
-        tensors=tuple(lowered),
-        bytes=sum(file.stat().st_size for file in files),
-        seconds=time.perf_counter() - started,
-        attempts=(*fixed, *translation.attempts),
-        rewrites=rewrites,
-        markers=markers,
-        quantized=quantized,
-    )
+        exported = Exported(
+            path=draft.file,
+            files=tuple(reversed(draft.files)),
+            opset=opset,
+            target=target,
+            engine=translation.engine,
+            input_names=tuple(names),
+            output_names=tuple(outputs),
+            axes=translation.axes,
+            tensors=tuple(lowered),
+            bytes=sum(file.stat().st_size for file in draft.files),
+            seconds=time.perf_counter() - started,
+            attempts=(*fixed, *translation.attempts),
+            rewrites=rewrites,
+            markers=markers,
+            quantized=quantized,
+        )
+        del model, translation, request, flat  # their memory is needed to run the file
+        if inspect is not None:
+            inspect(exported)
+        exported = replace(exported, path=path, files=draft.publish())
     logger.info("wrote %s", exported)
     return exported
 

@@ -14,7 +14,6 @@ from torch.fx import GraphModule
 
 from sparsebit.batches import as_call
 from sparsebit.display import in_notebook
-from sparsebit.export.draft import Draft
 from sparsebit.export.errors import ExportError
 from sparsebit.export.graph_export import Exported, export_graph
 from sparsebit.export.proof import CheckReport
@@ -95,30 +94,30 @@ def export_onnx(
     chosen = target or str(getattr(getattr(model, "plan", None), "target", "onnxruntime"))
     report: CheckReport | None = None
     findings: tuple[Finding, ...] = ()
-    with Draft(
-        path
-    ) as draft:  # checked before it takes its place: a good file there is not lost to a bad one
-        exported = export_graph(
-            graph,
-            args,
-            kwargs,
-            draft.file,
-            input_names=input_names,
-            output_names=output_names,
-            dynamic_axes=dynamic_axes if dynamic_axes is not None or fixed_sizes else "batch",
-            opset=opset_version,
-            target=chosen,
-            extra_info=extra_info,
-            quantized=quantized,
-        )
+
+    def inspect(written: Exported) -> None:  # before it takes its place: a good file is not lost to a bad one
+        nonlocal report, findings
         if check:
-            report = replace(_check(graph, exported, calls or [(args, kwargs)]), path=path)
+            report = replace(_check(graph, written, calls or [(args, kwargs)]), path=path)
             report.raise_for_mismatch()
         if TARGETS[chosen].forms == "tensorrt":
-            findings = check_tensorrt(draft.file)
+            findings = check_tensorrt(written.path)
             _refuse_errors(findings, path, strict=check)
-        draft.files = list(reversed(exported.files))
-        exported = replace(exported, path=path, files=draft.publish())
+
+    exported = export_graph(
+        graph,
+        args,
+        kwargs,
+        path,
+        input_names=input_names,
+        output_names=output_names,
+        dynamic_axes=dynamic_axes if dynamic_axes is not None or fixed_sizes else "batch",
+        opset=opset_version,
+        target=chosen,
+        extra_info=extra_info,
+        quantized=quantized,
+        inspect=inspect,
+    )
     result = OnnxExport(exported=exported, report=report, findings=findings)
     logger.log(logging.INFO, "%s", result if verbose else exported)
     for op in report.fallbacks if report is not None else ():
@@ -130,7 +129,7 @@ def _check(graph: GraphModule, exported: Exported, calls: Sequence[Call]) -> Che
     runtime = TARGETS[exported.target].runtime
     if runtime is None or importlib.util.find_spec(runtime) is None:
         runtime = "onnxruntime"
-    return compare(graph, exported, calls, runtime=runtime)  # type: ignore[arg-type]
+    return compare(graph, exported, calls, runtime=runtime)
 
 
 def _refuse_errors(findings: Sequence[Finding], path: Path, *, strict: bool) -> None:

@@ -96,7 +96,7 @@ def check(
     except SessionError as error:
         raise ExportError(
             error.message,
-            where=str(exported.path),
+            where=exported.path.name,
             hint="check=False writes the file without running it; another target may write the operator otherwise",
         ) from error
     if checked is None:
