@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sparsebit.quantization import QuantModel, parse_qconfig
     from sparsebit.quantization.verb import quantize
     from sparsebit.recipes import compress
-    from sparsebit.sparse import SparseModel, parse_sconfig
+    from sparsebit.sparse import SparseModel, parse_sconfig, prune
 
 __version__ = "0.1.0"
 
@@ -31,6 +31,7 @@ __all__ = [
     "graph",
     "parse_qconfig",
     "parse_sconfig",
+    "prune",
     "quantize",
     "register_op",
 ]
@@ -47,6 +48,7 @@ _PLACES = {
     "export_onnx": "sparsebit.export.verb",
     "parse_qconfig": "sparsebit.quantization",
     "parse_sconfig": "sparsebit.sparse",
+    "prune": "sparsebit.sparse",
     "quantize": "sparsebit.quantization.verb",
     "register_op": "sparsebit.graph.ops",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -97,7 +96,7 @@ def make_report(pruner: Pruner, kept: Mapping[str, Tensor]) -> SparseReport:
 
 
 def require_choice(pruner: Pruner, kept: Mapping[str, Tensor], *, decided: bool) -> None:
-    """Raise where nothing was chosen yet; warn, with the reasons, where a choice removes nothing."""
+    """Raise where nothing was chosen yet, and, with the reasons, where a choice removes nothing."""
     if any(not bool(flags.all()) for flags in kept.values()):
         return
     if not decided:
@@ -107,10 +106,9 @@ def require_choice(pruner: Pruner, kept: Mapping[str, Tensor], *, decided: bool)
     settings = pruner.config.SPARSER
     notes = [f"{row.name}: {row.note}" for row in pruner.rows(kept) if row.note]
     reasons = f" ({'; '.join(notes[:3])})" if notes else ""
-    warnings.warn(
-        f"nothing could be pruned with SPARSER.RATIO {settings.RATIO} and ROUND_TO {settings.ROUND_TO}{reasons}; "
-        "raise RATIO or lower ROUND_TO",
-        stacklevel=3,
+    raise SparsebitError(
+        f"nothing could be pruned with SPARSER.RATIO {settings.RATIO} and ROUND_TO {settings.ROUND_TO}{reasons}",
+        hint="raise RATIO or lower ROUND_TO",
     )
 
 

@@ -126,7 +126,7 @@ class SparseModel(nn.Module):
             loss: called as ``loss(output, *rest)``; without one the output must hold a ``loss``.
             latency: seconds that a model takes, for ``TARGET: latency``; by default in ONNX Runtime, on one thread.
 
-        What was pruned before stays pruned. A choice of nothing is told in a warning, with the reasons.
+        What was pruned before stays pruned. A choice that removes nothing is an error, with the reasons.
         """
         self._hold(self.choose(data, loss, latency=latency), decided=True)
         require_choice(self.pruner, self.kept(), decided=True)

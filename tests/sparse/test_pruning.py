@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from sparsebit.errors import SparsebitError
 from sparsebit.sparse import SparseModel, prune
 from tests.sparse.nets import images, labels, residual
 
@@ -42,7 +43,7 @@ def test_zeros_in_a_copy() -> None:
     assert not bool((net.conv1.weight == 0).any())
 
 
-def test_a_choice_of_nothing_is_told() -> None:
+def test_a_choice_of_nothing_is_an_error() -> None:
     config = {"SPARSER": {**CONFIG["SPARSER"], "ROUND_TO": 64}}
-    with pytest.warns(UserWarning, match="nothing could be pruned"):
+    with pytest.raises(SparsebitError, match="nothing could be pruned"):
         prune(residual(), config, example_inputs=images())

@@ -310,18 +310,18 @@ def test_the_training_term_of_slimming() -> None:
     assert float(make().penalty()) == 0
 
 
-def test_a_choice_of_nothing_is_told_with_reasons() -> None:
+def test_a_choice_of_nothing_is_an_error_with_reasons() -> None:
     config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "slimming", "RATIO": 0.5}}
     smodel = SparseModel(perceptron(), config, torch.zeros(1, 6, dtype=torch.float64))
-    with pytest.warns(UserWarning, match=r"nothing could be pruned.*Slimming finds nothing to score here"):
-        smodel.calc_params()
-    with pytest.warns(UserWarning, match=r"nothing could be pruned"):
-        smodel.shrink()
-    with pytest.warns(
-        UserWarning, match=r"nothing could be pruned.*multiple of ROUND_TO, 32.*lower ROUND_TO"
+    with pytest.raises(
+        SparsebitError, match=r"nothing could be pruned.*Slimming finds nothing to score here"
     ):
+        smodel.calc_params()
+    with pytest.raises(SparsebitError, match=r"nothing could be pruned"):
+        smodel.shrink()
+    with pytest.raises(SparsebitError, match=r"nothing could be pruned.*multiple of ROUND_TO, 32"):
         make(ROUND_TO=32).calc_params()
-    with pytest.warns(UserWarning, match=r"nothing could be pruned with SPARSER.RATIO 0\.0"):
+    with pytest.raises(SparsebitError, match=r"nothing could be pruned with SPARSER.RATIO 0\.0"):
         make(TYPE="unstructured", RATIO=0.0).calc_params()
 
 
