@@ -61,13 +61,13 @@ class _Snap(torch.autograd.Function):
         v = torch.div(x, scale)
         steps = code.round_(v.clone() if learned else v)
         clipped = steps.clamp(min=code.low - zero_point).clamp_(max=code.high - zero_point)
-        # Compared in place in floating point and then cast, because a comparison that writes bool is slow.
+        # Compared in place in floating point and then cast: comparisons that write bool, and casts to uint8, are slow.
         inside = steps.eq_(clipped)
         values = code.nearest(clipped)
         if learned:
-            ctx.save_for_backward(inside.to(torch.uint8), torch.addcmul(values, v.neg_(), inside), scale)
+            ctx.save_for_backward(inside.to(torch.int8), torch.addcmul(values, v.neg_(), inside), scale)
         else:
-            ctx.save_for_backward(inside.to(torch.uint8))
+            ctx.save_for_backward(inside.to(torch.int8))
         ctx.gradient_scale, ctx.zero_point_shape = gradient_scale, zero_point.shape
         return values.mul_(scale).to(x.dtype)
 
