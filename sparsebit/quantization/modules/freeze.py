@@ -62,8 +62,11 @@ def freeze_weights(gm: GraphModule, only: Container[str] | None = None) -> list[
 
 def thaw_weights(gm: GraphModule, only: Container[str] | None = None) -> list[str]:
     """Make float weights of frozen ones, each on its grid under a plain quantizer; returns their names."""
-    thawed = []
-    for reads in _weights(gm).values():
+    thawed, found = [], _weights(gm)
+    for key in list(found):
+        reads = found.pop(
+            key
+        )  # so that the codes of one weight are gone before the floats of the next are made
         held = reads.alone
         if isinstance(held, Frozen) and (only is None or held.name in only):
             quantizer, weight = held.thawed()
