@@ -342,7 +342,7 @@ def same_structure(left: Tree, right: Tree) -> bool:
     if type(left) is not type(right):
         return False
     if isinstance(left, Constant) and isinstance(right, Constant):
-        plain = type(left.value).__eq__ is object.__eq__
+        plain = "__eq__" not in {name for kind in type(left.value).__mro__[:-1] for name in vars(kind)}
         return type(left.value) is type(right.value) and (plain or _equal(left.value, right.value))
     if isinstance(left, Branch) and isinstance(right, Branch):
         alike = left.type is right.type and left.keys == right.keys
