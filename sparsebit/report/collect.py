@@ -15,6 +15,7 @@ from sparsebit.quantization import QuantModel
 from sparsebit.report.content import LayerEntry, Measure, ParetoPoint, Report
 from sparsebit.report.histograms import histograms
 from sparsebit.report.nodes import graph_nodes
+from sparsebit.report.pareto import explain_choice
 from sparsebit.report.sentence import summarize
 from sparsebit.report.size import float_bytes, quantized_bytes
 from sparsebit.sparse import SConfig, SparseReport
@@ -37,6 +38,7 @@ def collect(
     check: CheckReport | None = None,
     pareto: Sequence[ParetoPoint] = (),
     pareto_axes: tuple[str, str] = ("size", "accuracy"),
+    chosen_because: str = "",
     errors: ErrorProfile | None = None,
     notes: Sequence[str] = (),
     configs: Sequence[tuple[str, str]] | None = None,
@@ -56,6 +58,7 @@ def collect(
         pruning, pruning_config: what pruning took away before, and its config.
         check: what running the exported file showed.
         pareto, pareto_axes: other ways that were tried, and what their numbers are.
+        chosen_because: the end of a sentence, shown where another way beats the chosen one in both numbers.
         errors: a profile that was made already.
         notes: more sentences for under the numbers.
         configs: titles and texts of what makes it again; by default the model's own configs.
@@ -84,6 +87,7 @@ def collect(
         output_sqnr=errors.output.sqnr_db,
         pareto=tuple(pareto),
         pareto_axes=pareto_axes,
+        pareto_note=explain_choice(pareto, pareto_axes, chosen_because),
         in_float=tuple(errors.left_float.items()) + _fallbacks(check),
         advice=tuple((item.layer, item.because) for item in errors.keep_float()),
         notes=(*notes, *_notes(qmodel, pruning, check, errors)),
@@ -93,7 +97,7 @@ def collect(
 
 
 def made_with() -> tuple[tuple[str, str], ...]:
-    """The versions and the machine, for whoever wants to make it again."""
+    """The versions and the machine, to make it again."""
     machine = f"{platform.machine()}, {torch.get_num_threads()} threads"
     return (("torch", str(torch.__version__)), ("Python", platform.python_version()), ("machine", machine))
 

@@ -99,6 +99,8 @@ class Report:
     output_sqnr: float | None = None
     pareto: tuple[ParetoPoint, ...] = ()
     pareto_axes: tuple[str, str] = ("size", "accuracy")
+    pareto_note: str = ""
+    """Why the chosen point is not on the line, where it is not."""
     in_float: tuple[tuple[str, str], ...] = ()
     """What stayed in float, and why."""
     advice: tuple[tuple[str, str], ...] = ()

@@ -13,6 +13,7 @@ from sparsebit.report.numbers import decibels, grade
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+LETTERS = 21  # of a name that fit into a box
 GRID_LINES = 33  # codes that are drawn at most
 
 
@@ -75,9 +76,9 @@ def _box(index: int, node: GraphNode, corner: tuple[float, float]) -> Markup:
         y=round(corner[1], 1),
         w=WIDTH,
         h=HEIGHT,
-        name=_short(node.name, 24),
-        second=_short(second, 26),
-        third=third,
+        name=_end_of(node.name, LETTERS),
+        second=_short(second, LETTERS + 3),
+        third=_short(third, LETTERS + 5),
     )
 
 
@@ -149,3 +150,15 @@ def _bars(counts: Sequence[int], width: float, height: float) -> str:
 
 def _short(text: str, length: int) -> str:
     return text if len(text) <= length else f"…{text[1 - length :]}"
+
+
+def _end_of(name: str, most: int) -> str:
+    """The end of a long name, which tells layers apart better than its beginning.
+
+    Example:
+        >>> _end_of("encoder.layer.0.attention.self.query", 21)
+        '…attention.self.query'
+    """
+    if len(name) <= most:
+        return name
+    return f"…{name[len(name) - most + 1 :]}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+
 from torch.fx import Node
 
 from sparsebit.analysis import ErrorProfile, LayerError
 from sparsebit.graph.ops import op_name
-from sparsebit.graph.value import TensorInfo
+from sparsebit.graph.value import TensorInfo, tensors_in
 from sparsebit.quantization import Quantizer, QuantModel
 from sparsebit.report.content import GraphNode
 
@@ -19,7 +21,7 @@ def graph_nodes(qmodel: QuantModel, errors: ErrorProfile) -> tuple[GraphNode, ..
     found: list[GraphNode] = []
     for node in gm.graph.nodes:
         inputs = tuple(dict.fromkeys(place for source in node.all_input_nodes for place in places[source]))
-        if node.op == "get_attr" or _is_quantizer(qmodel, node) or _is_size(node):
+        if _is_quantizer(qmodel, node) or _computes_nothing(node):
             places[node] = inputs
             continue
         places[node] = (len(found),)
@@ -50,8 +52,14 @@ def _is_quantizer(qmodel: QuantModel, node: Node) -> bool:
     return node.op == "call_module" and isinstance(qmodel.model.get_submodule(str(node.target)), Quantizer)
 
 
-def _is_size(node: Node) -> bool:
-    return isinstance(node.meta.get("value"), int | float)
+def _computes_nothing(node: Node) -> bool:
+    """Parameters, sizes, devices, assertions, and the parts of a result that is a tuple."""
+    if node.op in ("placeholder", "output") or "value" not in node.meta:
+        return node.op == "get_attr"
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return isinstance(source, Node) and not isinstance(source.meta.get("value"), TensorInfo)
+    return node.op == "get_attr" or not any(True for _ in tensors_in(node.meta["value"]))
 
 
 def _shape(node: Node) -> str:

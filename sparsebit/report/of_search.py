@@ -37,6 +37,7 @@ def report_search(
     return collect(
         found.model,
         data,
+        chosen_because=_because(found),
         name=name,
         accuracy=(base.metric, best.metric),
         size=(base.bytes, best.bytes),
@@ -48,3 +49,17 @@ def report_search(
         configs=(("recipe.yaml", found.yaml),),
         progress=progress,
     )
+
+
+def _because(found: Compressed) -> str:
+    """Why the best trial is it, although another one may be smaller and better."""
+    if not found.met:
+        return "it misses the goals by the least."
+    missed = {
+        goal: None
+        for trial in found.trials
+        if trial.measured is not None
+        for goal in found.goals.shortfalls(found.base, trial.measured)
+    }
+    goals = " and ".join(f"the {goal}" for goal in missed)
+    return f"it meets every goal; others miss {goals}." if goals else "it meets every goal."

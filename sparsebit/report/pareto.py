@@ -15,6 +15,7 @@ WIDTH, HEIGHT = 920.0, 380.0
 LEFT, RIGHT, TOP, FOOT = 70.0, 24.0, 34.0, 52.0
 LETTER, LINE = 6.4, 15.0  # of a label, about
 LONGEST = 46  # letters of one
+LEAST = 0.05  # of the quality, that the axis spans: a difference of one image should look like one
 
 
 class Box(NamedTuple):
@@ -34,6 +35,12 @@ class Box(NamedTuple):
             and other.y < self.y + self.h
         )
 
+    def distance(self, spot: tuple[float, float]) -> float:
+        """To a point; 0 inside."""
+        x, y = spot
+        across, up = max(self.x - x, 0.0, x - self.x - self.w), max(self.y - y, 0.0, y - self.y - self.h)
+        return math.hypot(across, up)
+
 
 def draw_pareto(points: Sequence[ParetoPoint], axes: tuple[str, str]) -> Markup:
     """Every point, the line through those that no other beats, and as many names as there is room for."""
@@ -42,7 +49,7 @@ def draw_pareto(points: Sequence[ParetoPoint], axes: tuple[str, str]) -> Markup:
     percent = axes[1] == "accuracy" and max(abs(point.quality) for point in points) <= 1
     widest = 1.04 * max(point.cost for point in points) or 1.0
     across = [value for value in ticks(0.0, widest) if value <= widest]
-    up = ticks(min(point.quality for point in points), max(point.quality for point in points))
+    up = ticks(*_enough(points, percent))
 
     def at(point: ParetoPoint) -> tuple[float, float]:
         return _x(point.cost, widest), _y(point.quality, up)
@@ -87,7 +94,8 @@ def place_names(
 ) -> list[tuple[ParetoPoint, str, Box]]:
     """Names beside their points where nothing else is: the chosen one's, those of the best, then the others'.
 
-    A name without room is left out; the page has a table of all.
+    Each is nearer to its own point than to any other, except that of the chosen, which stands out
+    anyway. A name without room is left out; the page has a table of all.
     """
     taken = [Box(x - 8, y - 8, 16, 16) for x, y in spots]
     order = sorted(
@@ -104,7 +112,11 @@ def place_names(
             inside = (
                 left >= LEFT and left + wide <= WIDTH and top >= TOP - LINE and top + LINE <= HEIGHT - FOOT
             )
-            if inside and not any(box.meets(other) for other in taken):
+            mine = box.distance(spots[index])
+            nearest = points[index].chosen or all(
+                mine < box.distance(spot) for other, spot in enumerate(spots) if other != index
+            )
+            if inside and nearest and not any(box.meets(other) for other in taken):
                 taken.append(box)
                 placed.append((points[index], name, box))
                 break
@@ -125,6 +137,38 @@ def front(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
         if not kept or point.quality > kept[-1].quality:
             kept.append(point)
     return kept
+
+
+def explain_choice(points: Sequence[ParetoPoint], axes: tuple[str, str], reason: str = "") -> str:
+    """Why the chosen point is not on the line, for the page; empty where it is, or where none was chosen.
+
+    Example:
+        >>> points = [
+        ...     ParetoPoint(name="w4a8", cost=20, quality=0.9),
+        ...     ParetoPoint(name="int8", cost=40, quality=0.9, chosen=True),
+        ... ]
+        >>> explain_choice(points, ("kB", "accuracy"))
+        'It is not on the line: w4a8 has less kB and the same accuracy.'
+    """
+    chosen = next((point for point in points if point.chosen), None)
+    best = front(points)
+    if chosen is None or chosen in best:
+        return ""
+    better = next(point for point in reversed(best) if point.cost <= chosen.cost)
+    cost = f"less {axes[0]}" if better.cost < chosen.cost else f"the same {axes[0]}"
+    quality = f"a better {axes[1]}" if better.quality > chosen.quality else f"the same {axes[1]}"
+    text = f"It is not on the line: {better.name} has {cost} and {quality}."
+    return f"{text} It was chosen because {reason}" if reason else text
+
+
+def _enough(points: Sequence[ParetoPoint], percent: bool) -> tuple[float, float]:
+    """The range of the qualities, widened where it is so small that chance would fill the picture."""
+    low, high = min(point.quality for point in points), max(point.quality for point in points)
+    missing = LEAST * max(abs(low), abs(high)) - (high - low)
+    if missing <= 0:
+        return low, high
+    above = min(missing / 2, 1 - high) if percent else missing / 2
+    return low - (missing - above), high + above
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:

@@ -40,3 +40,28 @@ def test_a_module_that_is_called_twice_has_two_boxes() -> None:
     places = [index for index, node in enumerate(nodes) if node.name == "layer"]
     assert len(places) == 2 and nodes[-1].inputs == (places[1],)
     assert "size" not in {node.op for node in nodes}
+
+
+class Noisy(nn.Module):
+    """What language models do beside computing: ask for devices, assert, take tuples apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._assert(x.size(1) == 4, "four features")
+        left, right = torch.split(self.layer(x), 4, dim=1)
+        return left + right[:, :4] + torch.zeros(4, device=x.device)
+
+
+def test_what_computes_no_tensor_is_no_box() -> None:
+    x = torch.randn(8, 4)
+    qmodel = QuantModel(Noisy().eval(), "w4a8", (x,))
+    qmodel.calibrate([x], progress=False)
+    nodes = graph_nodes(qmodel, profile(qmodel, [x], progress=False))
+    names = {node.name for node in nodes}
+    assert not any(word in name for name in names for word in ("assert", "device", "size"))
+    assert [node.op for node in nodes if node.op == "getitem"] in ([], ["getitem"])  # of right[:, :4] alone
+    split = next(index for index, node in enumerate(nodes) if "split" in node.op)
+    assert any(split in node.inputs for node in nodes)
