@@ -40,7 +40,14 @@ from sparsebit.export.forms.rewrites import (
     sizes_from_codes,
     sums_before_norms,
 )
-from sparsebit.export.translate.axes import AxisNames, DynamicAxes, axis_choices, resized
+from sparsebit.export.translate.axes import (
+    AxisNames,
+    DynamicAxes,
+    FixedAxes,
+    axis_choices,
+    fixed_axes,
+    resized,
+)
 from sparsebit.export.translate.engines import Engine, Request, possible_axes, translate
 from sparsebit.export.translate.example_run import run_example
 from sparsebit.export.translate.fixed_sizes import fix_sizes
@@ -142,17 +149,18 @@ def export_graph(
         opset = _opset(markers, opset)
         names = _input_names(flat, input_names)
         outputs = _output_names(gm, results, names, asked=output_names)
+        proven = fixed_axes(gm, names)
         request = Request(
             flat,
             inputs,
             names,
             outputs,
-            axis_choices(dynamic_axes, names, outputs, inputs),
+            axis_choices(dynamic_axes, names, outputs, inputs, proven),
             opset,
             marked=markers.tensors,
         )
         with substituted(quantizers, mark_tensor):
-            request.choices, fixed = possible_axes(request)
+            request.choices, refused = possible_axes(request)
             fix_sizes(flat, inputs, resized(inputs, names, request.choices[0]))
             translation = translate(request, engine)
         model = translation.model
@@ -172,7 +180,7 @@ def export_graph(
             tensors=tuple(lowered),
             bytes=sum(file.stat().st_size for file in draft.files),
             seconds=time.perf_counter() - started,
-            attempts=(*fixed, *translation.attempts),
+            attempts=(*_fixed_batches(proven), *refused, *translation.attempts),
             rewrites=rewrites,
             markers=markers,
             quantized=quantized,
@@ -227,6 +235,10 @@ def _flat_inputs(gm: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any])
             expected=names,
             got=f"{len(args)} inputs by position{''.join(f', {name} by name' for name in kwargs)}",
         ) from error
+
+
+def _fixed_batches(proven: FixedAxes) -> list[str]:
+    return [f"the batch of {name!r} is fixed: {found[0]}" for name, found in proven.items() if 0 in found]
 
 
 def _refuse_bfloat16(gm: GraphModule) -> None:

@@ -107,15 +107,15 @@ def test_a_graph_that_takes_one_batch_alone_says_so(tmp_path: Path) -> None:
     x = torch.randn(2, 4)
     done = export_graph(capture(TwoRows(), x), (x,), path=tmp_path / "net.onnx")
     assert done.axes == {} and len(done.attempts) == 1
-    assert done.attempts[0].startswith("the graph takes no other batch: ")
+    assert done.attempts[0].startswith("the batch of 'x' is fixed: ")
 
 
 class Text(nn.Module):
-    """Ids, a mask, and a table with as many positions as the example is long."""
+    """Ids, a mask, and a table of positions."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.places, self.last = nn.Embedding(50, 16), nn.Embedding(12, 16), nn.Linear(16, 16)
+        self.words, self.places, self.last = nn.Embedding(50, 16), nn.Embedding(32, 16), nn.Linear(16, 16)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, object]:
         h = self.last(self.words(input_ids) + self.places(torch.arange(input_ids.shape[1])))

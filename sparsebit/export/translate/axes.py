@@ -8,11 +8,14 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from sparsebit.export.errors import ExportError
+from sparsebit.graph.capture.call.structure import leaves_of
 
 AxisNames = dict[str, dict[int, str]]
 DynamicAxes = Mapping[str, Mapping[int, str] | Sequence[int]]
+FixedAxes = Mapping[str, Mapping[int, str]]
 BATCH, SEQUENCE = "batch", "sequence"
 
 
@@ -56,13 +59,50 @@ def axis_choices(
     input_names: Sequence[str],
     output_names: Sequence[str],
     inputs: Sequence[Tensor],
+    fixed: FixedAxes | None = None,
 ) -> tuple[AxisNames, ...]:
-    """What to try, the freest first: exactly what was asked for; by default batch and sequence, batch, nothing."""
+    """What to try, the freest first: exactly what was asked for; by default batch and sequence, batch, nothing.
+
+    ``fixed`` are the axes in which the graph is only right at the example's size. One that was asked for is an error.
+    """
+    fixed = fixed or {}
     if asked != "batch":
-        return (named_axes(asked, input_names, output_names, inputs),)
-    batch = default_axes(input_names, inputs)
-    choices = (text_axes(input_names, inputs, batch), batch, {})
+        found = named_axes(asked, input_names, output_names, inputs)
+        for name, axis in ((name, axis) for name, axes in found.items() for axis in axes):
+            if axis in fixed.get(name, {}):
+                raise ExportError(
+                    f"dynamic_axes: axis {axis} of {name!r} cannot be dynamic: {fixed[name][axis]}",
+                    hint=f"leave axis {axis} out, or capture the model with dynamic={{{name!r}: [{axis}]}}",
+                )
+        return (found,)
+    batch = _without(default_axes(input_names, inputs), fixed)
+    text = _without(text_axes(input_names, inputs, batch), fixed)
+    choices: tuple[AxisNames, ...] = (text, batch, {})
     return tuple(axes for place, axes in enumerate(choices) if axes not in choices[:place])
+
+
+def fixed_axes(gm: GraphModule, names: Sequence[str]) -> FixedAxes:
+    """The axes of each input in which a captured graph is only right at the example's size, with the reason."""
+    signature = getattr(gm, "call_signature", None)  # a graph that was captured elsewhere has none
+    if signature is None:
+        return {}
+    leaves = sorted(
+        (x for tree in signature.inputs.values() for x in leaves_of(tree)), key=lambda leaf: leaf.index
+    )
+    if len(leaves) != len(names):
+        return {}
+    return {
+        name: {size.dim: size.why for size in leaf.sizes if not size.free}
+        for name, leaf in zip(names, leaves, strict=True)
+    }
+
+
+def _without(axes: AxisNames, fixed: FixedAxes) -> AxisNames:
+    left = {
+        name: {axis: label for axis, label in found.items() if axis not in fixed.get(name, {})}
+        for name, found in axes.items()
+    }
+    return {name: found for name, found in left.items() if found}
 
 
 def named_axes(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import Tensor, nn
 
-from sparsebit.export.translate.axes import axis_choices, resized
+from sparsebit import capture
+from sparsebit.export import ExportError
+from sparsebit.export.translate.axes import axis_choices, fixed_axes, resized
 
 IDS, MASK = torch.zeros(2, 8, dtype=torch.long), torch.ones(2, 8, dtype=torch.long)
 
@@ -22,3 +26,21 @@ def test_a_sequence_is_halved_and_a_batch_doubled() -> None:
     made = resized([IDS, torch.zeros(3)], ["ids", "table"], {"ids": {0: "batch", 1: "sequence"}})
     assert made is not None and [tuple(x.shape) for x in made] == [(4, 4), (3,)]
     assert resized([IDS], ["ids"], {}) is None
+
+
+def test_an_axis_that_was_proven_fixed_is_not_tried_and_cannot_be_asked_for() -> None:
+    fixed = {"ids": {1: "len(x) became a number"}}
+    assert axis_choices("batch", ["ids"], [], [IDS], fixed) == ({"ids": {0: "batch"}}, {})
+    with pytest.raises(
+        ExportError, match=r"axis 1 of 'ids' cannot be dynamic: len\(x\)[\s\S]*leave axis 1 out"
+    ):
+        axis_choices({"ids": [0, 1]}, ["ids"], [], [IDS], fixed)
+
+
+class TwoRows(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.arange(2.0)[:, None]
+
+
+def test_the_capture_says_what_is_fixed() -> None:
+    assert set(fixed_axes(capture(TwoRows(), torch.zeros(2, 4)), ["x"])["x"]) == {0}
