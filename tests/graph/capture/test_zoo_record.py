@@ -19,7 +19,6 @@ REFUSED = sorted(name for name, entry in ZOO.items() if entry.refuses)
 
 # Sizes that a recorded graph cannot follow: calls at another one are refused, with the line that fixed it.
 FIXED = {
-    "hf_depth_anything": "int() of an image size",
     "hf_mobilenet_v2": "int() of an image size",
     "hf_mobilevit": "int() of an image size",
     "hf_mobilevit_segmentation": "int() of an image size",
