@@ -19,9 +19,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "registry", "progress", "storage", "display"),
     ("targets",),
     ("config",),
+    ("kernels",),  # on plain tensors, so that numerics can hand them its work
     ("numerics",),
     ("graph", "batches"),
-    ("kernels", "runtime"),
+    ("runtime",),
     ("quantization", "sparse"),
     ("llm", "export", "analysis"),
     ("recipes",),

@@ -1,0 +1,114 @@
+"""Check the GPU kernels against their references, then time them: ``python -m benchmarks.gpu.run fake_quant``.
+
+Prints a table and writes ``gpu_<question>.json`` to the folder in ``OUT`` (or ``--out``). A kernel that fails its
+check is reported and still timed where it runs; the others go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.environment import describe
+from benchmarks.gpu import fake_quant
+
+
+def time_of(step: Callable[[], Any], repeats: int = 20) -> float:
+    """Median microseconds of one call, between CUDA events."""
+    for _ in range(3):
+        step()
+    spans = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        step()
+        end.record()
+        spans.append((start, end))
+    torch.cuda.synchronize()
+    times = sorted(start.elapsed_time(end) for start, end in spans)
+    return 1000 * times[len(times) // 2]
+
+
+def measure_copy() -> float:
+    """Bytes per second of a large copy on the device, read and written."""
+    source = torch.randn(2**29, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * source.numel() * 4 / (time_of(lambda: target.copy_(source)) * 1e-6)
+
+
+def check(name: str, cases: list[Any], compare: Callable[[Any], str | None]) -> dict[str, Any]:
+    """Run every case; print those that fail, the first few of each kind with their traceback."""
+    failed, not_covered, shown = [], 0, 0
+    for case in cases:
+        try:
+            problem = compare(case)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            if shown < 3:
+                traceback.print_exc()
+                shown += 1
+        if problem == "not covered":
+            not_covered += 1
+        elif problem is not None:
+            failed.append(f"{case}: {problem}")
+    print(
+        f"{name}: {len(cases) - len(failed) - not_covered} right, {not_covered} not covered, {len(failed)} wrong"
+    )
+    for line in failed[:15]:
+        print("  WRONG", line[:600])
+    return {"cases": len(cases), "not_covered": not_covered, "wrong": failed}
+
+
+def ask_fake_quant(bandwidth: float) -> dict[str, Any]:
+    """Fused fake-quantization."""
+    found: dict[str, Any] = {}
+    cases = fake_quant.draw_cases(300, seed=1) + [
+        fake_quant.Case(c.shape, c.layout, dtype, "uint8", c.channels_last)
+        for c in fake_quant.TIMED.values()
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+    found["check"] = check("fake_quant", cases, lambda case: fake_quant.compare(case, "cuda"))
+    rows = found["rows"] = fake_quant.measure(bandwidth, time_of)
+    for row in rows:
+        print(
+            f"{row['case']:42s} {row['dtype']:9s} {'learned' if row['learned'] else 'fixed':8s}"
+            f" floor {row['floor_us']:8.1f} us  fused {row['fused_us']:8.1f} ({row['fused_over_floor']:5.2f}x)"
+            f"  plain {row['plain_us']:8.1f} ({row['plain_over_floor']:5.2f}x)"
+        )
+    return found
+
+
+QUESTIONS: dict[str, Callable[[float], dict[str, Any]]] = {"fake_quant": ask_fake_quant}
+
+
+def main() -> None:
+    """Answer the questions named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("question", nargs="+", choices=sorted(QUESTIONS))
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
+    asked = parser.parse_args()
+    bandwidth = measure_copy()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {bandwidth / 1e12:.2f} TB/s")
+    for question in asked.question:
+        try:
+            found = QUESTIONS[question](bandwidth)
+        except Exception:
+            traceback.print_exc()
+            found = {"error": traceback.format_exc()}
+        result = {
+            "environment": describe(1, ("torch", "triton")),
+            "copy_bytes_per_second": bandwidth,
+            **found,
+        }
+        (asked.out / f"gpu_{question}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Triton kernels for snapping to an integer grid and for its gradients. Import only where Triton is installed.
+
+The arithmetic is that of ``numerics.snapping``, step for step: a division (not a product with the reciprocal), rounded
+half to even, then clamped. The backward computes it again from ``x``, so that nothing but ``x`` is kept.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _round_clip(v, low, high):  # type: ignore[no-untyped-def]
+    """round(v), half to even, and that clipped. Adding 1.5 * 2**23 leaves no bits for a fraction.
+
+    Beyond 2**22, where that fails, ``v`` is outside of every grid, rounded or not. Comparisons with NaN are false, so
+    NaN stays.
+    """
+    rounded = tl.where(tl.abs(v) < 4194304.0, (v + 12582912.0) - 12582912.0, v)
+    clipped = tl.where(rounded < low, low, rounded)
+    return rounded, tl.where(clipped > high, high, clipped)
+
+
+@triton.jit
+def snap_forward(  # type: ignore[no-untyped-def]
+    x_ptr, y_ptr, scale_ptr, zero_point_ptr,
+    rows, width, channels, low, high,
+    BY_COLUMN: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """``y = clip(round(x / scale)) * scale``, one tile for each program."""
+    across = tl.cdiv(width, TILE_COLUMNS)
+    program = tl.program_id(0)
+    row = (program // across).to(tl.int64) * TILE_ROWS + tl.arange(0, TILE_ROWS)
+    column = (program % across).to(tl.int64) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    here = (row < rows)[:, None] & (column < width)[None, :]
+    at = row[:, None] * width + column[None, :]
+    if BY_COLUMN:
+        scale = tl.load(scale_ptr + column, mask=column < width, other=1.0)[None, :]
+        zero_point = tl.load(zero_point_ptr + column, mask=column < width, other=0.0)[None, :]
+    else:
+        scale = tl.load(scale_ptr + row % channels)[:, None]
+        zero_point = tl.load(zero_point_ptr + row % channels)[:, None]
+    x = tl.load(x_ptr + at, mask=here, other=0.0).to(tl.float32)
+    _, clipped = _round_clip(
+        tl.div_rn(x, tl.broadcast_to(scale, x.shape)), low - zero_point, high - zero_point
+    )
+    tl.store(y_ptr + at, (clipped * scale).to(y_ptr.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def snap_backward(  # type: ignore[no-untyped-def]
+    grad_ptr, x_ptr, to_x_ptr, scale_ptr, zero_point_ptr, to_scale_ptr, to_zero_point_ptr, factor_ptr,
+    rows, width, channels, low, high, gradient_scale, chunks, steps,
+    LEARNED: tl.constexpr, LAST: tl.constexpr, HAS_FACTOR: tl.constexpr,
+    BY_COLUMN: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of ``x``, and sums of those of scale and zero point: [rows, chunks], or [chunks, width] by column.
+
+    Each program takes ``steps`` tiles, along its rows or down its columns. With ``LAST`` its sums are the gradients.
+    """
+    program = tl.program_id(0)
+    if BY_COLUMN:
+        across = tl.cdiv(width, TILE_COLUMNS)
+        chunk = program // across
+        row = chunk.to(tl.int64) * steps * TILE_ROWS + tl.arange(0, TILE_ROWS)
+        column = (program % across).to(tl.int64) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+        scale = tl.load(scale_ptr + column, mask=column < width, other=1.0)[None, :]
+        zero_point = tl.load(zero_point_ptr + column, mask=column < width, other=0.0)[None, :]
+    else:
+        chunk = program % chunks
+        row = (program // chunks).to(tl.int64) * TILE_ROWS + tl.arange(0, TILE_ROWS)
+        column = chunk.to(tl.int64) * steps * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+        scale = tl.load(scale_ptr + row % channels)[:, None]
+        zero_point = tl.load(zero_point_ptr + row % channels)[:, None]
+    to_scale = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
+    to_zero_point = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
+    for _ in range(steps):
+        here = (row < rows)[:, None] & (column < width)[None, :]
+        at = row[:, None] * width + column[None, :]
+        x = tl.load(x_ptr + at, mask=here, other=0.0).to(tl.float32)
+        grad = tl.load(grad_ptr + at, mask=here, other=0.0)
+        v = tl.div_rn(x, tl.broadcast_to(scale, x.shape))
+        rounded, clipped = _round_clip(v, low - zero_point, high - zero_point)
+        inside = rounded == clipped
+        tl.store(to_x_ptr + at, tl.where(inside, grad, 0.0).to(to_x_ptr.dtype.element_ty), mask=here)
+        if LEARNED:
+            wide = grad.to(tl.float32)
+            to_scale += wide * tl.where(inside, clipped - v, clipped)
+            to_zero_point += tl.where(inside, 0.0, wide)
+        if BY_COLUMN:
+            row += TILE_ROWS
+        else:
+            column += TILE_COLUMNS
+    if LEARNED:
+        if BY_COLUMN:
+            at_sum = chunk * width + column
+            kept = column < width
+            sum_scale, sum_zero_point = tl.sum(to_scale, 0), tl.sum(to_zero_point, 0)
+            factor = tl.reshape(scale, (TILE_COLUMNS,))
+        else:
+            at_sum = row * chunks + chunk
+            kept = row < rows
+            sum_scale, sum_zero_point = tl.sum(to_scale, 1), tl.sum(to_zero_point, 1)
+            factor = tl.reshape(scale, (TILE_ROWS,))
+        if LAST:
+            if HAS_FACTOR:
+                gradient_scale *= tl.load(factor_ptr)
+            sum_scale = sum_scale * gradient_scale
+            sum_zero_point = sum_zero_point * -factor * gradient_scale
+        tl.store(to_scale_ptr + at_sum, sum_scale, mask=kept)
+        tl.store(to_zero_point_ptr + at_sum, sum_zero_point, mask=kept)
+
+
+@triton.jit
+def add_sums(  # type: ignore[no-untyped-def]
+    sums_scale_ptr, sums_zero_point_ptr, scale_ptr, to_scale_ptr, to_zero_point_ptr, factor_ptr,
+    outer, channels, inner, gradient_scale,
+    HAS_FACTOR: tl.constexpr, TILE_CHANNELS: tl.constexpr, TILE_SUMS: tl.constexpr,
+):  # fmt: skip
+    """Sums [outer, channels, inner] to gradients [channels], always in the same order."""
+    channel = tl.program_id(0) * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
+    to_scale = tl.zeros((TILE_SUMS, TILE_CHANNELS), tl.float32)
+    to_zero_point = tl.zeros((TILE_SUMS, TILE_CHANNELS), tl.float32)
+    for start in range(0, outer * inner, TILE_SUMS):
+        k = start + tl.arange(0, TILE_SUMS)
+        here = (k < outer * inner)[:, None] & (channel < channels)[None, :]
+        at = ((k // inner)[:, None] * channels + channel[None, :]) * inner + (k % inner)[:, None]
+        to_scale += tl.load(sums_scale_ptr + at, mask=here, other=0.0)
+        to_zero_point += tl.load(sums_zero_point_ptr + at, mask=here, other=0.0)
+    if HAS_FACTOR:
+        gradient_scale *= tl.load(factor_ptr)
+    scale = tl.load(scale_ptr + channel, mask=channel < channels, other=0.0)
+    tl.store(to_scale_ptr + channel, tl.sum(to_scale, 0) * gradient_scale, mask=channel < channels)
+    total = tl.sum(to_zero_point, 0) * -scale * gradient_scale
+    tl.store(to_zero_point_ptr + channel, total, mask=channel < channels)
