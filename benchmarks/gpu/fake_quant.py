@@ -117,6 +117,24 @@ def compare(case: Case, device: str, fused: Callable[..., Tensor | None] = snap_
     return "; ".join(problems) or None
 
 
+def compare_compiled() -> str | None:
+    """What ``torch.compile`` changes in a loss and its gradients; None where nothing. A graph break raises."""
+
+    def loss(x: Tensor, scale: Tensor) -> Tensor:
+        y = snap_fused(x * 2, scale, torch.zeros_like(scale), -8, 7, 0.5)
+        assert y is not None
+        return y.square().sum()
+
+    found: list[list[Tensor]] = []
+    for function in (loss, torch.compile(loss, fullgraph=True)):
+        x = torch.linspace(-9, 9, 64 * 32, device="cuda").view(64, 32).requires_grad_()
+        scale = torch.full((64, 1), 0.7, device="cuda", requires_grad=True)
+        value = function(x, scale)
+        found.append([value.detach(), *torch.autograd.grad(value, (x, scale))])
+    same = [torch.allclose(a, b, rtol=1e-5) for a, b in zip(*found, strict=True)]
+    return None if all(same) else f"loss, d/dx and d/dscale agree: {same}"
+
+
 def _first(a: Tensor, b: Tensor) -> str:
     at = int((a != b).flatten().nonzero()[0])
     return f"first at {at}: {a.flatten()[at].item()} instead of {b.flatten()[at].item()}"

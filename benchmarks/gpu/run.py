@@ -75,6 +75,7 @@ def ask_fake_quant(bandwidth: float) -> dict[str, Any]:
         for dtype in (torch.float32, torch.bfloat16)
     ]
     found["check"] = check("fake_quant", cases, lambda case: fake_quant.compare(case, "cuda"))
+    found["compiled"] = check("fake_quant compiled", ["x"], lambda _: fake_quant.compare_compiled())
     rows = found["rows"] = fake_quant.measure(bandwidth, time_of)
     for row in rows:
         print(

@@ -153,7 +153,8 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     needed = ctx.needs_input_grad
     learned = needed[1] or needed[2]
     found = torch.ops.sparsebit.snap_backward(grad, *ctx.saved_tensors, *ctx.settings, learned)
-    return *(g if wanted else None for g, wanted in zip(found, needed, strict=False)), *[None] * len(ctx.settings)
+    gradients = [g if wanted else None for g, wanted in zip(found, needed[:3], strict=True)]
+    return *gradients, *[None] * len(ctx.settings)
 
 
 _library.impl("snap", _run_forward, "CUDA")
