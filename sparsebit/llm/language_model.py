@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 
 from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.packed.weight import PackedWeight
+
+if TYPE_CHECKING:
+    from sparsebit.llm.proof import ExportReport
 
 
 class Made(NamedTuple):
@@ -84,6 +88,40 @@ class LanguageModel:
     ) -> Evaluation:
         """Perplexity, and divergence from ``reference``; see ``sparsebit.llm.evaluate``."""
         return evaluate(self.model, tokens, reference=reference, length=length)
+
+    def export(self, path: str | os.PathLike[str], format: str, *, ids: Tensor | None = None) -> ExportReport:
+        """Write the model for an engine, bit for bit, and have that engine load it where it is installed.
+
+        Args:
+            path: a new folder, or the name of a new file for formats that are one file.
+            format: "compressed-tensors" (vLLM, SGLang, transformers) or "gptq".
+            ids: token ids to compare predictions with; by default random ones.
+
+        Returns:
+            what was written and what the engine read: ``print`` it, or test ``ok`` and ``proven``. A layer that the
+            format cannot hold exactly is an error, and nothing is written.
+        """
+        from sparsebit.llm.export_file import export_file
+
+        return export_file(self, path, format, ids=ids)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the model to a folder that ``LanguageModel.load`` reads: packed weights, records, tokenizer."""
+        from sparsebit.llm.saved_model import save_model
+
+        save_model(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], model: nn.Module | None = None) -> LanguageModel:
+        """Read what ``save`` wrote. No code in the folder is run.
+
+        Args:
+            folder: written by ``save``.
+            model: the float model, for one that transformers does not make; its weights are not used, it is unchanged.
+        """
+        from sparsebit.llm.saved_model import load_model
+
+        return load_model(folder, model)
 
 
 def install(model: nn.Module, name: str, held: PackedWeight) -> None:

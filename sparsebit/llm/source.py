@@ -28,10 +28,7 @@ class Source:
 
     def __init__(self, model: nn.Module, files: Mapping[str, Path] | None, folder: Path | None) -> None:
         self.model, self.folder = model, folder
-        if hasattr(model, "set_experts_implementation"):
-            model.set_experts_implementation(
-                "eager"
-            )  # one expert after the other, so that each can be measured
+        run_experts_in_turn(model)
         self.stack: Stack = find_stack(model)
         self._files = files
 
@@ -83,6 +80,12 @@ class Source:
                     put(model, name, file.get_tensor(name))
 
 
+def run_experts_in_turn(model: nn.Module) -> None:
+    """One expert after the other, so that each can be measured, and the sums are always the same."""
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")
+
+
 def put(model: nn.Module, name: str, tensor: Tensor) -> None:
     """A tensor under its dotted name, in float32 where it holds real numbers."""
     path, _, key = name.rpartition(".")
@@ -121,7 +124,7 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     return found
 
 
-class _LeaveLargeEmpty(TorchFunctionMode):
+class LeaveLargeEmpty(TorchFunctionMode):
     """Tensors of many elements are made without memory; small ones, and all buffers that are computed, are real."""
 
     def __torch_function__(
@@ -143,6 +146,6 @@ def empty_model(folder: Path) -> nn.Module:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    with _LeaveLargeEmpty():
+    with LeaveLargeEmpty():
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     return model.eval()  # type: ignore[no-any-return]

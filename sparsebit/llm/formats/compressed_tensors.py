@@ -16,6 +16,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from sparsebit.llm.engines.engine import Engine
+from sparsebit.llm.engines.transformers import TransformersEngine
 from sparsebit.llm.formats.format import (
     FORMATS,
     Refusal,
@@ -38,6 +40,9 @@ class CompressedTensors:
     """A folder for vLLM, SGLang and transformers."""
 
     extension = ""
+    engine: Engine | None = TransformersEngine(
+        "transformers with compressed-tensors", ("transformers", "compressed_tensors")
+    )
 
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
         """Layers that are not linear ones with 2, 3, 4 or 8 bits."""

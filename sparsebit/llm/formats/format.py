@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.packed.weight import PackedWeight
@@ -29,6 +29,7 @@ class Format(Protocol):
     """One format: its refusals are asked for before anything is written."""
 
     extension: str  # of the file; empty for a folder
+    engine: Engine | None  # what the written file is loaded with to prove it
 
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
         """Every layer that cannot be written without changing its numbers."""
@@ -44,7 +45,12 @@ FORMATS: Registry[type[Format]] = Registry("format")
 
 def require_exact(format_name: str, model: LanguageModel) -> None:
     """Raise unless the format holds every weight bit for bit."""
-    found = list(FORMATS[format_name]().refusals(model))
+    found = [
+        Refusal(name, "its groups are of input channels in another order", "OPTIONS: static groups")
+        for name, held in layers_of(model)
+        if held.grid.order is not None
+    ]
+    found += FORMATS[format_name]().refusals(model)
     if found:
         first = found[0]
         more = f", and {len(found) - 1} more layers" if len(found) > 1 else ""
@@ -55,8 +61,8 @@ def require_exact(format_name: str, model: LanguageModel) -> None:
         )
 
 
-def float_state(model: nn.Module) -> dict[str, Tensor]:
-    """Every tensor that is not packed, by its name in the original state dict, without duplicates of tied ones."""
+def float_state(model: nn.Module, *, once: bool = True) -> dict[str, Tensor]:
+    """Every tensor that is not packed, by its name in the original state dict; tied ones ``once``, or by all names."""
     packed = tuple(
         f"{name}." for name, one in model.named_modules() if isinstance(one, (PackedLinear, PackedEmbedding))
     )
@@ -66,7 +72,7 @@ def float_state(model: nn.Module) -> dict[str, Tensor]:
         is_bias = name.endswith(".bias")
         if name.startswith(packed) and not is_bias:
             continue
-        if tensor.data_ptr() in seen and tensor.numel():
+        if once and tensor.data_ptr() in seen and tensor.numel():
             continue
         seen.add(tensor.data_ptr())
         found[name] = tensor
@@ -104,12 +110,3 @@ def layers_of(model: LanguageModel) -> Iterator[tuple[str, PackedWeight]]:
     """The packed matrices by the name of their layer, without ".weight"."""
     for name, held in model.weights.items():
         yield name.removesuffix(".weight"), held
-
-
-def empty_folder(path: str | os.PathLike[str]) -> Path:
-    """A folder to write to, which is new or empty."""
-    folder = Path(path)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SparsebitError(f"{os.fspath(folder)!r} exists already", hint="choose a new folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.formats.format import (
     FORMATS,
     Refusal,
@@ -35,6 +36,7 @@ class GptqV1:
     """A folder that readers of GPTQ checkpoints load."""
 
     extension = ""
+    engine: Engine | None = None
 
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
         """Layers with zero points, scales that are not fp16, mixed widths, or sizes that do not fill a word."""

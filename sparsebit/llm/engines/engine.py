@@ -1,0 +1,44 @@
+"""What an engine is for a proof: something that opens an exported file and says what it reads there."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Opened(Protocol):
+    """A file that an engine has loaded."""
+
+    def weight(self, name: str) -> Tensor:
+        """The numbers of a matrix as the engine reads them, [out, in], by its name in the original state dict."""
+        ...
+
+    def log_probabilities(self, ids: Tensor) -> Tensor:
+        """The logarithms of the next-token distributions behind each of the ids [n]: [n, vocabulary]."""
+        ...
+
+
+class Engine(Protocol):
+    """One engine: what must be installed for it, and how far its arithmetic may move the results."""
+
+    name: str
+    modules: tuple[str, ...]
+    tolerance: float  # mean divergence of its next-token distributions from those of torch, in nats
+
+    def open(self, path: Path) -> Opened:
+        """Load a file; foreign errors are passed on, the proof reports them."""
+        ...
+
+
+def missing_modules(engine: Engine) -> list[str]:
+    """The modules of an engine that are not installed.
+
+    Example:
+        >>> from sparsebit.llm.engines.transformers import TransformersEngine
+        >>> missing_modules(TransformersEngine("transformers", ("torch", "no_such_module")))
+        ['no_such_module']
+    """
+    return [name for name in engine.modules if importlib.util.find_spec(name) is None]

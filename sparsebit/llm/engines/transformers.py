@@ -1,0 +1,48 @@
+"""transformers, which loads compressed-tensors files with the package of that name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TransformersEngine:
+    """Loads a folder with ``from_pretrained`` in float32: its arithmetic is that of torch."""
+
+    name: str
+    modules: tuple[str, ...]
+    tolerance: float = 1e-6
+
+    def open(self, path: Path) -> LoadedModel:
+        """Load the folder; no code in it is run."""
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
+        return LoadedModel(model.eval())
+
+
+class LoadedModel:
+    """A module that transformers made."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    @torch.no_grad()
+    def log_probabilities(self, ids: Tensor) -> Tensor:
+        """One pass over all ids."""
+        logits: Tensor = self._model(ids[None]).logits[0]
+        return logits.double().log_softmax(-1)
+
+    def weight(self, name: str) -> Tensor:
+        """The weight, which loaders unpack at the first call of the model."""
+        path, _, key = name.rpartition(".")
+        layer = self._model.get_submodule(path)
+        if not hasattr(layer, key):
+            self.log_probabilities(torch.zeros(1, dtype=torch.long))
+        found: Tensor = getattr(layer, key)
+        return found.detach().float()

@@ -1,0 +1,50 @@
+"""A language model written for an engine: refused, or exact, and then proven."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.formats import FORMATS, require_exact
+from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.proof import ExportReport, prove
+
+POSITIONS = 16  # at which predictions are compared
+
+
+def export_file(
+    model: LanguageModel, path: str | os.PathLike[str], format: str, *, ids: Tensor | None = None
+) -> ExportReport:
+    """Write ``model`` and have the format's engine load it; see ``LanguageModel.export``."""
+    kind = FORMATS[format]()
+    require_exact(format, model)
+    place = Path(path)
+    if kind.extension and place.suffix != kind.extension:
+        raise SparsebitError(
+            f"a {format} file ends in {kind.extension}", got=os.fspath(path), hint="rename it"
+        )
+    if place.is_file() or (place.is_dir() and (kind.extension or any(place.iterdir()))):
+        raise SparsebitError(f"{os.fspath(path)!r} exists already", hint="choose a new name")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=".sparsebit-", dir=place.parent))
+    try:
+        made = draft / place.name
+        if not kind.extension:
+            made.mkdir()
+        kind.write(model, made)
+        os.replace(made, place)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return prove(model, place, format, kind.engine, example_ids(model) if ids is None else ids.flatten())
+
+
+def example_ids(model: LanguageModel) -> Tensor:
+    """Ids to compare predictions with: any will do, as long as they are always the same."""
+    size = int(model.model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+    return torch.randint(size, (POSITIONS,), generator=torch.Generator().manual_seed(0))

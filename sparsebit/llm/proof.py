@@ -1,0 +1,95 @@
+"""The proof of an exported file: a stock engine loads it, and is compared with the model it was made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sparsebit.llm.engines.engine import Engine, missing_modules
+from sparsebit.llm.evaluate.perplexity import log_probabilities
+from sparsebit.llm.language_model import LanguageModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportReport:
+    """What was written, and what the engine made of it.
+
+    ``ok`` is true when nothing was found wrong, ``proven`` when an engine has also loaded the file.
+    """
+
+    path: str
+    format: str
+    nbytes: int
+    engine: str = ""
+    not_run: str = ""  # why no engine has loaded the file
+    wrong_weights: tuple[str, ...] = ()  # matrices that the engine reads differently
+    weights: int = 0  # matrices that were compared
+    divergence: float | None = None  # mean, of the next-token distributions, in nats
+    tolerance: float = 0.0
+    agreement: float | None = None  # how often the most likely token is the same
+
+    @property
+    def proven(self) -> bool:
+        """Whether an engine loaded the file and agrees with the model."""
+        return not self.not_run and self.ok
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found wrong."""
+        close = self.divergence is None or abs(self.divergence) <= self.tolerance
+        return not self.wrong_weights and close
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: {self.format}, {self.nbytes / 1e6:.1f} MB"]
+        if self.not_run:
+            return "\n".join([*lines, f"  not checked in an engine: {self.not_run}"])
+        if self.wrong_weights:
+            more = f" and {len(self.wrong_weights) - 1} more" if len(self.wrong_weights) > 1 else ""
+            lines.append(f"  {self.engine} reads {self.wrong_weights[0]}{more} differently")
+        else:
+            lines.append(f"  {self.engine} reads all {self.weights} quantized weights bit for bit")
+        if self.divergence is not None and self.agreement is not None:
+            verdict = "" if abs(self.divergence) <= self.tolerance else f", more than {self.tolerance:g}"
+            lines.append(
+                f"  its next-token distributions differ by {self.divergence:.2g} nats{verdict}; "
+                f"the most likely token agrees at {self.agreement:.1%} of the positions"
+            )
+        return "\n".join(lines)
+
+
+@torch.no_grad()
+def prove(
+    model: LanguageModel, path: Path, format_name: str, engine: Engine | None, ids: Tensor
+) -> ExportReport:
+    """Load an exported file in its engine, where that is installed, and compare weights and predictions."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    if engine is None:
+        reason = f"sparsebit knows none that it can call for {format_name}"
+        return ExportReport(path=str(path), format=format_name, nbytes=size, not_run=reason)
+    if missing := missing_modules(engine):
+        reason = f"{engine.name} needs {', '.join(missing)}, not installed"
+        return ExportReport(path=str(path), format=format_name, nbytes=size, not_run=reason)
+    opened = engine.open(path)
+    wrong = [
+        name
+        for name, held in model.weights.items()
+        if "[" not in name and not torch.equal(opened.weight(name), held.weight())
+    ]
+    wanted = log_probabilities(model.model, ids[None])[0].double()
+    found = opened.log_probabilities(ids).double()
+    divergence = float((wanted.exp() * (wanted - found)).sum(-1).mean())
+    return ExportReport(
+        path=str(path),
+        format=format_name,
+        nbytes=size,
+        engine=engine.name,
+        wrong_weights=tuple(wrong),
+        weights=len(model.weights),
+        divergence=divergence,
+        tolerance=engine.tolerance,
+        agreement=float((wanted.argmax(-1) == found.argmax(-1)).double().mean()),
+    )

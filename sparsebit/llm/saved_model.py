@@ -1,0 +1,115 @@
+"""A language model in a folder: packed weights and records as sparsebit stores them, beside the tokenizer's files."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.formats.format import float_state
+from sparsebit.llm.language_model import LanguageModel, LayerRecord, install
+from sparsebit.llm.packed.stored import from_parts, to_parts
+from sparsebit.llm.quantize_blocks import read_tokenizer
+from sparsebit.llm.source import LeaveLargeEmpty, put, run_experts_in_turn
+from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
+
+KIND, VERSION = "language model", 1
+
+
+def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
+    """Write everything that ``load_model`` needs, each shared tensor once."""
+    packed, matrices = {}, []
+    for name, held in model.weights.items():
+        parts, said = to_parts(held)
+        packed |= {f"{name}.{key}": value for key, value in parts.items()}
+        matrices.append(said | {"name": name, "tensors": list(parts)})
+    tensors, aliases = unshared(packed)
+    floats, float_aliases = unshared(float_state(model.model, once=False))
+    config: Any = getattr(model.model, "config", None)
+    content = {
+        "class": type(model.model).__name__,
+        "config": config.to_dict() if hasattr(config, "to_dict") else {},
+        "matrices": matrices,
+        "aliases": aliases,
+        "float_aliases": float_aliases,
+        "records": [asdict(record) for record in model.records],
+        "ignored": model.ignored,
+    }
+    write_folder(folder, KIND, VERSION, content, {"weights": tensors, "floats": floats})
+    if model.tokenizer is not None:
+        model.tokenizer.save_pretrained(folder)
+
+
+def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> LanguageModel:
+    """The model that ``save_model`` wrote."""
+    content, tensors = read_folder(folder, KIND, VERSION)
+    if model is None:
+        made = _empty_model(content)
+    else:
+        held_tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+        made = copy.deepcopy(model, held_tensors).eval()
+    run_experts_in_turn(made)
+    for name, value in with_aliases(tensors.get("floats", {}), content.names("float_aliases")).items():
+        _require_place(made, name, tuple(value.shape))
+        put(made, name, value)
+    packed = with_aliases(tensors.get("weights", {}), content.names("aliases"))
+    result = LanguageModel(made, {}, [], read_tokenizer(Path(folder)), content.names("ignored"))
+    for said in Fields.each(content.value("matrices"), str(folder)):
+        name = said.text("name")
+        held = from_parts({key: packed.get(f"{name}.{key}") for key in said.texts("tensors")}, said)
+        _require_place(made, name.partition("[")[0], None)
+        install(made, name, held)
+        result.weights[name] = held
+    result.records += [_record(said) for said in Fields.each(content.value("records"), str(folder))]
+    if left := next((name for name, one in made.state_dict().items() if one.is_meta), None):
+        raise ArtifactError(f"the saved model has no tensor {left!r}", where=os.fspath(folder))
+    return result
+
+
+def _record(said: Fields) -> LayerRecord:
+    size = None if said.value("group_size") is None else said.integer("group_size")
+    bits, loss, seen = said.number("bits"), said.number("loss"), said.integer("tokens")
+    return LayerRecord(said.text("name"), said.text("code"), size, bits, loss, seen, said.text("remark"))
+
+
+def _empty_model(content: Fields) -> nn.Module:
+    """A model of the saved class and config, made by transformers itself."""
+    name, config = content.text("class"), dict(content.section("config").items())
+    if not config:
+        raise SparsebitError(
+            f"{name} is not a class of transformers",
+            hint="pass the float model: LanguageModel.load(folder, model)",
+        )
+    import transformers
+
+    kind = getattr(transformers, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
+        raise content.wrong("class", "a model of the installed transformers")
+    try:
+        settings = transformers.AutoConfig.for_model(config.pop("model_type", ""), **config)
+        with LeaveLargeEmpty():
+            made: nn.Module = kind._from_config(settings, dtype=torch.float32)
+    except Exception as error:
+        raise ArtifactError(
+            "transformers cannot make the saved model", where=content.where, got=str(error)[:200]
+        ) from error
+    return made.eval()
+
+
+def _require_place(model: nn.Module, name: str, shape: tuple[int, ...] | None) -> None:
+    """The model has a tensor of this name, and of this shape where one is given."""
+    path, _, key = name.rpartition(".")
+    try:
+        found = getattr(model.get_submodule(path), key)
+    except AttributeError:
+        raise ArtifactError(f"the model has no {name!r}, which the folder holds") from None
+    if shape is not None and tuple(found.shape) != shape:
+        raise ArtifactError(
+            f"{name!r} has another shape in the folder", expected=str(tuple(found.shape)), got=str(shape)
+        )

@@ -1,0 +1,86 @@
+"""compressed-tensors files: read back bit by bit, and by transformers where the package is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sparsebit import llm
+from sparsebit.errors import SparsebitError
+from tests.llm.models import DECODERS
+
+needs_engine = pytest.mark.skipif(
+    importlib.util.find_spec("compressed_tensors") is None, reason="compressed-tensors is not installed"
+)
+
+
+def quantized(name: str = "llama", **w: object) -> llm.LanguageModel:
+    config = {"W": {"BIT": 4, "GROUP_SIZE": 32, **w}, "METHOD": "rtn"}
+    return llm.quantize(DECODERS[name](), None, config, progress=False)
+
+
+def numbers(tensors: dict[str, torch.Tensor], layer: str, bits: int) -> torch.Tensor:
+    """The weight by the text of the format alone: one value after the other, out of the 32-bit words."""
+    rows, columns = tensors[f"{layer}.weight_shape"].tolist()
+    scale = tensors[f"{layer}.weight_scale"].float()
+    packed = tensors[f"{layer}.weight_packed"].tolist()
+    points = torch.full((rows, scale.shape[1]), 2 ** (bits - 1))
+    if f"{layer}.weight_zero_point" in tensors:
+        stored = tensors[f"{layer}.weight_zero_point"].T.tolist()
+        points = torch.tensor([_values(words, bits, rows) for words in stored]).T
+    values = torch.tensor([_values(words, bits, columns) for words in packed])
+    size = columns // scale.shape[1]
+    return (values - points.repeat_interleave(size, 1)) * scale.repeat_interleave(size, 1)
+
+
+def _values(words: list[int], bits: int, count: int) -> list[int]:
+    stream = sum((word % 2**32) << (32 * place) for place, word in enumerate(words))
+    return [(stream >> (bits * place)) % 2**bits for place in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("bits", "scheme", "size"),
+    [(2, "full-range", 32), (3, "affine", 32), (4, "symmetric", 0), (4, "affine", 16), (8, "full-range", 64)],
+)
+def test_the_words_hold_the_weights(tmp_path: Path, bits: int, scheme: str, size: int) -> None:
+    model = quantized(BIT=bits, SCHEME=scheme, GROUP_SIZE=size)
+    model.export(tmp_path / "out", "compressed-tensors")
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    for name, held in list(model.weights.items())[:7]:
+        assert torch.equal(numbers(tensors, name.removesuffix(".weight"), bits), held.weight()), name
+    config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    weights = config["config_groups"]["group_0"]["weights"]
+    assert (weights["num_bits"], weights["symmetric"]) == (bits, scheme != "affine")
+    assert config["ignore"] == ["lm_head"]
+
+
+@needs_engine
+@pytest.mark.parametrize(
+    ("bits", "scheme", "size"),
+    [(2, "full-range", 32), (3, "affine", 32), (4, "symmetric", 0), (4, "affine", 16), (8, "full-range", 64)],
+)
+def test_transformers_reads_the_same_model(tmp_path: Path, bits: int, scheme: str, size: int) -> None:
+    report = quantized(BIT=bits, SCHEME=scheme, GROUP_SIZE=size).export(
+        tmp_path / "out", "compressed-tensors"
+    )
+    assert report.proven and report.agreement == 1.0
+    assert "reads all 21 quantized weights bit for bit" in str(report)
+
+
+@needs_engine
+def test_mixed_widths_biases_and_float_layers(tmp_path: Path) -> None:
+    rules = {"*.down_proj": {"BIT": 8}, "*.o_proj": {"BIT": 0}}
+    report = quantized("qwen2", SPECIFIC=rules).export(tmp_path / "out", "compressed-tensors")
+    assert report.proven, str(report)
+
+
+def test_layers_it_cannot_hold_are_named() -> None:
+    model = llm.quantize(DECODERS["llama"](), None, {"METHOD": "rtn", "HEAD": {"BIT": 4}}, progress=False)
+    with pytest.raises(SparsebitError, match=r"cannot hold 'model.embed_tokens' exactly") as caught:
+        model.export("never", "compressed-tensors")
+    assert caught.value.expected == "HEAD.BIT: 0" and not Path("never").exists()

@@ -1,0 +1,61 @@
+"""GPTQ files, read back by the rule that their readers follow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sparsebit.errors import SparsebitError
+from tests.llm.formats.test_compressed_tensors import quantized
+
+
+def numbers(tensors: dict[str, torch.Tensor], layer: str, bits: int) -> torch.Tensor:
+    """(value - (stored zero point + 1)) * scale, for widths that divide 32."""
+    shifts = torch.arange(0, 32, bits)
+    values = (tensors[f"{layer}.qweight"][:, None].long() >> shifts[:, None]) % 2**bits
+    zeros = (tensors[f"{layer}.qzeros"][..., None].long() >> shifts) % 2**bits
+    group = tensors[f"{layer}.g_idx"].long()
+    scale = tensors[f"{layer}.scales"].float()
+    return ((values.flatten(0, 1) - (zeros.flatten(1) + 1)[group]) * scale[group]).T
+
+
+@pytest.mark.parametrize(("bits", "size"), [(4, 32), (2, 32), (8, 0)])
+def test_readers_get_the_weights(tmp_path: Path, bits: int, size: int) -> None:
+    model = quantized(BIT=bits, GROUP_SIZE=size)
+    report = model.export(tmp_path / "out", "gptq")
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    for name, held in model.weights.items():
+        assert torch.equal(numbers(tensors, name.removesuffix(".weight"), bits), held.weight()), name
+    config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert (config["bits"], config["group_size"], config["sym"]) == (bits, size or -1, True)
+    assert report.ok and not report.proven
+    assert "not checked in an engine" in str(report)
+
+
+def test_three_bits_run_across_words(tmp_path: Path) -> None:
+    model = quantized(BIT=3)
+    model.export(tmp_path / "out", "gptq")
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj"
+    column = tensors[f"{name}.qweight"][:, 5].tolist()
+    stream = sum((word % 2**32) << (32 * place) for place, word in enumerate(column))
+    held = model.weights[f"{name}.weight"]
+    values = [(stream >> (3 * place)) % 8 - 4 for place in range(held.shape[1])]
+    assert values == held.codes()[5].tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"SCHEME": "affine"}, "symmetric integers only"),
+        ({"SCALE_DTYPE": "float32"}, "its scales are fp16"),
+        ({"SPECIFIC": {"*.down_proj": {"BIT": 8}}}, "one width and one group size"),
+    ],
+)
+def test_what_it_cannot_hold_is_refused(settings: dict[str, object], reason: str) -> None:
+    with pytest.raises(SparsebitError, match=reason):
+        quantized(**settings).export("never", "gptq")
