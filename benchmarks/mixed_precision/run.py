@@ -27,7 +27,7 @@ from torch import Tensor
 from benchmarks.environment import describe
 from benchmarks.tasks import Task, open_task
 from sparsebit.analysis import Sensitivity, choose_bits, profile, sensitivity
-from sparsebit.analysis.choose_bits import config_of
+from sparsebit.analysis.bits.choose_bits import config_of
 from sparsebit.quantization import QuantModel, parse_qconfig
 
 SEED = 0

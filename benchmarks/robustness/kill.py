@@ -28,7 +28,7 @@ import torch
 from benchmarks.environment import describe
 from sparsebit import QuantModel
 from sparsebit.__main__ import main as command_line
-from sparsebit.demo.net import net
+from sparsebit.demo.digits_net import net
 from sparsebit.errors import SparsebitError
 
 RESULTS = Path(__file__).parent / "results"

@@ -1,15 +1,21 @@
 """Measurements on a captured or quantized model: what it costs, where it errs, which bits it needs."""
 
-from sparsebit.analysis.agreement import Agreement
-from sparsebit.analysis.choose_bits import BitChoice, BitPoint, LatencyTable, choose_bits, measure_latencies
-from sparsebit.analysis.cost import CostReport, CostRow, cost
-from sparsebit.analysis.error_profile import Advice, ErrorProfile, LayerError
+from sparsebit.analysis.bits.choose_bits import (
+    BitChoice,
+    BitPoint,
+    LatencyTable,
+    choose_bits,
+    measure_latencies,
+)
+from sparsebit.analysis.bits.layer_bits import FLOAT, with_layer_bits
+from sparsebit.analysis.bits.mixed_precision import mixed_precision
+from sparsebit.analysis.bits.sensitivity import Sensitivity, sensitivity
 from sparsebit.analysis.latency import RuntimeClock, runtime_latency
-from sparsebit.analysis.layer_bits import FLOAT, with_layer_bits
-from sparsebit.analysis.mixed_precision import mixed_precision
-from sparsebit.analysis.profile import profile
-from sparsebit.analysis.sensitivity import Sensitivity, sensitivity
-from sparsebit.analysis.tensor_error import TensorError
+from sparsebit.analysis.node_cost import CostReport, CostRow, cost
+from sparsebit.analysis.profiling.agreement import Agreement
+from sparsebit.analysis.profiling.error_profile import Advice, ErrorProfile, LayerError
+from sparsebit.analysis.profiling.profile import profile
+from sparsebit.analysis.profiling.tensor_error import TensorError
 
 __all__ = [
     "FLOAT",

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     import torch
     from rich.table import Table
 
-    from sparsebit.analysis.cost import short_bytes
+    from sparsebit.analysis.node_cost import short_bytes
     from sparsebit.cli.data import open_data
     from sparsebit.cli.reference import blamed_on
     from sparsebit.runtime import compare_latency

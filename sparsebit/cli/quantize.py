@@ -57,7 +57,7 @@ def _steps(arguments: argparse.Namespace) -> Path:
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Quantize, calibrate, measure and save."""
-    from sparsebit.analysis.profile import FUSED
+    from sparsebit.analysis.profiling.profile import FUSED
     from sparsebit.cli.data import example_inputs, open_data
     from sparsebit.cli.metric import accuracy_of, open_metric, open_test
     from sparsebit.cli.model import open_model, require_device

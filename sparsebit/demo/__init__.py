@@ -1,6 +1,6 @@
 """A small network, real images, and the whole way from training to a report: ``make demo``."""
 
 from sparsebit.demo.digits import held_out_data, training_data
-from sparsebit.demo.net import DigitsNet, net
+from sparsebit.demo.digits_net import DigitsNet, net
 
 __all__ = ["DigitsNet", "held_out_data", "net", "training_data"]

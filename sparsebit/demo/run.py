@@ -14,9 +14,10 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from sparsebit.analysis.cost import short_bytes
+from sparsebit.analysis.node_cost import short_bytes
+from sparsebit.analysis.size import quantized_bytes
 from sparsebit.demo.digits import Batch, held_out_data, training_data
-from sparsebit.demo.net import net
+from sparsebit.demo.digits_net import net
 from sparsebit.demo.threads import one_thread
 from sparsebit.demo.train import train, trained
 from sparsebit.export import OnnxExport, export_onnx
@@ -26,7 +27,6 @@ from sparsebit.progress import progress
 from sparsebit.quantization import QuantModel, parse_qconfig
 from sparsebit.report import ParetoPoint, collect, measure, save_report
 from sparsebit.report.page import require_page
-from sparsebit.report.size import quantized_bytes
 from sparsebit.runtime import OnnxFile, compare_latency
 from sparsebit.sparse import SparseModel, SparseReport, parse_sconfig
 
@@ -174,7 +174,7 @@ def trade_off(model: nn.Module, small: nn.Module, data: list[Batch], test: list[
     return points
 
 
-def _point(name: str, size: int, quality: float, *, chosen: bool = False) -> ParetoPoint:
+def _point(name: str, size: float, quality: float, *, chosen: bool = False) -> ParetoPoint:
     return ParetoPoint(name=name, cost=size / 1e3, quality=quality, chosen=chosen)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sparsebit.demo.digits import BATCH, TRAINING, digits
-from sparsebit.demo.net import DigitsNet
+from sparsebit.demo.digits_net import DigitsNet
 from sparsebit.demo.threads import one_thread
 from sparsebit.progress import progress
 

@@ -6,14 +6,14 @@ import tempfile
 from pathlib import Path
 
 from sparsebit.analysis import profile
-from sparsebit.analysis.agreement import decibels
-from sparsebit.analysis.choices import other_bytes
-from sparsebit.analysis.cost import short_bytes
+from sparsebit.analysis.node_cost import short_bytes
+from sparsebit.analysis.profiling.agreement import decibels
+from sparsebit.analysis.size import other_bytes, quantized_bytes
 from sparsebit.errors import SparsebitError
 from sparsebit.export import export_onnx
 from sparsebit.quantization import QuantModel
 from sparsebit.recipes.goals import speedup_of
-from sparsebit.recipes.search import Search, stored_bytes
+from sparsebit.recipes.search import Search
 from sparsebit.recipes.trial import Trial
 from sparsebit.targets import TARGETS
 
@@ -60,7 +60,7 @@ def _size(search: Search, best: Trial, qmodel: QuantModel) -> str:
     allowed = search.goals.bytes_allowed(search.base)
     assert allowed is not None
     over = best.measured.bytes - allowed
-    rest, total = other_bytes(qmodel), stored_bytes(qmodel)
+    rest, total = other_bytes(qmodel), quantized_bytes(qmodel)
     took = short_bytes(round(best.measured.bytes))
     text = f"size: {took} is {short_bytes(round(over))} ({over / allowed:.0%}) too many"
     smallest = min(t.measured.bytes for t in search.reached.values() if t.measured)

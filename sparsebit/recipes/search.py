@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from sparsebit.analysis import choose_bits, sensitivity
-from sparsebit.analysis.choices import find_choices, other_bytes
+from sparsebit.analysis.bits.sensitivity import Sensitivity
 from sparsebit.analysis.latency import RuntimeClock
-from sparsebit.analysis.sensitivity import Sensitivity
+from sparsebit.analysis.size import quantized_bytes
 from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import capture
@@ -366,7 +366,7 @@ class Search:
             if key not in self._times:
                 self._times[key] = self._seconds_of(qmodel)
             seconds = self._times[key]
-        return Measured(metric=float(self.metric(qmodel)), bytes=stored_bytes(qmodel), seconds=seconds)
+        return Measured(metric=float(self.metric(qmodel)), bytes=quantized_bytes(qmodel), seconds=seconds)
 
     def _seconds_of(self, model: nn.Module) -> float:
         """Seconds of one call. In a run that goes on they are scaled by how fast the float model is in this one."""
@@ -433,13 +433,6 @@ class Search:
 
     def _structure(self, name: str) -> Structure:
         return next(s for s in structures(self.goals, self.ratios) if s.name == name)
-
-
-def stored_bytes(qmodel: QuantModel) -> float:
-    """Bytes of all parameters as they are stored: codes, scales, and what stays in float."""
-    weights = find_choices(qmodel, ("W",))
-    coded = sum(choice.stored_bytes(qmodel.quantizers[choice.name].bit) for choice in weights)
-    return coded + other_bytes(qmodel)
 
 
 def digest_plan(qmodel: QuantModel) -> str:

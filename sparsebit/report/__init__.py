@@ -1,8 +1,8 @@
 """What was done to a model, as one HTML page for a person; and the measurements on it."""
 
 from sparsebit.analysis.accuracy import measure, top1
-from sparsebit.report.collect import collect
 from sparsebit.report.content import Histogram, LayerEntry, Measure, ParetoPoint, Report
+from sparsebit.report.of_model import collect
 from sparsebit.report.of_search import report_search
 from sparsebit.report.page import render, save_report
 from sparsebit.storage import write_text

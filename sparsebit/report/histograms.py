@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebit.analysis.calls import active, calls_of, only
+from sparsebit.analysis.profiling.calls import active, calls_of, only
 from sparsebit.quantization import Quantizer, QuantModel
 from sparsebit.report.content import Histogram
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from sparsebit.recipes import Compressed
-from sparsebit.report.collect import collect
 from sparsebit.report.content import ParetoPoint, Report
+from sparsebit.report.of_model import collect
 
 
 def report_search(

@@ -60,7 +60,7 @@ def test_no_test_image_is_trained_on() -> None:
 
 
 def test_training_from_nothing_learns() -> None:
-    from sparsebit.demo.net import DigitsNet
+    from sparsebit.demo.digits_net import DigitsNet
 
     model = DigitsNet(8)
     train(model, 3)

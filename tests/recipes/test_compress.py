@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sparsebit.analysis.size import quantized_bytes
 from sparsebit.config import load_qconfig
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
 from sparsebit.recipes import Compressed, GoalsNotMet, Trial, apply_recipe, compress, search
-from sparsebit.recipes.search import stored_bytes
 from sparsebit.recipes.space import LEVELS
 from sparsebit.sparse import load as load_pruned
 from sparsebit.storage.json_text import canonical
@@ -66,7 +66,7 @@ def names(found: Compressed) -> list[str]:
 def test_the_cheapest_recipe_that_is_enough_is_taken(net: nn.Module, batches: Batches) -> None:
     found = compress(net, batches, size=0.4, max_drop=0.1)
     assert found.met and names(found) == ["8-bit weights"] and found.stopped == "the goals are met"
-    assert found.measured.bytes == stored_bytes(found.model) <= 0.4 * found.base.bytes
+    assert found.measured.bytes == quantized_bytes(found.model) <= 0.4 * found.base.bytes
     assert found.base.bytes == sum(4 * p.numel() for p in net.parameters())
     assert found.require_met() is found and found.limits == ()
     assert "goals met" in str(found)
@@ -268,7 +268,7 @@ def test_a_folder_of_another_search_is_refused(net: nn.Module, batches: Batches,
 
 
 def test_mistakes_are_told_before_any_work(net: nn.Module, batches: Batches) -> None:
-    with pytest.raises(SparsebitError, match="no target 'npu'"):
+    with pytest.raises(SparsebitError, match="no target named 'npu'"):
         compress(net, batches, target="npu")
     with pytest.raises(SparsebitError, match="gave no batch"):
         compress(net, [])

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from sparsebit.analysis.accuracy import first_tensor, has_labels
+from sparsebit.analysis.size import float_bytes, quantized_bytes
 from sparsebit.errors import SparsebitError
 from sparsebit.report import measure, report_search, write_text
 from sparsebit.report.content import Measure
 from sparsebit.report.numbers import change, quantity
 from sparsebit.report.sentence import summarize
-from sparsebit.report.size import float_bytes, quantized_bytes
 from tests.report.samples import batches, quantized
 
 X, Y = torch.eye(4), torch.arange(4)

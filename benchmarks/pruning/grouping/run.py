@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from benchmarks.environment import describe
 from sparsebit import capture
-from sparsebit.analysis.cost import cost
+from sparsebit.analysis.node_cost import cost
 from sparsebit.sparse.channels import Group, find_groups
 from sparsebit.sparse.shrink import make_plan, shrink_graph
 from tests.zoo.nets import mobilenet, resnet

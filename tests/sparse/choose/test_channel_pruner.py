@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sparsebit.analysis.cost import cost
+from sparsebit.analysis.node_cost import cost
 from sparsebit.batches import DataError
 from sparsebit.errors import GraphError, SparsebitError
 from sparsebit.graph import CapturedModule

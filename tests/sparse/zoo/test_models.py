@@ -9,7 +9,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from sparsebit.analysis.cost import cost
+from sparsebit.analysis.node_cost import cost
 from sparsebit.graph.capture import capture
 from sparsebit.sparse.channels import find_groups
 from sparsebit.sparse.shrink import make_plan, shrink_graph, shrink_module

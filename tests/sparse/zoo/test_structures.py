@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sparsebit.analysis.cost import cost
+from sparsebit.analysis.node_cost import cost
 from sparsebit.errors import GraphError, SpecializationWarning
 from sparsebit.graph import CapturedModule
 from sparsebit.sparse.channels import ChannelGroups, find_groups, mask_tensors

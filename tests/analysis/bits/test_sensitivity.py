@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.analysis import FLOAT, Agreement, Sensitivity, sensitivity, with_layer_bits
-from sparsebit.analysis.calls import only
-from sparsebit.analysis.choices import find_choices, find_products
-from sparsebit.analysis.curvature import Probe
+from sparsebit.analysis.bits.choices import find_choices, find_products
+from sparsebit.analysis.bits.curvature import Probe
+from sparsebit.analysis.profiling.calls import only
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel, parse_qconfig
 

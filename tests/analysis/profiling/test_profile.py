@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.analysis import Agreement, ErrorProfile, profile
-from sparsebit.analysis.tensor_error import TensorSums, grid_ends
+from sparsebit.analysis.profiling.tensor_error import TensorSums, grid_ends
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel, parse_qconfig
 

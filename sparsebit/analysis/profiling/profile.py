@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsebit.analysis.agreement import Agreement, float_outputs, outputs_agree
-from sparsebit.analysis.calls import active, calls_of, only
-from sparsebit.analysis.error_profile import ErrorProfile, LayerError
-from sparsebit.analysis.tensor_error import TensorError, TensorSums
+from sparsebit.analysis.profiling.agreement import Agreement, float_outputs, outputs_agree
+from sparsebit.analysis.profiling.calls import active, calls_of, only
+from sparsebit.analysis.profiling.error_profile import ErrorProfile, LayerError
+from sparsebit.analysis.profiling.tensor_error import TensorError, TensorSums
 from sparsebit.graph.ops import op_name
 from sparsebit.quantization import Quantizer, QuantModel
 from sparsebit.quantization.compare import compare_operators

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebit.analysis.agreement import float_outputs
+from sparsebit.analysis.profiling.agreement import float_outputs
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
 

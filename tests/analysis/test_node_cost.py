@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from sparsebit.analysis import CostReport, cost
-from sparsebit.analysis.cost import short_bytes, short_number
+from sparsebit.analysis.node_cost import short_bytes, short_number
 from sparsebit.errors import GraphError
 from sparsebit.graph.capture import capture
 

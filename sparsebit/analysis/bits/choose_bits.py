@@ -10,9 +10,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from sparsebit.analysis.integer_program import PairCost, Program
-from sparsebit.analysis.layer_bits import FLOAT, with_layer_bits
-from sparsebit.analysis.sensitivity import Sensitivity
+from sparsebit.analysis.bits.integer_program import PairCost, Program
+from sparsebit.analysis.bits.layer_bits import FLOAT, with_layer_bits
+from sparsebit.analysis.bits.sensitivity import Sensitivity
 from sparsebit.config import QConfig
 from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import SparsebitError

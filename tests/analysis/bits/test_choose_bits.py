@@ -25,8 +25,8 @@ from sparsebit.analysis import (
     runtime_latency,
     sensitivity,
 )
-from sparsebit.analysis.choose_bits import config_of, pareto
-from sparsebit.analysis.integer_program import PairCost, Program
+from sparsebit.analysis.bits.choose_bits import config_of, pareto
+from sparsebit.analysis.bits.integer_program import PairCost, Program
 from sparsebit.config import QConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel, parse_qconfig

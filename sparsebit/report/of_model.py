@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from sparsebit.analysis import ErrorProfile, LayerError, profile
+from sparsebit.analysis.size import float_bytes, quantized_bytes
 from sparsebit.export import CheckReport
 from sparsebit.quantization import QuantModel
 from sparsebit.report.content import LayerEntry, Measure, ParetoPoint, Report
@@ -17,7 +18,6 @@ from sparsebit.report.histograms import histograms
 from sparsebit.report.nodes import graph_nodes
 from sparsebit.report.pareto import explain_choice
 from sparsebit.report.sentence import summarize
-from sparsebit.report.size import float_bytes, quantized_bytes
 from sparsebit.sparse import SConfig, SparseReport
 
 Pair = tuple[float, float]

@@ -12,9 +12,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from sparsebit.analysis.agreement import Agreement, decibels
-from sparsebit.analysis.layer_bits import FLOAT, with_layer_bits
-from sparsebit.analysis.tensor_error import TensorError
+from sparsebit.analysis.bits.layer_bits import FLOAT, with_layer_bits
+from sparsebit.analysis.profiling.agreement import Agreement, decibels
+from sparsebit.analysis.profiling.tensor_error import TensorError
 from sparsebit.config import QConfig
 from sparsebit.display import as_text, in_notebook
 

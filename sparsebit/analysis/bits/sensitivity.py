@@ -10,11 +10,12 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from sparsebit.analysis.agreement import Agreement, float_outputs, outputs_agree
-from sparsebit.analysis.calls import Call, calls_of, only
-from sparsebit.analysis.choices import Choice, Product, find_choices, find_products, other_bytes
-from sparsebit.analysis.curvature import Loss, Probe
-from sparsebit.analysis.layer_bits import FLOAT
+from sparsebit.analysis.bits.choices import Choice, Product, find_choices, find_products
+from sparsebit.analysis.bits.curvature import Loss, Probe
+from sparsebit.analysis.bits.layer_bits import FLOAT
+from sparsebit.analysis.profiling.agreement import Agreement, float_outputs, outputs_agree
+from sparsebit.analysis.profiling.calls import Call, calls_of, only
+from sparsebit.analysis.size import other_bytes
 from sparsebit.batches import read_batches
 from sparsebit.config import QConfig, Side, load_qconfig
 from sparsebit.display import as_text, in_notebook

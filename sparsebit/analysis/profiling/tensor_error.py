@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sparsebit.analysis.agreement import Agreement
+from sparsebit.analysis.profiling.agreement import Agreement
 from sparsebit.numerics.layout import spread
 from sparsebit.quantization import Quantizer
 

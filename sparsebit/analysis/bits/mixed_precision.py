@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from sparsebit.analysis.choose_bits import POINTS, BitChoice, choose_bits, measure_latencies
-from sparsebit.analysis.curvature import Loss
-from sparsebit.analysis.sensitivity import BITS, Metric, sensitivity
+from sparsebit.analysis.bits.choose_bits import POINTS, BitChoice, choose_bits, measure_latencies
+from sparsebit.analysis.bits.curvature import Loss
+from sparsebit.analysis.bits.sensitivity import BITS, Metric, sensitivity
 from sparsebit.config import QConfig, Side
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from torch.fx import Node
 
-from sparsebit.analysis.layer_bits import FLOAT
+from sparsebit.analysis.bits.layer_bits import FLOAT
 from sparsebit.config import Side
 from sparsebit.graph.ops import bind
-from sparsebit.graph.ops.estimate import weights_of
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.quantization import QuantModel
 
@@ -94,21 +93,6 @@ def find_products(qmodel: QuantModel, choices: list[Choice]) -> list[Product]:
             )
         )
     return found
-
-
-def other_bytes(qmodel: QuantModel) -> int:
-    """Bytes of the parameters that are no choice: biases, norms, weights that the plan leaves in float."""
-    planned = {id(fetch_tensor(qmodel.model, tensor.producer)) for tensor in qmodel.plan.weights()}
-    seen: dict[int, int] = {}
-    for node in qmodel.model.graph.nodes:
-        for _, parameter in weights_of(qmodel.model, node):
-            if id(parameter) not in planned and not _of_quantizer(qmodel, parameter):
-                seen[id(parameter)] = parameter.numel() * parameter.element_size()
-    return sum(seen.values())
-
-
-def _of_quantizer(qmodel: QuantModel, parameter: Any) -> bool:
-    return any(parameter is p for quantizer in qmodel.quantizers.values() for p in quantizer.parameters())
 
 
 def _weights(qmodel: QuantModel) -> Iterator[Choice]:

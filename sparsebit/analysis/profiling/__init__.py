@@ -1,0 +1,1 @@
+"""Where a quantized model errs: every layer and tensor against float."""
