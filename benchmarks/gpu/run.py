@@ -17,12 +17,20 @@ from typing import Any
 import torch
 
 from benchmarks.environment import describe
-from benchmarks.gpu import fake_quant
+from benchmarks.gpu import fake_quant, packed_matmul
 
 
-def time_of(step: Callable[[], Any], repeats: int = 20) -> float:
-    """Median microseconds of one call, between CUDA events."""
+def time_of(step: Callable[[], Any], repeats: int = 20, graph: bool = False) -> float:
+    """Median microseconds of one call, between CUDA events; with ``graph`` without the time to launch it."""
+    calls = 1
     for _ in range(3):
+        step()
+    if graph:
+        captured, calls = torch.cuda.CUDAGraph(), 10
+        with torch.cuda.graph(captured):
+            for _ in range(calls):
+                step()
+        step = captured.replay
         step()
     spans = []
     for _ in range(repeats):
@@ -33,7 +41,7 @@ def time_of(step: Callable[[], Any], repeats: int = 20) -> float:
         spans.append((start, end))
     torch.cuda.synchronize()
     times = sorted(start.elapsed_time(end) for start, end in spans)
-    return 1000 * times[len(times) // 2]
+    return 1000 * times[len(times) // 2] / calls
 
 
 def measure_copy() -> float:
@@ -86,7 +94,30 @@ def ask_fake_quant(bandwidth: float) -> dict[str, Any]:
     return found
 
 
-QUESTIONS: dict[str, Callable[[float], dict[str, Any]]] = {"fake_quant": ask_fake_quant}
+def ask_packed_matmul(bandwidth: float) -> dict[str, Any]:
+    """Products with a packed weight."""
+    found: dict[str, Any] = {}
+    cases = packed_matmul.draw_cases(150, seed=1)
+    cases += [packed_matmul.Case(*shape, batch) for shape in packed_matmul.SHAPES for batch in (1, 16)]
+    found["check"] = check("packed_matmul", cases, lambda case: packed_matmul.compare(case, "cuda"))
+    rows = found["rows"] = packed_matmul.measure(bandwidth, time_of)
+    for row in rows:
+        packed, best = (
+            row["packed_us"] or float("nan"),
+            min(row["tiles_us"].items(), key=lambda item: item[1]),
+        )
+        print(
+            f"{row['shape']!s:14s} {row['code']} batch {row['batch']:3d} floor {row['floor_us']:6.1f} us"
+            f"  bf16 {row['bf16_us']:7.1f}  packed {packed:7.1f} ({row['bf16_us'] / packed:4.2f}x bf16,"
+            f" {packed / row['floor_us']:4.2f}x floor)  best tile {best[0]} {best[1]:.1f}"
+        )
+    return found
+
+
+QUESTIONS: dict[str, Callable[[float], dict[str, Any]]] = {
+    "fake_quant": ask_fake_quant,
+    "packed_matmul": ask_packed_matmul,
+}
 
 
 def main() -> None:

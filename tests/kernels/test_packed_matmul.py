@@ -1,0 +1,54 @@
+"""Products with packed weights: against the unpacked weight on the GPU, and the dispatch on any machine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from benchmarks.gpu.packed_matmul import Case, compare, draw_cases
+from sparsebit.kernels import packed_matmul
+from sparsebit.kernels.packed_matmul import covers, multiply_packed
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", draw_cases(40, seed=2), ids=lambda case: f"{case.code}-{case.batch}")
+def test_products_equal_those_with_the_unpacked_weight(case: Case) -> None:
+    assert compare(case, "cuda") in (None, "not covered")
+
+
+@pytest.mark.parametrize(
+    ("channels", "bits", "group_size", "dtype", "covered"),
+    [
+        (256, 4, 128, torch.bfloat16, True),
+        (256, 8, None, torch.float16, True),
+        (32, 4, 128, torch.bfloat16, True),  # one group that is not full
+        (256, 3, 128, torch.bfloat16, False),  # values run across words
+        (256, 4, 128, torch.float32, False),
+        (192, 4, 128, torch.bfloat16, False),  # the last group is shorter
+        (256, 4, 4, torch.bfloat16, False),  # a word would have two scales
+    ],
+)
+def test_what_is_covered(
+    monkeypatch: pytest.MonkeyPatch,
+    channels: int,
+    bits: int,
+    group_size: int | None,
+    dtype: torch.dtype,
+    covered: bool,
+) -> None:
+    monkeypatch.setattr(packed_matmul, "is_available", lambda: True)
+    groups = 1 if group_size is None else -(-channels // group_size)
+    with FakeTensorMode():
+        x = torch.empty(2, 3, channels, device="cuda", dtype=dtype)
+        packed = torch.empty(5, channels * bits // 8, device="cuda", dtype=torch.uint8)
+        scale = torch.empty(5 * groups, device="cuda")
+        assert covers(x, packed, scale, bits, group_size) == covered
+        if covered:
+            y = multiply_packed(x, packed, scale, torch.empty_like(scale), bits, 0)
+            assert y.shape == (2, 3, 5) and y.dtype == dtype
+
+
+def test_the_cpu_is_left_to_the_reference() -> None:
+    x, packed, grid = Case(4, 128, 2).make("cpu")
+    assert not covers(x, packed, grid.scale, 4, 128)
