@@ -1,4 +1,4 @@
-"""How this library's objects are shown: as text, in a terminal of a given width, in a notebook."""
+"""How numbers and this library's objects are shown: as text, in a terminal of a given width, in a notebook."""
 
 from __future__ import annotations
 
@@ -60,6 +60,30 @@ def fit(value: Any, width: int) -> RenderableType:
     if isinstance(value, Group):
         return Group(*(fit(part, width) for part in value.renderables))
     return _fit_table(value, width) if isinstance(value, Table) else value
+
+
+def short_number(count: int) -> str:
+    """A count in three digits or so.
+
+    Example:
+        >>> short_number(25_557_032), short_number(640)
+        ('25.6 M', '640')
+    """
+    for unit, size in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}" if count / size < 999.5 else f"{count / size:.0f} {unit}"
+    return str(count)
+
+
+def short_bytes(count: int) -> str:
+    """Bytes in decimal units, as file managers count them.
+
+    Example:
+        >>> short_bytes(102_228_128)
+        '102 MB'
+    """
+    text = short_number(count)
+    return f"{text}B" if " " in text else f"{text} B"
 
 
 def _fit_table(table: Table, width: int) -> RenderableType:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from sparsebit.display import as_text, fit, in_notebook
+from sparsebit.display import as_text, fit, in_notebook, short_bytes, short_number
 from tests.quantization.nets import quantized
 
 NAME = "features.denseblock4.denselayer16.conv2"
@@ -61,3 +62,22 @@ def test_what_fits_is_left_as_it_is() -> None:
 def test_an_object_is_drawn_by_the_notebook_integration() -> None:
     qmodel = quantized()
     assert qmodel._repr_html_() == in_notebook(qmodel) and "<" in in_notebook(qmodel)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1 k"),
+        (25_557_032, "25.6 M"),
+        (4_089_184_256, "4.09 G"),
+        (999_900, "1000 k"),
+    ],
+)
+def test_numbers_are_short(count: int, text: str) -> None:
+    assert short_number(count) == text
+
+
+def test_bytes_have_a_unit_of_their_own() -> None:
+    assert (short_bytes(12), short_bytes(102_228_128)) == ("12 B", "102 MB")

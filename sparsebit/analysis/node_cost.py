@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from torch.fx import GraphModule
 
-from sparsebit.display import in_notebook
+from sparsebit.display import in_notebook, short_bytes, short_number
 from sparsebit.errors import GraphError
 from sparsebit.graph.ops import bind
 from sparsebit.graph.ops.estimate import estimate_macs, weights_of
@@ -135,27 +135,3 @@ def cost(gm: GraphModule) -> CostReport:
             )
         )
     return CostReport(rows=tuple(rows))
-
-
-def short_number(count: int) -> str:
-    """A count in three digits or so.
-
-    Example:
-        >>> short_number(25_557_032), short_number(640)
-        ('25.6 M', '640')
-    """
-    for unit, size in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}" if count / size < 999.5 else f"{count / size:.0f} {unit}"
-    return str(count)
-
-
-def short_bytes(count: int) -> str:
-    """Bytes in decimal units, as file managers count them.
-
-    Example:
-        >>> short_bytes(102_228_128)
-        '102 MB'
-    """
-    text = short_number(count)
-    return f"{text}B" if " " in text else f"{text} B"

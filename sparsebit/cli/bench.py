@@ -34,9 +34,9 @@ def run(arguments: argparse.Namespace) -> Outcome:
     import torch
     from rich.table import Table
 
-    from sparsebit.analysis.node_cost import short_bytes
     from sparsebit.cli.data import open_data
     from sparsebit.cli.reference import blamed_on
+    from sparsebit.display import short_bytes
     from sparsebit.runtime import compare_latency
 
     if arguments.threads:

@@ -14,12 +14,12 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from sparsebit.analysis.node_cost import short_bytes
 from sparsebit.analysis.size import quantized_bytes
 from sparsebit.demo.digits import Batch, held_out_data, training_data
 from sparsebit.demo.digits_net import net
 from sparsebit.demo.threads import one_thread
 from sparsebit.demo.train import train, trained
+from sparsebit.display import short_bytes
 from sparsebit.export import OnnxExport, export_onnx
 from sparsebit.graph.capture import capture
 from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from sparsebit.display import short_bytes
 from sparsebit.export import metadata
 from sparsebit.export.draft import Draft
 from sparsebit.export.errors import ExportError
@@ -85,8 +86,7 @@ class Exported:
     quantized: bool = True  # whether the model's quantizers were to be written
 
     def __str__(self) -> str:
-        size = f"{self.bytes / 1e6:.1f} MB" if self.bytes >= 1e6 else f"{self.bytes / 1e3:.0f} kB"
-        what = f"{size}, opset {self.opset}, {len(self.tensors)} integer tensors"
+        what = f"{short_bytes(self.bytes)}, opset {self.opset}, {len(self.tensors)} integer tensors"
         return f"{self.path}: {what}, for {self.target}, in {self.seconds:.1f} s"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sparsebit.analysis.node_cost import short_bytes
+from sparsebit.display import short_bytes
 from sparsebit.errors import ConfigError
 from sparsebit.storage import Fields
 

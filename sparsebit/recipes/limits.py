@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 
 from sparsebit.analysis import profile
-from sparsebit.analysis.node_cost import short_bytes
 from sparsebit.analysis.profiling.agreement import decibels
 from sparsebit.analysis.size import other_bytes, quantized_bytes
+from sparsebit.display import short_bytes
 from sparsebit.errors import SparsebitError
 from sparsebit.export import export_onnx
 from sparsebit.quantization import QuantModel

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
-from sparsebit.analysis.node_cost import short_bytes
-from sparsebit.display import as_text, in_notebook
+from sparsebit.display import as_text, in_notebook, short_bytes
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
 from sparsebit.recipes.goals import Goals, Measured, speedup_of

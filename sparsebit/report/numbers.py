@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sparsebit.analysis.node_cost import short_bytes
+from sparsebit.display import short_bytes
 from sparsebit.report.content import Measure
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 
+from sparsebit.display import short_bytes
 from sparsebit.storage.errors import ArtifactError
 
 _SMALL = 2**28
@@ -17,7 +18,7 @@ def require_expansion(path: str | os.PathLike[str], most: float) -> None:
     packed = os.stat(path).st_size
     if unpacked > max(_SMALL, most * packed):
         raise ArtifactError(
-            f"{os.fspath(path)} would grow from {packed / 2**20:.1f} MB to {unpacked / 2**20:.0f} MB when it is read",
+            f"{os.fspath(path)} would grow from {short_bytes(packed)} to {short_bytes(unpacked)} when it is read",
             expected=f"at most {most:g} times its size",
             hint="save the arrays uncompressed if the file is right",
         )

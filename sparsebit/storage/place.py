@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from sparsebit.display import short_bytes
 from sparsebit.storage.errors import ArtifactError
 
 
@@ -41,7 +42,7 @@ def require_room(place: Path, above: Path, needs: int) -> None:
     if needs > 0:
         free = shutil.disk_usage(above).free
         if needs > free:
-            raise cannot_write(place, f"it needs {_megabytes(needs)}, and {_megabytes(free)} are free")
+            raise cannot_write(place, f"it needs {short_bytes(needs)}, and {short_bytes(free)} are free")
 
 
 def require_file(path: str | os.PathLike[str]) -> Path:
@@ -70,7 +71,3 @@ def cannot_write(place: Path, reason: str) -> ArtifactError:
         f"cannot write {place}: {reason}",
         hint="choose another place with room on its disk; nothing was changed",
     )
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 2**20:.1f} MB"

@@ -13,7 +13,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from sparsebit.analysis import CostReport, cost
-from sparsebit.analysis.node_cost import short_bytes, short_number
 from sparsebit.errors import GraphError
 from sparsebit.graph.capture import capture
 
@@ -181,22 +180,3 @@ def test_the_table_marks_estimates_and_ends_with_totals(mysterious: CostReport) 
 def test_the_table_leaves_out_what_costs_nothing_unless_asked() -> None:
     report = cost(capture(Residual().eval(), torch.randn(1, 3, 16, 16)))
     assert "relu" not in rendered(report) and "relu" in rendered(report, all_nodes=True)
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0"),
-        (999, "999"),
-        (1000, "1 k"),
-        (25_557_032, "25.6 M"),
-        (4_089_184_256, "4.09 G"),
-        (999_900, "1000 k"),
-    ],
-)
-def test_numbers_are_short(count: int, text: str) -> None:
-    assert short_number(count) == text
-
-
-def test_bytes_have_a_unit_of_their_own() -> None:
-    assert (short_bytes(12), short_bytes(102_228_128)) == ("12 B", "102 MB")

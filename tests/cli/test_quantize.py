@@ -14,7 +14,7 @@ from sparsebit.quantization import QuantModel
 
 @pytest.mark.parametrize(
     ("output", "message"),
-    [("q", "it needs .* MB, and 0.0 MB are free"), ("n" * 252, "longer than 255 bytes")],
+    [("q", "it needs .* kB, and 0 B are free"), ("n" * 252, "longer than 255 bytes")],
 )
 def test_a_place_without_room_is_refused_before_the_work(
     place: Path,

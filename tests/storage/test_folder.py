@@ -125,7 +125,7 @@ def test_a_full_disk_is_told_and_changes_nothing(
 
 
 def test_room_is_asked_for_before_the_work(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"it needs 1099511627776\.0 MB, and .* are free"):
+    with pytest.raises(ArtifactError, match=r"it needs 1152922 TB, and .* are free"):
         require_place(tmp_path / "it", 2**60)
 
 

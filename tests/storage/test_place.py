@@ -32,7 +32,7 @@ def test_what_is_in_the_way_is_named(tmp_path: Path) -> None:
 def test_room(tmp_path: Path) -> None:
     require_room(tmp_path, tmp_path, 0)
     require_room(tmp_path, tmp_path, 1)
-    with pytest.raises(ArtifactError, match=r"it needs 1048576.0 MB"):
+    with pytest.raises(ArtifactError, match=r"it needs 1.1 TB"):
         require_room(tmp_path, tmp_path, 2**40)
 
 
