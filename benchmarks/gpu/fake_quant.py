@@ -39,17 +39,19 @@ class Case:
 
     def make(self, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x, a gradient for y, scales and zero points."""
-        generator = torch.Generator().manual_seed(self.seed)
-        x, grad = (torch.randn(self.shape, generator=generator) for _ in range(2))
+        drawn: dict[str, Any] = {
+            "generator": torch.Generator(device).manual_seed(self.seed),
+            "device": device,
+        }
+        x, grad = (torch.randn(self.shape, **drawn).to(self.dtype) for _ in range(2))
         if self.channels_last:
             x = x.to(memory_format=torch.channels_last)
         count = row_count(self.shape, LAYOUTS[self.layout])
-        scale = torch.rand(count, generator=generator) * 0.3 + 0.05
+        scale = torch.rand(count, **drawn) * 0.3 + 0.05
         code = CodeType.parse(self.code)
-        zero_point = torch.zeros(count)
-        if not code.symmetric:
-            zero_point = torch.randint(0, code.high, (count,), generator=generator).float()
-        return tuple(t.to(device) for t in (x.to(self.dtype), grad.to(self.dtype), scale, zero_point))  # type: ignore[return-value]
+        if code.symmetric:
+            return x, grad, scale, torch.zeros(count, device=device)
+        return x, grad, scale, torch.randint(0, code.high, (count,), **drawn).float()
 
 
 def draw_cases(count: int, seed: int) -> list[Case]:
