@@ -16,6 +16,7 @@ from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.proof import ExportReport, prove
 
 POSITIONS = 16  # at which predictions are compared
+TEXT = "The rain in the mountains fell for three days, and on the fourth the river had taken the bridge."
 
 
 def export_file(
@@ -45,6 +46,8 @@ def export_file(
 
 
 def example_ids(model: LanguageModel) -> Tensor:
-    """Ids to compare predictions with: any will do, as long as they are always the same."""
+    """Ids to compare predictions with: of a sentence, or random ones where there is no tokenizer."""
+    if model.tokenizer is not None:
+        return torch.tensor(model.tokenizer(TEXT)["input_ids"][: 2 * POSITIONS])
     size = int(model.model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
     return torch.randint(size, (POSITIONS,), generator=torch.Generator().manual_seed(0))

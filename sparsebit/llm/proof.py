@@ -25,6 +25,7 @@ class ExportReport:
     nbytes: int
     engine: str = ""
     not_run: str = ""  # why no engine has loaded the file
+    failure: str = ""  # what the engine said when it could not load or run it
     wrong_weights: tuple[str, ...] = ()  # matrices that the engine reads differently
     weights: int = 0  # matrices that were compared
     divergence: float | None = None  # mean, of the next-token distributions, in nats
@@ -40,12 +41,14 @@ class ExportReport:
     def ok(self) -> bool:
         """Whether nothing was found wrong."""
         close = self.divergence is None or abs(self.divergence) <= self.tolerance
-        return not self.wrong_weights and close
+        return not self.wrong_weights and not self.failure and close
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {self.format}, {self.nbytes / 1e6:.1f} MB"]
         if self.not_run:
             return "\n".join([*lines, f"  not checked in an engine: {self.not_run}"])
+        if self.failure:
+            return "\n".join([*lines, f"  {self.engine} cannot run it: {self.failure}"])
         if self.wrong_weights:
             more = f" and {len(self.wrong_weights) - 1} more" if len(self.wrong_weights) > 1 else ""
             lines.append(f"  {self.engine} reads {self.wrong_weights[0]}{more} differently")
@@ -73,14 +76,21 @@ def prove(
     if missing := missing_modules(engine):
         reason = f"{engine.name} needs {', '.join(missing)}, not installed"
         return ExportReport(path=str(path), format=format_name, nbytes=size, not_run=reason)
-    opened = engine.open(path)
-    wrong = [
-        name
-        for name, held in model.weights.items()
-        if "[" not in name and not torch.equal(opened.weight(name), held.weight())
-    ]
     wanted = log_probabilities(model.model, ids[None])[0].double()
-    found = opened.log_probabilities(ids).double()
+    try:
+        opened = engine.open(path)
+        wrong = [
+            name
+            for name, held in model.weights.items()
+            if "[" not in name and not torch.equal(opened.weight(name), held.weight())
+        ]
+        found = opened.log_probabilities(ids).double()
+    except Exception as error:  # engines raise anything; whatever it is, the file is not proven
+        failure = f"{type(error).__name__}: {error}"[:300]
+        return ExportReport(
+            path=str(path), format=format_name, nbytes=size, engine=engine.name, failure=failure
+        )
+    wanted = wanted[-len(found) :]
     divergence = float((wanted.exp() * (wanted - found)).sum(-1).mean())
     return ExportReport(
         path=str(path),

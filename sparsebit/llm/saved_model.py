@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats.format import float_state
@@ -24,7 +24,8 @@ KIND, VERSION = "language model", 1
 
 def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
     """Write everything that ``load_model`` needs, each shared tensor once."""
-    packed, matrices = {}, []
+    packed: dict[str, Tensor] = {}
+    matrices: list[dict[str, Any]] = []
     for name, held in model.weights.items():
         parts, said = to_parts(held)
         packed |= {f"{name}.{key}": value for key, value in parts.items()}
@@ -94,7 +95,7 @@ def _empty_model(content: Fields) -> nn.Module:
     try:
         settings = transformers.AutoConfig.for_model(config.pop("model_type", ""), **config)
         with LeaveLargeEmpty():
-            made: nn.Module = kind._from_config(settings, dtype=torch.float32)
+            made: nn.Module = kind._from_config(settings, dtype=torch.float32)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ArtifactError(
             "transformers cannot make the saved model", where=content.where, got=str(error)[:200]

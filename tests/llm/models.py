@@ -44,6 +44,19 @@ DECODERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def tokenizer() -> object:
+    """Byte-level BPE with one token for each letter and one merge."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())[: VOCABULARY - 4]
+    vocabulary = {text: index for index, text in enumerate(["<s>", "</s>", "<pad>", *letters, "th"])}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[("t", "h")]))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    )
+
+
 def tokens(count: int = 512) -> torch.Tensor:
     """Ids in which each depends on the one before, so that there is something to predict."""
     generator = torch.Generator().manual_seed(0)

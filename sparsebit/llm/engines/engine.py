@@ -17,16 +17,27 @@ class Opened(Protocol):
         ...
 
     def log_probabilities(self, ids: Tensor) -> Tensor:
-        """The logarithms of the next-token distributions behind each of the ids [n]: [n, vocabulary]."""
+        """The logarithms of the next-token distributions behind each of the last ids, as many as are affordable."""
         ...
 
 
 class Engine(Protocol):
     """One engine: what must be installed for it, and how far its arithmetic may move the results."""
 
-    name: str
-    modules: tuple[str, ...]
-    tolerance: float  # mean divergence of its next-token distributions from those of torch, in nats
+    @property
+    def name(self) -> str:
+        """As its makers call it."""
+        ...
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """What must be importable."""
+        ...
+
+    @property
+    def tolerance(self) -> float:
+        """Mean divergence of its next-token distributions from those of torch, in nats."""
+        ...
 
     def open(self, path: Path) -> Opened:
         """Load a file; foreign errors are passed on, the proof reports them."""

@@ -22,7 +22,7 @@ class TransformersEngine:
         """Load the folder; no code in it is run."""
         from transformers import AutoModelForCausalLM
 
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
         return LoadedModel(model.eval())
 
 

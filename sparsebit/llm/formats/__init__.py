@@ -2,6 +2,7 @@
 
 from sparsebit.llm.formats.compressed_tensors import CompressedTensors
 from sparsebit.llm.formats.format import FORMATS, Format, Refusal, require_exact
+from sparsebit.llm.formats.gguf import Gguf
 from sparsebit.llm.formats.gptq import GptqV1
 
-__all__ = ["FORMATS", "CompressedTensors", "Format", "GptqV1", "Refusal", "require_exact"]
+__all__ = ["FORMATS", "CompressedTensors", "Format", "Gguf", "GptqV1", "Refusal", "require_exact"]

@@ -1,0 +1,85 @@
+"""llama.cpp, through the package xllamacpp; the bytes of a file are read by the package gguf."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsebit.errors import SparsebitError
+
+POSITIONS = 6  # one call each, so only the last few are asked for
+
+
+class LlamaCpp:
+    """Multiplies 4-bit blocks with activations rounded to 8 bits, so its predictions differ a little."""
+
+    name = "llama.cpp"
+    modules = ("gguf", "xllamacpp")
+    tolerance = 0.05
+
+    def open(self, path: Path) -> LlamaCppFile:
+        """Read the tensors; the engine itself starts when it is asked for predictions."""
+        return LlamaCppFile(path)
+
+
+class LlamaCppFile:
+    """A file that llama.cpp runs."""
+
+    def __init__(self, path: Path) -> None:
+        import gguf
+
+        reader = gguf.GGUFReader(path)
+        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        self._dequantize = gguf.quants.dequantize
+        said = {key: field.contents() for key, field in reader.fields.items()}
+        kind = said["general.architecture"]
+        self._heads = (said[f"{kind}.attention.head_count"], said[f"{kind}.attention.head_count_kv"])
+        self._rotates_neighbours = kind == "llama"
+        self._size = int(said[f"{kind}.vocab_size"])
+        architecture = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == kind)
+        self._names = gguf.get_tensor_name_map(architecture, said[f"{kind}.block_count"])
+        self._path = path
+
+    def weight(self, name: str) -> Tensor:
+        """Unpacked by the package gguf, with the rows of query and key back in the order of transformers."""
+        stored = self._names.get_name(name, try_suffixes=(".weight",))
+        tensor = self._tensors.get(stored, self._tensors["token_embd.weight"])  # a tied head has none
+        values = torch.from_numpy(np.array(self._dequantize(tensor.data, tensor.tensor_type)))
+        for part, heads in zip(("attn_q.weight", "attn_k.weight"), self._heads, strict=True):
+            if self._rotates_neighbours and stored.endswith(part):
+                rows, columns = values.shape
+                values = values.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, -1)
+        return values
+
+    def log_probabilities(self, ids: Tensor) -> Tensor:
+        """Behind each of the last few ids."""
+        ends = range(max(len(ids) - POSITIONS, 0) + 1, len(ids) + 1)
+        request = {
+            "path": str(self._path),
+            "size": self._size,
+            "threads": torch.get_num_threads(),
+            "prompts": [ids[:end].tolist() for end in ends],
+        }
+        child = subprocess.run(
+            [sys.executable, str(Path(__file__).with_name("llama_cpp_child.py"))],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if child.returncode:
+            lines = child.stderr.splitlines()
+            said = next((line for line in reversed(lines) if "rror" in line), f"exit code {child.returncode}")
+            raise SparsebitError("llama.cpp cannot run the file", got=said[:200], where=str(self._path))
+        rows = json.loads(child.stdout.splitlines()[-1])["rows"]
+        found = torch.full((len(rows), self._size), -torch.inf, dtype=torch.float64)
+        for row, pairs in zip(found, rows, strict=True):
+            for index, value in pairs:
+                row[index] = value
+        return found

@@ -1,0 +1,70 @@
+"""Blocks of 32 weights as ggml lays them out: Q4_0, Q4_1 and Q8_0, each an exact copy of a grid or nothing.
+
+Q4_0 is an fp16 scale ``d`` and 16 bytes, the low halves for the first 16 weights and the high halves for the rest, for
+``d * (q - 8)``. Q4_1 has an fp16 minimum ``m`` behind the scale, for ``d * q + m``. Q8_0 is an fp16 scale and 32 signed
+bytes, for ``d * q``. Larger groups repeat their scale; fewer bits than four are stored as four.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sparsebit.llm.formats.format import by_rows
+from sparsebit.llm.packed.weight import PackedWeight
+
+BLOCK = 32
+BlockType = Literal["Q4_0", "Q4_1", "Q8_0"]
+
+
+def block_type(held: PackedWeight) -> BlockType | str:
+    """The type of block that holds these numbers exactly, or in words why there is none."""
+    code, size = held.grid.code, held.grid.layout.group_size or held.shape[1]
+    if held.shape[1] % BLOCK or size % BLOCK:
+        return f"its blocks are {BLOCK} input channels, the groups are {size} of {held.shape[1]}"
+    if not _is_half(held.grid.scale):
+        return "its scales are fp16"
+    if code.kind in ("int", "full") and code.bits <= 4:
+        return "Q4_0"
+    if code.kind in ("int", "full") and code.bits == 8:
+        return "Q8_0"
+    if code.kind == "uint" and code.bits <= 4:
+        if _is_half(held.grid.scale.float() * held.grid.zero_point):
+            return "Q4_1"
+        return "scale times zero point is not an fp16 number"
+    return f"it has no type of block for {code}"
+
+
+def blocks(held: PackedWeight, kind: str) -> Tensor:
+    """The bytes of a matrix, [out, bytes of a row].
+
+    Example:
+        >>> from sparsebit.numerics import CodeType, Grid, Layout
+        >>> grid = Grid(torch.ones(1, dtype=torch.float16), torch.zeros(1), CodeType("full", 4), Layout(kind="channel"))
+        >>> blocks(PackedWeight.of(torch.arange(-8.0, 8).repeat(1, 2), grid), "Q4_0")[0, :5].tolist()  # fp16 1.0 first
+        [0, 60, 0, 17, 34]
+    """
+    rows, columns = held.shape
+    count = columns // BLOCK
+    codes = held.codes().reshape(rows, count, BLOCK)
+    scale, zero_point = (values.repeat_interleave(count // values.shape[1], 1) for values in by_rows(held))
+    parts = [_bytes(scale)]
+    if kind == "Q4_1":
+        parts.append(_bytes(-(scale.float() * zero_point)))
+    if kind == "Q8_0":
+        parts.append(codes.view(torch.uint8))
+    else:
+        quarters = (codes.to(torch.int16) + (8 if kind == "Q4_0" else 0)).to(torch.uint8)
+        parts.append(quarters[..., :16] | quarters[..., 16:] << 4)
+    return torch.cat(parts, -1).reshape(rows, -1)
+
+
+def _bytes(values: Tensor) -> Tensor:
+    """fp16 numbers [rows, blocks] as bytes [rows, blocks, 2]."""
+    return values.half().contiguous().view(torch.uint8).reshape(*values.shape, 2)
+
+
+def _is_half(values: Tensor) -> bool:
+    return bool((values.half().float() == values.float()).all())

@@ -1,0 +1,55 @@
+"""The proof of an exported file: it finds a wrong weight, a wrong prediction, and an engine that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from sparsebit import llm
+from sparsebit.llm.evaluate.perplexity import log_probabilities
+from sparsebit.llm.proof import prove
+from tests.llm.formats.test_compressed_tensors import quantized
+from tests.llm.models import tokens
+
+WRONG = "model.layers.1.mlp.up_proj.weight"
+
+
+class Stub:
+    """An engine that runs the model itself, with faults that a test asks for."""
+
+    name, tolerance = "stub", 1e-6
+
+    def __init__(self, model: llm.LanguageModel, fault: str = "") -> None:
+        self.model, self.fault = model, fault
+        self.modules = ("no_such_module",) if fault == "missing" else ()
+
+    def open(self, path: Path) -> Stub:
+        if self.fault == "load":
+            raise RuntimeError("bad magic")
+        return self
+
+    def weight(self, name: str) -> torch.Tensor:
+        found = self.model.weights[name].weight()
+        return found * 1.001 if self.fault == "weight" and name == WRONG else found
+
+    @torch.no_grad()
+    def log_probabilities(self, ids: torch.Tensor) -> torch.Tensor:
+        found = log_probabilities(self.model.model, ids[None])[0][-4:]
+        return found.roll(1, -1) if self.fault == "logits" else found
+
+
+def test_each_fault_is_found_and_said(tmp_path: Path) -> None:
+    model = quantized()
+    (tmp_path / "file").write_bytes(bytes(10**6))
+    said = {}
+    for fault in ("", "weight", "logits", "load", "missing"):
+        report = prove(model, tmp_path / "file", "a format", Stub(model, fault), tokens(8))
+        said[fault] = str(report)
+        assert report.ok == (fault in ("", "missing")) and report.proven == (fault == "")
+    assert "a format, 1.0 MB" in said[""] and "stub reads all 21 quantized weights bit for bit" in said[""]
+    assert "agrees at 100.0% of the positions" in said[""]
+    assert f"stub reads {WRONG} differently" in said["weight"]
+    assert "nats, more than 1e-06" in said["logits"]
+    assert "stub cannot run it: RuntimeError: bad magic" in said["load"]
+    assert "not checked in an engine: stub needs no_such_module, not installed" in said["missing"]
