@@ -54,3 +54,21 @@ class RegistryError(SparsebitError, LookupError):
 
 class SpecializationWarning(UserWarning):
     """Capturing fixed something that depended on the example inputs; the message says what and where."""
+
+
+def missing_package(
+    package: str, what: str, *, extra: str, error: ImportError | None = None
+) -> SparsebitError:
+    """The error for an optional package that is not installed, or cannot be imported.
+
+    Example:
+        >>> print(missing_package("jinja2", "a report", extra="report"))
+        a report needs the package 'jinja2', which is not installed
+          next: in the folder of Sparsebit's source: pip install -e ".[report]"
+    """
+    missing = error is None or isinstance(error, ModuleNotFoundError)
+    why = "is not installed" if missing else f"cannot be imported: {error}"
+    return SparsebitError(
+        f"{what} needs the package {package!r}, which {why}",
+        hint=f'in the folder of Sparsebit\'s source: pip install -e ".[{extra}]"',
+    )

@@ -70,3 +70,11 @@ def test_kinds_fit_what_python_programmers_catch() -> None:
     assert issubclass(RegistryError, LookupError)
     assert issubclass(SpecializationWarning, UserWarning)
     assert not issubclass(SpecializationWarning, SparsebitError)
+
+
+def test_a_missing_package_says_how_to_install_it_from_the_source() -> None:
+    text = str(errors.missing_package("scipy", "choosing bits", extra="mixed"))
+    assert "choosing bits needs the package 'scipy', which is not installed" in text
+    assert 'pip install -e ".[mixed]"' in text
+    broken = errors.missing_package("onnx", "exporting", extra="onnx", error=ImportError("libz is too old"))
+    assert "cannot be imported: libz is too old" in str(broken)

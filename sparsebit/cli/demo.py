@@ -32,7 +32,7 @@ def make_command(demo: Callable[..., Any]) -> Command:
         description="""
 Take a small network that reads handwritten digits, prune it, quantize it to int8, export it, run
 the file in ONNX Runtime, and show accuracy, size, latency and agreement in one table. Also writes
-report.html. Needs the extra: sparsebit[demo].
+report.html. Needs scikit-learn: pip install -e ".[demo]" in the source.
 """,
         examples=("sparsebit demo --output digits-demo",),
         add_arguments=add_arguments,

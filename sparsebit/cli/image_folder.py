@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.cli.command import UsageError
+from sparsebit.errors import missing_package
 from sparsebit.storage.text_file import open_regular
 
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
@@ -70,9 +71,7 @@ class ImageFolder:
         try:
             from PIL import Image
         except ImportError:
-            raise UsageError(
-                "images are read by Pillow, which is not installed", hint="pip install 'sparsebit[images]'"
-            ) from None
+            raise missing_package("Pillow", "reading images", extra="images") from None
         try:
             with warnings.catch_warnings(), open_regular(file) as data:
                 warnings.simplefilter("error", Image.DecompressionBombWarning)

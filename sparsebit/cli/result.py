@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 
 from sparsebit.cli.command import UsageError
+from sparsebit.errors import missing_package
 from sparsebit.storage import require_file
 
 
@@ -14,7 +15,7 @@ def require_report(arguments: argparse.Namespace) -> None:
     if arguments.report is None:
         return
     if importlib.util.find_spec("jinja2") is None:
-        raise UsageError("a report needs the package 'jinja2'", hint="pip install 'sparsebit[report]'")
+        raise missing_package("jinja2", "a report", extra="report")
     require_file(arguments.report)
     if arguments.report.absolute() == arguments.output.absolute():
         raise UsageError(f"--report and --output both name {arguments.report}")

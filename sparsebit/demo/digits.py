@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import missing_package
 
 Batch = tuple[Tensor, Tensor]
 TRAINING = 1200  # the rest is for testing
@@ -20,10 +20,7 @@ def digits() -> Batch:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise SparsebitError(
-            "the images of the demo come with scikit-learn, which is not installed",
-            hint="pip install 'sparsebit[demo]'",
-        ) from None
+        raise missing_package("scikit-learn", "the demo", extra="demo") from None
     data = load_digits()
     order = torch.randperm(len(data.target), generator=torch.Generator().manual_seed(0))
     images = torch.tensor(data.images, dtype=torch.float32)[order].unsqueeze(1) / 16

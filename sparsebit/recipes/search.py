@@ -124,7 +124,7 @@ class Search:
         self._say = say
         mixed = importlib.util.find_spec("scipy") is not None
         if not mixed:
-            self.notes.append("mixed bits were not tried: install sparsebit[mixed]")
+            self.notes.append("mixed bits were not tried: scipy is not installed")
         plan = list(structures(self.goals, self.ratios, mixed=mixed))
         for structure in plan:
             if self._out_of_time(1.0):

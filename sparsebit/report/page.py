@@ -7,7 +7,7 @@ import os
 from importlib import resources
 from pathlib import Path
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import missing_package
 from sparsebit.report.content import Report
 from sparsebit.report.drawing import draw_graph, draw_histogram
 from sparsebit.report.numbers import change, decibels, grade, quantity
@@ -20,7 +20,7 @@ _ASSETS = resources.files("sparsebit.report").joinpath("assets")
 def require_page() -> None:
     """Make sure that a page can be made: to be asked before hours of work."""
     if importlib.util.find_spec("jinja2") is None:
-        raise SparsebitError("a report needs the package 'jinja2'", hint="pip install 'sparsebit[report]'")
+        raise missing_package("jinja2", "a report", extra="report")
 
 
 def render(report: Report) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import missing_package
 
 _EXTRA = {"openvino": "openvino"}
 
@@ -21,7 +21,4 @@ def require(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         root = name.partition(".")[0]
-        raise SparsebitError(
-            f"exporting needs the package {root!r}, which cannot be imported: {error}",
-            hint=f"pip install sparsebit[{_EXTRA.get(root, 'onnx')}]",
-        ) from error
+        raise missing_package(root, "exporting", extra=_EXTRA.get(root, "onnx"), error=error) from error

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import missing_package
 
 Widths = Mapping[int, float]  # bits -> error or cost
 _TOLERANCE = 1e-6  # of the budget: what the solver holds for equal
@@ -175,8 +175,5 @@ def require_scipy() -> tuple[Any, Any]:
     try:
         from scipy import optimize, sparse
     except ImportError as error:
-        raise SparsebitError(
-            f"choosing bits needs the package 'scipy', which cannot be imported: {error}",
-            hint="pip install sparsebit[mixed]",
-        ) from error
+        raise missing_package("scipy", "choosing bits", extra="mixed", error=error) from error
     return optimize, sparse
