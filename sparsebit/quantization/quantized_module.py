@@ -29,7 +29,7 @@ from sparsebit.quantization.modules.freeze import (
     thaw_weights,
 )
 from sparsebit.quantization.modules.quant_graph import QuantGraph
-from sparsebit.quantization.modules.weights import quantized_weights
+from sparsebit.quantization.modules.weights import weights_read
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.switches import require_calibrated, switch, switched
@@ -69,7 +69,8 @@ class QuantizedModule(nn.Module):
 
     def weights(self) -> dict[str, Tensor]:
         """The float weights that are quantized, by the names of their quantizers."""
-        return {q.name: fetch_tensor(self.model, path) for path, q in quantized_weights(self.model).items()}
+        reads = (read for node in self.model.graph.nodes for read in weights_read(self.model, node))
+        return {quantizer.name: fetch_tensor(self.model, path) for path, quantizer in reads}
 
     @property
     def enable_qat(self) -> bool:

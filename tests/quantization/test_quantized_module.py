@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
+from sparsebit import QuantModel
 from sparsebit.quantization.quantized_module import QuantizedModule
 from tests.quantization.nets import images, quantized
 
@@ -22,3 +24,21 @@ def test_freezing_and_thawing_keep_every_number() -> None:
     assert set(qmodel.freeze()) == set(qmodel.weights())
     assert torch.equal(qmodel(images()), before)
     assert qmodel.thaw() and torch.equal(qmodel(images()), before)
+
+
+def test_a_weight_that_is_read_with_two_grids_is_found_under_both() -> None:
+    class Tied(nn.Module):
+        """A layer, and its own weight as the matrix of a product: scales along different axes."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).relu() @ self.layer.weight
+
+    x = torch.randn(2, 5, 16)
+    qmodel = QuantModel(Tied().eval(), "int8_onnxruntime", example_inputs=(x,))
+    assert sorted(qmodel.weights()) == ["layer.weight", "layer.weight@matmul"]
+    qmodel.calibrate([x], progress=False)
+    assert all(quantizer.scale.numel() for quantizer in qmodel.quantizers.values())
