@@ -102,7 +102,7 @@ _RESHAPING = (
         size="shape",
     ),
     _move("view_dtype", "aten::view.dtype", signature="input, dtype", view=True, moves=False),
-    _move("reshape_as", "view_as", signature="input, other", view=True, channels="reshape"),
+    _move("reshape_as", "view_as", signature="input, other", view=True, channels="reshape_as"),
     _move(
         "flatten",
         "ravel",
@@ -154,7 +154,7 @@ _RESHAPING = (
         channels="expand",
         sizes="shape",
     ),
-    _move("expand_as", signature="input, other", view=True, channels="move"),
+    _move("expand_as", signature="input, other", view=True, channels="elementwise"),
     _move(
         "broadcast_tensors",
         signature="*tensors",

@@ -12,6 +12,7 @@ from torch.fx.node import map_aggregate
 from sparsebit.graph.ops.spec import OpCall
 from sparsebit.graph.value import TensorInfo
 from sparsebit.sparse.channels.labels import Labels, Layer, layer_of, reshape_layer
+from sparsebit.sparse.channels.match import match, operand, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, outputs, positive, rule, shape_out, why
 from sparsebit.sparse.channels.trace import Trace
 
@@ -43,6 +44,18 @@ def reshape(trace: Trace, call: OpCall) -> object:
     return _move(
         trace, call, value, lambda value, layer: [reshape_layer(layer, value.shape, shape_out(call))]
     )
+
+
+@rule("reshape_as")
+def reshape_as(trace: Trace, call: OpCall) -> Labels:
+    """The same elements in the size of another tensor: both can only shrink together."""
+    value, other, shape = trace.labels_of(call.arguments["input"]), call.arguments["other"], shape_out(call)
+    layers = tuple(reshape_layer(layer, value.shape, shape) for layer in trace.simple(value))
+    letters = range(len(shape))
+    moved = operand(trace, Labels(shape, layers, value.zero), letters)
+    tied = match(trace, moved, operand(trace, trace.labels_of(other), letters, other), why(call))
+    alive = [layer for layer in map(trace.simplify, tied.layers) if layer.dims]
+    return to_labels(alive, letters, shape, value.zero)
 
 
 @rule("expand")
