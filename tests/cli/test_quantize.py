@@ -1,4 +1,4 @@
-"""Quantizing from the command line: what is refused before the work."""
+"""``sparsebit quantize``: what is refused before the work, and what goes on after an interrupt."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import pytest
 
 from sparsebit.__main__ import main
 from sparsebit.quantization import QuantModel
+from tests.cli.conftest import Cli, left_behind
+
+DATA = ("--data", "net.py:batches")
 
 
 @pytest.mark.parametrize(
@@ -29,3 +32,66 @@ def test_a_place_without_room_is_refused_before_the_work(
     words = ["quantize", "sparsebit.demo:net", "--data", "sparsebit.demo:training_data", "-o", output]
     assert main(words) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--config", "int9"), "no such preset or file"),
+        (("--set", "W.QUANTIZER.BITT=4"), "did you mean 'BIT'?"),
+        (("--set", "W.QUANTIZER.BIT"), "KEY=VALUE"),
+        (("--weights", "gone.pt"), "no such file of weights"),
+        (("--pruned", "gone"), "no such folder: gone"),
+        (("--batches", "0"), "expected 1 or more"),
+        (("--frobnicate",), "sparsebit quantize --help"),
+        (("--set", "DEVICE=tpu"), "there is no device 'tpu' here"),
+        (("--report", "net.py/r.html"), "is a file"),
+        (("--report", "out"), "both name out"),
+        (("--metric", "net.py:first_logit"), "add --test DATA"),
+        (("--test", "net.py:batches", "--metric", "net.py:words"), "is not a function"),
+        (("--test", "net.py:batches", "--metric", "net.py:no_number"), "could not convert string to float"),
+        (("--test", "net.py:batches", "--metric", "net.py:not_a_number"), "the metric is not a number"),
+        (("--test", "net.py:foreign_labels"), "there is a label 9"),
+        (("--test", "net.py:too_few_labels"), "labels do not fit the outputs"),
+    ],
+)
+def test_mistakes_are_told_before_any_work(
+    cli: Cli, place: Path, words: tuple[str, ...], message: str
+) -> None:
+    done = cli("quantize", "net.py:make", *DATA, "-o", "out", *words)
+    assert done.code == 2 and message in done.err and done.out == ""
+    assert not Path("out").exists() and left_behind(place) == []
+
+
+def test_a_folder_with_other_things_is_left_alone(cli: Cli, place: Path) -> None:
+    Path("mine").mkdir()
+    Path("mine", "thesis.txt").write_text("years of work")
+    done = cli("quantize", "net.py:make", *DATA, "-o", "mine")
+    assert done.code == 2 and "holds something else" in done.err
+    assert [path.name for path in Path("mine").iterdir()] == ["thesis.txt"]
+
+
+def test_long_recovery_goes_on_where_it_stopped(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (
+        "quantize",
+        "net.py:make",
+        *DATA,
+        "--config",
+        "w4a8",
+        "--set",
+        "SCHEDULE.RECOVERY=[{adaround: {steps: 5}}]",
+    )
+    save = QuantModel.save
+    monkeypatch.setattr(QuantModel, "save", _interrupted)
+    assert cli(*words, "-o", "out").code == 130
+    assert not Path("out").exists() and Path(".out.steps").is_dir()
+    monkeypatch.setattr(QuantModel, "save", save)
+    done = cli(*words, "-o", "out", "--resume")
+    assert done.code == 0, done.err
+    assert Path("out").is_dir() and left_behind(place) == []
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -12,5 +12,5 @@ from sparsebit.runtime.packages import require
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(SparsebitError, match=r"'openvino'[\s\S]*pip install sparsebit\[openvino\]"):
+    with pytest.raises(SparsebitError, match=r"'openvino'[\s\S]*pip install -e \"\.\[openvino\]"):
         require("openvino")

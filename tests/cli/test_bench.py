@@ -1,0 +1,32 @@
+"""``sparsebit bench``: files that are refused, and how files are fed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+pytest.importorskip("onnxruntime")
+
+
+def test_what_is_no_onnx_file_is_refused(cli: Cli, place: Path) -> None:
+    Path("bad.onnx").write_text("hello")
+    for words in (
+        ("bench", "bad.onnx"),
+        ("bench", "gone.onnx"),
+        ("check", "bad.onnx", "net.py:make", "--input", "2x3x8x8"),
+    ):
+        done = cli(*words)
+        assert done.code == 2, done
+    assert cli("bench", "net.py:make").code == 2
+
+
+def test_a_file_is_fed_by_order_and_by_name(cli: Cli, place: Path) -> None:
+    assert cli("export", "net.py:make", "--input", "2x3x8x8", "-o", "f.onnx").code == 0
+    assert cli("bench", "f.onnx", "--input", "images=2x3x8x8", "--seconds", "0.01").code == 0
+    done = cli("bench", "f.onnx", "--input", "2x3x8x8", "--input", "2x3")
+    assert done.code == 2 and "do not fit f.onnx" in done.err
+    done = cli("check", "f.onnx", "torch.nn:Identity", "--input", "2x3x8")
+    assert done.code == 2, done

@@ -1,0 +1,56 @@
+"""``sparsebit prune``: what it writes, what reads that, and its help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsebit.__main__ import main
+from sparsebit.quantization import QuantModel
+from sparsebit.sparse import load as load_pruned
+from tests.cli.conftest import Cli
+
+pytest.importorskip("onnxruntime")
+
+DATA = ("--data", "net.py:batches")
+
+
+def test_pruned_models_go_on_to_quantization(cli: Cli, place: Path) -> None:
+    data = cli(
+        "prune", "net.py:make", "--input", "2x3x8x8", "--set", "SPARSER.RATIO=0.5", "-o", "small", "--json"
+    ).data
+    assert data["params"][1] < data["params"][0]
+    small = load_pruned("small", _other())
+    assert sum(p.numel() for p in small.parameters()) == data["params"][1]
+    assert cli("quantize", "net.py:make", "--pruned", "small", *DATA, "-o", "both").code == 0
+    assert isinstance(QuantModel.load("both", small), QuantModel)
+    done = cli("export", "net.py:make", "--pruned", "small", "--quantized", "both", *DATA, "-o", "both.onnx")
+    assert done.code == 0, done.err
+
+
+def test_pruning_by_gradients_takes_a_loss(cli: Cli, place: Path) -> None:
+    Path("p.yaml").write_text("SPARSER: {TYPE: structured, STRATEGY: taylor, RATIO: 0.5}\n")
+    words = ("--config", "p.yaml", "--test", "net.py:batches")
+    assert (
+        cli(
+            "prune", "net.py:make", *DATA, *words, "--loss", "torch.nn.functional:cross_entropy", "-o", "a"
+        ).code
+        == 0
+    )
+    assert cli("prune", "net.py:make", *DATA, *words, "--loss", "net.py:unlabelled", "-o", "b").code == 2
+    assert not Path("b").exists()
+
+
+def test_help_of_pruning_shows_a_key_that_pruning_has(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["prune", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "such as SPARSER.RATIO=0.3" in text and "such as W.QUANTIZER.BIT" not in text
+
+
+def _other() -> torch.nn.Module:
+    from sparsebit.cli.model import load_model
+
+    return load_model("net.py:Net")

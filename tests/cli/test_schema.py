@@ -1,0 +1,17 @@
+"""``sparsebit schema``: schemas, and presets to start from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Cli
+
+DATA = ("--data", "net.py:batches")
+
+
+def test_schemas_and_presets(cli: Cli, place: Path) -> None:
+    assert "$defs" in json.loads(cli("schema").out)
+    assert cli("schema", "pruning", "--json").data["schema"]["title"] == "Sparsebit pruning config"
+    assert cli("schema", "w4a8", "-o", "mine.yaml").code == 0
+    assert cli("quantize", "net.py:make", *DATA, "--config", "mine.yaml", "-o", "w4").code == 0
