@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,7 +53,7 @@ class OnnxExport:
 def export_onnx(
     model: nn.Module,
     dummy_data: Any,
-    name: str | Path,
+    name: str | os.PathLike[str],
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     dynamic_axes: DynamicAxes | None = None,

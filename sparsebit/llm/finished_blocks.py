@@ -75,7 +75,8 @@ class FinishedBlocks:
         """Keep a finished block."""
         if self._folder is None:
             return
-        tensors, matrices = {}, []
+        tensors: dict[str, Tensor] = {}
+        matrices = []
         for number, one in enumerate(made):
             parts, said = to_parts(one.held)
             tensors |= {f"{number}.{key}": value.contiguous() for key, value in parts.items()}

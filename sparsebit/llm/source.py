@@ -47,7 +47,7 @@ class Source:
         names = [n for n in model.state_dict() if not n.startswith(inside) and (n not in tied or n in files)]
         source._load(model, names)
         if hasattr(model, "tie_weights"):
-            model.tie_weights()
+            model.tie_weights()  # type: ignore[operator]
         return source
 
     def fill(self, name: str) -> nn.Module:
@@ -147,5 +147,6 @@ def empty_model(folder: Path) -> nn.Module:
 
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     with LeaveLargeEmpty():
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
-    return model.eval()  # type: ignore[no-any-return]
+        made: Any = AutoModelForCausalLM
+        model: nn.Module = made.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    return model.eval()

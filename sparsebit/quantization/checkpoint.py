@@ -64,7 +64,8 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, float
         for name, buffer in qmodel.model.named_buffers(remove_duplicate=False)
         if name not in state and name not in aliases and name.rpartition(".")[0] not in given_up
     }
-    example, structure = _encode_example(tuple(qmodel.inputs.example))
+    args, kwargs = qmodel.inputs.example
+    example, structure = _encode_example((args, kwargs))
     content = {
         "model": qmodel.made_from,
         "config": qmodel.cfg.to_dict(),
@@ -134,7 +135,8 @@ def load_checkpoint(
         taught = with_aliases(tensors.get("teacher", {}), content.names("teacher_aliases"))
         _load_state(teacher, taught, folder)
     # The model holds them now, and lets go of each that it unpacks.
-    state.clear(), tensors.pop("state", None)
+    state.clear()
+    tensors.pop("state", None)
     _load_constants(qmodel.model, tensors.get("constants", {}), folder)
     used, fused = content.texts("use_quant"), content.texts("fake_fused")
     for name, quantizer in qmodel.quantizers.items():
@@ -231,8 +233,12 @@ def _load_constants(gm: GraphModule, constants: Mapping[str, Tensor], folder: ob
     for name, constant in constants.items():
         old = own.get(name)
         owner, _, last = name.rpartition(".")
-        fits = old is not None and old.dtype == constant.dtype
-        if not fits or (old.shape != constant.shape and not isinstance(gm.get_submodule(owner), Quantizer)):
+        resized = old is not None and old.shape != constant.shape
+        if (
+            old is None
+            or old.dtype != constant.dtype
+            or (resized and not isinstance(gm.get_submodule(owner), Quantizer))
+        ):
             raise ArtifactError(f"{folder} does not fit this model: {name!r} is another constant")
         setattr(gm.get_submodule(owner), last, constant.to(old.device))
 

@@ -87,7 +87,7 @@ def _pieces(header: bytes, tensors: Mapping[str, Tensor | Deferred]) -> Iterator
 def _bytes_of(flat: Tensor) -> memoryview:
     import torch
 
-    return memoryview(flat.view(torch.uint8).numpy())
+    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 def read_tensors(path: str | os.PathLike[str], size: int, digest: str) -> dict[str, Tensor]:
@@ -131,8 +131,9 @@ def _layout(header: Mapping[str, Any], size: int, path: Any) -> list[tuple[str, 
         if name == "__metadata__":
             continue
         told = entry if isinstance(entry, dict) else {}
-        dtype, shape, offsets = told.get("dtype"), told.get("shape"), told.get("data_offsets")
-        if not (isinstance(dtype, str) and dtype in _DTYPES and _is_shape(shape)):
+        dtype, offsets = told.get("dtype"), told.get("data_offsets")
+        shape: list[int] = told.get("shape") or []
+        if not (isinstance(dtype, str) and dtype in _DTYPES and _is_shape(told.get("shape"))):
             raise _damaged(path, f"the type or shape of {name!r}")
         kind = getattr(torch, _DTYPES[dtype])
         bytes_ = math.prod(shape) * kind.itemsize

@@ -45,7 +45,7 @@ def _read(hint: Any, value: Any, path: str) -> Any:
     elif origin is collections.abc.Mapping and isinstance(value, collections.abc.Mapping):
         return {_read(parts[0], key, path): _read(parts[1], item, path) for key, item in value.items()}
     elif (hint is float and type(value) in (int, float)) or (
-        isinstance(hint, type) and type(value) is hint and (hint is not int or abs(value) < _MOST)
+        isinstance(hint, type) and type(value) is hint and (not isinstance(value, int) or abs(value) < _MOST)
     ):
         return value
     raise TypeError(f"{path} cannot be {value!r:.60}")

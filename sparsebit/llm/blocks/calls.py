@@ -94,7 +94,8 @@ class _Recorder:
 
 def hidden_place(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | str:
     """Which argument holds the hidden states: the first floating-point tensor with a feature axis."""
-    for place, value in [*enumerate(args), *kwargs.items()]:
+    places: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    for place, value in places:
         if isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2:
             return place
     raise SparsebitError("a block was called without hidden states", expected="a floating-point tensor")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -60,7 +61,7 @@ def solve_block(
         float_inputs, float_outputs = [], []
         for call, batch in zip(calls, floats, strict=True):
             seen: dict[Matrix, Tensor] = {}
-            with WatchWeights(parameters, lambda use, seen=seen: seen.setdefault(use.matrix, use.inputs)):
+            with WatchWeights(parameters, partial(_keep_first, seen)):
                 float_outputs.append(call.run(block, batch))
             float_inputs.append({leader: seen[leader] for leader in leaders})
     done: list[SolvedMatrix] = []
@@ -78,10 +79,14 @@ def solve_block(
     return done, float_outputs
 
 
+def _keep_first(seen: dict[Matrix, Tensor], use: Use) -> None:
+    seen.setdefault(use.matrix, use.inputs)
+
+
 def stored(parameters: Mapping[str, Tensor], matrix: Matrix) -> Tensor:
     """The matrix [out, in] as a view of the parameter that holds it."""
     parameter = parameters[matrix.name].data
-    view = parameter if matrix.index is None else parameter[matrix.index]
+    view = parameter if matrix.expert is None else parameter[matrix.expert]
     return view.T if matrix.transposed else view
 
 

@@ -61,7 +61,7 @@ def find_stages(
         seen.add(use.matrix)
         group = by_input.get(id(use.inputs))
         if group is None:
-            reaches_all = use.inputs.numel() // use.inputs.shape[-1] == tokens and use.matrix.index is None
+            reaches_all = use.inputs.numel() // use.inputs.shape[-1] == tokens and use.matrix.expert is None
             group = by_input[id(use.inputs)] = Group([], reaches_all)
             groups.append(group)
         group.matrices.append(use.matrix)

@@ -60,7 +60,7 @@ def move_target(weight: Tensor, gram: Tensor, cross: Tensor, strength: float, da
     ``gram`` is the mean of x xᵀ, ``cross`` that of f xᵀ, with f the input in the float model.
     """
     damped, _ = damp(gram, damping)
-    shift = torch.linalg.solve(damped, (cross - gram).T).T
+    shift: Tensor = torch.linalg.solve(damped, (cross - gram).T).T
     return weight + strength * (weight @ shift)
 
 

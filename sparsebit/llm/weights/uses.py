@@ -20,11 +20,11 @@ class Matrix(NamedTuple):
     """One matrix of weights: a parameter, or one entry of a stacked parameter."""
 
     name: str  # of the parameter, inside the block
-    index: int | None = None  # of the expert, where the parameter has three axes
+    expert: int | None = None  # which one, where the parameter has three axes
     transposed: bool = False  # stored as [in, out]
 
     def __str__(self) -> str:
-        return self.name if self.index is None else f"{self.name}[{self.index}]"
+        return self.name if self.expert is None else f"{self.name}[{self.expert}]"
 
 
 class Use(NamedTuple):
@@ -80,7 +80,8 @@ class WatchWeights(TorchFunctionMode):
         name, parameter = known
         index = None
         if parameter.dim() == 3:
-            index, rest = divmod(weight.storage_offset() - parameter.storage_offset(), parameter.stride(0))
+            offset = int(weight.storage_offset()) - int(parameter.storage_offset())
+            index, rest = divmod(offset, parameter.stride(0))
             if rest or weight.numel() != parameter[0].numel():
                 return None
         elif weight.numel() != parameter.numel():

@@ -121,7 +121,7 @@ def quantized_leaf(module: nn.Module, op: str | None, weight_quantizer: Quantize
             f"{type(module).__name__} cannot be run with a quantized weight",
             hint="give its OpSpec with_weight=, a function of the module, the weight and the inputs",
         )
-    kind = _leaf_class(type(module), op if weight_quantizer is not None else None)
+    kind = _leaf_class(type(module), op if weight_quantizer is not None else None)  # type: ignore[arg-type]
     leaf: nn.Module = object.__new__(kind)
     leaf.__dict__.update(vars(copy_module(module)))  # not __init__, which would make new parameters
     if weight_quantizer is not None:
