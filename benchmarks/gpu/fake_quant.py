@@ -13,7 +13,7 @@ from torch import Tensor
 from sparsebit.kernels.fake_quant import snap_fused
 from sparsebit.numerics import CodeType, Layout
 from sparsebit.numerics.layout import align, row_count
-from sparsebit.numerics.snapping import snap
+from sparsebit.numerics.snapping import snap_plain
 
 PASSES = 5  # forward: read x, write y; backward: read x and the gradient, write the gradient of x
 LAYOUTS = {
@@ -100,7 +100,7 @@ def compare(case: Case, device: str, fused: Callable[..., Tensor | None] = snap_
     if got is None:
         return "not covered"
     again = run(lambda a, b, c, g: fused(a, b, c, code.low, code.high, g))
-    plain = run(lambda a, b, c, g: snap(a, b, c, code, g))
+    plain = run(lambda a, b, c, g: snap_plain(a, b, c, code, g))
     assert again is not None and plain is not None
     problems = []
     for name, a, b, c in zip(("y", "d/dx", "d/dscale", "d/dzero_point"), got, again, plain, strict=True):
@@ -155,10 +155,11 @@ TIMED = {
 }
 
 
-def measure(
-    copy_bytes_per_second: float, time_of: Callable[[Callable[[], Any]], float]
-) -> list[dict[str, Any]]:
-    """Forward and backward, fused and plain, in microseconds, with the memory floor beside them."""
+def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> list[dict[str, Any]]:
+    """Forward and backward, fused and plain, in microseconds, with the memory floor beside them.
+
+    From a CUDA graph, which is the time of the kernels, and called one by one, which adds the work of the host.
+    """
     from dataclasses import replace
 
     rows = []
@@ -189,11 +190,16 @@ def measure(
                             y = snap_fused(view, s, z, code.low, code.high, 0.01)
                             assert y is not None
                         else:
-                            y = snap(view, s, z, code, 0.01)
+                            y = snap_plain(view, s, z, code, 0.01)
                         leaves = [x, scale] if scale.requires_grad else [x]
                         torch.autograd.grad(y.reshape(x.shape), leaves, grad)
 
-                    row[f"{label}_us"] = time_of(step)
+                    row[f"{label}_eager_us"] = time_of(step)
+                    try:
+                        row[f"{label}_us"] = time_of(step, graph=True)
+                    except Exception as error:
+                        print(f"  no graph of {name}, {label}: {type(error).__name__}: {str(error)[:150]}")
+                        row[f"{label}_us"] = row[f"{label}_eager_us"]
                 row["fused_over_floor"] = row["fused_us"] / floor
                 row["plain_over_floor"] = row["plain_us"] / floor
                 rows.append(row)

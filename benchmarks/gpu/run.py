@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.environment import describe
-from benchmarks.gpu import fake_quant, packed_matmul
+from benchmarks.gpu import compiled, fake_quant, packed_matmul
 
 
 def time_of(step: Callable[[], Any], repeats: int = 20, graph: bool = False) -> float:
@@ -53,7 +53,7 @@ def measure_copy() -> float:
 
 
 def check(
-    name: str, cases: list[Any], compare: Callable[[Any], str | None], seconds: float = 45
+    name: str, cases: list[Any], compare: Callable[[Any], str | None], seconds: float = 25
 ) -> dict[str, Any]:
     """Run cases until the time is up; print those that fail, the first few with their traceback."""
     failed, not_covered, shown, end = [], 0, 0, time.monotonic() + seconds
@@ -93,9 +93,10 @@ def ask_fake_quant(bandwidth: float) -> dict[str, Any]:
     rows = found["rows"] = fake_quant.measure(bandwidth, time_of)
     for row in rows:
         print(
-            f"{row['case']:42s} {row['dtype']:9s} {'learned' if row['learned'] else 'fixed':8s}"
-            f" floor {row['floor_us']:8.1f} us  fused {row['fused_us']:8.1f} ({row['fused_over_floor']:5.2f}x)"
-            f"  plain {row['plain_us']:8.1f} ({row['plain_over_floor']:5.2f}x)"
+            f"{row['case'][:38]:38s} {row['dtype'][:6]} {'learned' if row['learned'] else 'fixed':7s}"
+            f" floor {row['floor_us']:6.1f} fused {row['fused_us']:6.1f} {row['fused_over_floor']:5.2f}x"
+            f" plain {row['plain_over_floor']:5.2f}x"
+            f" eager {row['fused_eager_us']:5.0f} {row['plain_eager_us']:5.0f}"
         )
     return found
 
@@ -105,7 +106,7 @@ def ask_packed_matmul(bandwidth: float) -> dict[str, Any]:
     found: dict[str, Any] = {}
     cases = [packed_matmul.Case(*shape, batch) for shape in packed_matmul.SHAPES for batch in (1, 16, 64)]
     cases += packed_matmul.draw_cases(150, seed=1)
-    found["check"] = check("packed_matmul", cases, lambda case: packed_matmul.compare(case, "cuda"), 35)
+    found["check"] = check("packed_matmul", cases, lambda case: packed_matmul.compare(case, "cuda"), 15)
     rows = found["rows"] = packed_matmul.measure(bandwidth, time_of)
     for row in rows:
         packed, best = (
@@ -120,9 +121,22 @@ def ask_packed_matmul(bandwidth: float) -> dict[str, Any]:
     return found
 
 
+def ask_compiled(bandwidth: float) -> dict[str, Any]:
+    """``torch.compile`` of a quantized model in training, without a graph break, beside the same model as it is."""
+    return {
+        str(kernels): check(
+            f"compiled, kernels {kernels}",
+            ["lsq", "uniform"],
+            lambda kind, kernels=kernels: compiled.compare(kind, kernels),
+        )
+        for kernels in (False, True)
+    }
+
+
 QUESTIONS: dict[str, Callable[[float], dict[str, Any]]] = {
     "fake_quant": ask_fake_quant,
     "packed_matmul": ask_packed_matmul,
+    "compiled": ask_compiled,
 }
 
 

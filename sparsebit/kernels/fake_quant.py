@@ -6,14 +6,15 @@ float32. They work under autograd and ``torch.compile``. The reference is ``nume
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import math
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.function import once_differentiable
 
+from sparsebit.kernels.launch import AVAILABLE, launch
 from sparsebit.kernels.tiling import Matrix, as_matrix
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -31,12 +32,6 @@ _library.define(
 )
 
 
-@functools.cache
-def is_available() -> bool:
-    """Whether Triton, which the kernels are written in, is installed."""
-    return importlib.util.find_spec("triton") is not None
-
-
 def snap_fused(
     x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, gradient_scale: float | Tensor = 1.0
 ) -> Tensor | None:
@@ -44,22 +39,125 @@ def snap_fused(
 
     Not covered: float64, memory with gaps, scales that no matrix describes, a ``gradient_scale`` of several numbers.
     """
-    if not x.is_cuda or x.dtype not in _DTYPES or scale.dtype != torch.float32 or not is_available():
+    if not x.is_cuda or x.dtype not in _DTYPES or scale.dtype != torch.float32 or not AVAILABLE:
         return None
-    factor = gradient_scale.detach() if isinstance(gradient_scale, Tensor) else None
-    if factor is not None and (
-        factor.numel() != 1 or factor.device != x.device or factor.dtype != torch.float32
-    ):
-        return None
+    factor, number = None, gradient_scale
+    if isinstance(gradient_scale, Tensor):
+        factor, number = gradient_scale.detach(), 1.0
+        if factor.numel() != 1 or factor.device != x.device or factor.dtype != torch.float32:
+            return None
     if (found := as_matrix(x, scale)) is None:
         return None
     matrix, order = found
-    flat = [v.permute(order).reshape(-1) if v.numel() > 1 else v.reshape(-1) for v in (scale, zero_point)]
-    if flat[1].numel() != matrix.channels:
-        flat[1] = flat[1].expand(matrix.channels).contiguous()
-    settings = (low, high, gradient_scale if factor is None else 1.0)
-    sizes = (matrix.rows, matrix.width, matrix.channels, matrix.by_column)
-    return torch.ops.sparsebit.snap(x, *flat, factor, *settings, *sizes)  # type: ignore[no-any-return]
+    if zero_point.shape != scale.shape:
+        zero_point = zero_point.expand_as(scale)
+    if order is not None:
+        scale, zero_point = scale.permute(order), zero_point.permute(order)
+    arguments = (x, scale.contiguous(), zero_point.contiguous(), factor, float(low), float(high), number)
+    if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+        sizes = (matrix.rows, matrix.width, matrix.channels, matrix.by_column)
+        return torch.ops.sparsebit.snap(*arguments, *sizes)  # type: ignore[no-any-return]
+    # The operator would do the same, with several times the work on the host.
+    if torch.is_grad_enabled() and (x.requires_grad or scale.requires_grad or zero_point.requires_grad):
+        return cast("Tensor", _Snap.apply(*arguments, matrix))
+    return _forward(x, *arguments[1:3], float(low), float(high), matrix)
+
+
+class _Snap(torch.autograd.Function):
+    """Keeps ``x`` and the grid; everything else is computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, *settings: Any) -> Tensor:
+        ctx.save_for_backward(x, scale, zero_point)
+        ctx.settings = settings
+        return _forward(x, scale, zero_point, *settings[1:3], settings[-1])
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        needed = ctx.needs_input_grad
+        found = _backward(grads[0], *ctx.saved_tensors, *ctx.settings, needed[1] or needed[2])
+        gradients = [g if wanted else None for g, wanted in zip(found, needed[:3], strict=True)]
+        return *gradients, *[None] * len(ctx.settings)
+
+
+def _forward(x: Tensor, scale: Tensor, zero_point: Tensor, low: float, high: float, matrix: Matrix) -> Tensor:
+    from sparsebit.kernels import fake_quant_triton as kernels
+
+    y = torch.empty_like(x)
+    rows, columns = matrix.tile
+    programs = -(-matrix.rows // rows) * -(-matrix.width // columns)
+    settings = (matrix.rows, matrix.width, matrix.channels, matrix.by_column, rows, columns)
+    with _on_device_of(x):
+        launch(kernels.snap_forward, programs, (x, y, scale, zero_point), (low, high), settings)
+    return y
+
+
+def _backward(
+    grad: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    factor: Tensor | None,
+    low: float,
+    high: float,
+    gradient_scale: float,
+    matrix: Matrix,
+    learned: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, scale and zero point; the last two are empty where nothing is learned."""
+    from sparsebit.kernels import fake_quant_triton as kernels
+
+    to_x = torch.empty_like(x)
+    if grad.stride() != to_x.stride() or grad.dtype != x.dtype:
+        grad = torch.empty_like(to_x).copy_(grad)
+    rows, width, channels, by_column = matrix.rows, matrix.width, matrix.channels, matrix.by_column
+    tile_rows, tile_columns = matrix.tile
+    down, across = -(-rows // tile_rows), -(-width // tile_columns)
+    # Without sums to keep, every tile is a program of its own.
+    chunks, steps = matrix.chunks if learned else (down if by_column else across, 1)
+    programs = chunks * (across if by_column else down)
+    outer, inner = (chunks, 1) if by_column else (rows // channels, chunks)
+    last = outer * inner == 1
+    gradients = [torch.empty_like(scale) if learned else scale.new_empty(0) for _ in range(2)]
+    sums = gradients if last or not learned else [scale.new_empty(channels * outer * inner) for _ in range(2)]
+    pointer = scale if factor is None else factor
+    with _on_device_of(x):
+        launch(
+            kernels.snap_backward,
+            programs,
+            (grad, x, to_x, scale, zero_point, *sums, pointer),
+            (low, high, gradient_scale),
+            (
+                rows,
+                width,
+                channels,
+                chunks,
+                steps,
+                learned,
+                last,
+                factor is not None,
+                by_column,
+                *matrix.tile,
+            ),
+        )
+        if sums is not gradients:
+            tile = 1 if channels == 1 else 16
+            launch(
+                kernels.add_sums,
+                -(-channels // tile),
+                (*sums, scale, *gradients, pointer),
+                (gradient_scale,),
+                (outer, channels, inner, factor is not None, tile, 1024 // tile),
+            )
+    return to_x, gradients[0], gradients[1]
+
+
+def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device."""
+    if not x.is_cuda or x.get_device() == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(x.device)
 
 
 def _run_forward(
@@ -72,66 +170,11 @@ def _run_forward(
     gradient_scale: float,
     *matrix: Any,
 ) -> Tensor:
-    from sparsebit.kernels import fake_quant_triton as kernels
-
-    shape, y = Matrix(*matrix), torch.empty_like(x)
-    rows, columns = shape.tile
-    programs = math.ceil(shape.rows / rows) * math.ceil(shape.width / columns)
-    with torch.cuda.device_of(x):
-        kernels.snap_forward[(programs,)](
-            x, y, scale.contiguous(), zero_point.contiguous(), *matrix[:3], float(low), float(high),
-            BY_COLUMN=shape.by_column, TILE_ROWS=rows, TILE_COLUMNS=columns,
-        )  # fmt: skip
-    return y
+    return _forward(x, scale, zero_point, low, high, Matrix(*matrix))
 
 
-def _run_backward(
-    grad: Tensor,
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    factor: Tensor | None,
-    low: float,
-    high: float,
-    gradient_scale: float,
-    rows: int,
-    width: int,
-    channels: int,
-    by_column: bool,
-    learned: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    from sparsebit.kernels import fake_quant_triton as kernels
-
-    shape, to_x = Matrix(rows, width, channels, by_column), torch.empty_like(x)
-    if grad.stride() != to_x.stride() or grad.dtype != x.dtype:
-        grad = torch.empty_like(to_x).copy_(grad)
-    tile_rows, tile_columns = shape.tile
-    down, across = math.ceil(rows / tile_rows), math.ceil(width / tile_columns)
-    # Without sums to keep, every tile is a program of its own.
-    chunks, steps = shape.chunks if learned else (down if by_column else across, 1)
-    programs = chunks * (across if by_column else down)
-    outer, inner = (chunks, 1) if by_column else (rows // channels, chunks)
-    last = outer * inner == 1
-    count = channels * outer * inner if learned else 0
-    sums = [torch.empty(count, dtype=torch.float32, device=x.device) for _ in range(2)]
-    scale, gradient_scale, given = scale.contiguous(), float(gradient_scale), factor is not None
-    pointer = scale if factor is None else factor
-    with torch.cuda.device_of(x):  # Triton launches on the current device
-        kernels.snap_backward[(programs,)](
-            grad, x, to_x, scale, zero_point.contiguous(), *sums, pointer,
-            rows, width, channels, float(low), float(high), gradient_scale, chunks, steps,
-            LEARNED=learned, LAST=last, HAS_FACTOR=given,
-            BY_COLUMN=by_column, TILE_ROWS=tile_rows, TILE_COLUMNS=tile_columns,
-        )  # fmt: skip
-        if learned and not last:
-            found = [torch.empty(channels, dtype=torch.float32, device=x.device) for _ in range(2)]
-            tile_channels = 1 if channels == 1 else 16
-            kernels.add_sums[(math.ceil(channels / tile_channels),)](
-                *sums, scale, *found, pointer, outer, channels, inner, gradient_scale,
-                HAS_FACTOR=given, TILE_CHANNELS=tile_channels, TILE_SUMS=1024 // tile_channels,
-            )  # fmt: skip
-            sums = found
-    return to_x, sums[0], sums[1]
+def _run_backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _backward(*arguments[:8], Matrix(*arguments[8:12]), arguments[12])
 
 
 def _fake_forward(x: Tensor, *_: Any) -> Tensor:
@@ -139,8 +182,7 @@ def _fake_forward(x: Tensor, *_: Any) -> Tensor:
 
 
 def _fake_backward(grad: Tensor, x: Tensor, scale: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    count = scale.numel() if rest[-1] else 0
-    sums = [torch.empty(count, dtype=torch.float32, device=x.device) for _ in range(2)]
+    sums = [torch.empty_like(scale) if rest[-1] else scale.new_empty(0) for _ in range(2)]
     return torch.empty_like(x), sums[0], sums[1]
 
 

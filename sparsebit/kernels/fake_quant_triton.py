@@ -24,8 +24,7 @@ def _round_clip(v, low, high):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def snap_forward(  # type: ignore[no-untyped-def]
-    x_ptr, y_ptr, scale_ptr, zero_point_ptr,
-    rows, width, channels, low, high,
+    x_ptr, y_ptr, scale_ptr, zero_point_ptr, low, high, rows, width, channels,
     BY_COLUMN: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """``y = clip(round(x / scale)) * scale``, one tile for each program."""
@@ -51,7 +50,7 @@ def snap_forward(  # type: ignore[no-untyped-def]
 @triton.jit
 def snap_backward(  # type: ignore[no-untyped-def]
     grad_ptr, x_ptr, to_x_ptr, scale_ptr, zero_point_ptr, to_scale_ptr, to_zero_point_ptr, factor_ptr,
-    rows, width, channels, low, high, gradient_scale, chunks, steps,
+    low, high, gradient_scale, rows, width, channels, chunks, steps,
     LEARNED: tl.constexpr, LAST: tl.constexpr, HAS_FACTOR: tl.constexpr,
     BY_COLUMN: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -115,7 +114,7 @@ def snap_backward(  # type: ignore[no-untyped-def]
 @triton.jit
 def add_sums(  # type: ignore[no-untyped-def]
     sums_scale_ptr, sums_zero_point_ptr, scale_ptr, to_scale_ptr, to_zero_point_ptr, factor_ptr,
-    outer, channels, inner, gradient_scale,
+    gradient_scale, outer, channels, inner,
     HAS_FACTOR: tl.constexpr, TILE_CHANNELS: tl.constexpr, TILE_SUMS: tl.constexpr,
 ):  # fmt: skip
     """Sums [outer, channels, inner] to gradients [channels], always in the same order."""

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparsebit.kernels.fake_quant import is_available
+from sparsebit.kernels.launch import AVAILABLE
 
 BATCH = 16  # as many vectors as one step of the matrix units takes
 # Rows and words of a tile, and warps, of each kernel. Replaced in benchmarks to compare.
@@ -42,7 +42,7 @@ def covers(x: Tensor, packed: Tensor, scale: Tensor, bits: int, group_size: int 
         return False
     if not x.numel() or not rows or channels % size or size * bits % 32 or not packed.is_contiguous():
         return False
-    return scale.numel() == rows * (channels // size) and is_available()
+    return scale.numel() == rows * (channels // size) and AVAILABLE
 
 
 def multiply_packed(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 # Elements of one tile: 16 for each of 128 threads, which is at least two 16-byte loads a thread.
@@ -28,13 +31,13 @@ class Matrix:
     channels: int
     by_column: bool
 
-    @property
+    @functools.cached_property
     def tile(self) -> tuple[int, int]:
         """Rows and columns of one tile, powers of two."""
         columns = min(_power_of_two(self.width), 128 if self.by_column else TILE)
         return min(_power_of_two(self.rows), TILE // columns), columns
 
-    @property
+    @functools.cached_property
     def chunks(self) -> tuple[int, int]:
         """How often the direction that is summed over is divided, and the tiles in each part.
 
@@ -47,44 +50,58 @@ class Matrix:
         return math.ceil(tiles / steps), steps
 
 
-def as_matrix(x: Tensor, scale: Tensor) -> tuple[Matrix, list[int]] | None:
+def as_matrix(x: Tensor, scale: Tensor) -> tuple[Matrix, list[int] | None] | None:
     """How scales that broadcast against ``x`` lie in its memory; None where that is not a matrix.
 
-    Also returns the order of the axes in memory: a scale permuted to it and flattened has one value per channel.
+    Also returns the order of the axes that scales have to be permuted to, where theirs is not that of the memory.
     Channels-last memory is fine; a tensor with gaps is not, nor are channels on two axes with others between them.
 
     Example:
         >>> import torch
         >>> as_matrix(torch.zeros(8, 3, 5, 5), torch.zeros(1, 3, 1, 1))
-        (Matrix(rows=24, width=25, channels=3, by_column=False), [0, 1, 2, 3])
+        (Matrix(rows=24, width=25, channels=3, by_column=False), None)
     """
-    if x.numel() == 0:
+    find = _find_matrix if torch.compiler.is_compiling() else _found_matrix
+    return find(x.shape, x.stride(), scale.shape)
+
+
+def _find_matrix(
+    shape: Sequence[int], stride: Sequence[int], scale_shape: Sequence[int]
+) -> tuple[Matrix, list[int] | None] | None:
+    size = math.prod(shape)
+    if size == 0:
         return None
-    order = sorted(range(x.dim()), key=lambda axis: (-x.stride(axis), -x.shape[axis]))
+    order = sorted(range(len(shape)), key=lambda axis: (-stride[axis], -shape[axis]))
     expected = 1
     for axis in reversed(order):
-        if x.shape[axis] != 1:
-            if x.stride(axis) != expected:
+        if shape[axis] != 1:
+            if stride[axis] != expected:
                 return None
-            expected *= x.shape[axis]
-    if scale.numel() == 1:
-        return Matrix(rows=1, width=x.numel(), channels=1, by_column=False), list(range(scale.dim()))
-    if scale.dim() != x.dim():
+            expected *= shape[axis]
+    if math.prod(scale_shape) == 1:
+        return Matrix(rows=1, width=size, channels=1, by_column=False), None
+    if len(scale_shape) != len(shape):
         return None
     outer = channels = inner = 1
+    axes = []
     for axis in order:
-        size = x.shape[axis]
-        if size == 1:
+        if shape[axis] == 1:
             continue
-        if scale.shape[axis] == 1:
-            outer, inner = (outer, inner * size) if channels > 1 else (outer * size, inner)
-        elif inner > 1 or scale.shape[axis] != size:
+        if scale_shape[axis] == 1:
+            outer, inner = (outer, inner * shape[axis]) if axes else (outer * shape[axis], inner)
+        elif inner > 1 or scale_shape[axis] != shape[axis]:
             return None
         else:
-            channels *= size
+            channels *= shape[axis]
+            axes.append(axis)
+    permuted = None if axes == sorted(axes) else order
     if inner == 1 and outer > 1:
-        return Matrix(rows=outer, width=channels, channels=channels, by_column=True), order
-    return Matrix(rows=outer * channels, width=inner, channels=channels, by_column=False), order
+        return Matrix(rows=outer, width=channels, channels=channels, by_column=True), permuted
+    return Matrix(rows=outer * channels, width=inner, channels=channels, by_column=False), permuted
+
+
+# torch.compile warns of a cache and does not use it.
+_found_matrix = functools.lru_cache(maxsize=4096)(_find_matrix)
 
 
 def _power_of_two(size: int) -> int:

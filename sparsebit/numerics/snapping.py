@@ -20,7 +20,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from sparsebit.kernels.fake_quant import snap_fused
 from sparsebit.numerics.code_type import CodeType
+
+USE_KERNELS = False
 
 
 def steps_of(x: Tensor, scale: Tensor, zero_point: Tensor, code: CodeType) -> Tensor:
@@ -35,6 +38,17 @@ def snap(
     x: Tensor, scale: Tensor, zero_point: Tensor, code: CodeType, gradient_scale: float | Tensor = 1.0
 ) -> Tensor:
     """``x`` on the grid, in its own dtype; gradients to scale and zero point are multiplied by ``gradient_scale``."""
+    if USE_KERNELS and x.is_cuda and code.is_integer:
+        fused = snap_fused(x, scale, zero_point, code.low, code.high, gradient_scale)
+        if fused is not None:
+            return fused
+    return snap_plain(x, scale, zero_point, code, gradient_scale)
+
+
+def snap_plain(
+    x: Tensor, scale: Tensor, zero_point: Tensor, code: CodeType, gradient_scale: float | Tensor = 1.0
+) -> Tensor:
+    """``snap`` with torch's own operators, on any device: the reference of the kernels."""
     if torch.is_grad_enabled():
         learned = scale.requires_grad or zero_point.requires_grad
         if learned or x.requires_grad:

@@ -37,7 +37,7 @@ def test_what_is_covered(
     dtype: torch.dtype,
     covered: bool,
 ) -> None:
-    monkeypatch.setattr(packed_matmul, "is_available", lambda: True)
+    monkeypatch.setattr(packed_matmul, "AVAILABLE", True)
     groups = 1 if group_size is None else -(-channels // group_size)
     with FakeTensorMode():
         x = torch.empty(2, 3, channels, device="cuda", dtype=dtype)

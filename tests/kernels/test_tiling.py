@@ -14,7 +14,7 @@ def channel_of_memory(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     found = as_matrix(x, scale)
     assert found is not None
     matrix, order = found
-    flat = scale.permute(order).reshape(-1) if scale.numel() > 1 else scale.reshape(-1)
+    flat = (scale if order is None else scale.permute(order)).reshape(-1)
     row, column = torch.meshgrid(torch.arange(matrix.rows), torch.arange(matrix.width), indexing="ij")
     by_matrix = flat[column if matrix.by_column else row % matrix.channels].flatten()
     spread = torch.empty_like(x).copy_(scale.expand_as(x))
@@ -34,6 +34,7 @@ def channel_of_memory(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         ((2, 7, 5), (2, 7, 1)),
         ((3, 1, 1, 1), (3, 1, 1, 1)),
         ((2, 3, 4), (2, 3, 4)),
+        ((2, 3, 4, 5), (2, 3, 4, 5)),
     ],
 )
 @pytest.mark.parametrize("channels_last", [False, True])
