@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,14 +155,13 @@ TIMED = {
 }
 
 
-def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> list[dict[str, Any]]:
+def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
     """Forward and backward, fused and plain, in microseconds, with the memory floor beside them.
 
     From a CUDA graph, which is the time of the kernels, and called one by one, which adds the work of the host.
     """
     from dataclasses import replace
 
-    rows = []
     for name, base in TIMED.items():
         for dtype in (torch.float32, torch.bfloat16):
             case = replace(base, dtype=dtype, factor=0.01)
@@ -202,7 +201,6 @@ def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> list
                         row[f"{label}_us"] = row[f"{label}_eager_us"]
                 row["fused_over_floor"] = row["fused_us"] / floor
                 row["plain_over_floor"] = row["plain_us"] / floor
-                rows.append(row)
+                yield row
             del x, grad
             torch.cuda.empty_cache()
-    return rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,9 +88,8 @@ VECTOR_TILES = ((8, 256, 4), (4, 512, 4), (16, 128, 4), (16, 256, 8), (4, 256, 4
 BATCH_TILES = ((32, 16, 4), (64, 16, 4), (16, 16, 2), (64, 32, 8), (32, 32, 4), (128, 16, 8))
 
 
-def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> list[dict[str, Any]]:
+def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
     """Microseconds for each shape and batch, beside bfloat16 and the memory floor, and the tile that was fastest."""
-    rows = []
     for out, channels in SHAPES:
         reference = torch.randn(out, channels, device="cuda", dtype=torch.bfloat16)
         for code, batches in (("int4", (1, 4, 16, 64, 256)), ("int8", (1, 16)), ("int2", (1,))):
@@ -127,16 +126,13 @@ def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> list
                 if name:
                     setattr(packed_matmul, name, chosen)
                 moved = packed.nbytes + grid.scale.nbytes + zero_point.nbytes + x.nbytes + 2 * batch * out
-                rows.append(
-                    {
-                        "shape": [out, channels],
-                        "code": code,
-                        "batch": batch,
-                        "floor_us": moved / copy_bytes_per_second * 1e6,
-                        "bf16_us": time_of(step_plain, graph=True),
-                        "packed_us": times.get(str(chosen)),
-                        "tiles_us": times,
-                    }
-                )
+                yield {
+                    "shape": [out, channels],
+                    "code": code,
+                    "batch": batch,
+                    "floor_us": moved / copy_bytes_per_second * 1e6,
+                    "bf16_us": time_of(step_plain, graph=True),
+                    "packed_us": times.get(str(chosen)),
+                    "tiles_us": times,
+                }
                 del copies, plain
-    return rows

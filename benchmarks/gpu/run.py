@@ -90,8 +90,9 @@ def ask_fake_quant(bandwidth: float) -> dict[str, Any]:
     ] + fake_quant.draw_cases(300, seed=1)
     found["check"] = check("fake_quant", cases, lambda case: fake_quant.compare(case, "cuda"))
     found["compiled"] = check("fake_quant compiled", ["x"], lambda _: fake_quant.compare_compiled())
-    rows = found["rows"] = fake_quant.measure(bandwidth, time_of)
-    for row in rows:
+    found["rows"] = []
+    for row in fake_quant.measure(bandwidth, time_of):  # printed one by one: a run may be cut short
+        found["rows"].append(row)
         print(
             f"{row['case'][:38]:38s} {row['dtype'][:6]} {'learned' if row['learned'] else 'fixed':7s}"
             f" floor {row['floor_us']:6.1f} fused {row['fused_us']:6.1f} {row['fused_over_floor']:5.2f}x"
@@ -107,8 +108,9 @@ def ask_packed_matmul(bandwidth: float) -> dict[str, Any]:
     cases = [packed_matmul.Case(*shape, batch) for shape in packed_matmul.SHAPES for batch in (1, 16, 64)]
     cases += packed_matmul.draw_cases(150, seed=1)
     found["check"] = check("packed_matmul", cases, lambda case: packed_matmul.compare(case, "cuda"), 15)
-    rows = found["rows"] = packed_matmul.measure(bandwidth, time_of)
-    for row in rows:
+    found["rows"] = []
+    for row in packed_matmul.measure(bandwidth, time_of):  # printed one by one: a run may be cut short
+        found["rows"].append(row)
         packed, best = (
             row["packed_us"] or float("nan"),
             min(row["tiles_us"].items(), key=lambda item: item[1]),
