@@ -1,0 +1,42 @@
+"""How often a model is right: samples, labels, structured outputs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from sparsebit.analysis.accuracy import first_tensor, has_labels
+from sparsebit.errors import SparsebitError
+from sparsebit.report import measure
+
+X, Y = torch.eye(4), torch.arange(4)
+
+
+def test_accuracy_counts_samples_not_batches() -> None:
+    model = nn.Identity()
+    wrong = (X[:1], torch.tensor([3]))
+    assert measure(model, [(X, Y), wrong], shown=False) == pytest.approx(4 / 5)
+    assert measure(model, [{"input": X, "labels": Y}], shown=False) == 1
+
+
+def test_the_mode_is_as_before() -> None:
+    model = nn.Dropout(0.5).train()
+    measure(model, [(X, Y)], shown=False)
+    assert model.training
+
+
+def test_labels_are_found_or_asked_for() -> None:
+    assert has_labels((X, Y)) and not has_labels(X) and not has_labels((X, X))
+    with pytest.raises(SparsebitError, match="no labels"):
+        measure(nn.Identity(), [X], shown=False)
+    with pytest.raises(SparsebitError, match="no batch"):
+        measure(nn.Identity(), [], shown=False)
+
+
+def test_logits_are_found_in_structured_outputs() -> None:
+    assert first_tensor({"loss": Y, "logits": X}) is X
+    assert first_tensor(SimpleNamespace(logits=X)) is X
+    assert first_tensor((X, Y)) is X
