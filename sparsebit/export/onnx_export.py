@@ -50,6 +50,13 @@ class OnnxExport:
         return "\n".join([*parts, *map(str, self.findings)])
 
 
+def as_path(name: Any, usage: str) -> Path:
+    """The file to write, or an error with the order of the arguments: the two ``export_onnx`` differ in it."""
+    if not isinstance(name, str | os.PathLike):
+        raise ExportError("the file to write is not a path", got=f"a {type(name).__name__}", hint=usage)
+    return Path(name)
+
+
 def export_onnx(
     model: nn.Module,
     dummy_data: Any,
@@ -88,9 +95,9 @@ def export_onnx(
     Raises:
         ExportError: where the model cannot be written, or the file computes something else.
     """
+    path = as_path(name, "export_onnx(model, dummy_data, 'model.onnx')")
     args, kwargs = as_call(dummy_data)
     graph = on_cpu(graph_of(model, args, kwargs))
-    path = Path(name)
     path = path if path.suffix else path.with_suffix(".onnx")
     chosen = target or str(getattr(getattr(model, "plan", None), "target", "onnxruntime"))
     report: CheckReport | None = None

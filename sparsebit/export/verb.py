@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -21,4 +20,5 @@ def export_onnx(model: nn.Module, path: str | os.PathLike[str], example: Any, **
         example: example input: a tensor, a tuple of positional or a dict of keyword arguments.
         options: the other arguments of ``sparsebit.export.export_onnx``, by name: ``check``, ``dynamic_axes``, ...
     """
-    return onnx_export.export_onnx(model, example, Path(path), **options)
+    path = onnx_export.as_path(path, "sparsebit.export_onnx(model, 'model.onnx', example)")
+    return onnx_export.export_onnx(model, example, path, **options)

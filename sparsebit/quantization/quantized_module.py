@@ -48,6 +48,7 @@ class QuantizedModule(nn.Module):
     """
 
     _repr_html_ = in_notebook
+    why_not_capture = "change the float model first (prune it), then quantize the result"
 
     def __init__(self, graph: QuantGraph, config: QConfig, plan: QuantPlan, inputs: ModelInputs) -> None:
         super().__init__()

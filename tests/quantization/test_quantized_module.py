@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from sparsebit import QuantModel
+from sparsebit import QuantModel, SparseModel, capture
+from sparsebit.errors import CaptureError
 from sparsebit.quantization.quantized_module import QuantizedModule
 from tests.quantization.nets import images, quantized
 
@@ -42,3 +44,13 @@ def test_a_weight_that_is_read_with_two_grids_is_found_under_both() -> None:
     assert sorted(qmodel.weights()) == ["layer.weight", "layer.weight@matmul"]
     qmodel.calibrate([x], progress=False)
     assert all(quantizer.scale.numel() for quantizer in qmodel.quantizers.values())
+
+
+def test_a_quantized_model_is_not_captured_or_pruned() -> None:
+    config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
+    with pytest.raises(
+        CaptureError, match=r"a QuantModel cannot be captured again\n  next: change the float"
+    ):
+        SparseModel(quantized(), config, example_inputs=(images(),))
+    with pytest.raises(CaptureError, match="a QuantModel cannot be captured again"):
+        capture(quantized(), images())
