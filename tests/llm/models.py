@@ -44,6 +44,16 @@ DECODERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def sharp(name: str) -> nn.Module:
+    """A decoder that attends to few positions and is sure of its tokens, so that any mistake in it shows."""
+    model = DECODERS[name]()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if parameter.dim() == 2:
+                parameter *= 12 if "q_proj" in key or "k_proj" in key else 5
+    return model
+
+
 def tokenizer() -> object:
     """Byte-level BPE with one token for each letter and one merge."""
     transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")

@@ -4,5 +4,15 @@ from sparsebit.llm.formats.compressed_tensors import CompressedTensors
 from sparsebit.llm.formats.format import FORMATS, Format, Refusal, require_exact
 from sparsebit.llm.formats.gguf import Gguf
 from sparsebit.llm.formats.gptq import GptqV1
+from sparsebit.llm.formats.onnxruntime_genai import GenAIFolder
 
-__all__ = ["FORMATS", "CompressedTensors", "Format", "Gguf", "GptqV1", "Refusal", "require_exact"]
+__all__ = [
+    "FORMATS",
+    "CompressedTensors",
+    "Format",
+    "GenAIFolder",
+    "Gguf",
+    "GptqV1",
+    "Refusal",
+    "require_exact",
+]

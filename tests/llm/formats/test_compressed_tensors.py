@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
-from tests.llm.models import DECODERS
+from tests.llm.models import DECODERS, sharp
 
 needs_engine = pytest.mark.skipif(
     importlib.util.find_spec("compressed_tensors") is None, reason="compressed-tensors is not installed"
@@ -21,7 +21,7 @@ needs_engine = pytest.mark.skipif(
 
 def quantized(name: str = "llama", **w: object) -> llm.LanguageModel:
     config = {"W": {"BIT": 4, "GROUP_SIZE": 32, **w}, "METHOD": "rtn"}
-    return llm.quantize(DECODERS[name](), None, config, progress=False)
+    return llm.quantize(sharp(name), None, config, progress=False)
 
 
 def numbers(tensors: dict[str, torch.Tensor], layer: str, bits: int) -> torch.Tensor:

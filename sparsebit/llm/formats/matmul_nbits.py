@@ -1,0 +1,80 @@
+"""Weights as ONNX Runtime's ``MatMulNBits`` and ``GatherBlockQuantized`` read them: 2, 4 or 8 bits in blocks.
+
+A row of [in] values is cut into blocks of 16 to 256 (a power of two), each packed from the lowest bits on, with one
+float32 scale. Zero points are packed along the blocks of a row; without them zero is in the middle of the range.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sparsebit.llm.formats.format import by_rows
+from sparsebit.llm.packed.weight import PackedWeight
+from sparsebit.numerics.packing import pack_bits, unpack_bits
+
+
+class BlockWeight(NamedTuple):
+    """The inputs and attributes of one product."""
+
+    values: Tensor  # uint8 [out, blocks, bytes of a block]
+    scales: Tensor  # float32 [out, blocks]
+    zero_points: Tensor | None  # uint8 [out, bytes]
+    bits: int
+    block_size: int
+
+    @property
+    def kind(self) -> tuple[int, int, bool]:
+        """Weights of one kind can be one product."""
+        return self.bits, self.block_size, self.zero_points is not None
+
+    def numbers(self) -> Tensor:
+        """The weight [out, in] by the rule of the operator, (q - zero point) * scale."""
+        rows, count = self.scales.shape
+        values = unpack_bits(self.values, self.bits, self.block_size).float()
+        middle = torch.full((rows, count), 2.0 ** (self.bits - 1))
+        points = middle if self.zero_points is None else unpack_bits(self.zero_points, self.bits, count)
+        return ((values - points.float()[..., None]) * self.scales[..., None]).reshape(rows, -1)
+
+
+def stored_bits(held: PackedWeight) -> int:
+    """Three bits have no type of their own and are stored as four."""
+    return 4 if held.grid.code.bits == 3 else held.grid.code.bits
+
+
+def block_size(held: PackedWeight) -> int:
+    """The largest power of two up to 256 that divides the group; at least 16 is needed."""
+    size = held.grid.layout.group_size or held.shape[1]
+    return min(size & -size, 256)
+
+
+def block_weight(held: PackedWeight) -> BlockWeight:
+    """A packed weight in this layout.
+
+    Example:
+        >>> from sparsebit.numerics import CodeType, Grid, Layout
+        >>> grid = Grid(torch.ones(1), torch.zeros(1), CodeType("full", 4), Layout(kind="channel"))
+        >>> block_weight(PackedWeight.of(torch.arange(-8.0, 8)[None], grid)).values[0, 0, :3].tolist()
+        [16, 50, 84]
+    """
+    bits, size, (rows, columns) = stored_bits(held), block_size(held), held.shape
+    count = columns // size
+    code = held.grid.code
+    offset = 2 ** (bits - 1) if code.symmetric else 0
+    values = (held.codes().to(torch.int16) + offset).to(torch.uint8).reshape(rows, count, size)
+    scale, zero_point = (one.repeat_interleave(count // one.shape[1], 1) for one in by_rows(held))
+    points = None if code.symmetric else pack_bits(zero_point.to(torch.uint8), bits)
+    return BlockWeight(pack_bits(values, bits), scale.float().contiguous(), points, bits, size)
+
+
+def joined(weights: list[BlockWeight]) -> BlockWeight:
+    """Weights of one kind that read the same input, as one: their rows one behind the other."""
+    first = weights[0]
+    points = [one.zero_points for one in weights if one.zero_points is not None]
+    return first._replace(
+        values=torch.cat([one.values for one in weights]),
+        scales=torch.cat([one.scales for one in weights]),
+        zero_points=torch.cat(points) if points else None,
+    )

@@ -1,0 +1,104 @@
+"""A folder for ONNX Runtime GenAI: model.onnx with packed weights, genai_config.json, and the tokenizer.
+
+Products with quantized weights are ``MatMulNBits`` with ``accuracy_level`` 4: activations are rounded to 8 bits, which
+is what makes it several times faster than float; the proof says what that costs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.engines.engine import Engine
+from sparsebit.llm.engines.onnxruntime_genai import OnnxRuntimeGenAI
+from sparsebit.llm.formats.format import FORMATS, Refusal, layers_of, require_transformers
+from sparsebit.llm.formats.matmul_nbits import block_size
+from sparsebit.llm.language_model import LanguageModel
+
+ARCHITECTURES = ("llama", "mistral", "qwen2")
+ACCURACY_LEVEL = 4
+
+
+@FORMATS.register("onnxruntime-genai")
+class GenAIFolder:
+    """A folder that ``onnxruntime_genai.Model`` opens."""
+
+    extension = ""
+    engine: Engine | None = OnnxRuntimeGenAI()
+
+    def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
+        """Layers whose blocks or types ``MatMulNBits`` does not have."""
+        require_transformers(model, "onnxruntime-genai")
+        module: Any = model.model
+        config = module.config
+        if config.model_type not in ARCHITECTURES or config.hidden_act != "silu":
+            raise SparsebitError(
+                "onnxruntime-genai folders are written for some architectures only",
+                expected=f"{', '.join(ARCHITECTURES)}, with SiLU",
+                got=f"{config.model_type}, {config.hidden_act if hasattr(config, 'hidden_act') else 'other'}",
+                hint="choose another format",
+            )
+        for name, held in layers_of(model):
+            if held.grid.code.kind not in ("int", "full", "uint") or held.grid.code.bits not in (2, 3, 4, 8):
+                yield Refusal(name, f"it has no type for {held.grid.code}", "BIT: 2, 3, 4 or 8")
+            elif block_size(held) < 16:
+                yield Refusal(name, "its blocks are 16 to 256 input channels", "GROUP_SIZE: 32")
+
+    def write(self, model: LanguageModel, path: Path) -> None:
+        """The graph with its weights beside it, the settings and the tokenizer."""
+        import onnx_ir as ir
+
+        from sparsebit.llm.formats.decoder_graph import DecoderGraph
+
+        made = DecoderGraph(model.model, model.weights, ACCURACY_LEVEL).model()
+        ir.save(made, path / "model.onnx", external_data="model.onnx.data")
+        module: Any = model.model
+        settings = json.dumps(genai_config(module.config), indent=1)
+        (path / "genai_config.json").write_text(settings + "\n", encoding="utf-8")
+        if model.tokenizer is not None:
+            model.tokenizer.save_pretrained(path)
+
+
+def genai_config(config: Any) -> dict[str, Any]:
+    """What the engine must know beside the graph."""
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    end = config.eos_token_id
+    first_end = end[0] if isinstance(end, list) else end
+    return {
+        "model": {
+            "type": config.model_type,
+            "bos_token_id": first_end if config.bos_token_id is None else config.bos_token_id,
+            "eos_token_id": end,
+            "pad_token_id": first_end if config.pad_token_id is None else config.pad_token_id,
+            "vocab_size": config.vocab_size,
+            "context_length": config.max_position_embeddings,
+            "decoder": {
+                "session_options": {"provider_options": []},
+                "filename": "model.onnx",
+                "head_size": width,
+                "hidden_size": config.hidden_size,
+                "num_attention_heads": config.num_attention_heads,
+                "num_key_value_heads": config.num_key_value_heads,
+                "num_hidden_layers": config.num_hidden_layers,
+                "inputs": {
+                    "input_ids": "input_ids",
+                    "attention_mask": "attention_mask",
+                    "past_key_names": "past_key_values.%d.key",
+                    "past_value_names": "past_key_values.%d.value",
+                },
+                "outputs": {
+                    "logits": "logits",
+                    "present_key_names": "present.%d.key",
+                    "present_value_names": "present.%d.value",
+                },
+            },
+        },
+        "search": {
+            "max_length": config.max_position_embeddings,
+            "do_sample": False,
+            "past_present_share_buffer": True,
+        },
+    }
