@@ -94,7 +94,8 @@ class LanguageModel:
 
         Args:
             path: a new folder, or the name of a new file for formats that are one file.
-            format: "gguf" (llama.cpp), "onnxruntime-genai", "compressed-tensors" (vLLM, SGLang, transformers) or "gptq".
+            format: "gguf" (llama.cpp), "onnxruntime-genai", "gptq", or "compressed-tensors" (vLLM, SGLang,
+                transformers).
             ids: token ids to compare predictions with; by default random ones.
 
         Returns:
