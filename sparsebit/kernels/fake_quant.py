@@ -6,6 +6,7 @@ float32. They work under autograd and ``torch.compile``. The reference is ``nume
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -59,7 +60,7 @@ def snap_fused(
         return torch.ops.sparsebit.snap(*arguments, *sizes)  # type: ignore[no-any-return]
     # The operator would do the same, with several times the work on the host.
     if torch.is_grad_enabled() and (x.requires_grad or scale.requires_grad or zero_point.requires_grad):
-        return cast("Tensor", _Snap.apply(*arguments, matrix))
+        return _with_gradients(*arguments, matrix)
     return _forward(x, *arguments[1:3], float(low), float(high), matrix)
 
 
@@ -70,15 +71,24 @@ class _Snap(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, *settings: Any) -> Tensor:
         ctx.save_for_backward(x, scale, zero_point)
         ctx.settings = settings
-        return _forward(x, scale, zero_point, *settings[1:3], settings[-1])
+        _factor, low, high, _gradient_scale, matrix = settings
+        return _forward(x, scale, zero_point, low, high, matrix)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad
-        found = _backward(grads[0], *ctx.saved_tensors, *ctx.settings, needed[1] or needed[2])
+        x, scale, zero_point = ctx.saved_tensors
+        factor, low, high, gradient_scale, matrix = ctx.settings
+        learned = needed[1] or needed[2]
+        found = _backward(
+            grads[0], x, scale, zero_point, factor, low, high, gradient_scale, matrix, learned=learned
+        )
         gradients = [g if wanted else None for g, wanted in zip(found, needed[:3], strict=True)]
         return *gradients, *[None] * len(ctx.settings)
+
+
+_with_gradients = cast("Callable[..., Tensor]", _Snap.apply)
 
 
 def _forward(x: Tensor, scale: Tensor, zero_point: Tensor, low: float, high: float, matrix: Matrix) -> Tensor:
@@ -173,8 +183,23 @@ def _run_forward(
     return _forward(x, scale, zero_point, low, high, Matrix(*matrix))
 
 
-def _run_backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return _backward(*arguments[:8], Matrix(*arguments[8:12]), arguments[12])
+def _run_backward(
+    grad: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    factor: Tensor | None,
+    low: float,
+    high: float,
+    gradient_scale: float,
+    rows: int,
+    width: int,
+    channels: int,
+    by_column: bool,
+    learned: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    matrix = Matrix(rows, width, channels, by_column)
+    return _backward(grad, x, scale, zero_point, factor, low, high, gradient_scale, matrix, learned)
 
 
 def _fake_forward(x: Tensor, *_: Any) -> Tensor:

@@ -4,6 +4,9 @@ The arithmetic is that of ``numerics.snapping``, step for step: a division (not 
 half to even, then clamped. The backward computes it again from ``x``, so that nothing but ``x`` is kept.
 """
 
+# Triton's own language: its functions have no types.
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
+
 from __future__ import annotations
 
 import triton
@@ -11,7 +14,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _round_clip(v, low, high):  # type: ignore[no-untyped-def]
+def _round_clip(v, low, high):
     """round(v), half to even, and that clipped. Adding 1.5 * 2**23 leaves no bits for a fraction.
 
     Beyond 2**22, where that fails, ``v`` is outside of every grid, rounded or not. Comparisons with NaN are false, so
@@ -23,7 +26,7 @@ def _round_clip(v, low, high):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def snap_forward(  # type: ignore[no-untyped-def]
+def snap_forward(
     x_ptr, y_ptr, scale_ptr, zero_point_ptr, low, high, rows, width, channels,
     BY_COLUMN: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -48,7 +51,7 @@ def snap_forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def snap_backward(  # type: ignore[no-untyped-def]
+def snap_backward(
     grad_ptr, x_ptr, to_x_ptr, scale_ptr, zero_point_ptr, to_scale_ptr, to_zero_point_ptr, factor_ptr,
     low, high, gradient_scale, rows, width, channels, chunks, steps,
     LEARNED: tl.constexpr, LAST: tl.constexpr, HAS_FACTOR: tl.constexpr,
@@ -112,7 +115,7 @@ def snap_backward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def add_sums(  # type: ignore[no-untyped-def]
+def add_sums(
     sums_scale_ptr, sums_zero_point_ptr, scale_ptr, to_scale_ptr, to_zero_point_ptr, factor_ptr,
     gradient_scale, outer, channels, inner,
     HAS_FACTOR: tl.constexpr, TILE_CHANNELS: tl.constexpr, TILE_SUMS: tl.constexpr,

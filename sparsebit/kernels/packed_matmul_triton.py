@@ -4,6 +4,9 @@ A row of the weight is a little-endian stream, read here as 32-bit words of ``PE
 stands for ``(q + low - zero_point) * scale``.
 """
 
+# Triton's own language: its functions have no types.
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
+
 from __future__ import annotations
 
 import triton
@@ -11,7 +14,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _numbers(words, zero_point, scale, BITS: tl.constexpr, PER_WORD: tl.constexpr):  # type: ignore[no-untyped-def]
+def _numbers(words, zero_point, scale, BITS: tl.constexpr, PER_WORD: tl.constexpr):
     """Words [n, k] with zero point and scale of the same shape as numbers [n, k, PER_WORD].
 
     Set into the mantissa of 2**23, an integer is a float without a conversion, which is a slow instruction.
@@ -23,7 +26,7 @@ def _numbers(words, zero_point, scale, BITS: tl.constexpr, PER_WORD: tl.constexp
 
 
 @triton.jit
-def multiply_vector(  # type: ignore[no-untyped-def]
+def multiply_vector(
     x_ptr, words_ptr, scale_ptr, zero_point_ptr, y_ptr,
     rows, words_per_row, groups, words_per_group, low,
     BITS: tl.constexpr, PER_WORD: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_WORDS: tl.constexpr,
@@ -48,7 +51,7 @@ def multiply_vector(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def multiply_batch(  # type: ignore[no-untyped-def]
+def multiply_batch(
     x_ptr, words_ptr, scale_ptr, zero_point_ptr, y_ptr,
     batch, rows, words_per_row, groups, words_per_group, words_per_part, low,
     BITS: tl.constexpr, PER_WORD: tl.constexpr, BATCH: tl.constexpr,
@@ -80,7 +83,7 @@ def multiply_batch(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def write_numbers(  # type: ignore[no-untyped-def]
+def write_numbers(
     words_ptr, scale_ptr, zero_point_ptr, weight_ptr,
     rows, words_per_row, groups, words_per_group, low,
     BITS: tl.constexpr, PER_WORD: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_WORDS: tl.constexpr,

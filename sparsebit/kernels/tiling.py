@@ -83,7 +83,7 @@ def _find_matrix(
     if len(scale_shape) != len(shape):
         return None
     outer = channels = inner = 1
-    axes = []
+    axes: list[int] = []
     for axis in order:
         if shape[axis] == 1:
             continue

@@ -1,0 +1,51 @@
+"""What was compiled is started again only for arguments of the same kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from sparsebit.kernels.launch import launch
+
+
+class Compiled:
+    """Stands for what Triton compiled."""
+
+    def __init__(self) -> None:
+        self.started: list[Any] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *arguments: self.started.append((grid, arguments))
+
+
+class Kernel:
+    """Stands for a Triton function: counts how often it is asked to look up what it compiled."""
+
+    def __init__(self) -> None:
+        self.looked_up, self.compiled = 0, Compiled()
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def start(*arguments: Any, num_warps: int) -> Compiled:
+            self.looked_up += 1
+            return self.compiled
+
+        return start
+
+
+def test_the_second_launch_skips_the_look_up() -> None:
+    kernel, x = Kernel(), torch.zeros(32)
+    launch(kernel, 3, (x,), (0.5,), (32, True))
+    launch(kernel, 3, (x,), (0.25,), (32, True))  # numbers in floating point are never compiled in
+    assert kernel.looked_up == 1
+    assert kernel.compiled.started == [((3, 1, 1), (x, 0.25, 32, True))]
+
+
+def test_other_kinds_of_arguments_are_looked_up_again() -> None:
+    kernel, x = Kernel(), torch.zeros(32)
+    launch(kernel, 3, (x,), (), (32,))
+    launch(kernel, 3, (x.half(),), (), (32,))
+    launch(kernel, 3, (x[1:],), (), (32,))  # begins at a multiple of 4 bytes
+    launch(kernel, 3, (x,), (), (31,))
+    launch(kernel, 3, (x,), (), (32,), warps=8)
+    assert kernel.looked_up == 5 and kernel.compiled.started == []
