@@ -97,8 +97,8 @@ COMMAND = Command(
     name="check",
     help="run an ONNX file and compare it with its model",
     description="""
-Run an exported file on the same inputs as the model it came from, and compare codes and outputs
-tensor by tensor. Also shows which operators run on integers in the runtime, and why others do not.
+Run an exported file on the same inputs as the model it came from, and compare quantized values
+and outputs tensor by tensor. Also shows which operators run on integers in the runtime, and why others do not.
 Exit code 1 where the file differs.
 """,
     examples=(

@@ -1,4 +1,4 @@
-"""``sparsebit prune``: take channels or single weights out of a model."""
+"""``sparsebit prune``: remove channels or single weights from a model."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 COMMAND = Command(
     name="prune",
-    help="take channels or single weights out of a model",
+    help="remove channels or single weights from a model",
     description="""
 Find what can only go together (residuals, norms, heads), score it, and remove the part the config
 asks for. What is left is an ordinary, smaller model, saved as a folder that --pruned of every other

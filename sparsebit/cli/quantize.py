@@ -1,4 +1,4 @@
-"""``sparsebit quantize``: put a model on integer grids and calibrate them."""
+"""``sparsebit quantize``: quantize a model and calibrate it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     return Outcome(
         shown=(
             f"quantized for {plan.target}: {len(plan.weights())} weights, {len(plan.activations())} activations;"
-            f" {len(left)} inputs of operators stay in float",
+            f" {len(left)} {'input' if len(left) == 1 else 'inputs'} of operators in float",
             *(f"  float: {edge.consumer} <- {edge.source}: {edge.reason}" for edge in left[:8]),
             *accuracy_rows(accuracy),
             f"written: {', '.join(written)}",
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 COMMAND = Command(
     name="quantize",
-    help="put a model on integer grids and calibrate them",
+    help="quantize a model: choose what becomes integers, and calibrate",
     description="""
 Decide which tensors of a model are quantized for a runtime, measure their ranges on some data, and
 save the result: a folder of JSON and safetensors that `export`, `check` and `profile` read. With

@@ -76,7 +76,7 @@ class DemoResult:
         yield table
         yield "agreement: how often the file answers as its torch model does"
         yield f"pruning: {str(self.pruning).splitlines()[0]}"
-        yield f"int8 codes that differ between torch and the file: {self.off:.3%}"
+        yield f"quantized values that differ between torch and the file: {self.off:.3%}"
         yield f"{self.seconds:.0f} s; written: {', '.join(map(str, self.files))}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What quantization-aware training and gradual pruning do at which moment of a training run, whoever runs it."""
+"""What quantization-aware training and gradual pruning do at which moment of a training run, in any framework."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def decibels(value: float | None) -> str:
 
 
 def grade(value: float | None) -> str:
-    """How bad an SQNR is, as the name of a colour: above 30 dB nobody will notice, below 15 many will."""
+    """How bad an SQNR is, as the name of a colour: above 30 dB it is hard to notice, below 15 easy."""
     if value is None:
         return "none"
     return "good" if value >= 30 else "fair" if value >= 15 else "bad"

@@ -14,9 +14,9 @@ from sparsebit.analysis.bits.choices import Choice, Product, find_choices, find_
 from sparsebit.analysis.bits.curvature import Loss, Probe
 from sparsebit.analysis.bits.layer_bits import FLOAT
 from sparsebit.analysis.profiling.agreement import Agreement, float_outputs, outputs_agree
-from sparsebit.analysis.profiling.calls import Call, calls_of, only
+from sparsebit.analysis.profiling.calls import calls_of, only
 from sparsebit.analysis.size import other_bytes
-from sparsebit.batches import read_batches
+from sparsebit.batches import Call, read_batches
 from sparsebit.config import QConfig, Side, load_qconfig
 from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import ConfigError, SparsebitError
@@ -33,7 +33,7 @@ class Sensitivity:
 
     choices: tuple[Choice, ...]
     errors: Mapping[str, Mapping[int, float]]
-    """By the name of a choice, then by bits; ``FLOAT`` (32) is no error."""
+    """By the name of a choice, then by bits; ``FLOAT`` (32) has error 0."""
     metric: Metric
     config: QConfig
     products: tuple[Product, ...] = ()

@@ -18,7 +18,7 @@ from sparsebit.analysis.profiling.tensor_error import TensorError
 from sparsebit.config import QConfig
 from sparsebit.display import as_text, in_notebook
 
-HARMLESS_DB = 30.0  # a layer above this is nobody's problem
+HARMLESS_DB = 30.0  # a layer above this does no harm
 STANDS_OUT = 3.0  # times the noise of the middle layer
 
 
@@ -96,7 +96,7 @@ class ErrorProfile:
         """Layers that make far more noise than the others do, the worst first, at most so many.
 
         A layer is named where it makes at least three times the noise of the middle one and its own result has less
-        than 30 dB. Where every layer is equally bad there is nobody to name: then all of them need more bits.
+        than 30 dB. Where every layer is equally bad none is named: then all of them need more bits.
         """
         if not self.layers:
             return ()
