@@ -283,25 +283,20 @@ def check_seed(seed: int, seconds: int) -> dict[str, Outcome]:
         }
 
 
-def work(seeds: list[int], seconds: int) -> None:
-    """One process's share: a line of JSON for every seed."""
+def work(seeds: list[int], seconds: int, until: float) -> None:
+    """One process's share: a line of JSON for every seed, until it is time to stop."""
     torch.set_num_threads(1)
     for seed in seeds:
+        if time.time() > until:
+            return
         print(json.dumps({"seed": seed, "stages": check_seed(seed, seconds)}), flush=True)
 
 
-def follow(seeds: list[int], seconds: int, found: dict[int, dict[str, Outcome]]) -> None:
+def follow(seeds: list[int], seconds: int, until: float, found: dict[int, dict[str, Outcome]]) -> None:
     """Run a share in a process of its own; a seed that ends the process is a crash, and the next one goes on."""
-    while seeds:
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.robustness.architectures",
-            "--seconds",
-            str(seconds),
-            "--seeds",
-            ",".join(map(str, seeds)),
-        ]
+    while seeds and time.time() < until:
+        command = [sys.executable, "-m", "benchmarks.robustness.architectures", "--seconds", str(seconds)]
+        command += ["--until", str(until), "--seeds", ",".join(map(str, seeds))]
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -321,7 +316,7 @@ def follow(seeds: list[int], seconds: int, found: dict[int, dict[str, Outcome]])
         process.wait()
         reader.join()
         seeds = [seed for seed in seeds if seed not in found]
-        if seeds:
+        if seeds and process.returncode:
             why = f"the process ended with {process.returncode}: {''.join(said)[-300:]}"
             found[seeds.pop(0)] = {"process": ("CRASH", why)}
 
@@ -353,17 +348,31 @@ def summarize(found: dict[int, dict[str, Outcome]]) -> dict[str, Any]:
     }
 
 
-def run(seed: int, count: int, jobs: int, seconds: int) -> dict[str, Any]:
-    """All networks, divided among processes."""
+def run(
+    seeds: range,
+    jobs: int,
+    seconds: int,
+    until: float,
+    report: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> dict[str, Any]:
+    """All networks, divided among processes; what is known so far is reported from time to time."""
     found: dict[int, dict[str, Outcome]] = {}
     began = time.time()
-    shares = [list(range(seed + job, seed + count, jobs)) for job in range(jobs)]
-    threads = [threading.Thread(target=follow, args=(share, seconds, found)) for share in shares]
+    shares = [list(seeds[job::jobs]) for job in range(jobs)]
+    threads = [threading.Thread(target=follow, args=(share, seconds, until, found)) for share in shares]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
-    return {"first seed": seed, "took_s": round(time.time() - began, 1), **summarize(found)}
+    while True:
+        for thread in threads:
+            thread.join(15 / jobs)
+        result = {
+            "first seed": seeds[0],
+            "took_s": round(time.time() - began, 1),
+            **summarize(dict(found)),
+        }
+        report(result)
+        if not any(thread.is_alive() for thread in threads):
+            return result
 
 
 def main() -> None:
@@ -373,24 +382,30 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=int, default=120, help="limit for one stage of one network")
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--total", type=int, default=86_400, help="start no network after this many seconds")
+    parser.add_argument("--output", type=Path, help="a JSON file, kept up to date while it runs")
     parser.add_argument("--show", action="store_true", help="print the source of --seed and stop")
     parser.add_argument("--seeds", help=argparse.SUPPRESS)
+    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.show:
         print(write_net(arguments.seed))
         return
     if arguments.seeds:
-        work([int(seed) for seed in arguments.seeds.split(",")], arguments.seconds)
+        work([int(seed) for seed in arguments.seeds.split(",")], arguments.seconds, arguments.until)
         return
     from benchmarks.environment import describe
 
-    result = run(arguments.seed, arguments.count, arguments.jobs, arguments.seconds)
-    packages = ("torch", "numpy", "onnx", "onnxruntime")
-    text = json.dumps({"environment": describe(arguments.seed, packages), **result}, indent=1)
-    if arguments.output:
-        arguments.output.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    environment = describe(arguments.seed, ("torch", "numpy", "onnx", "onnxruntime"))
+
+    def report(result: dict[str, Any]) -> None:
+        if arguments.output:
+            text = json.dumps({"environment": environment, **result}, indent=1)
+            arguments.output.write_text(text + "\n", encoding="utf-8")
+
+    seeds = range(arguments.seed, arguments.seed + arguments.count)
+    result = run(seeds, arguments.jobs, arguments.seconds, time.time() + arguments.total, report)
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":
