@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsebit.cli import bench, capture, check, compress, export, profile, prune, quantize, schema
+from sparsebit.cli import bench, capture, check, compress, export, llm, profile, prune, quantize, schema
 from sparsebit.cli.command import Command
 
 COMMANDS: tuple[Command, ...] = (
@@ -14,5 +14,6 @@ COMMANDS: tuple[Command, ...] = (
     export.COMMAND,
     check.COMMAND,
     bench.COMMAND,
+    llm.COMMAND,
     schema.COMMAND,
 )

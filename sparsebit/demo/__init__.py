@@ -2,5 +2,6 @@
 
 from sparsebit.demo.digits import held_out_data, training_data
 from sparsebit.demo.digits_net import DigitsNet, net
+from sparsebit.demo.language import language_model
 
-__all__ = ["DigitsNet", "held_out_data", "net", "training_data"]
+__all__ = ["DigitsNet", "held_out_data", "language_model", "net", "training_data"]
