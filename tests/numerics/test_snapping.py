@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
+from sparsebit.numerics import CodeType, Grid, Layout, choose_grid, snapping
 from sparsebit.numerics.layout import row_count, spread
 
 CODES = [
@@ -197,3 +198,27 @@ def test_other_memory_layouts() -> None:
     z = grid.snap(x.contiguous())
     for a, b in zip(own, gradients(z, x, scale), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_kernels_take_over_where_they_cover_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which path is taken depends on the switch, the device and the type alone; shapes are enough to see it."""
+    asked: list[str] = []
+
+    def fused(
+        x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, factor: float
+    ) -> Tensor | None:
+        asked.append(f"{low} {high}")
+        return x if x.dtype == torch.float32 else None
+
+    monkeypatch.setattr(snapping, "snap_fused", fused)
+    with FakeTensorMode():
+        x, one, zero = (torch.ones(4, device="cuda") for _ in range(3))
+        for switch, code in ((True, "int4"), (True, "fp8_e4m3"), (False, "int4")):
+            monkeypatch.setattr(snapping, "USE_KERNELS", switch)
+            taken = snapping.snap(x, one, zero, CodeType.parse(code)) is x
+            assert taken == (switch and code == "int4")
+        monkeypatch.setattr(snapping, "USE_KERNELS", True)
+        assert (
+            snapping.snap(x.double(), one.double(), zero.double(), CodeType("int", 4)).dtype == torch.float64
+        )
+    assert asked == ["-8 7", "-8 7"]
