@@ -20,11 +20,11 @@ class MaskStore(nn.Module):
     def __init__(self, masks: Mapping[str, Tensor]) -> None:
         super().__init__()
         for name, mask in masks.items():
-            self.register_buffer(name.replace(".", "/"), mask)
+            self.register_buffer(_key(name), mask)
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
         """Names and masks."""
-        return ((name.replace("/", "."), mask) for name, mask in self.named_buffers())
+        return ((_name(key), mask) for key, mask in self.named_buffers())
 
     def as_dict(self) -> dict[str, Tensor]:
         """The masks by name."""
@@ -34,4 +34,13 @@ class MaskStore(nn.Module):
         """Write new masks over the old ones, which must be of the same shapes."""
         with torch.no_grad():
             for name, mask in masks.items():
-                self.get_buffer(name.replace(".", "/")).copy_(mask)
+                self.get_buffer(_key(name)).copy_(mask)
+
+
+def _key(name: str) -> str:
+    """The name of the buffer; a slash of the user's own is escaped, so that no two names share one."""
+    return name.replace("%", "%25").replace("/", "%2F").replace(".", "/")
+
+
+def _name(key: str) -> str:
+    return key.replace("/", ".").replace("%2F", "/").replace("%25", "%")
