@@ -21,6 +21,6 @@ def language_model() -> nn.Module:
     )
     state = torch.get_rng_state()
     torch.manual_seed(0)
-    made: nn.Module = LlamaForCausalLM(config)
+    made: nn.Module = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     torch.set_rng_state(state)
     return made.eval()

@@ -80,7 +80,7 @@ class Source:
                     put(model, name, file.get_tensor(name))
 
 
-def run_experts_in_turn(model: nn.Module) -> None:
+def run_experts_in_turn(model: Any) -> None:
     """One expert after the other, so that each can be measured, and the sums are always the same."""
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")

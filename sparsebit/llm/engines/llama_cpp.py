@@ -49,7 +49,8 @@ class LlamaCppFile:
     def weight(self, name: str) -> Tensor:
         """Unpacked by the package gguf, with the rows of query and key back in the order of transformers."""
         stored = self._names.get_name(name, try_suffixes=(".weight",))
-        tensor = self._tensors.get(stored, self._tensors["token_embd.weight"])  # a tied head has none
+        tied = stored == "output.weight" and stored not in self._tensors
+        tensor = self._tensors["token_embd.weight" if tied else stored]
         values = torch.from_numpy(np.array(self._dequantize(tensor.data, tensor.tensor_type)))
         for part, heads in zip(("attn_q.weight", "attn_k.weight"), self._heads, strict=True):
             if self._rotates_neighbours and stored.endswith(part):

@@ -79,4 +79,5 @@ def _unpacked(packed: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
     """Values from the lowest bits of each byte on, along the last axis."""
     shifts = np.arange(0, 8, bits)
     values = (packed[..., None].astype(np.int32) >> shifts) & (2**bits - 1)
-    return values.reshape(*packed.shape[:-1], -1)
+    unpacked: np.ndarray[Any, Any] = values.reshape(*packed.shape[:-1], -1)
+    return unpacked

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsebit.llm.formats.matmul_nbits import BlockWeight, block_weight, joined
 from sparsebit.llm.packed.weight import PackedWeight
@@ -139,7 +139,7 @@ class DecoderGraph:
         active = self._tape.op("Mul", [gate, self._tape.op("Sigmoid", [gate])])
         return self._linears([f"{path}.down_proj"], [mlp.down_proj], self._tape.op("Mul", [active, up]))[0]
 
-    def _add_and_norm(self, hidden: ir.Value, more: ir.Value, norm: nn.Module) -> tuple[ir.Value, ir.Value]:
+    def _add_and_norm(self, hidden: ir.Value, more: ir.Value, norm: Any) -> tuple[ir.Value, ir.Value]:
         """The norm of the sum, and the sum."""
         outputs = self._tape.op_multi_out(
             "SkipSimplifiedLayerNormalization",

@@ -1,0 +1,27 @@
+"""llama.cpp in a process of its own: a file that it cannot run is an error of ours, not the end of the process."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from sparsebit.llm.engines.engine import missing_modules
+from sparsebit.llm.engines.llama_cpp import LlamaCpp
+from tests.llm.formats.test_compressed_tensors import quantized
+from tests.llm.models import tokenizer
+
+
+@pytest.mark.skipif(bool(missing_modules(LlamaCpp())), reason="gguf and xllamacpp are not installed")
+def test_a_file_it_cannot_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = quantized()
+    model.tokenizer = tokenizer()
+    monkeypatch.setattr("sparsebit.llm.formats.gguf.float_state", lambda module: {})  # no norms in the file
+    report = model.export(tmp_path / "model.gguf", "gguf")
+    assert not report.ok and "llama.cpp cannot run" in report.failure
+
+
+def test_what_is_missing_is_named() -> None:
+    wanted = [name for name in ("gguf", "xllamacpp") if importlib.util.find_spec(name) is None]
+    assert missing_modules(LlamaCpp()) == wanted
