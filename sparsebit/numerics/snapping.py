@@ -23,7 +23,7 @@ from torch import Tensor
 from sparsebit.kernels.fake_quant import snap_fused
 from sparsebit.numerics.code_type import CodeType
 
-USE_KERNELS = False
+USE_KERNELS = True  # fused kernels on CUDA, where they cover the case; False leaves everything to torch
 
 
 def steps_of(x: Tensor, scale: Tensor, zero_point: Tensor, code: CodeType) -> Tensor:
