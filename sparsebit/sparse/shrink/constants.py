@@ -57,6 +57,12 @@ class Finder:
         self.numbers: dict[str, Any] = {}  # sizes and what is computed from them, where they change
         self.shapes: dict[str, tuple[int, ...]] = {}  # of single tensors, where they change
         self.dynamic: set[str] = set()  # numbers that follow the size of the input (batch, length, pixels)
+        self.in_layers = torch.zeros(
+            trace.sets.size, dtype=torch.bool
+        )  # classes that layers have weights for
+        for axis in trace.axes.values():
+            if not axis.bare:
+                self.in_layers[trace.roots[axis.labels]] = True
         self.undo: dict[
             str, dict[str, list[int]]
         ] = {}  # by number: the sizes it comes from, and how to undo them
@@ -132,8 +138,14 @@ class Finder:
         if not isinstance(dim, int):
             return True
         at = dim % max(len(value.shape), 1)
-        known = [layer for layer in value.layers if layer.dims == (at,)]
-        return not any(len(torch.unique(layer.labels)) == len(layer.labels) for layer in known)
+        known = [layer.labels for layer in value.layers if layer.dims == (at,)]
+        return not any(
+            len(torch.unique(labels)) == len(labels) and self._are_channels(labels) for labels in known
+        )
+
+    def _are_channels(self, labels: Tensor) -> bool:
+        """Whether a layer makes or reads these labels. Joining or copying along the batch gives it labels too."""
+        return self.alive.of(labels) is not None or bool(self.in_layers[self.trace.roots[labels]].any())
 
     def _shape(self, node: Node) -> tuple[int, ...]:
         if node.name in self.shapes:

@@ -19,7 +19,7 @@ def group(**options: object) -> Group:
 @pytest.mark.parametrize(
     ("options", "kept", "message"),
     [
-        ({}, [True, False], "not one flag a unit"),
+        ({}, [True, False], "not one flag per channel"),
         ({}, [False] * 4, "a layer cannot be empty"),
         ({"frozen": "softmax at node 's'"}, [True, True, True, False], "cannot shrink"),
         ({"blocks": torch.tensor([0, 0, 1, 1])}, [True, True, True, False], "the same number"),

@@ -47,3 +47,44 @@ def test_a_size_divided_by_the_count_of_heads(batch: int) -> None:
     assert small.q.out_features == 16
     with torch.no_grad():
         assert torch.allclose(small(x), smodel(x))
+
+
+class JoinedAttention(nn.Module):
+    """Joins tensors along the batch, takes the first part again, and folds the heads into the batch."""
+
+    def __init__(self, join: str) -> None:
+        super().__init__()
+        self.join = join
+        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 5)
+        if join == "encoder":
+            self.attention: nn.Module = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        else:
+            self.attention = nn.MultiheadAttention(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        both = torch.cat([y, x], 0)
+        y = both[: y.shape[0]] if self.join == "slice" else both.chunk(2)[0]
+        if self.join == "encoder":
+            y = self.attention(y)
+        else:
+            y = y.transpose(0, 1)
+            y = self.attention(y, y, y)[0].transpose(0, 1)
+        out: Tensor = self.last(y)
+        return out
+
+
+@pytest.mark.parametrize("join", ["slice", "chunk", "encoder"])
+def test_a_batch_that_was_joined_and_cut_is_not_a_constant(join: str) -> None:
+    torch.manual_seed(0)
+    net = JoinedAttention(join).double().eval()
+    smodel = SparseModel(net, HALF, torch.randn(2, 6, 16, dtype=torch.float64))
+    smodel.calc_params()
+    small = smodel.shrink()
+    assert any(small.get_parameter(n).shape != p.shape for n, p in net.named_parameters() if "in_proj" in n)
+    for batch in (2, 3, 5):
+        x = torch.randn(batch, 6, 16, dtype=torch.float64)
+        with torch.no_grad():
+            assert small(x).shape == (batch, 6, 5)
+            if join != "encoder":  # its norms take their statistics over the channels that are left
+                assert torch.allclose(small(x), smodel(x))

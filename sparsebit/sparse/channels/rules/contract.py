@@ -44,7 +44,8 @@ def linear(trace: Trace, call: OpCall) -> Labels:
     tie_vector(trace, call, bias, pick(layers, OUT), "state")
     biased_rows = bias is not None and any(layer.dims != (OUT,) for layer in layers)
     out = (*range(rank - 1), *([OUT] if wide else []))
-    return to_labels(layers, out, shape_out(call), value.zero and not biased_rows)
+    # rows that are gone from a computed weight (a softmax of one) need not have been zero
+    return to_labels(layers, out, shape_out(call), value.zero and w.zero and not biased_rows)
 
 
 def contract(

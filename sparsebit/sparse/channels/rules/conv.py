@@ -54,7 +54,7 @@ def _plain(trace: Trace, call: OpCall, value: Labels, channel: int) -> Labels:
     tie_vector(trace, call, bias, pick(kept, OUT), "state")
     out = [OUT if letter == IN else letter for letter in letters]
     biased_rows = bias is not None and any(layer.dims != (OUT,) for layer in kept)
-    return to_labels(kept, out, shape_out(call), value.zero and not biased_rows)
+    return to_labels(kept, out, shape_out(call), value.zero and w.zero and not biased_rows)
 
 
 def _grouped(trace: Trace, call: OpCall, value: Labels, channel: int, groups: int) -> Labels:
