@@ -135,13 +135,13 @@ def jobs() -> tuple[Job, ...]:
         ),
         Job(
             "prune",
-            cli("prune", *DATA, "--set", "SPARSER.RATIO=0.5", "-o", "p", "--resume"),
+            cli("prune", *DATA, "--set", "SPARSER.RATIO=0.5", "-o", "p"),
             lambda p: None,
             files,
         ),
         Job(
             "export",
-            cli("export", "sparsebit.demo:net", "--input", "2x1x8x8", "-o", "a.onnx", "--resume"),
+            cli("export", "sparsebit.demo:net", "--input", "2x1x8x8", "-o", "a.onnx"),
             complete_onnx,
             lambda place: sorted(files(place)),
         ),

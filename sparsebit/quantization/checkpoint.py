@@ -163,7 +163,8 @@ def load_checkpoint(
 def require_grid(quantizer: Quantizer, folder: object) -> None:
     """Refuse scales and zero points that no calibration gives: NaN, infinite, zero or negative, of another type."""
     if isinstance(quantizer, Frozen):
-        if (problem := quantizer.held.find_problem()) is not None:
+        spread = quantizer.zero_point.shape in ((1,), quantizer.scale.shape)
+        if (problem := quantizer.held.find_problem() if spread else "zero_point") is not None:
             raise ArtifactError(
                 f"{folder}: the weight {quantizer.name!r} is damaged: {problem} does not fit",
                 hint="save the model again",
