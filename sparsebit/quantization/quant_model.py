@@ -56,6 +56,8 @@ class QuantModel(QuantizedModule):
         made_from: the name of the model's class, for messages.
 
     Example:
+        >>> import torch
+        >>> from torch import nn
         >>> from sparsebit.quantization import QuantModel
         >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)).eval()
         >>> qmodel = QuantModel(net, "int8_onnxruntime", example_inputs=(torch.randn(2, 3, 8, 8),))

@@ -67,7 +67,13 @@ class SparseModel(nn.Module):
     accepts_loss_kwargs = False  # transformers' Trainer would add arguments of its own to those of the model
 
     _repr_html_ = in_notebook
-    why_not_capture = "pass the smaller model, sparse_model.shrink(), or the masked one, sparse_model.model"
+
+    @property
+    def why_not_capture(self) -> str | None:
+        """Capturing it would quantize channels that are going; zeros of single weights are held through that."""
+        if self.cfg.SPARSER.TYPE != "structured":
+            return None
+        return "pass the smaller model, sparse_model.shrink(), or the masked one, sparse_model.model"
 
     def __init__(
         self,

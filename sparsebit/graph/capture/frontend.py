@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -104,9 +105,10 @@ def _as_call(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ..
 
 
 def _runs_without_inputs(model: nn.Module) -> bool:
-    return isinstance(model, fx.GraphModule) and not any(
-        node.op == "placeholder" for node in model.graph.nodes
-    )
+    """Whether the model takes no arguments, so that it can be recorded although no inputs were given."""
+    if isinstance(model, fx.GraphModule):
+        return not any(node.op == "placeholder" for node in model.graph.nodes)
+    return not inspect.signature(model.forward).parameters
 
 
 def _checked(captured: CapturedModule, dynamic: Dynamic | None) -> CapturedModule:

@@ -51,6 +51,7 @@ class PackedLinear(_Packed):
     """Stands in for ``nn.Linear``; ``weight`` is the float view of what is held.
 
     Example:
+        >>> from sparsebit.numerics import CodeType
         >>> grid = Grid(torch.tensor([0.5, 0.25]), torch.zeros(2), CodeType("int", 4), Layout(kind="channel"))
         >>> layer = PackedLinear(PackedWeight.of(torch.tensor([[1.0, -0.5], [0.25, 1.0]]), grid), bias=None)
         >>> layer(torch.tensor([[2.0, 4.0]]))

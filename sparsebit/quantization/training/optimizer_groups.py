@@ -16,6 +16,8 @@ def parameter_groups(
     """Groups for an optimizer: weights; biases and norms, which do not decay; what quantizers learn.
 
     Example:
+        >>> import torch
+        >>> from torch import nn
         >>> from sparsebit.quantization import QuantModel, parse_qconfig
         >>> config = parse_qconfig("w4a8", ["W.QUANTIZER.TYPE=lsq", "A.QUANTIZER.TYPE=lsq"])
         >>> qmodel = QuantModel(nn.Sequential(nn.Linear(4, 2)), config, torch.zeros(1, 4))

@@ -75,8 +75,15 @@ def test_exported_on_request_equals_eager(name: str) -> None:
         graph = capture(fresh(entry), *entry.inputs(entry.batches[0]), frontend="exported")
     eager = fresh(entry)
     assert list(graph.state_dict()) == list(eager.state_dict())
-    for call in [entry.inputs(batch) for batch in entry.batches] + entry.other_sizes():
+    for call in [entry.inputs(batch) for batch in entry.batches]:
         assert same(run(graph, call), run(eager, call)) is None
+    for call in entry.other_sizes():  # equal, or a size that torch.export fixed, which is said
+        try:
+            got = run(graph, call)
+        except CaptureError as error:
+            assert "torch.export fixed it" in str(error)
+        else:
+            assert same(got, run(eager, call)) is None
 
 
 @pytest.mark.parametrize("name", ["cifar_resnet20", "mobilenet_v3", "unet"])

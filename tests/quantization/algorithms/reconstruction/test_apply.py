@@ -297,7 +297,7 @@ def test_settings_are_checked() -> None:
     wrong += [{"lr": value} for value in (0.0, -1.0, float("nan"), float("inf"))]
     wrong += [{"scale_lr": -1.0}, {"regularization": -0.1}]
     for options in wrong:
-        with pytest.raises(ConfigError, match=f"brecq(.|\n)*{next(iter(options))}"):
+        with pytest.raises(ConfigError, match=f"(?i)brecq(.|\n)*{next(iter(options))}"):
             Brecq(**options)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sparsebit.numerics import CodeType, Grid, Layout
 from sparsebit.quantization.algorithms.reconstruction.core import (
     SoftWeights,
     beta_at,
@@ -15,17 +16,25 @@ from sparsebit.quantization.algorithms.reconstruction.core import (
 from sparsebit.quantization.quantizers.adaround import rectified_sigmoid
 
 
-def weights() -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, int]]:
+def weights() -> list[tuple[torch.Tensor, Grid]]:
+    by_row = Layout(kind="channel", axes=(0,))
     return [
-        (torch.randn(4, 3, 3, 3), torch.full((4, 1, 1, 1), 0.3), torch.zeros(4, 1, 1, 1), -8, 7),
-        (torch.randn(5, 6), torch.rand(5, 1) + 0.2, torch.full((5, 1), 3.0), 0, 7),
+        (torch.randn(4, 3, 3, 3), Grid(torch.full((4,), 0.3), torch.zeros(4), CodeType("int", 4), by_row)),
+        (torch.randn(5, 6), Grid(torch.rand(5) + 0.2, torch.full((5,), 3.0), CodeType("uint", 3), by_row)),
     ]
+
+
+def parts(weight: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor, int, int]:
+    """Scale and zero point that broadcast against the weight, and the ends of the codes."""
+    shape = (-1, *[1] * (weight.dim() - 1))
+    return grid.scale.view(shape), grid.zero_point.view(shape), grid.code.low, grid.code.high
 
 
 def test_soft_weights_start_where_the_weights_are() -> None:
     given = weights()
     taken, h = SoftWeights.of(given).soft()
-    for (weight, scale, zero_point, low, high), soft in zip(given, taken, strict=True):
+    for (weight, grid), soft in zip(given, taken, strict=True):
+        scale, zero_point, low, high = parts(weight, grid)
         clipped = torch.maximum(torch.minimum(weight / scale, high - zero_point), low - zero_point) * scale
         torch.testing.assert_close(soft, clipped, rtol=0, atol=2e-4)
     assert h.numel() == sum(weight.numel() for weight, *_ in given)
@@ -35,9 +44,8 @@ def test_in_the_end_soft_and_hard_are_the_same() -> None:
     given = weights()
     soft = SoftWeights.of(given)
     soft.v.data = torch.where(torch.rand_like(soft.v) < 0.5, -20.0, 20.0)
-    for (weight, scale, zero_point, low, high), taken, up in zip(
-        given, soft.soft()[0], soft.up(), strict=True
-    ):
+    for (weight, grid), taken, up in zip(given, soft.soft()[0], soft.up(), strict=True):
+        scale, zero_point, low, high = parts(weight, grid)
         codes = ((weight / scale).floor() + up + zero_point).clamp(low, high)
         torch.testing.assert_close(taken, (codes - zero_point) * scale)
 
@@ -49,7 +57,8 @@ def test_gradients_reach_v_as_if_each_weight_had_its_own() -> None:
     sum((w * w).sum() for w in taken).backward()  # type: ignore[union-attr]
     assert soft.v.grad is not None
     start = 0
-    for weight, scale, zero_point, low, high in given:
+    for weight, grid in given:
+        scale, zero_point, low, high = parts(weight, grid)
         v = soft.v.detach()[start : start + weight.numel()].view(weight.shape).requires_grad_()
         codes = (weight / scale).floor() + rectified_sigmoid(v)
         codes = torch.minimum(torch.maximum(codes, low - zero_point), high - zero_point)
