@@ -48,7 +48,7 @@ class LlamaCppFile:
 
     def weight(self, name: str) -> Tensor:
         """Unpacked by the package gguf, with the rows of query and key back in the order of transformers."""
-        stored = self._names.get_name(name, try_suffixes=(".weight",))
+        stored = str(self._names.get_name(name, try_suffixes=(".weight",)))
         tied = stored == "output.weight" and stored not in self._tensors
         tensor = self._tensors["token_embd.weight" if tied else stored]
         values = torch.from_numpy(np.array(self._dequantize(tensor.data, tensor.tensor_type)))
