@@ -27,9 +27,9 @@ from sparsebit.numerics.snapping import snap, steps_of
 SCALE_OF_ZEROS = 2.0**-20
 
 
-@dataclass(eq=False)  # not frozen: torch.compile of torch 2.11 cannot follow the making of a frozen one
+@dataclass(frozen=True, eq=False)
 class Grid:
-    """Scales and zero points, which elements share them, and the type of the codes. A value: make another to change it.
+    """Scales and zero points, which elements share them, and the type of the codes.
 
     ``scale`` may be float32, float16, bfloat16 or float64; its numbers are used as they are, so a grid that is stored
     in half precision is the same grid when it is read back. For a token layout there is one scale per token of the one

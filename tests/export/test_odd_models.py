@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import sparsebit
 from tests.export.nets import config, quantized
 
 
@@ -118,3 +119,17 @@ def test_openvino_reads_what_others_write_as_sequences(call: Any, tmp_path: Path
     x = torch.randn(2, 4, 6, 6)
     qmodel = quantized(Net(call, c=nn.Conv2d(4, 8, 3, padding=1)), x, "int8_openvino")
     assert qmodel.export_onnx(x, tmp_path / "net.onnx").report.ok
+
+
+def test_a_sum_with_a_constant_that_the_exporter_left_without_a_type(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.l(x).relu() @ self.l.weight + torch.sin(torch.arange(16) * 1.0)
+
+    x = torch.randn(2, 6, 16)
+    qmodel = sparsebit.quantize(Net().eval(), [x])
+    assert qmodel.export_onnx(x, tmp_path / "a.onnx").report.ok

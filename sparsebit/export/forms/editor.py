@@ -46,7 +46,11 @@ class Editor:
         return candidate
 
     def constant(self, values: Any, dtype: Any, name: str) -> Any:
-        """An initializer with these values (a numpy array) in an ONNX type; one for all with the same values."""
+        """An initializer with these values (a numpy array) in an ONNX type; one for all with the same values.
+
+        Where the type is not known (None, for a value that an exporter left without one) it is that of the array.
+        """
+        dtype = dtype or self.ir.DataType.from_numpy(np.asarray(values).dtype)
         array = np.ascontiguousarray(values).astype(dtype.numpy()).reshape(np.shape(values))
         small = array.size <= SMALL
         key = (dtype, array.shape, array.tobytes()) if small else None
