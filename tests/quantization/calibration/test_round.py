@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparsebit.quantization import OBSERVERS, Quantizer, QuantModel
 from tests.quantization.nets import config, images, residual
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BATCHES = tuple(images(3, seed) * (1 + seed) for seed in range(3))
 
 
