@@ -14,12 +14,11 @@ from torch import Tensor
 from sparsebit.config.llm import LlmConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.language_model import Made
-from sparsebit.llm.packed.stored import from_parts, to_parts
+from sparsebit.llm.packed.stored import from_stored, to_stored
 from sparsebit.llm.source import Source
-from sparsebit.storage import read_folder, write_folder
-from sparsebit.storage.fields import Fields
+from sparsebit.storage import Fields, read_folder, write_folder
 
-KIND, VERSION = "language model block", 1
+KIND, VERSION = "language model block", 2
 
 
 class FinishedBlocks:
@@ -61,31 +60,19 @@ class FinishedBlocks:
                 hint="choose another folder, or remove this one",
             )
         made = []
-        for number, said in enumerate(Fields.each(content.value("matrices"), str(place))):
-            parts = {key: tensors.get("weights", {}).get(f"{number}.{key}") for key in said.texts("tensors")}
-            held = from_parts(parts, said)
-            made.append(
-                Made(
-                    said.text("name"), held, said.number("loss"), said.integer("tokens"), said.text("remark")
-                )
-            )
+        described = Fields.each(content.value("matrices"), str(place))
+        for name, held in from_stored(tensors.get("weights", {}), described).items():
+            how = content.section("how").section(name)
+            made.append(Made(name, held, how.number("loss"), how.integer("tokens"), how.text("remark")))
         return made
 
     def write(self, index: int, made: Sequence[Made]) -> None:
         """Keep a finished block."""
         if self._folder is None:
             return
-        tensors: dict[str, Tensor] = {}
-        matrices = []
-        for number, one in enumerate(made):
-            parts, said = to_parts(one.held)
-            tensors |= {f"{number}.{key}": value.contiguous() for key, value in parts.items()}
-            matrices.append(
-                said
-                | {"name": one.name, "loss": one.loss, "tokens": one.tokens, "remark": one.remark}
-                | {"tensors": list(parts)}
-            )
-        content = {"run": self._run, "matrices": matrices}
+        tensors, matrices = to_stored({one.name: one.held for one in made})
+        how = {one.name: {"loss": one.loss, "tokens": one.tokens, "remark": one.remark} for one in made}
+        content = {"run": self._run, "matrices": matrices, "how": how}
         write_folder(self._folder / f"block-{index:04d}", KIND, VERSION, content, {"weights": tensors})
 
     def remove(self) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
-from sparsebit.llm.packed.weight import PackedWeight
+from sparsebit.numerics.packed import PackedTensor
 
 if TYPE_CHECKING:
     from sparsebit.llm.proof import ExportReport
@@ -21,7 +21,7 @@ class Made(NamedTuple):
     """One matrix as it was packed, and how."""
 
     name: str  # of the parameter in the model; "[3]" behind it for the third of stacked experts
-    held: PackedWeight
+    held: PackedTensor
     loss: float  # energy of the error in its outputs, relative to the energy of the outputs
     tokens: int  # of the calibration data that reached it
     remark: str = ""
@@ -52,7 +52,7 @@ class LanguageModel:
     """
 
     model: nn.Module
-    weights: dict[str, PackedWeight]
+    weights: dict[str, PackedTensor]
     records: list[LayerRecord]
     tokenizer: Any = None
     ignored: dict[str, str] = field(default_factory=dict)  # weights left in float, with the reason
@@ -125,7 +125,7 @@ class LanguageModel:
         return load_model(folder, model)
 
 
-def install(model: nn.Module, name: str, held: PackedWeight) -> None:
+def install(model: nn.Module, name: str, held: PackedTensor) -> None:
     """Put a packed weight in the place of the module that holds the parameter ``name``.
 
     Parameters of modules without a packed form (stacked experts) get the numbers of the grid instead, in float.
@@ -140,7 +140,7 @@ def install(model: nn.Module, name: str, held: PackedWeight) -> None:
     else:
         target = getattr(module, key).data
         target = target[int(name.partition("[")[2][:-1])] if "[" in name else target
-        numbers = held.weight(target.dtype)
+        numbers = held.numbers(target.dtype)
         target.copy_(numbers if target.shape == numbers.shape else numbers.T)
         return
     above, _, last = path.rpartition(".")

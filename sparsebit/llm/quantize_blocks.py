@@ -24,11 +24,11 @@ from sparsebit.llm.finished_blocks import FinishedBlocks
 from sparsebit.llm.language_model import LanguageModel, Made
 from sparsebit.llm.methods import SOLVERS, Solver
 from sparsebit.llm.methods.rtn import Rtn
-from sparsebit.llm.packed.weight import PackedWeight
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.source import Source
 from sparsebit.llm.tokens import Text, as_ids, windows
 from sparsebit.llm.weights.uses import Matrix
+from sparsebit.numerics.packed import PackedTensor
 from sparsebit.progress import progress as shown_progress
 
 BATCH = 8  # sequences that go through a block at once
@@ -134,7 +134,7 @@ def _solve(
 def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:
     made = []
     for one in solved:
-        held = PackedWeight.of(one.solved.weight, one.solved.grid)
+        held = PackedTensor.of(one.solved.weight, one.solved.grid)
         made.append(Made(f"{block}.{one.matrix}", held, one.solved.loss, one.tokens, one.solved.remark))
     return made
 
@@ -148,7 +148,7 @@ def _round_outside(model: nn.Module, plan: Plan) -> list[Made]:
         assert spec is not None
         if weight.data_ptr() not in made:
             solved = Rtn(steps=24).solve(weight.float(), None, spec)
-            held = PackedWeight.of(solved.weight, solved.grid)
+            held = PackedTensor.of(solved.weight, solved.grid)
             made[weight.data_ptr()] = Made(name, held, solved.loss, 0, "rounded to nearest")
         found.append(made[weight.data_ptr()]._replace(name=name))
     return found

@@ -9,27 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats.format import float_state
 from sparsebit.llm.language_model import LanguageModel, LayerRecord, install
-from sparsebit.llm.packed.stored import from_parts, to_parts
+from sparsebit.llm.packed.stored import from_stored, to_stored
 from sparsebit.llm.quantize_blocks import read_tokenizer
 from sparsebit.llm.source import LeaveLargeEmpty, put, run_experts_in_turn
 from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
 
-KIND, VERSION = "language model", 1
+KIND, VERSION = "language model", 2
 
 
 def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
     """Write everything that ``load_model`` needs, each shared tensor once."""
-    packed: dict[str, Tensor] = {}
-    matrices: list[dict[str, Any]] = []
-    for name, held in model.weights.items():
-        parts, said = to_parts(held)
-        packed |= {f"{name}.{key}": value for key, value in parts.items()}
-        matrices.append(said | {"name": name, "tensors": list(parts)})
+    packed, matrices = to_stored(model.weights)
     tensors, aliases = unshared(packed)
     floats, float_aliases = unshared(float_state(model.model, once=False))
     config: Any = getattr(model.model, "config", None)
@@ -61,10 +56,8 @@ def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> Langu
         put(made, name, value)
     packed = with_aliases(tensors.get("weights", {}), content.names("aliases"))
     result = LanguageModel(made, {}, [], read_tokenizer(Path(folder)), content.names("ignored"))
-    for said in Fields.each(content.value("matrices"), str(folder)):
-        name = said.text("name")
-        held = from_parts({key: packed.get(f"{name}.{key}") for key in said.texts("tensors")}, said)
-        _require_place(made, name.partition("[")[0], None)
+    for name, held in from_stored(packed, Fields.each(content.value("matrices"), str(folder))).items():
+        _require_place(made, name.partition("[")[0], None if "[" in name else held.shape)
         install(made, name, held)
         result.weights[name] = held
     result.records += [_record(said) for said in Fields.each(content.value("records"), str(folder))]
@@ -110,7 +103,7 @@ def _require_place(model: nn.Module, name: str, shape: tuple[int, ...] | None) -
         found = getattr(model.get_submodule(path), key)
     except AttributeError:
         raise ArtifactError(f"the model has no {name!r}, which the folder holds") from None
-    if shape is not None and tuple(found.shape) != shape:
+    if shape is not None and sorted(found.shape) != sorted(shape):  # Conv1D holds its weight transposed
         raise ArtifactError(
             f"{name!r} has another shape in the folder", expected=str(tuple(found.shape)), got=str(shape)
         )

@@ -47,9 +47,16 @@ class PackedTensor:
         """The codes, in the shape of the tensor."""
         return self.grid.unpack(self.bits, math.prod(self.shape[1:])).reshape(self.shape)
 
-    def numbers(self) -> Tensor:
-        """The numbers the codes stand for: bit for bit what snapping the tensor gave."""
-        return self.grid.numbers(self.codes(), self.dtype)
+    def numbers(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The numbers the codes stand for: bit for bit what snapping the tensor gave, or rounded to ``dtype``."""
+        return self.grid.numbers(self.codes(), dtype or self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the codes, the scales and the zero points, those packed like the codes."""
+        grid = self.grid
+        points = 0 if grid.code.symmetric else packed_length(grid.scale.numel(), grid.code.bits)
+        return self.bits.numel() + grid.scale.nbytes + points
 
     def to_parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors for a safetensors file and a description for JSON. Zero points that are all 0 are left out."""

@@ -53,9 +53,9 @@ def test_what_is_packed_is_what_was_solved() -> None:
     layer = result.model.get_submodule("model.layers.1.mlp.up_proj")
     assert isinstance(layer, PackedLinear)
     held = result.weights["model.layers.1.mlp.up_proj.weight"]
-    assert torch.equal(layer.weight, held.weight())
-    assert torch.equal(held.grid.codes(held.weight()), held.codes())
-    assert held.packed.numel() == held.shape[0] * held.shape[1] // 2
+    assert torch.equal(layer.weight, held.numbers())
+    assert torch.equal(held.grid.codes(held.numbers()), held.codes())
+    assert held.bits.numel() == held.shape[0] * held.shape[1] // 2
     assert result.bits == pytest.approx(4.5)
 
 
@@ -94,7 +94,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(
     resumed = llm.quantize(DECODERS["llama"](), tokens(), CONFIG, folder=tmp_path, progress=False)
     assert len(solved) == 2
     for name, held in whole.weights.items():
-        assert torch.equal(held.packed, resumed.weights[name].packed)
+        assert torch.equal(held.bits, resumed.weights[name].bits)
         assert torch.equal(held.grid.scale, resumed.weights[name].grid.scale)
     assert not list(tmp_path.iterdir())
 
@@ -114,7 +114,7 @@ def test_a_folder_gives_the_same_as_the_module(tmp_path: Path) -> None:
     from_module = llm.quantize(model, tokens(), CONFIG, progress=False)
     from_folder = llm.quantize(tmp_path, tokens(), CONFIG, progress=False)
     for name, held in from_module.weights.items():
-        assert torch.equal(held.packed, from_folder.weights[name].packed), name
+        assert torch.equal(held.bits, from_folder.weights[name].bits), name
     ids = tokens(16)[None]
     assert torch.equal(logits(from_module.model, ids), logits(from_folder.model, ids))
 

@@ -2,7 +2,7 @@
 
 A linear layer ``n`` of [out, in] becomes ``n.weight_packed`` (each row a little-endian bit stream in 32-bit words),
 ``n.weight_scale`` [out, groups], ``n.weight_shape``, and with zero points ``n.weight_zero_point``, packed along the
-output channels. Values are stored counted from the lowest one, which is how ``PackedWeight`` holds them already.
+output channels. Values are stored counted from the lowest one, which is how ``PackedTensor`` holds them already.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparsebit.llm.formats.format import (
 )
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.packed.linear import PackedLinear
-from sparsebit.llm.packed.weight import PackedWeight
+from sparsebit.numerics.packed import PackedTensor
 from sparsebit.numerics.packing import pack_bits
 
 _INTEGERS = ("int", "full", "uint")
@@ -73,11 +73,11 @@ class CompressedTensors:
             model.tokenizer.save_pretrained(path)
 
 
-def layer_tensors(held: PackedWeight) -> dict[str, Tensor]:
+def layer_tensors(held: PackedTensor) -> dict[str, Tensor]:
     """The tensors of one linear layer."""
     scale, zero_point = by_rows(held)
     found = {
-        "weight_packed": words(held.packed),
+        "weight_packed": words(held.bits),
         "weight_scale": scale.contiguous(),
         "weight_shape": torch.tensor(held.shape, dtype=torch.int64),
     }

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.llm.formats.matmul_nbits import BlockWeight, block_weight, joined
-from sparsebit.llm.packed.weight import PackedWeight
+from sparsebit.numerics.packed import PackedTensor
 
 MICROSOFT = "com.microsoft"
 
@@ -20,7 +20,7 @@ MICROSOFT = "com.microsoft"
 class DecoderGraph:
     """Adds nodes for one model; ``model`` is the result."""
 
-    def __init__(self, module: Any, weights: Mapping[str, PackedWeight], accuracy_level: int) -> None:
+    def __init__(self, module: Any, weights: Mapping[str, PackedTensor], accuracy_level: int) -> None:
         self._module, self._config, self._weights = module, module.config, weights
         self._level = accuracy_level
         self._tape = ir.tape.Tape()
@@ -184,16 +184,14 @@ class DecoderGraph:
             result = self._tape.op("Add", [result, self._constant(torch.cat(whole))])
         return [result]
 
-    def _tied(self, name: str, held: PackedWeight) -> bool:
+    def _tied(self, name: str, held: PackedTensor) -> bool:
         embedding = self._weights.get("model.embed_tokens.weight")
         return (
-            name == "lm_head"
-            and embedding is not None
-            and embedding.packed.data_ptr() == held.packed.data_ptr()
+            name == "lm_head" and embedding is not None and embedding.bits.data_ptr() == held.bits.data_ptr()
         )
 
     def _parts(
-        self, key: str, held: PackedWeight | None, weight: BlockWeight | None = None
+        self, key: str, held: PackedTensor | None, weight: BlockWeight | None = None
     ) -> tuple[BlockWeight, list[ir.Value | None]]:
         """The initializers of a weight, made once for each key."""
         if key not in self._made:

@@ -13,7 +13,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
-from sparsebit.llm.packed.weight import PackedWeight
+from sparsebit.numerics.packed import PackedTensor
 from sparsebit.registry import Registry
 
 
@@ -89,7 +89,7 @@ def require_transformers(model: LanguageModel, format_name: str) -> None:
         )
 
 
-def by_rows(held: PackedWeight) -> tuple[Tensor, Tensor]:
+def by_rows(held: PackedTensor) -> tuple[Tensor, Tensor]:
     """Scales and zero points as [out, groups]."""
     rows = held.shape[0]
     return held.grid.scale.reshape(rows, -1), held.grid.zero_point.reshape(rows, -1).to(torch.int64)
@@ -106,7 +106,7 @@ def words(packed: Tensor) -> Tensor:
     return padded.contiguous().view(torch.int32)
 
 
-def layers_of(model: LanguageModel) -> Iterator[tuple[str, PackedWeight]]:
+def layers_of(model: LanguageModel) -> Iterator[tuple[str, PackedTensor]]:
     """The packed matrices by the name of their layer, without ".weight"."""
     for name, held in model.weights.items():
         yield name.removesuffix(".weight"), held

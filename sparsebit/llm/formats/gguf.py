@@ -64,9 +64,9 @@ class Gguf:
             writer.add_tensor(_name(names, name), values.contiguous().numpy())
         written: set[int] = set()
         for name, held in model.weights.items():
-            if held.packed.data_ptr() in written:
+            if held.bits.data_ptr() in written:
                 continue  # the head, tied to the embedding
-            written.add(held.packed.data_ptr())
+            written.add(held.bits.data_ptr())
             rows = row_order(name, config)
             data = blocks(held, kinds[name]) if rows is None else blocks(held, kinds[name])[rows]
             kind = gguf.GGMLQuantizationType[kinds[name]]

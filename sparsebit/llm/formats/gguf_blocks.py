@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from sparsebit.llm.formats.format import by_rows
-from sparsebit.llm.packed.weight import PackedWeight
+from sparsebit.numerics.packed import PackedTensor
 
 BLOCK = 32
 BlockType = Literal["Q4_0", "Q4_1", "Q8_0"]
 
 
-def block_type(held: PackedWeight) -> BlockType | str:
+def block_type(held: PackedTensor) -> BlockType | str:
     """The type of block that holds these numbers exactly, or in words why there is none."""
     code, size = held.grid.code, held.grid.layout.group_size or held.shape[1]
     if held.shape[1] % BLOCK or size % BLOCK:
@@ -37,13 +37,13 @@ def block_type(held: PackedWeight) -> BlockType | str:
     return f"it has no type of block for {code}"
 
 
-def blocks(held: PackedWeight, kind: str) -> Tensor:
+def blocks(held: PackedTensor, kind: str) -> Tensor:
     """The bytes of a matrix, [out, bytes of a row].
 
     Example:
         >>> from sparsebit.numerics import CodeType, Grid, Layout
         >>> grid = Grid(torch.ones(1, dtype=torch.float16), torch.zeros(1), CodeType("full", 4), Layout(kind="channel"))
-        >>> blocks(PackedWeight.of(torch.arange(-8.0, 8).repeat(1, 2), grid), "Q4_0")[0, :5].tolist()  # fp16 1.0 first
+        >>> blocks(PackedTensor.of(torch.arange(-8.0, 8).repeat(1, 2), grid), "Q4_0")[0, :5].tolist()  # fp16 1.0 first
         [0, 60, 0, 17, 34]
     """
     rows, columns = held.shape

@@ -27,7 +27,7 @@ from sparsebit.llm.formats.format import (
 )
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.packed.linear import PackedLinear
-from sparsebit.llm.packed.weight import PackedWeight
+from sparsebit.numerics.packed import PackedTensor
 from sparsebit.numerics.packing import pack_bits
 
 
@@ -79,7 +79,7 @@ class GptqV1:
             model.tokenizer.save_pretrained(path)
 
 
-def layer_tensors(held: PackedWeight) -> dict[str, Tensor]:
+def layer_tensors(held: PackedTensor) -> dict[str, Tensor]:
     """The tensors of one linear layer."""
     bits, (rows, columns) = held.grid.code.bits, held.shape
     scale, _ = by_rows(held)
@@ -87,7 +87,7 @@ def layer_tensors(held: PackedWeight) -> dict[str, Tensor]:
     stored_zero = 2 ** (bits - 1) - 1
     zeros = pack_bits(torch.full((groups, rows), stored_zero, dtype=torch.uint8), bits)
     return {
-        "qweight": words(held.packed).T.contiguous(),
+        "qweight": words(held.bits).T.contiguous(),
         "qzeros": words(zeros),
         "scales": scale.T.contiguous(),
         "g_idx": torch.arange(columns, dtype=torch.int32) // (columns // groups),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.llm.formats.format import by_rows
-from sparsebit.llm.packed.weight import PackedWeight
+from sparsebit.numerics.packed import PackedTensor
 from sparsebit.numerics.packing import pack_bits, unpack_bits
 
 
@@ -39,24 +39,24 @@ class BlockWeight(NamedTuple):
         return ((values - points.float()[..., None]) * self.scales[..., None]).reshape(rows, -1)
 
 
-def stored_bits(held: PackedWeight) -> int:
+def stored_bits(held: PackedTensor) -> int:
     """Three bits have no type of their own and are stored as four."""
     return 4 if held.grid.code.bits == 3 else held.grid.code.bits
 
 
-def block_size(held: PackedWeight) -> int:
+def block_size(held: PackedTensor) -> int:
     """The largest power of two up to 256 that divides the group; at least 16 is needed."""
     size = held.grid.layout.group_size or held.shape[1]
     return min(size & -size, 256)
 
 
-def block_weight(held: PackedWeight) -> BlockWeight:
+def block_weight(held: PackedTensor) -> BlockWeight:
     """A packed weight in this layout.
 
     Example:
         >>> from sparsebit.numerics import CodeType, Grid, Layout
         >>> grid = Grid(torch.ones(1), torch.zeros(1), CodeType("full", 4), Layout(kind="channel"))
-        >>> block_weight(PackedWeight.of(torch.arange(-8.0, 8)[None], grid)).values[0, 0, :3].tolist()
+        >>> block_weight(PackedTensor.of(torch.arange(-8.0, 8)[None], grid)).values[0, 0, :3].tolist()
         [16, 50, 84]
     """
     bits, size, (rows, columns) = stored_bits(held), block_size(held), held.shape

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsebit.llm.packed.weight import PackedWeight
 from sparsebit.numerics import Grid, Layout
+from sparsebit.numerics.packed import PackedTensor
 
 
 class _Packed(nn.Module):
@@ -18,25 +18,27 @@ class _Packed(nn.Module):
     packed: Tensor
     scale: Tensor
     zero_point: Tensor
+    order: Tensor | None
 
-    def __init__(self, held: PackedWeight) -> None:
+    def __init__(self, held: PackedTensor) -> None:
         super().__init__()
         grid = held.grid
-        self.code, self.layout, self.shape = grid.code, grid.layout, held.shape
-        self.register_buffer("packed", held.packed)
+        self.code, self.layout, self.shape, self.dtype = grid.code, grid.layout, held.shape, held.dtype
+        self.register_buffer("packed", held.bits)
         self.register_buffer("scale", grid.scale)
         self.register_buffer("zero_point", grid.zero_point.to(torch.int16))
+        self.register_buffer("order", grid.order)
 
     @property
-    def held(self) -> PackedWeight:
+    def held(self) -> PackedTensor:
         """The packed weight."""
-        grid = Grid(self.scale, self.zero_point.float(), self.code, self.layout)
-        return PackedWeight(self.packed, grid, self.shape)
+        grid = Grid(self.scale, self.zero_point.float(), self.code, self.layout, self.order)
+        return PackedTensor(self.packed, grid, self.shape, self.dtype)
 
     @property
     def weight(self) -> Tensor:
         """The numbers of the weight, [out, in], made anew each time."""
-        return self.held.weight()
+        return self.held.numbers()
 
     def _apply(self, fn, recurse: bool = True):  # type: ignore[no-untyped-def]
         """Follow the model to another device, but keep the dtype of the scales: they are part of the numbers."""
@@ -53,19 +55,19 @@ class PackedLinear(_Packed):
     Example:
         >>> from sparsebit.numerics import CodeType
         >>> grid = Grid(torch.tensor([0.5, 0.25]), torch.zeros(2), CodeType("int", 4), Layout(kind="channel"))
-        >>> layer = PackedLinear(PackedWeight.of(torch.tensor([[1.0, -0.5], [0.25, 1.0]]), grid), bias=None)
+        >>> layer = PackedLinear(PackedTensor.of(torch.tensor([[1.0, -0.5], [0.25, 1.0]]), grid), bias=None)
         >>> layer(torch.tensor([[2.0, 4.0]]))
         tensor([[0.0000, 4.5000]])
     """
 
-    def __init__(self, held: PackedWeight, bias: Tensor | None) -> None:
+    def __init__(self, held: PackedTensor, bias: Tensor | None) -> None:
         super().__init__(held)
         self.out_features, self.in_features = held.shape
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x @ weight.T + bias``."""
-        return F.linear(x, self.held.weight(x.dtype), self.bias)
+        return F.linear(x, self.held.numbers(x.dtype), self.bias)
 
     def extra_repr(self) -> str:
         """Sizes and grid, as printing the model shows them."""
@@ -75,7 +77,7 @@ class PackedLinear(_Packed):
 class PackedEmbedding(_Packed):
     """Stands in for ``nn.Embedding``: rows are gathered packed, and only those are unpacked."""
 
-    def __init__(self, held: PackedWeight) -> None:
+    def __init__(self, held: PackedTensor) -> None:
         super().__init__(held)
         self.num_embeddings, self.embedding_dim = held.shape
 
@@ -87,7 +89,7 @@ class PackedEmbedding(_Packed):
             name: getattr(self, name).reshape(rows, -1)[flat].flatten() for name in ("scale", "zero_point")
         }
         grid = replace(self.held.grid, scale=per_row["scale"], zero_point=per_row["zero_point"].float())
-        found = PackedWeight(self.packed[flat], grid, (len(flat), self.embedding_dim)).weight()
+        found = PackedTensor(self.packed[flat], grid, (len(flat), self.embedding_dim), self.dtype).numbers()
         return found.reshape(*ids.shape, self.embedding_dim)
 
     def extra_repr(self) -> str:

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from sparsebit.llm.formats.gguf_blocks import block_type, blocks
-from sparsebit.llm.packed.weight import PackedWeight
 from sparsebit.numerics import CodeType, Grid, Layout
+from sparsebit.numerics.packed import PackedTensor
 
 
-def packed(code: str, *, size: int = 32, columns: int = 64) -> PackedWeight:
+def packed(code: str, *, size: int = 32, columns: int = 64) -> PackedTensor:
     generator = torch.Generator().manual_seed(0)
     kind = CodeType.parse(code)
     count = 4 * columns // size
@@ -24,7 +24,7 @@ def packed(code: str, *, size: int = 32, columns: int = 64) -> PackedWeight:
     zero_point = torch.zeros(count) if kind.symmetric else torch.arange(count) % (kind.high + 1.0)
     layout = Layout(kind="group", axes=(0,), input_axis=1, group_size=size)
     grid = Grid(scale.half(), zero_point, kind, layout)
-    return PackedWeight.of(torch.randn(4, columns, generator=generator), grid)
+    return PackedTensor.of(torch.randn(4, columns, generator=generator), grid)
 
 
 def decoded(row: bytes, kind: str) -> list[float]:
@@ -56,16 +56,17 @@ def decoded(row: bytes, kind: str) -> list[float]:
 def test_blocks_hold_the_numbers(code: str, size: int, kind: str) -> None:
     held = packed(code, size=size)
     assert block_type(held) == kind
-    for row, wanted in zip(blocks(held, kind), held.weight(), strict=True):
+    for row, wanted in zip(blocks(held, kind), held.numbers(), strict=True):
         assert decoded(bytes(row.tolist()), kind) == wanted.tolist()
 
 
 def test_why_there_is_no_block() -> None:
     assert block_type(packed("uint8")) == "it has no type of block for uint8"
     held = packed("int4_full")
-    wide = PackedWeight(
-        held.packed,
+    wide = PackedTensor(
+        held.bits,
         Grid(held.grid.scale.float() / 3, held.grid.zero_point, held.grid.code, held.grid.layout),
         held.shape,
+        held.dtype,
     )
     assert block_type(wide) == "its scales are fp16"

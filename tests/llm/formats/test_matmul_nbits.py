@@ -16,16 +16,16 @@ from tests.llm.formats.test_gguf_blocks import packed
 def test_blocks_hold_the_numbers(code: str, size: int) -> None:
     held = packed(code, size=size)
     made = block_weight(held)
-    assert torch.equal(made.numbers(), held.weight())
+    assert torch.equal(made.numbers(), held.numbers())
     assert made.bits == (4 if "3" in code else held.grid.code.bits) and made.block_size == size
 
 
 def test_groups_that_are_not_powers_of_two_are_cut() -> None:
     held = packed("int4_full", size=96, columns=192)
-    assert block_size(held) == 32 and torch.equal(block_weight(held).numbers(), held.weight())
+    assert block_size(held) == 32 and torch.equal(block_weight(held).numbers(), held.numbers())
 
 
 def test_joined_rows_stay_in_order() -> None:
     first, second = packed("uint4"), packed("uint4")
     both = joined([block_weight(first), block_weight(second)])
-    assert torch.equal(both.numbers(), torch.cat([first.weight(), second.weight()]))
+    assert torch.equal(both.numbers(), torch.cat([first.numbers(), second.numbers()]))
