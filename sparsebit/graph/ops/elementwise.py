@@ -13,9 +13,18 @@ from sparsebit.graph.ops.spellings import named, present
 
 
 def zero_with_zero(call: OpCall, zeros: Sequence[bool]) -> bool:
-    """Zero where every operand is; a number among them must be zero too."""
-    numbers = [v for v in call.arguments.values() if isinstance(v, (int, float)) and not isinstance(v, bool)]
-    return all(zeros) and (len(zeros) > 1 or all(number == 0 for number in numbers[:1]))
+    """Zero where every operand is; a number among them must be written as 0."""
+    operands = [call.arguments.get(name) for name in call.spec.activations]
+    return all(zeros) and all(one == 0 for one in operands if not _is_tensor(one))
+
+
+def _zero_in_both_branches(call: OpCall, zeros: Sequence[bool]) -> bool:
+    return zero_with_zero(call, [True, *zeros[1:]])  # whatever the condition
+
+
+def _is_tensor(operand: object) -> bool:
+    """Whether an operand is a tensor of the graph, and not a number or a size."""
+    return isinstance(operand, Node) and not isinstance(operand.meta.get("value"), int | float)
 
 
 def zero_first(call: OpCall, zeros: Sequence[bool]) -> bool:
@@ -186,7 +195,7 @@ _TERNARY = (
         aliases={"self": "input"},
         activations=("condition", "input", "other"),
         elementwise=True,
-        keeps_zero=zero_with_zero,
+        keeps_zero=_zero_in_both_branches,
         masks="chosen",
     ),
     _several(

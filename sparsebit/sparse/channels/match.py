@@ -23,6 +23,10 @@ class Operand:
         """Whether it has more than one position along this letter."""
         return self.extents.get(letter, 1) > 1
 
+    def zero_at(self, layer: Layer) -> bool:
+        """Whether it is zero where a channel of this layer is removed; not if it is broadcast along the layer."""
+        return self.zero and all(map(self.wide, layer.dims))
+
 
 def operand(trace: Trace, value: Labels, letters: Sequence[int], node: object = None) -> Operand:
     """A value with its dims named."""
@@ -74,13 +78,15 @@ def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: S
     return Operand([layer for layer in layers if layer.dims], extents)
 
 
-def sum_over(
-    trace: Trace, value: Operand, summed: Sequence[int], reason: str, *, zero: bool = True
-) -> list[Layer]:
-    """The layers left after summing over letters; a removed channel must then contribute nothing.
+def sum_product(trace: Trace, operands: Sequence[Operand], summed: Sequence[int], reason: str) -> list[Layer]:
+    """The layers left after summing the product of operands over letters.
 
-    A layer that also varies along other letters (heads and their dims) gives up one or the other.
+    A removed channel must contribute nothing to the sum. A layer that also varies along other letters (heads and
+    their dims) gives up one or the other.
     """
+    value = operands[0]
+    for other in operands[1:]:
+        value = match(trace, value, other, reason, summed=summed)
     left = []
     for layer in map(trace.simplify, value.layers):
         gone = [letter for letter in layer.dims if letter in summed]
@@ -90,9 +96,19 @@ def sum_over(
             gone = [letter for letter in layer.dims if letter in summed]
         if not gone:
             left.append(layer)
-        elif not zero:
+        elif not any(one.zero_at(layer) for one in operands):
             trace.pin(layer, gone, f"{reason} sums what would not be zero for a removed unit")
     return [layer for layer in left if layer.dims]
+
+
+def alive(trace: Trace, value: Operand) -> list[Layer]:
+    """The layers that still vary."""
+    return [layer for layer in map(trace.simplify, value.layers) if layer.dims]
+
+
+def product_is_zero(operands: Sequence[Operand], layers: Sequence[Layer]) -> bool:
+    """Whether the product of operands is zero where a channel of any of these layers is removed."""
+    return all(any(one.zero_at(layer) for one in operands) for layer in layers)
 
 
 def to_labels(value: Sequence[Layer], letters: Sequence[int], shape: tuple[int, ...], zero: bool) -> Labels:

@@ -10,8 +10,7 @@ from sparsebit.graph.effects import assign
 from sparsebit.graph.ops import bind
 from sparsebit.graph.ops.spec import OpCall, fetch_tensor, place
 from sparsebit.graph.value import tensors_in
-from sparsebit.sparse.channels.labels import Labels
-from sparsebit.sparse.channels.match import match, operand
+from sparsebit.sparse.channels.match import alive, match, operand, to_labels
 from sparsebit.sparse.channels.rules import RULES, Rule, Stop
 from sparsebit.sparse.channels.rules.base import why
 from sparsebit.sparse.channels.trace import Trace, blank
@@ -85,10 +84,9 @@ def _assign(trace: Trace, node: Node) -> object:
     target, value = (trace.labels_of(item) for item in node.args[:2])
     rank = len(target.shape)
     left = operand(trace, target, range(rank))
-    match(
-        trace, left, operand(trace, value, range(rank - len(value.shape), rank)), f"assign at {place(node)}"
-    )
-    return Labels(target.shape, target.layers, target.zero)
+    right = operand(trace, value, range(rank - len(value.shape), rank))
+    layers = alive(trace, match(trace, left, right, f"assign at {place(node)}"))
+    return to_labels(layers, range(rank), target.shape, all(map(right.zero_at, layers)))
 
 
 def _attribute(gm: GraphModule, node: Node) -> Tensor | None:

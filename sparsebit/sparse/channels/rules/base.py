@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 from torch.fx import Node
@@ -114,17 +114,31 @@ def made_by(trace: Trace, call: OpCall, axis: int, dim: int, shape: tuple[int, .
     name = tensor_name(call.arguments["weight"])
     assert name is not None
     labels = trace.axis(name, axis, "output", layer_name(call, name)) if shape[dim] > 1 else None
-    tie_vector(trace, call, call.arguments.get("bias"), labels, "state")
-    return Labels(shape, (Layer((dim,), labels),) if labels is not None else ())
+    zero = tie_vector(trace, call, call.arguments.get("bias"), labels, "state")
+    return Labels(shape, (Layer((dim,), labels),) if labels is not None else (), zero)
 
 
-def tie_vector(trace: Trace, call: OpCall, vector: object, labels: Tensor | None, role: Role) -> None:
-    """Tie a bias, a scale or a statistic [n] to the labels of what it belongs to; None where those are fixed."""
+def add_bias(trace: Trace, call: OpCall, layers: Sequence[Layer], dim: int) -> bool:
+    """Tie the bias to the channels along ``dim``; True if adding it keeps the zeros of removed channels.
+
+    It does not for a layer along another dim: every row gets the bias.
+    """
+    bias = call.arguments.get("bias")
+    zero = tie_vector(trace, call, bias, pick(layers, dim), "state")
+    return bias is None or (zero and all(layer.dims == (dim,) for layer in layers))
+
+
+def tie_vector(trace: Trace, call: OpCall, vector: object, labels: Tensor | None, role: Role) -> bool:
+    """Tie a bias, a scale or a statistic [n] to the labels of what it belongs to; None where those are fixed.
+
+    True if it is zero for a removed channel: a parameter is, what the graph computes may not be.
+    """
     if vector is None:
-        return
+        return True
     name = tensor_name(vector)
     if name is None:
-        layers = trace.simple(trace.labels_of(vector)) if isinstance(vector, Node) else []
+        value = trace.labels_of(vector) if isinstance(vector, Node) else Labels(())
+        layers = trace.simple(value)
         for layer in layers:
             if labels is None:
                 trace.pin(layer, layer.dims, why(call))
@@ -132,11 +146,13 @@ def tie_vector(trace: Trace, call: OpCall, vector: object, labels: Tensor | None
                 trace.sets.join(layer.along(layer.dims), labels)
         if labels is not None and not layers:
             trace.pin(Layer((0,), labels), (0,), f"{why(call)} meets a tensor whose size is fixed")
-    elif labels is not None and len(labels) > 1:
+        return value.zero
+    if labels is not None and len(labels) > 1:
         trace.tie_axis(name, 0, labels, role, layer_name(call, name))
+    return True
 
 
-def pick(layers: list[Layer], dim: int) -> Tensor | None:
+def pick(layers: Sequence[Layer], dim: int) -> Tensor | None:
     """The labels along one dim, if a layer varies along it alone."""
     for layer in layers:
         if layer.dims == (dim,):

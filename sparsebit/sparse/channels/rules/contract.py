@@ -6,9 +6,17 @@ from collections.abc import Sequence
 
 from sparsebit.graph.ops.spec import OpCall
 from sparsebit.sparse.channels.labels import Labels, Layer
-from sparsebit.sparse.channels.match import Operand, match, operand, sum_over, to_labels
+from sparsebit.sparse.channels.match import (
+    Operand,
+    match,
+    operand,
+    product_is_zero,
+    sum_product,
+    to_labels,
+)
 from sparsebit.sparse.channels.rules.base import (
     Stop,
+    add_bias,
     made_by,
     pick,
     read_by,
@@ -37,27 +45,17 @@ def linear(trace: Trace, call: OpCall) -> Labels:
     x = operand(trace, value, (*range(rank - 1), IN))
     letters = {0: (OUT, "output"), 1: (IN, "input")} if wide else {0: (IN, "input")}
     w = weight_operand(trace, call, weight, letters)  # type: ignore[arg-type]
-    zero = x.zero or w.zero
-    both = match(trace, x, w, why(call), summed=[IN])
-    layers = sum_over(trace, both, [IN], why(call), zero=zero)
-    bias = call.arguments.get("bias")
-    tie_vector(trace, call, bias, pick(layers, OUT), "state")
-    biased_rows = bias is not None and any(layer.dims != (OUT,) for layer in layers)
-    out = (*range(rank - 1), *([OUT] if wide else []))
-    # rows that are gone from a computed weight (a softmax of one) need not have been zero
-    return to_labels(layers, out, shape_out(call), value.zero and w.zero and not biased_rows)
+    layers = sum_product(trace, [x, w], [IN], why(call))
+    zero = add_bias(trace, call, layers, OUT) and product_is_zero([x, w], layers)
+    return to_labels(layers, (*range(rank - 1), *([OUT] if wide else [])), shape_out(call), zero)
 
 
 def contract(
     trace: Trace, call: OpCall, operands: Sequence[Operand], result: Sequence[int], reason: str
 ) -> list[Layer]:
     """Sum the product of the operands over every letter that the result does not have."""
-    zero = any(each.zero for each in operands)
     summed = [letter for each in operands for letter in each.letters if letter not in result]
-    total = operands[0]
-    for other in operands[1:]:
-        total = match(trace, total, other, reason, summed=summed)
-    return sum_over(trace, total, summed, reason, zero=zero)
+    return sum_product(trace, operands, summed, reason)
 
 
 def _named(trace: Trace, argument: object, value: Labels, letters: Sequence[int], call: OpCall) -> Operand:
@@ -85,23 +83,21 @@ def matmul(trace: Trace, call: OpCall) -> Labels:
     result = (*range(max(batch, 0)), *rows, *([OUT] if len(b.shape) > 1 else []))
     operands = [_named(trace, first, a, left, call), _named(trace, second, b, right, call)]
     layers = contract(trace, call, operands, result, why(call))
-    value = to_labels(layers, result, shape_out(call), a.zero and b.zero)
+    value = to_labels(layers, result, shape_out(call), product_is_zero(operands, layers))
     extra = call.arguments.get(added_terms[0]) if added_terms else None
     if extra is None:
         return value
     added = trace.labels_of(extra)
     rank = len(value.shape)
-    name = tensor_name(extra)
-    if name is not None and len(added.shape) == 1:
-        tie_vector(trace, call, extra, pick(list(trace.simple(value)), rank - 1), "state")
-        return value
-    both = match(
-        trace,
+    if tensor_name(extra) is not None and len(added.shape) == 1:
+        tie_vector(trace, call, extra, pick(trace.simple(value), rank - 1), "state")
+    terms = [
         operand(trace, value, range(rank)),
         operand(trace, added, range(rank - len(added.shape), rank), extra),
-        why(call),
-    )
-    return to_labels(both.layers, range(rank), value.shape, value.zero and added.zero)
+    ]
+    both = match(trace, *terms, why(call))
+    zero = all(one.zero_at(layer) for layer in both.layers for one in terms)
+    return to_labels(both.layers, range(rank), value.shape, zero)
 
 
 @rule("einsum")
@@ -125,7 +121,7 @@ def einsum(trace: Trace, call: OpCall) -> Labels:
         result = tuple(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
     operands = [operand(trace, value, term) for (_, value), term in zip(found, spelled, strict=True)]
     layers = contract(trace, call, operands, result, why(call))
-    return to_labels(layers, result, shape_out(call), all(value.zero for _, value in found))
+    return to_labels(layers, result, shape_out(call), product_is_zero(operands, layers))
 
 
 def _spell(term: str, rank: int) -> tuple[int, ...]:
@@ -163,7 +159,7 @@ def attention(trace: Trace, call: OpCall) -> Labels:
     v = operand(trace, value, (*batch, source, OUT))
     result = (*batch, target, OUT)
     layers = contract(trace, call, [scores, v], result, why(call))
-    return to_labels(layers, result, shape_out(call), value.zero)
+    return to_labels(layers, result, shape_out(call), product_is_zero([scores, v], layers))
 
 
 def _repeat_heads(trace: Trace, value: Labels, heads: int) -> Labels:
@@ -177,6 +173,7 @@ def _repeat_heads(trace: Trace, value: Labels, heads: int) -> Labels:
         for layer in trace.simple(value)
     ]
     shape = (*value.shape[:at], heads, *value.shape[at + 1 :])
-    if value.shape[at] == 1 and heads > 1:
+    copied = value.shape[at] == 1 and heads > 1
+    if copied:
         layers.append(Layer((at,), trace.sets.fresh(heads)))
-    return Labels(shape, tuple(layers), value.zero)
+    return Labels(shape, tuple(layers), value.zero and not copied)

@@ -6,18 +6,24 @@ from torch import Tensor
 
 from sparsebit.graph.ops.spec import OpCall
 from sparsebit.sparse.channels.labels import Labels, Layer
-from sparsebit.sparse.channels.match import match, operand, sum_over, to_labels
+from sparsebit.sparse.channels.match import (
+    alive,
+    match,
+    operand,
+    product_is_zero,
+    sum_product,
+    to_labels,
+)
 from sparsebit.sparse.channels.rules.base import (
     Stop,
+    add_bias,
     layer_name,
     made_by,
     number,
-    pick,
     read_by,
     rule,
     shape_out,
     tensor_name,
-    tie_vector,
     weight_operand,
     why,
 )
@@ -48,13 +54,10 @@ def _plain(trace: Trace, call: OpCall, value: Labels, channel: int) -> Labels:
     letters = [IN if dim == channel else dim for dim in range(len(value.shape))]
     x = operand(trace, value, letters)
     w = weight_operand(trace, call, call.arguments["weight"], {made: (OUT, "output"), read: (IN, "input")})
-    both = match(trace, x, w, why(call), summed=[IN])
-    kept = sum_over(trace, both, [IN], why(call), zero=x.zero or w.zero)
-    bias = call.arguments.get("bias")
-    tie_vector(trace, call, bias, pick(kept, OUT), "state")
+    kept = sum_product(trace, [x, w], [IN], why(call))
     out = [OUT if letter == IN else letter for letter in letters]
-    biased_rows = bias is not None and any(layer.dims != (OUT,) for layer in kept)
-    return to_labels(kept, out, shape_out(call), value.zero and w.zero and not biased_rows)
+    zero = add_bias(trace, call, kept, OUT) and product_is_zero([x, w], kept)
+    return to_labels(kept, out, shape_out(call), zero)
 
 
 def _grouped(trace: Trace, call: OpCall, value: Labels, channel: int, groups: int) -> Labels:
@@ -71,19 +74,18 @@ def _grouped(trace: Trace, call: OpCall, value: Labels, channel: int, groups: in
     else:
         out = _groups(trace, call, weight, labels, groups, value.shape[channel], made)
     layers = [*rest, *([Layer((channel,), out)] if out is not None else [])]
-    tie_vector(trace, call, call.arguments.get("bias"), out, "state")
-    biased_rows = bool(rest) and call.arguments.get("bias") is not None
-    return Labels(shape, tuple(layers), value.zero and not biased_rows)
+    zero = add_bias(trace, call, layers, channel)
+    return Labels(shape, tuple(layers), zero and (value.zero or not rest))
 
 
 def _computed_depthwise(trace: Trace, call: OpCall, value: Labels, channel: int) -> Labels:
     """One filter a channel, made by other operators: it goes with its channel."""
     rank = len(value.shape)
     w = weight_operand(trace, call, call.arguments["weight"], {0: (channel, "output")})
-    both = match(trace, operand(trace, value, range(rank)), w, why(call))
-    layers = [layer for layer in map(trace.simplify, both.layers) if layer.dims]
-    tie_vector(trace, call, call.arguments.get("bias"), pick(layers, channel), "state")
-    return to_labels(layers, range(rank), shape_out(call), zero=value.zero)
+    x = operand(trace, value, range(rank))
+    layers = alive(trace, match(trace, x, w, why(call)))
+    zero = add_bias(trace, call, layers, channel) and product_is_zero([x, w], layers)
+    return to_labels(layers, range(rank), shape_out(call), zero)
 
 
 def _along(trace: Trace, call: OpCall, value: Labels, channel: int) -> tuple[list[Layer], Tensor | None]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch.fx import Node
 
 from sparsebit.graph.ops.spec import OpCall
-from sparsebit.sparse.channels.labels import Labels, Layer
-from sparsebit.sparse.channels.match import Operand, match, operand, to_labels
+from sparsebit.sparse.channels.labels import Labels
+from sparsebit.sparse.channels.match import alive, match, operand, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, rule, shape_out, tensor_arguments, tie_vector, why
 from sparsebit.sparse.channels.trace import Trace
 
@@ -32,9 +32,9 @@ def _join(trace: Trace, call: OpCall, found: list[tuple[Node, Labels]]) -> Label
     result = operands[0]
     for other in operands[1:]:
         result = match(trace, result, other, why(call))
-    return to_labels(
-        _alive(trace, result), range(rank), shape, call.keeps_zero([value.zero for _, value in found])
-    )
+    layers = alive(trace, result)
+    zero = all(call.keeps_zero([one.zero_at(layer) for one in operands]) for layer in layers)
+    return to_labels(layers, range(rank), shape, zero)
 
 
 @rule("prelu")
@@ -63,7 +63,3 @@ def same_size(trace: Trace, call: OpCall) -> Labels:
 def fill(trace: Trace, call: OpCall) -> Labels:
     """A constant fill can be made in any size: it takes the labels of what it meets first."""
     return Labels(shape_out(call), zero=call.keeps_zero(()), wild=True)
-
-
-def _alive(trace: Trace, result: Operand) -> list[Layer]:
-    return [layer for layer in map(trace.simplify, result.layers) if layer.dims]

@@ -37,4 +37,5 @@ def embedding(trace: Trace, call: OpCall) -> Labels:
     if call.spec.name == "embedding_bag":
         trace.freeze(index, f"{why(call)} uses it as an index")
         return Labels(shape, tuple(layers), zero)
-    return Labels(shape, (*trace.simple(index), *layers), zero)
+    beside = trace.simple(index)  # a removed index is not an index of a row of zeros
+    return Labels(shape, (*beside, *layers), zero and not beside)

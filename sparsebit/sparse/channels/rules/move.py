@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -60,13 +61,14 @@ def reshape_as(trace: Trace, call: OpCall) -> Labels:
 
 @rule("expand")
 def expand(trace: Trace, call: OpCall) -> object:
-    """Copies made along new dims can go one by one: they hold nothing of their own."""
+    """Copies made along new dims can go one by one: they hold nothing of their own, and are not zero."""
     source = call.arguments["input"]
     value, shape = trace.labels_of(source), shape_out(call)
     old = (1,) * (len(shape) - len(value.shape)) + value.shape
     copies = [
         Layer((dim,), trace.sets.fresh(size)) for dim, size in enumerate(shape) if size > 1 and old[dim] == 1
     ]
+    value = replace(value, zero=value.zero and not copies)
     return _move(
         trace,
         call,

@@ -10,11 +10,12 @@ import torch
 
 from sparsebit.graph.ops.spec import OpCall
 from sparsebit.sparse.channels.labels import Labels, Layer
-from sparsebit.sparse.channels.match import Operand, match, operand, to_labels
+from sparsebit.sparse.channels.match import Operand, alive, match, operand, product_is_zero, to_labels
 from sparsebit.sparse.channels.rules.base import (
     Stop,
     layer_name,
     number,
+    pick,
     positive,
     rule,
     shape_out,
@@ -41,12 +42,19 @@ def norm_per_channel(trace: Trace, call: OpCall) -> Labels:
             trace.statistics[call.node.name] = why(call)
         if layer.dims:
             layers.append(layer)
-    labels = next((layer.labels for layer in layers if layer.dims == (channel,)), None)
-    tie_vector(trace, call, call.arguments.get("weight"), labels, "scale")
-    for name in ("bias", "running_mean", "running_var"):
+    labels = pick(layers, channel)
+    for name in ("running_mean", "running_var"):
         tie_vector(trace, call, call.arguments.get(name), labels, "state")
+    return Labels(value.shape, tuple(layers), _tie_factors(trace, call, layers, channel))
+
+
+def _tie_factors(trace: Trace, call: OpCall, layers: list[Layer], channel: int) -> bool:
+    """Tie factor and shift to the channels; True if they make removed channels zero."""
+    labels = pick(layers, channel)
+    scaled = tie_vector(trace, call, call.arguments.get("weight"), labels, "scale")
+    shifted = tie_vector(trace, call, call.arguments.get("bias"), labels, "state")
     affine = call.arguments.get("weight") is not None
-    return Labels(value.shape, tuple(layers), zero=affine)
+    return affine and scaled and shifted and all(layer.dims == (channel,) for layer in layers)
 
 
 @rule("norm_over_channels")
@@ -66,24 +74,27 @@ def norm_over_channels(trace: Trace, call: OpCall) -> Labels:
         if layer.dims:
             layers.append(layer)
     extents = {dim: size for dim, size in enumerate(value.shape) if size > 1}
-    result = Operand(layers, extents)
-    affine = False
+    result = Operand(layers, extents, value.zero)
+    factors: dict[str, Operand] = {}
     for name in ("weight", "bias"):
         argument = call.arguments.get(name)
         if argument is None:
             continue
-        affine = affine or name == "weight"
         held = tensor_name(argument)
         if held is not None:
             for axis, size in enumerate(call.shape(name)):
                 if size > 1:
                     role = "scale" if name == "weight" else "state"
                     trace.axis(held, axis, role, layer_name(call, held))  # type: ignore[arg-type]
-        factor = operand(trace, trace.labels_of(argument), inner)
-        result = match(trace, result, factor, why(call))
-    return to_labels(
-        [x for x in map(trace.simplify, result.layers) if x.dims], range(rank), value.shape, affine
-    )
+        factors[name] = operand(trace, trace.labels_of(argument), inner)
+        result = match(trace, result, factors[name], why(call))
+    found = alive(trace, result)
+    # a row of zeros is normalized to zeros; a channel among others is not, but its factor makes it zero
+    rows = Operand([], {dim: size for dim, size in extents.items() if dim not in inner}, value.zero)
+    bias = factors.pop("bias", None)
+    zero = product_is_zero([rows, *factors.values()], found)
+    zero = zero and (bias is None or all(map(bias.zero_at, found)))
+    return to_labels(found, range(rank), value.shape, zero)
 
 
 @rule("group_norm")
@@ -99,16 +110,14 @@ def group_norm(trace: Trace, call: OpCall) -> Labels:
         for layer in trace.simple(value)
     ]
     layers = [layer for layer in layers if layer.dims]
-    labels = next((layer.labels for layer in layers if layer.dims == (1,)), None)
+    labels = pick(layers, 1)
     if labels is not None:
         trace.statistics[call.node.name] = why(call)
     if labels is not None and groups >= FEWEST_WHOLE_GROUPS:
         trace.pin(Layer((0, 1), labels.reshape(groups, -1)), [1], why(call))
     elif labels is not None and groups > 1:
         trace.balance(labels, groups, f"{why(call)} has {groups} groups")
-    tie_vector(trace, call, call.arguments.get("weight"), labels, "scale")
-    tie_vector(trace, call, call.arguments.get("bias"), labels, "state")
-    return Labels(value.shape, tuple(layers), zero=call.arguments.get("weight") is not None)
+    return Labels(value.shape, tuple(layers), _tie_factors(trace, call, layers, 1))
 
 
 @rule("normalize")

@@ -18,7 +18,8 @@ def keep_channels(trace: Trace, call: OpCall) -> object:
     layers = [trace.pin(layer, inner, f"{why(call)} works along it") for layer in trace.simple(value)]
     kept = [layer for layer in layers if layer.dims]
     zero = call.keeps_zero([value.zero])
-    return outputs(call, lambda info: Labels(info.shape, tuple(kept), zero))
+    # the positions that a maximum also gives are integers, and not zero
+    return outputs(call, lambda info: Labels(info.shape, tuple(kept), zero and info.dtype.is_floating_point))
 
 
 @rule("max_unpool")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch.fx import Node
 
@@ -9,7 +11,7 @@ from sparsebit.graph.ops import op_name
 from sparsebit.graph.ops.spec import OpCall
 from sparsebit.graph.value import TensorInfo
 from sparsebit.sparse.channels.labels import Labels, Layer
-from sparsebit.sparse.channels.match import match, operand, sum_over, to_labels
+from sparsebit.sparse.channels.match import operand, sum_product, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, outputs, positive, rule, shape_out, why
 from sparsebit.sparse.channels.trace import Trace
 
@@ -27,7 +29,7 @@ def reduction(trace: Trace, call: OpCall) -> object:
             layers.append(layer)
         elif len(gone) < len(layer.dims):
             layers.append(trace.pin(layer, gone, why(call)))
-        elif kind == "sum" and value.zero:
+        elif kind == "sum" and value.zero and not _is_negative(call.arguments.get("p")):
             continue
         elif kind in ("mean", "statistic") and _is_part_of_norm(trace, call):
             trace.statistics[call.node.name] = why(call)
@@ -47,6 +49,11 @@ def reduction(trace: Trace, call: OpCall) -> object:
         )
 
     return outputs(call, build)
+
+
+def _is_negative(order: object) -> bool:
+    """Whether a norm is of a negative order: the zeros of removed channels would decide it."""
+    return isinstance(order, int | float) and order < 0
 
 
 @rule("along_dim")
@@ -86,14 +93,11 @@ def cosine_similarity(trace: Trace, call: OpCall) -> Labels:
     if not isinstance(dim, int):
         raise Stop(why(call))
     at = positive(dim, rank)
-    both = match(
-        trace,
-        operand(trace, first, range(rank - len(first.shape), rank)),
-        operand(trace, second, range(rank - len(second.shape), rank)),
-        why(call),
-        summed=[at],
-    )
-    layers = sum_over(trace, both, [at], why(call), zero=first.zero and second.zero)
+    vectors = [operand(trace, one, range(rank - len(one.shape), rank)) for one in (first, second)]
+    # the squares of each are summed as well, those of a broadcast one as often as the other is wide
+    zero = first.zero and second.zero and all(one.wide(at) for one in vectors)
+    vectors = [dataclasses.replace(one, zero=zero) for one in vectors]
+    layers = sum_product(trace, vectors, [at], why(call))
     return to_labels(layers, [d for d in range(rank) if d != at], shape_out(call), zero=False)
 
 

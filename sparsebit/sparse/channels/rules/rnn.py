@@ -47,9 +47,9 @@ def recurrent(trace: Trace, call: OpCall) -> object:
     for states in (hidden, shown):
         if len(states) > 1:
             trace.balance(torch.cat(states), len(states), f"{why(call)} has one width for all its layers")
-    _initial_states(trace, call, torch.stack(shown), torch.stack(hidden))
+    zero = _tie_initial_states(trace, call, torch.stack(shown), torch.stack(hidden))
     assert below is not None
-    return _results(call, below, torch.stack(shown), torch.stack(hidden))
+    return _results(call, below, torch.stack(shown), torch.stack(hidden), zero)
 
 
 def _units(trace: Trace, module: nn.RNNBase, path: str, end: str) -> tuple[Tensor, Tensor]:
@@ -79,8 +79,9 @@ def _inputs(trace: Trace, call: OpCall, source: object) -> Tensor | None:
     return found
 
 
-def _initial_states(trace: Trace, call: OpCall, shown: Tensor, hidden: Tensor) -> None:
-    given = call.arguments.get("hx")
+def _tie_initial_states(trace: Trace, call: OpCall, shown: Tensor, hidden: Tensor) -> bool:
+    """Tie given states to the hidden units; True if the state of a removed unit starts, and so stays, at zero."""
+    zero, given = True, call.arguments.get("hx")
     items = given if isinstance(given, (tuple, list)) else [given]
     for item, labels in zip(items, (shown, hidden), strict=False):
         if not isinstance(item, Node):
@@ -94,16 +95,18 @@ def _initial_states(trace: Trace, call: OpCall, shown: Tensor, hidden: Tensor) -
                 trace, state, range(len(state.shape)), item if isinstance(value, Labels) else None
             )
             match(trace, mine, theirs, why(call))
+            zero = zero and state.zero
+    return zero
 
 
-def _results(call: OpCall, last: Tensor, shown: Tensor, hidden: Tensor) -> object:
+def _results(call: OpCall, last: Tensor, shown: Tensor, hidden: Tensor, zero: bool) -> object:
     """The sequence of outputs (of a packed one, the data), then the final states."""
     states = iter((shown, hidden))
 
     def build(info: TensorInfo) -> Labels:
         dim, units = len(info.shape) - 1, next(states)
         layer = Layer((0, dim), units) if len(units) > 1 else Layer((dim,), units[0])
-        return Labels(info.shape, (layer,))
+        return Labels(info.shape, (layer,), zero)
 
     def walk(info: object) -> object:
         if isinstance(info, TensorInfo):
@@ -112,7 +115,7 @@ def _results(call: OpCall, last: Tensor, shown: Tensor, hidden: Tensor) -> objec
 
     first, rest = call.node.meta["value"]
     data = first if isinstance(first, TensorInfo) else first[0]
-    sequence: object = Labels(data.shape, (Layer((len(data.shape) - 1,), last),))
+    sequence: object = Labels(data.shape, (Layer((len(data.shape) - 1,), last),), zero)
     if not isinstance(first, TensorInfo):
         sequence = (sequence, *(blank(item) for item in first[1:]))
     return sequence, walk(rest)
@@ -130,12 +133,15 @@ def packed_sequence(trace: Trace, call: OpCall) -> object:
 @rule("repack")
 def repack(trace: Trace, call: OpCall) -> object:
     """Steps and sequences are rearranged by their lengths; features stay features."""
-    labels = _inputs(trace, call, call.arguments["input"])
+    source = call.arguments["input"]
+    labels = _inputs(trace, call, source)
+    held = labels_in(trace.values.get(source.name) if isinstance(source, Node) else None)
+    zero = all(value.zero for value in held) and not call.arguments.get("padding_value")
 
     def build(info: TensorInfo) -> Labels:
         last = len(info.shape) - 1
         features = info.dtype.is_floating_point and labels is not None and info.shape[last] == len(labels)
-        return Labels(info.shape, (Layer((last,), labels),) if features and labels is not None else ())
+        return Labels(info.shape, (Layer((last,), labels),) if features and labels is not None else (), zero)
 
     return outputs(call, build)
 
@@ -158,5 +164,5 @@ def cell(trace: Trace, call: OpCall) -> object:
     below = _inputs(trace, call, call.arguments["input"])
     if below is not None:
         trace.tie_axis(weight_ih, 1, below, "input", path)
-    _initial_states(trace, call, hidden[None], hidden[None])
-    return outputs(call, lambda info: Labels(info.shape, (Layer((len(info.shape) - 1,), hidden),)))
+    zero = _tie_initial_states(trace, call, hidden[None], hidden[None])
+    return outputs(call, lambda info: Labels(info.shape, (Layer((len(info.shape) - 1,), hidden),), zero))
