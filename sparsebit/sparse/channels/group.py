@@ -70,7 +70,8 @@ class Group:
     Args:
         name: the first layer that makes the channels; stable and unique.
         channels: how many can be decided one by one.
-        blocks: int64 [channels] or None; where it is set, the same number of channels must stay in every block.
+        blocks: int64 [channels] or None; where it is set, every block must lose the same number of channels. Blocks
+            differ in size where one also holds channels that no layer makes, such as padding.
         slices: every place in a parameter or buffer that holds channels.
         producers: the layers that make them, in graph order.
         nodes: the graph nodes whose results carry them.
@@ -107,10 +108,12 @@ class Group:
             )
         if self.blocks is not None:
             counts = torch.zeros(int(self.blocks.max()) + 1, dtype=torch.int64)
-            counts.index_add_(0, self.blocks, kept.long())
+            counts.index_add_(0, self.blocks, (~kept).long())
             if int(counts.min()) != int(counts.max()):
                 raise GraphError(
-                    "every block must keep the same number of units", where=where, got=str(counts.tolist())
+                    "every block must lose the same number of channels",
+                    where=where,
+                    got=f"blocks that lose {counts.tolist()}",
                 )
 
 

@@ -7,7 +7,6 @@ one rung per ladder; all ways of choosing only pick rungs.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -78,7 +77,7 @@ def make_ladder(
         scores: [channels]; the lowest leave first, and the first among equals.
         ratio: the part that is asked to go.
         multiple: the number of channels that stay is a multiple of this.
-        blocks: int64 [channels]; the same number stays in every block.
+        blocks: int64 [channels]; every block loses the same number.
         fixed: see ``Ladder``.
 
     Example:
@@ -87,27 +86,29 @@ def make_ladder(
         ((0, 1, 3), [True, False, False, False, True])
     """
     scores = without_nan(scores.detach().to("cpu", torch.float64), name)
-    order, together = _leaving(scores, blocks)
-    step = math.lcm(multiple, together)
-    widths = [len(scores), *range((len(scores) - 1) // step * step, 0, -step)]
-    removed = tuple(len(scores) - width for width in widths)
+    order, together, most = _leaving(scores, blocks)
+    total = len(scores)
+    removed = (
+        0,
+        *(n for n in range(together, most + 1, together) if n < total and (total - n) % multiple == 0),
+    )
     ordered = scores[order]
     price = [ordered[start:stop].mean() for start, stop in itertools.pairwise(removed)]
     prices = torch.stack(price) if price else torch.zeros(0, dtype=torch.float64)
     return Ladder(name, order, removed, prices, ratio, fixed)
 
 
-def _leaving(scores: Tensor, blocks: Tensor | None) -> tuple[Tensor, int]:
-    """The channels in the order of leaving, and how many must leave together: one from every block."""
+def _leaving(scores: Tensor, blocks: Tensor | None) -> tuple[Tensor, int, int]:
+    """The channels in the order of leaving, how many leave together (one from every block), and how many can."""
     order = torch.sort(scores, stable=True).indices
     if blocks is None:
-        return order, 1
+        return order, 1, len(order)
     count = int(blocks.max()) + 1
     place = torch.empty_like(order)  # of a channel inside its block
     for block in range(count):
         inside = order[blocks[order] == block]
         place[inside] = torch.arange(len(inside))
-    return torch.argsort(place * count + blocks), count
+    return torch.argsort(place * count + blocks), count, count * int(torch.bincount(blocks).min())
 
 
 def choose_by_layer(

@@ -22,7 +22,7 @@ def group(**options: object) -> Group:
         ({}, [True, False], "not one flag per channel"),
         ({}, [False] * 4, "a layer cannot be empty"),
         ({"frozen": "softmax at node 's'"}, [True, True, True, False], "cannot shrink"),
-        ({"blocks": torch.tensor([0, 0, 1, 1])}, [True, True, True, False], "the same number"),
+        ({"blocks": torch.tensor([0, 0, 1, 1])}, [True, True, True, False], "must lose the same number"),
     ],
 )
 def test_impossible_choices_are_refused(options: dict[str, object], kept: list[bool], message: str) -> None:
@@ -33,6 +33,7 @@ def test_impossible_choices_are_refused(options: dict[str, object], kept: list[b
 def test_possible_choices_pass() -> None:
     group(frozen="why").check(torch.ones(4, dtype=torch.bool))
     group(blocks=torch.tensor([0, 0, 1, 1])).check(torch.tensor([True, False, False, True]))
+    group(blocks=torch.tensor([0, 0, 0, 1])).check(torch.tensor([True, False, True, False]))
 
 
 def test_a_slice_takes_and_clears_rows_of_a_grouped_weight() -> None:

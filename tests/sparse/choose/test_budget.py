@@ -50,6 +50,15 @@ def test_half_of_64_is_32_ties_included() -> None:
     assert int(ladder.kept(ladder.rung_for(0.5)).sum()) == 32
 
 
+def test_blocks_of_different_sizes_lose_alike() -> None:
+    """Padding in a group of a convolution: it fills a block, and no layer makes it."""
+    block = torch.tensor([0, 0, 0, 1, 1])
+    ladder = make_ladder("g", torch.tensor([5.0, 1.0, 2.0, 4.0, 3.0]), ratio=0.5, blocks=block)
+    assert ladder.removed == (0, 2, 4)
+    assert ladder.kept(1).tolist() == [True, False, True, True, False]
+    assert ladder.kept(2).tolist() == [True, False, False, False, False]
+
+
 @given(st.integers(1, 5), st.integers(1, 8), st.floats(0, 0.95), st.integers(0, 99))
 def test_every_block_keeps_the_same_number(blocks: int, size: int, ratio: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -101,6 +101,12 @@ def grouped_conv(m: Any, x: Tensor) -> Tensor:
     return m.head(pooled(F.relu(x + m.c(m.grouped(m.a(x))))))
 
 
+@structure(lambda: {"a": block(3, 16), "two": conv(20, 8, groups=2), "head": nn.Linear(8, 5)}, IMAGE)
+def padded_groups(m: Any, x: Tensor) -> Tensor:
+    x = F.pad(m.a(x), (0, 0, 0, 0, 0, 4))  # padding fills the second group: it has fewer channels to lose
+    return m.head(pooled(F.relu(m.two(x))))
+
+
 @structure(
     lambda: {
         "a": block(3, 16),
