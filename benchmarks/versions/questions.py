@@ -1,0 +1,179 @@
+"""What a user waits for, each timed once: run as a file, with the tree to measure on ``PYTHONPATH``.
+
+Prints the seconds of one question. Only names that every version has are used.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+INT8 = "int8_onnxruntime"
+LSQ = {
+    "BACKEND": "virtual",
+    "W": {"QSCHEME": "per-channel-symmetric", "QUANTIZER": {"BIT": 4, "TYPE": "lsq"}},
+    "A": {"QSCHEME": "per-tensor-affine", "QUANTIZER": {"BIT": 4, "TYPE": "lsq"}},
+}
+HALF = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, "ROUND_TO": 1}}
+
+
+def bert() -> Any:
+    """Six layers of width 384."""
+    import transformers
+
+    small = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 1536}
+    return transformers.BertModel(transformers.BertConfig(vocab_size=1000, **small)).eval()
+
+
+def example(name: str) -> tuple[Any, Any]:
+    """A model and its input."""
+    import torch
+    from torch import nn
+
+    from tests.zoo.nets import resnet, vit
+
+    torch.manual_seed(0)
+    image = torch.randn(1, 3, 64, 64)
+    if name == "bert":
+        return bert(), torch.randint(1000, (2, 32))
+    if name == "lstm":
+        return nn.Sequential(nn.LSTM(32, 64, 2, batch_first=True)).eval(), torch.randn(2, 20, 32)
+    if name == "vit":
+        return vit.ViT().eval(), torch.randn(1, 3, 224, 224)
+    return getattr(resnet, name)().eval(), image
+
+
+def median(action: Callable[[], Any], times: int) -> float:
+    """Median seconds of an action, after one that is not counted."""
+    action()
+    seconds = []
+    for _ in range(times):
+        began = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+def command(*words: str) -> float:
+    """Median seconds of a Python process."""
+    return median(lambda: subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL), 5)
+
+
+def capture_of(name: str) -> float:
+    """One capture."""
+    from sparsebit import capture
+
+    model, x = example(name)
+    return median(lambda: capture(model, (x,)), 3)
+
+
+def calibration(observer: str) -> float:
+    """Eight batches through ResNet-18 at 64x64, and the grids found from them."""
+    import torch
+
+    from sparsebit import QuantModel
+
+    model, _ = example("resnet18")
+    config = {
+        "BACKEND": "virtual",
+        "W": {"QSCHEME": "per-channel-symmetric", "QUANTIZER": {"BIT": 8}},
+        "A": {"QSCHEME": "per-tensor-affine", "OBSERVER": {"TYPE": observer}, "QUANTIZER": {"BIT": 8}},
+    }
+    batches = [torch.randn(8, 3, 64, 64) for _ in range(8)]
+    qmodel = QuantModel(model, config, example_inputs=(batches[0],))
+
+    def once() -> None:
+        qmodel.prepare_calibration()
+        with torch.no_grad():
+            for batch in batches:
+                qmodel(batch)
+        qmodel.calc_qparams()
+
+    return median(once, 3)
+
+
+def export(name: str) -> float:
+    """Write and check an int8 file."""
+    from sparsebit import QuantModel
+
+    model, x = example(name)
+    qmodel = QuantModel(model, INT8, example_inputs=(x,))
+    qmodel.prepare_calibration()
+    qmodel(x)
+    qmodel.calc_qparams()
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    with tempfile.TemporaryDirectory() as folder:
+        return median(lambda: qmodel.export_onnx(x, Path(folder) / "model.onnx"), 3)
+
+
+def training_step() -> float:
+    """A step of ResNet-20, LSQ at four bits, 32 images."""
+    import torch
+
+    from sparsebit import QuantModel
+    from tests.zoo.nets.cifar_resnet import cifar_resnet20
+
+    torch.manual_seed(0)
+    x, labels = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
+    qmodel = QuantModel(cifar_resnet20().eval(), LSQ, example_inputs=(x,))
+    qmodel.prepare_calibration()
+    qmodel(x)
+    qmodel.init_QAT()
+    qmodel.train()
+    optimizer = torch.optim.SGD(qmodel.parameters(), lr=1e-3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(qmodel(x), labels).backward()
+        optimizer.step()
+
+    return median(step, 15)
+
+
+def grouping(name: str) -> float:
+    """The channels that must go together, from a captured graph."""
+    from sparsebit import capture
+    from sparsebit.sparse.channels import find_groups
+
+    model, x = example(name)
+    gm = capture(model, (x,))
+    return median(lambda: find_groups(gm), 5)
+
+
+def pruning(name: str) -> float:
+    """Capture, choose half of the channels, shrink."""
+    from sparsebit import SparseModel
+
+    model, x = example(name)
+
+    def once() -> None:
+        smodel = SparseModel(model, HALF, example_inputs=(x,))
+        smodel.calc_params()
+        smodel.shrink()
+
+    return median(once, 3)
+
+
+QUESTIONS: dict[str, Callable[[], float]] = {
+    "import sparsebit": lambda: command("-c", "import sparsebit"),
+    "sparsebit --help": lambda: command("-m", "sparsebit", "--help"),
+    **{f"capture {name}": lambda name=name: capture_of(name) for name in ("resnet50", "bert", "vit", "lstm")},
+    **{
+        f"calibrate {name}": lambda name=name: calibration(name) for name in ("minmax", "mse", "kl_histogram")
+    },
+    **{f"export {name}": lambda name=name: export(name) for name in ("resnet18", "bert")},
+    "QAT step": training_step,
+    **{f"group {name}": lambda name=name: grouping(name) for name in ("resnet50", "bert")},
+    "prune resnet18": lambda: pruning("resnet18"),
+}
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    print(f"seconds {QUESTIONS[sys.argv[1]]()}")
