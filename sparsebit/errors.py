@@ -56,6 +56,16 @@ class SpecializationWarning(UserWarning):
     """Capturing fixed something that depended on the example inputs; the message says what and where."""
 
 
+def with_article(word: str) -> str:
+    """The word behind "a" or "an".
+
+    Example:
+        >>> with_article("int"), with_article("list")
+        ('an int', 'a list')
+    """
+    return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
+
+
 def missing_package(
     package: str, what: str, *, extra: str, error: ImportError | None = None
 ) -> SparsebitError:

@@ -1,34 +1,44 @@
-"""What every config is: read and checked once when it is made, unchangeable, written back, moved to a device."""
+"""What every config is: read from a file, a preset or plain data, checked once, unchangeable, written back."""
 
 from __future__ import annotations
 
 import copy
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from sparsebit.config.engine.problems import Problem, raise_problems
+from sparsebit.config.engine.nested import plain, section_at
+from sparsebit.config.engine.problems import Problem, raise_problems, show, suggest
 from sparsebit.config.engine.section import Findings, Section, build_fields, key, read_keys, write_section
-from sparsebit.config.engine.source import Kind, apply_overrides, check_top, read_file
 from sparsebit.config.engine.values import DEVICE
 from sparsebit.config.engine.yaml_file import read_yaml, write_yaml
-from sparsebit.errors import ConfigError
+from sparsebit.errors import ConfigError, with_article
+from sparsebit.storage.text_file import read_text
+
+MOST_BYTES = 2**21
 
 C = TypeVar("C", bound="Config")
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
 
 class Config(Section, init=False):
-    """A valid config. Subclasses, with ``init=False``, add their keys, ``KIND`` and ``conflicts``.
+    """A valid config. Subclasses, with ``init=False``, add their keys, the facts below and ``conflicts``.
 
     It cannot be changed; ``load_config(type, config, ["KEY=VALUE"])`` makes another one.
     """
 
-    KIND: ClassVar[Kind]
+    NAME: ClassVar[str]  # of a config that came from no file
+    TITLE: ClassVar[str]  # of its JSON schema
+    PAGE: ClassVar[str]  # the how-to page that explains it
+    LEAST: ClassVar[str]  # what an empty one lacks
+    EXAMPLE: ClassVar[str]  # of an override
+    SYNONYMS: ClassVar[Mapping[str, str]] = {}  # other words for a part of a preset's name
+
     DEVICE: str = key(DEVICE, "Where to work; auto takes a GPU when there is one.", default="auto")
 
     def __init__(self, **data: Any) -> None:
-        self._fill(data, self.KIND.name, {})
+        self._fill(data, self.NAME, {})
 
     def _fill(self, data: Mapping[str, Any], source: str, origins: Mapping[str, str]) -> None:
         """Read all keys and check what goes together; raise one ``ConfigError`` with everything that is wrong.
@@ -53,6 +63,20 @@ class Config(Section, init=False):
         """Everything wrong beyond single values: settings that cannot be used together."""
         return ()
 
+    @staticmethod
+    def preset_names() -> tuple[str, ...]:
+        """Names that may be given instead of a file."""
+        return ()
+
+    @staticmethod
+    def preset_text(name: str) -> str:
+        """The YAML of one preset."""
+        raise LookupError(name)
+
+    @staticmethod
+    def before_override(section: dict[str, Any], name: str, value: str) -> None:
+        """Called with a section, the key in it that is overridden, and the text of the value."""
+
     @property
     def source(self) -> str:
         """Where it was read from, for messages; plays no part in equality."""
@@ -66,13 +90,11 @@ class Config(Section, init=False):
             device = "cuda" if count_gpus() else "cpu"
         elif device.startswith("cuda") and int(index or 0) >= (gpus := count_gpus()):
             has = f"{gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "no GPU that torch can use"
-            problem = Problem(
-                path="DEVICE",
-                expected="auto, cpu or a GPU of this machine",
-                got=repr(device),
-                hint=f"it has {has}",
+            expected = "auto, cpu or a GPU of this machine"
+            hint = f"it has {has}: set DEVICE: auto, which takes a GPU where there is one, or DEVICE: cpu"
+            raise_problems(
+                self.source, [Problem(path="DEVICE", expected=expected, got=repr(device), hint=hint)]
             )
-            raise_problems(self.source, [problem])
         moved = copy.copy(self)
         object.__setattr__(moved, "DEVICE", device)
         return moved
@@ -91,22 +113,84 @@ def load_config(kind: type[C], source: Source | C, overrides: Sequence[str] = ()
     if isinstance(source, kind) and not overrides:
         return source
     data, label = _read(kind, source)
-    origins = apply_overrides(data, overrides, kind.KIND)
+    origins = apply_overrides(kind, data, overrides)
     return kind.read(data, label, origins)
 
 
 def _read(kind: type[Config], source: object) -> tuple[dict[str, Any], str]:
     """Plain data, and what to call it in messages."""
-    about = kind.KIND
     if isinstance(source, kind):
         return source.to_dict(), source.source
     if isinstance(source, Mapping):
-        return check_top(source, about.name, about), about.name
-    if isinstance(source, str) and source in about.presets():
-        return check_top(read_yaml(about.preset_text(source), source), source, about), source
+        return check_top(kind, source, kind.NAME), kind.NAME
+    if isinstance(source, str) and source in kind.preset_names():
+        return check_top(kind, read_yaml(kind.preset_text(source), source), source), source
     if isinstance(source, str | os.PathLike):
-        return read_file(source, about), os.fsdecode(source)
-    preset = "the name of a preset, " if about.presets() else ""
+        return read_file(kind, source), os.fsdecode(source)
+    preset = "the name of a preset, " if kind.preset_names() else ""
     raise ConfigError(
-        f"{about.name}: expected a path, {preset}a mapping or a config, got {type(source).__name__}"
+        f"{kind.NAME}: expected a path, {preset}a mapping or a config, got {type(source).__name__}"
     )
+
+
+def read_file(kind: type[Config], source: str | os.PathLike[str]) -> dict[str, Any]:
+    """The plain data of a YAML file; an error that says what is wrong with the file where it cannot be read."""
+    label = os.fsdecode(source)
+    path, named = Path(label), label if len(label) <= 4096 else show(label)
+    try:
+        text = read_text(path, MOST_BYTES)
+    except FileNotFoundError:
+        if kind.preset_names() and not path.suffix:
+            words = [kind.SYNONYMS.get(word, word) for word in label.lower().replace("-", "_").split("_")]
+            hint = suggest("_".join(words), list(kind.preset_names()))
+            raise ConfigError(f"{named}: no such preset or file; {hint}") from None
+        raise ConfigError(f"{named}: no such file; looked in {path.absolute().parent}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{label}: is a folder; name the file in it") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{label}: not UTF-8 text (byte {error.start}); is it a YAML file?") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{show(label)}: cannot be read: {reason}") from None
+    return check_top(kind, read_yaml(text, label), label)
+
+
+def check_top(kind: type[Config], data: object, label: str) -> dict[str, Any]:
+    """A plain copy of a config's data, which must be keys in words."""
+    try:
+        data = plain(data)
+    except RecursionError:
+        raise ConfigError(f"{label}: a part of the config contains itself") from None
+    if data is None or data == {}:
+        raise ConfigError(f"{label}: the config is empty; it needs at least {kind.LEAST}")
+    if not isinstance(data, dict):
+        got = with_article(type(data).__name__)
+        raise ConfigError(f"{label}: expected keys with values (at least {kind.LEAST}), got {got}")
+    if wrong := [key for key in data if not isinstance(key, str)]:
+        raise ConfigError(f"{label}: expected a key in words, got {show(wrong[0])}")
+    return data
+
+
+def apply_overrides(kind: type[Config], data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
+    """Set each override in ``data``; returns where each key came from."""
+    origins: dict[str, str] = {}
+    problems: list[Problem] = []
+    for text in (overrides,) if isinstance(overrides, str) else overrides:
+        origin = f"override {show(text)}"
+        key, equals, value = text.partition("=")
+        *above, last = key.strip().split(".")
+        if not equals or not all([*above, last]):
+            problems.append(Problem(source=origin, expected=f"KEY=VALUE such as {kind.EXAMPLE}"))
+            continue
+        section = section_at(data, above) if "SPECIFIC" not in above else None
+        if section is None:
+            hint = f"{'.'.join(above)} is not a section"
+            if "SPECIFIC" in above:
+                hint = "set SPECIFIC itself, with all its rules"
+            problems.append(Problem(source=origin, path=key.strip(), message="cannot be set", hint=hint))
+            continue
+        kind.before_override(section, last, value)
+        section[last] = read_yaml(value, origin)
+        origins[key.strip()] = origin
+    raise_problems("overrides", problems)
+    return origins

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from sparsebit.errors import ConfigError
-
 Scalar = bool | int | float | str
 
 
@@ -36,19 +34,3 @@ class Options(Mapping[str, Scalar]):
 
     def __repr__(self) -> str:
         return f"Options({', '.join(f'{key}={value!r}' for key, value in self._values.items())})"
-
-
-def require(plug_in: str, holds: bool, expected: str, **got: object) -> None:
-    """Raise a ``ConfigError`` about these options of a plug-in unless ``holds``.
-
-    Example:
-        >>> require("mse", False, "at least 1", steps=0)
-        Traceback (most recent call last):
-        ...
-        sparsebit.errors.ConfigError: mse: steps is out of range
-          expected: at least 1
-          got:      steps=0
-    """
-    if not holds:
-        given = ", ".join(f"{name}={value!r}" for name, value in got.items())
-        raise ConfigError(f"{plug_in}: {' or '.join(got)} is out of range", expected=expected, got=given)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from sparsebit.config.engine.problems import either, show, suggest
+from sparsebit.config.engine.problems import Problem, either, show, suggest
 from sparsebit.config.engine.values import Read, Refused
-from sparsebit.errors import ConfigError, RegistryError, SparsebitError
+from sparsebit.errors import ConfigError, RegistryError, SparsebitError, with_article
 from sparsebit.registry import Registry
 
 
@@ -58,7 +58,6 @@ class PlugIns(Registry[R]):
     def __init__(self, kind: str, default: type[R], aliases: Mapping[str, str] | None = None) -> None:
         super().__init__(kind)
         self._default, self.aliases = default, dict(aliases or {})
-        self.noun = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
     def canonical(self, name: str) -> str:
         """The one spelling of a name: lower case, underscores, and no alias."""
@@ -78,7 +77,7 @@ class PlugIns(Registry[R]):
 
     def reader(self) -> Read:
         """Reads the name of a plug-in, built in or registered from outside."""
-        expected = f"the name of {self.noun}"
+        expected = f"the name of {with_article(self.kind)}"
 
         def parse(value: object) -> str:
             if isinstance(value, str) and self.canonical(value) in self:
@@ -100,32 +99,27 @@ def name_to_register(kind: type[Any], name: str | None, decorator: str) -> str:
     return called
 
 
-@dataclass(frozen=True)
-class WrongOption:
-    """An option that a plug-in does not take: its name, or an empty one where they do not go together."""
+def wrong_options(
+    plug_in: str, rule: PlugInRule, options: Mapping[str, object], *, at: str = "", chosen_by: str = ""
+) -> list[Problem]:
+    """What is wrong with the options given to a plug-in. The path of a problem is the option, or empty for all of them.
 
-    name: str
-    expected: str
-    got: str
-    hint: str = ""
-
-
-def wrong_options(plug_in: str, rule: PlugInRule, options: Mapping[str, object]) -> Iterator[WrongOption]:
-    """What is wrong with the options given to a plug-in."""
-    known = rule.option_names
-    if known is None:
-        return
-    found = [_unknown_option(plug_in, name, known) for name in options if name not in known]
+    ``at`` is the key that holds the options, and ``chosen_by`` the key that names the plug-in, for complete paths.
+    """
+    known, found = rule.option_names, list[Problem]()
+    for name in options:
+        if known is not None and name not in known:
+            hint = suggest(name, known) if known else f"{plug_in} has no options"
+            found.append(Problem(path=name, expected=f"an option of {plug_in}", got=repr(name), hint=hint))
     if isinstance(rule.options, type) and is_dataclass(rule.options):
         found += wrong_values(plug_in, rule.options, options)
         if not found:
             found += _refusals(plug_in, rule.options, options)
-    yield from found
-
-
-def _unknown_option(plug_in: str, name: str, known: tuple[str, ...]) -> WrongOption:
-    hint = suggest(name, known) if known else f"{plug_in} has no options"
-    return WrongOption(name, f"an option of {plug_in}", repr(name), hint)
+    paths = [f"{at}.{one.path}".strip(".") for one in found]
+    return [
+        replace(one, path=path, keys=frozenset({path, chosen_by}) if chosen_by else frozenset())
+        for one, path in zip(found, paths, strict=True)
+    ]
 
 
 class Settings:
@@ -134,16 +128,17 @@ class Settings:
     def __post_init__(self) -> None:
         for wrong in wrong_values(type(self).__name__, type(self), vars(self)):
             raise ConfigError(
-                f"{type(self).__name__}: {wrong.name} cannot be used", expected=wrong.expected, got=wrong.got
+                f"{type(self).__name__}: {wrong.path} cannot be used", expected=wrong.expected, got=wrong.got
             )
 
 
-def wrong_values(plug_in: str, kind: type[Any], values: Mapping[str, object]) -> Iterator[WrongOption]:
+def wrong_values(plug_in: str, kind: type[Any], values: Mapping[str, object]) -> Iterator[Problem]:
     """The values that do not fit the annotations of a dataclass."""
     hints = _types_of(kind)  # type: ignore[arg-type]  # every class can be hashed
     for name, value in values.items():
         if expected := _mismatch(hints.get(name), value):
-            yield WrongOption(name, f"{expected} for option {name} of {plug_in}", show(value))
+            expected = f"{expected} for option {name} of {plug_in}"
+            yield Problem(path=name, expected=expected, got=show(value))
 
 
 @cache
@@ -180,14 +175,13 @@ def _mismatch(kind: Any, value: object) -> str:
     return "" if fits else words
 
 
-def _refusals(plug_in: str, kind: type[Any], options: Mapping[str, object]) -> Iterator[WrongOption]:
+def _refusals(plug_in: str, kind: type[Any], options: Mapping[str, object]) -> Iterator[Problem]:
     """What the plug-in itself refuses when it is made with these options."""
     got = ", ".join(f"{name}={value!r}" for name, value in options.items()) or "no options"
     try:
         kind(**options)
     except SparsebitError as error:
-        yield WrongOption(
-            "", error.expected or error.message, error.got or got, error.message if error.expected else ""
-        )
+        hint = error.message if error.expected else ""
+        yield Problem(expected=error.expected or error.message, got=error.got or got, hint=hint)
     except (TypeError, ValueError) as error:
-        yield WrongOption("", f"options that {plug_in} accepts", got, str(error))
+        yield Problem(expected=f"options that {plug_in} accepts", got=got, hint=str(error))

@@ -14,8 +14,8 @@ def schema_text(kind: type[Config]) -> str:
     definitions: dict[str, Any] = {}
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": kind.KIND.title,
-        "description": f"See docs/how-to/{kind.KIND.page}.md.",
+        "title": kind.TITLE,
+        "description": f"See docs/how-to/{kind.PAGE}.md.",
         **_object(kind, definitions),
         "$defs": definitions,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import resources
@@ -15,7 +15,6 @@ from sparsebit.config.engine.options import Options
 from sparsebit.config.engine.plugins import wrong_options
 from sparsebit.config.engine.problems import Problem, raise_problems
 from sparsebit.config.engine.section import Section, key, keys_of, section
-from sparsebit.config.engine.source import Kind
 from sparsebit.config.engine.specific import Rule, rules
 from sparsebit.config.engine.values import PATTERNS, Read, Refused, one_of, parse_whole, whole
 from sparsebit.config.llm.methods import METHOD_RULES
@@ -127,16 +126,9 @@ class LlmConfig(Config, init=False):
         (8, 4)
     """
 
-    KIND = Kind(
-        name="llm config",
-        title="Sparsebit language-model config",
-        page="language_models",
-        least="W with BIT, and METHOD",
-        keys="W, METHOD",
-        override="W.BIT=3",
-        presets=preset_names,
-        preset_text=preset_text,
-    )
+    NAME, TITLE, PAGE = "llm config", "Sparsebit language-model config", "language_models"
+    LEAST, EXAMPLE = "W with BIT, and METHOD", "W.BIT=3"
+    preset_names, preset_text = staticmethod(preset_names), staticmethod(preset_text)
 
     W: WeightSection = section(WeightSection, "The weights inside the blocks.")
     HEAD: HeadSection = section(HeadSection, "The embedding and the output layer.")
@@ -149,17 +141,10 @@ class LlmConfig(Config, init=False):
     )
     CALIBRATION: CalibrationSection = section(CalibrationSection, "How much of the text is measured with.")
 
-    def conflicts(self) -> Iterator[Problem]:
+    def conflicts(self) -> list[Problem]:
         """Settings that cannot be used together."""
-        for wrong in wrong_options(self.METHOD, METHOD_RULES[self.METHOD], self.OPTIONS):
-            path = f"OPTIONS.{wrong.name}".rstrip(".")
-            yield Problem(
-                path=path,
-                expected=wrong.expected,
-                got=wrong.got,
-                hint=wrong.hint,
-                keys=frozenset({path, "METHOD"}),
-            )
+        rule = METHOD_RULES[self.METHOD]
+        return wrong_options(self.METHOD, rule, self.OPTIONS, at="OPTIONS", chosen_by="METHOD")
 
     def matrix(self, name: str) -> MatrixSpec | None:
         """What is asked for the layer of this name; None where it stays in float."""

@@ -6,23 +6,21 @@ The methods themselves live above this package. They inherit the settings declar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from sparsebit.config.engine.options import require
-from sparsebit.config.engine.plugins import PlugInRule, PlugIns
+from sparsebit.config.engine.plugins import PlugInRule, PlugIns, Settings
+from sparsebit.config.engine.values import PART, POSITIVE, whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class RtnSettings:
+class RtnSettings(Settings):
     """Round to nearest: ``steps`` ranges are tried for each group; 1 takes the whole range of the weights."""
 
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        require("rtn", self.steps >= 1, "at least 1", steps=self.steps)
+    steps: Annotated[int, whole(1)] = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class GptqSettings:
+class GptqSettings(Settings):
     """GPTQ with a searched grid that is fixed before the rounding.
 
     Attributes:
@@ -34,16 +32,10 @@ class GptqSettings:
     """
 
     act_order: bool = True
-    damping: float = 0.01
-    steps: int = 24
-    follow: float = 0.5
-    follow_damping: float = 0.05
-
-    def __post_init__(self) -> None:
-        require("gptq", self.steps >= 1, "at least 1", steps=self.steps)
-        require("gptq", 0 <= self.follow <= 1, "from 0 to 1", follow=self.follow)
-        require("gptq", self.damping > 0, "above 0", damping=self.damping)
-        require("gptq", self.follow_damping > 0, "above 0", follow_damping=self.follow_damping)
+    damping: Annotated[float, POSITIVE] = 0.01
+    steps: Annotated[int, whole(1)] = 24
+    follow: Annotated[float, PART] = 0.5
+    follow_damping: Annotated[float, POSITIVE] = 0.05
 
 
 METHOD_RULES = PlugIns("method", PlugInRule, {"nearest": "rtn", "round_to_nearest": "rtn"})

@@ -10,7 +10,6 @@ from sparsebit.config.engine.match import Layer, unmatched_patterns, unmatched_r
 from sparsebit.config.engine.plugins import wrong_options
 from sparsebit.config.engine.problems import Problem, raise_problems
 from sparsebit.config.engine.section import key, keys_of, section
-from sparsebit.config.engine.source import Kind
 from sparsebit.config.engine.values import FRACTION, PATTERNS
 from sparsebit.config.pruning.criteria import SPARSER_RULES
 from sparsebit.config.pruning.sections import LayerSettings, ScheduleSection, SparserSection
@@ -37,14 +36,8 @@ class SConfig(Config, init=False):
         (0.25, 0.5)
     """
 
-    KIND = Kind(
-        name="sconfig",
-        title="Sparsebit pruning config",
-        page="prune",
-        least="SPARSER with TYPE, STRATEGY and RATIO",
-        keys="SPARSER",
-        override="SPARSER.RATIO=0.3",
-    )
+    NAME, TITLE, PAGE = "sconfig", "Sparsebit pruning config", "prune"
+    LEAST, EXAMPLE = "SPARSER with TYPE, STRATEGY and RATIO", "SPARSER.RATIO=0.3"
 
     IGNORE: tuple[str, ...] = key(
         PATTERNS, "Layers, by dotted name or pattern, whose outputs keep all their channels.", default=()
@@ -63,9 +56,8 @@ class SConfig(Config, init=False):
             if "STRATEGY" in (given := dict(rule.settings)):
                 path = f"SPARSER.SPECIFIC[{rule.pattern!r}].STRATEGY"
                 yield from self._criterion_problems(path, given["STRATEGY"])
-        for wrong in wrong_options(sparser.STRATEGY, SPARSER_RULES[sparser.STRATEGY], sparser.OPTIONS):
-            path = f"SPARSER.OPTIONS.{wrong.name}".rstrip(".")
-            yield _problem(path, wrong.expected, wrong.got, wrong.hint, "SPARSER.STRATEGY")
+        rule, places = SPARSER_RULES[sparser.STRATEGY], ("SPARSER.OPTIONS", "SPARSER.STRATEGY")
+        yield from wrong_options(sparser.STRATEGY, rule, sparser.OPTIONS, at=places[0], chosen_by=places[1])
         if sparser.TYPE == "nm":
             yield from self._nm_problems()
         elif sparser.RATIO is None and not any("RATIO" in dict(rule.settings) for rule in sparser.SPECIFIC):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
 from sparsebit.config.engine.plugins import wrong_options
 from sparsebit.config.engine.problems import Problem, either
@@ -21,27 +22,20 @@ from sparsebit.config.quantization.resolve import (
 )
 from sparsebit.config.quantization.sections import ActivationSection, WeightSection
 from sparsebit.config.quantization.tensor_spec import TensorSpec
+from sparsebit.errors import with_article
 from sparsebit.targets import TARGETS, Row
 from sparsebit.targets.schemes import SIDE_WORD, Side
 
 QSCHEME, GROUP_SIZE = "QSCHEME", "GROUP_SIZE"
 NUMBERS = frozenset({BIT, DTYPE})
+MODEL_KEYS = frozenset({"BACKEND", "SCHEDULE.BN_TUNING"})  # keys that belong to neither side
 
 
-@dataclass(frozen=True, kw_only=True)
-class Conflict:
-    """Settings of one side that cannot be used together."""
+def conflicts(flat: Flat, side: Side, *, backend: str, bn_tuning: bool) -> list[Problem]:
+    """Everything that is wrong with one combination of settings. A tensor in float has no wrong settings.
 
-    key: str  # the one to change
-    keys: frozenset[str]  # every key that plays a part
-    expected: str
-    got: str
-    because: str
-    also: frozenset[str] = frozenset()  # keys outside the side that play a part
-
-
-def conflicts(flat: Flat, side: Side, *, backend: str, bn_tuning: bool) -> list[Conflict]:
-    """Everything that is wrong with one combination of settings. A tensor in float has no wrong settings."""
+    The path of a problem is the key to change, and ``keys`` are all that play a part, both without the side.
+    """
     spec = make_spec(flat, side)
     if not spec.enabled:
         return []
@@ -56,54 +50,35 @@ def conflicts(flat: Flat, side: Side, *, backend: str, bn_tuning: bool) -> list[
     ]
 
 
-def _fp8_conflicts(spec: TensorSpec) -> Iterator[Conflict]:
+def _conflict(key: str, keys: Iterable[str], expected: str, got: object, because: str) -> Problem:
+    return Problem(path=key, keys=frozenset(keys), expected=expected, got=repr(got), hint=because)
+
+
+def _fp8_conflicts(spec: TensorSpec) -> Iterator[Problem]:
     if spec.dtype != "int" and not spec.symmetric:
-        yield Conflict(
-            key=QSCHEME,
-            keys=NUMBERS | {QSCHEME},
-            expected=f"a symmetric scheme with {spec.dtype}",
-            got=repr(spec.scheme),
-            because="an 8-bit float has a sign and a zero of its own",
-        )
+        because = "an 8-bit float has a sign and a zero of its own"
+        expected = f"a symmetric scheme with {spec.dtype}"
+        yield _conflict(QSCHEME, NUMBERS | {QSCHEME}, expected, spec.scheme, because)
 
 
-def _name_conflicts(spec: TensorSpec, side: Side, kind: Kind) -> Iterator[Conflict]:
+def _name_conflicts(spec: TensorSpec, side: Side, kind: Kind) -> Iterator[Problem]:
     """The side, the scheme and the number format must be among those its rule lists."""
     name = spec.quantizer if kind == "quantizer" else spec.observer
     rule, key = RULES[kind][name], f"{kind.upper()}.TYPE"
     because = rule.because or f"{name} was registered for these only"
-    article = "an" if kind == "observer" else "a"
     if not rule.schemes.get(side):
-        yield Conflict(
-            key=key,
-            keys=frozenset({key}),
-            expected=f"{article} {kind} for {SIDE_WORD[side]} ({', '.join(names_for(kind, side))})",
-            got=repr(name),
-            because=because,
-        )
+        expected = f"{with_article(kind)} for {SIDE_WORD[side]} ({', '.join(names_for(kind, side))})"
+        yield _conflict(key, {key}, expected, name, because)
     elif spec.scheme not in rule.schemes[side]:
-        yield Conflict(
-            key=QSCHEME,
-            keys=frozenset({key, QSCHEME}),
-            expected=f"{either(rule.schemes[side])} with {kind} {name}",
-            got=repr(spec.scheme),
-            because=because,
-        )
+        expected = f"{either(rule.schemes[side])} with {kind} {name}"
+        yield _conflict(QSCHEME, {key, QSCHEME}, expected, spec.scheme, because)
     if spec.dtype not in rule.dtypes:
-        yield Conflict(
-            key=key,
-            keys=NUMBERS | {key},
-            expected=f"{article} {kind} for {spec.dtype} ({', '.join(_names_for_dtype(kind, side, spec))})",
-            got=repr(name),
-            because=f"{name} works on integers",
-        )
+        fitting = [other for other in names_for(kind, side) if spec.dtype in RULES[kind][other].dtypes]
+        expected = f"{with_article(kind)} for {spec.dtype} ({', '.join(fitting)})"
+        yield _conflict(key, NUMBERS | {key}, expected, name, f"{name} works on integers")
 
 
-def _names_for_dtype(kind: Kind, side: Side, spec: TensorSpec) -> list[str]:
-    return [name for name in names_for(kind, side) if spec.dtype in RULES[kind][name].dtypes]
-
-
-def _option_conflicts(flat: Flat, kind: Kind) -> Iterator[Conflict]:
+def _option_conflicts(flat: Flat, kind: Kind) -> Iterator[Problem]:
     """OPTIONS may hold what the plug-in declares, and nothing that has a key of its own."""
     section = kind.upper()
     name, prefix = str(flat[f"{section}.TYPE"]), f"{section}.OPTIONS"
@@ -112,82 +87,54 @@ def _option_conflicts(flat: Flat, kind: Kind) -> Iterator[Conflict]:
     if twice := [option for option in given if option in own]:
         for option in twice:
             key = f"{prefix}.{option}"
-            keys = frozenset({key, f"{section}.TYPE"})
-            expected, because = f"{own[option]} for this", "it has a key of its own"
-            yield Conflict(key=key, keys=keys, expected=expected, got=repr(option), because=because)
+            keys = {key, f"{section}.TYPE"}
+            yield _conflict(key, keys, f"{own[option]} for this", option, "it has a key of its own")
         return
+    keys = {f"{section}.TYPE", *own.values(), *(f"{prefix}.{option}" for option in given)}
     for wrong in wrong_options(name, RULES[kind][name], options_of(flat, section)):
-        key = own.get(wrong.name) or (f"{prefix}.{wrong.name}" if wrong.name else prefix)
-        keys = frozenset({f"{section}.TYPE", *own.values(), *(f"{prefix}.{option}" for option in given)})
-        yield Conflict(key=key, keys=keys, expected=wrong.expected, got=wrong.got, because=wrong.hint)
+        key = own.get(wrong.path) or f"{prefix}.{wrong.path}".rstrip(".")
+        yield replace(wrong, path=key, keys=frozenset(keys))
 
 
-def _backend_conflicts(spec: TensorSpec, side: Side, backend: str) -> Iterator[Conflict]:
+def _backend_conflicts(spec: TensorSpec, side: Side, backend: str) -> Iterator[Problem]:
     """The first of number format, scheme, bits and group size that no row of the backend's table takes."""
     accepts = TARGETS[backend].accepts.get(side)
     if accepts is None:
         return
     rows, before = accepts.rows, frozenset[str]()
-    for aspect, key, keys in (
-        ("dtype", DTYPE if spec.dtype != "int" else BIT, NUMBERS),
-        ("scheme", QSCHEME, frozenset({QSCHEME})),
-        ("bits", BIT, NUMBERS),
-        ("group_size", GROUP_SIZE, frozenset({GROUP_SIZE})),
+    for aspect, value, key, keys in (
+        ("dtype", spec.dtype, DTYPE if spec.dtype != "int" else BIT, NUMBERS),
+        ("scheme", spec.scheme, QSCHEME, frozenset({QSCHEME})),
+        ("bits", spec.bits, BIT, NUMBERS),
+        ("group_size", spec.group_size, GROUP_SIZE, frozenset({GROUP_SIZE})),
     ):
-        left = [row for row in rows if _takes(row, spec, aspect)]
+        left = [row for row in rows if value in _taken(row, aspect, value)]
         if not left:
             # Another value of an earlier aspect might let this one through: then that key plays a part too.
-            alone = not any(_takes(row, spec, aspect) for row in accepts.rows)
-            yield Conflict(
-                key=key,
-                keys=keys if alone else keys | before,
-                expected=f"{_accepted(rows, aspect)} with BACKEND {backend}",
-                got=_got(spec, aspect),
-                because=f"rule: {getattr(accepts, aspect)}",
-                also=frozenset({"BACKEND"}),
-            )
+            alone = not any(value in _taken(row, aspect, value) for row in accepts.rows)
+            accepted = list(dict.fromkeys(one for row in rows for one in _taken(row, aspect, value)))
+            words = f"{either(map(str, accepted))}{' bits' if aspect == 'bits' else ''}"
+            if aspect == "bits" and len(accepted) > 1:
+                words = f"{min(accepted)} to {max(accepted)} bits"
+            keys = (keys if alone else keys | before) | {"BACKEND"}
+            because = f"rule: {getattr(accepts, aspect)}"
+            yield _conflict(key, keys, f"{words} with BACKEND {backend}", value, because)
             return
         rows, before = tuple(left), before | keys
 
 
-def _takes(row: Row, spec: TensorSpec, aspect: str) -> bool:
-    if aspect == "dtype":
-        return spec.dtype == row.dtype
-    if aspect == "scheme":
-        return spec.scheme in row.schemes
-    if aspect == "bits":
-        return spec.bits in row.bits
-    return spec.group_size is None or row.group_sizes is None or spec.group_size in row.group_sizes
+def _taken(row: Row, aspect: str, value: Any) -> tuple[Any, ...]:
+    """The values that a row takes; ``value`` itself where it takes any, or there is none."""
+    sizes = row.group_sizes if value is not None else None
+    taken = {"dtype": (row.dtype,), "scheme": row.schemes, "bits": row.bits, "group_size": sizes}[aspect]
+    return (value,) if taken is None else taken
 
 
-def _accepted(rows: Sequence[Row], aspect: str) -> str:
-    if aspect == "dtype":
-        return either(dict.fromkeys(row.dtype for row in rows))
-    if aspect == "scheme":
-        return either(dict.fromkeys(scheme for row in rows for scheme in row.schemes))
-    if aspect == "bits":
-        bits = sorted({bit for row in rows for bit in row.bits})
-        return f"{bits[0]} to {bits[-1]} bits" if len(bits) > 1 else f"{bits[0]} bits"
-    return either(str(size) for row in rows for size in row.group_sizes or ())
-
-
-def _got(spec: TensorSpec, aspect: str) -> str:
-    value = {"dtype": spec.dtype, "scheme": spec.scheme, "bits": spec.bits, "group_size": spec.group_size}[
-        aspect
-    ]
-    return repr(value)
-
-
-def _bn_tuning_conflicts(spec: TensorSpec) -> Iterator[Conflict]:
+def _bn_tuning_conflicts(spec: TensorSpec) -> Iterator[Problem]:
     if spec.granularity != "channel":
-        yield Conflict(
-            key=QSCHEME,
-            keys=frozenset({QSCHEME}),
-            expected="per-channel-symmetric or per-channel-affine with SCHEDULE.BN_TUNING",
-            got=repr(spec.scheme),
-            because="rule: batch norm is folded into the scale of each channel afterwards",
-            also=frozenset({"SCHEDULE.BN_TUNING"}),
-        )
+        expected = "per-channel-symmetric or per-channel-affine with SCHEDULE.BN_TUNING"
+        because = "rule: batch norm is folded into the scale of each channel afterwards"
+        yield _conflict(QSCHEME, {QSCHEME, "SCHEDULE.BN_TUNING"}, expected, spec.scheme, because)
 
 
 def side_problems(
@@ -200,17 +147,21 @@ def side_problems(
 ) -> Iterator[Problem]:
     """Everything wrong with one side beyond its single values: the base, FIRST_LAST on top of it, and each rule."""
 
-    def find(flat: Flat) -> list[Conflict]:
+    def find(flat: Flat) -> list[Problem]:
         return conflicts(flat, side, backend=backend, bn_tuning=bn_tuning)
+
+    def told(path: str, conflict: Problem, about: str = "") -> Problem:
+        keys = {key if key in MODEL_KEYS else f"{side}.{key}" for key in conflict.keys}
+        return replace(conflict, path=path, message=about, keys=frozenset(keys))
 
     base = flatten_side(section)
     wrong = find(base)
     for conflict in wrong:
-        yield _problem(f"{side}.{conflict.key}", conflict, side)
+        yield told(f"{side}.{conflict.path}", conflict)
     if first_last is not None:
         for conflict in find(apply_first_last(base, first_last)):
-            if conflict.key in NUMBERS or (conflict.keys & NUMBERS and conflict not in wrong):
-                yield _problem("FIRST_LAST", conflict, side, f"for {SIDE_WORD[side]}")
+            if conflict.path in NUMBERS or (conflict.keys & NUMBERS and conflict not in wrong):
+                yield told("FIRST_LAST", conflict, f"for {SIDE_WORD[side]}")
     for rule in section.SPECIFIC:
         settings = dict(rule.settings)
         changed = apply_settings(base, settings)
@@ -219,22 +170,7 @@ def side_problems(
         # seen once the layers are known, and ``spec_for`` looks again then.
         others = {key for other in section.SPECIFIC for key, _ in other.settings if other is not rule}
         for conflict in find(changed):
-            told = conflict in wrong and conflict.key not in settings
-            if conflict.keys & touched and not told and not (conflict.keys - touched) & others:
+            repeated = conflict in wrong and conflict.path not in settings
+            if conflict.keys & touched and not repeated and not (conflict.keys - touched) & others:
                 place = f"{side}.SPECIFIC[{rule.pattern!r}]"
-                yield _problem(_place(place, conflict, settings), conflict, side)
-
-
-def _place(rule: str, conflict: Conflict, settings: Flat) -> str:
-    return f"{rule}.{conflict.key}" if conflict.key in settings else rule
-
-
-def _problem(path: str, conflict: Conflict, side: Side, about: str = "") -> Problem:
-    return Problem(
-        path=path,
-        message=about,
-        expected=conflict.expected,
-        got=conflict.got,
-        hint=conflict.because,
-        keys=conflict.also | {f"{side}.{key}" for key in conflict.keys},
-    )
+                yield told(f"{place}.{conflict.path}" if conflict.path in settings else place, conflict)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from sparsebit.config.engine.options import require
 from sparsebit.config.engine.plugins import PlugInRule, PlugIns, Settings
 from sparsebit.config.engine.values import FRACTION, POSITIVE, Read, Refused, whole
+from sparsebit.errors import ConfigError
 from sparsebit.targets.schemes import SCHEMES_OF, NumberFormat, Scheme, Side
 
 Kind = Literal["quantizer", "observer"]
@@ -76,8 +76,9 @@ class MSESettings(HistogramSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        holds = self.shrink * (self.steps - 1) < 1
-        require("mse", holds, "shrink * (steps - 1) < 1", steps=self.steps, shrink=self.shrink)
+        if self.shrink * (self.steps - 1) >= 1:
+            got = f"steps={self.steps}, shrink={self.shrink}"
+            raise ConfigError("mse: no range is left", expected="shrink * (steps - 1) < 1", got=got)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sparsebit.config.engine.config import Config, Source, load_config
 from sparsebit.config.engine.match import Layer, unmatched_patterns, unmatched_rules
 from sparsebit.config.engine.problems import Problem, raise_problems
 from sparsebit.config.engine.section import key, section
-from sparsebit.config.engine.source import Kind
 from sparsebit.config.engine.specific import Rule
 from sparsebit.config.engine.values import PATTERNS
 from sparsebit.config.quantization.conflicts import conflicts, side_problems
@@ -28,14 +28,6 @@ from sparsebit.config.quantization.tensor_spec import TensorSpec
 from sparsebit.targets.schemes import SIDE_WORD, SIDES, Side
 
 
-def _replace_number_format(section: dict[str, Any], name: str, value: str) -> None:
-    """BIT and DTYPE name the number format together: an override of one replaces both."""
-    if name == "BIT":
-        section.pop("DTYPE", None)
-    elif name == "DTYPE" and value.strip().lower() != "int":
-        section.pop("BIT", None)
-
-
 class QConfig(Config, init=False):
     """What the user asked for. Made by ``load_qconfig``, or from keyword arguments that are checked the same way.
 
@@ -50,18 +42,10 @@ class QConfig(Config, init=False):
         int4 per-tensor-symmetric, uniform, minmax
     """
 
-    KIND = Kind(
-        name="qconfig",
-        title="Sparsebit quantization config",
-        page="configure",
-        least="W and A with QSCHEME and QUANTIZER.BIT",
-        keys="W and A",
-        override="W.QUANTIZER.BIT=4",
-        presets=preset_names,
-        preset_text=preset_text,
-        synonyms=BACKEND_SYNONYMS,
-        before_override=_replace_number_format,
-    )
+    NAME, TITLE, PAGE = "qconfig", "Sparsebit quantization config", "configure"
+    LEAST, EXAMPLE = "W and A with QSCHEME and QUANTIZER.BIT", "W.QUANTIZER.BIT=4"
+    SYNONYMS = BACKEND_SYNONYMS
+    preset_names, preset_text = staticmethod(preset_names), staticmethod(preset_text)
 
     BACKEND: str = key(BACKEND, "The runtime that will execute the result.", default="virtual")
     SKIP_TRACE_MODULES: tuple[str, ...] = key(
@@ -87,6 +71,14 @@ class QConfig(Config, init=False):
                 first_last=self.FIRST_LAST,
             )
 
+    @staticmethod
+    def before_override(section: dict[str, Any], name: str, value: str) -> None:
+        """BIT and DTYPE name the number format together: an override of one replaces both."""
+        if name == "BIT":
+            section.pop("DTYPE", None)
+        elif name == "DTYPE" and value.strip().lower() != "int":
+            section.pop("BIT", None)
+
     def spec_for(
         self, side: Side, *, names: Sequence[str], op: str | None, first_or_last: bool = False
     ) -> TensorSpec:
@@ -107,20 +99,11 @@ class QConfig(Config, init=False):
         for rule in matching:
             flat = apply_settings(flat, dict(rule.settings))
         wrong = conflicts(flat, side, backend=self.BACKEND, bn_tuning=self.SCHEDULE.BN_TUNING)
-        layer = names[0] if names else op
         rules = ", ".join(repr(rule.pattern) for rule in matching) or "no rule"
+        path = f"{side} of layer {names[0] if names else op!r}"
         raise_problems(
             self.source,
-            (
-                Problem(
-                    path=f"{side} of layer {layer!r}",
-                    message=f"{conflict.key} after {rules}",
-                    expected=conflict.expected,
-                    got=conflict.got,
-                    hint=conflict.because,
-                )
-                for conflict in wrong
-            ),
+            (replace(one, path=path, message=f"{one.path} after {rules}", keys=frozenset()) for one in wrong),
         )
         return make_spec(flat, side)
 

@@ -147,8 +147,14 @@ def test_a_file_with_problems_names_them_all(tmp_path: Path, monkeypatch: pytest
         ("", "the config is empty; it needs at least W and A with QSCHEME and QUANTIZER.BIT"),
         ("# nothing\n", "the config is empty; it needs at least W and A with QSCHEME and QUANTIZER.BIT"),
         ("{}", "the config is empty; it needs at least W and A with QSCHEME and QUANTIZER.BIT"),
-        ("- W\n- A\n", "expected keys such as W and A at the top, got a list"),
-        ("just text", "expected keys such as W and A at the top, got a str"),
+        (
+            "- W\n- A\n",
+            "expected keys with values (at least W and A with QSCHEME and QUANTIZER.BIT), got a list",
+        ),
+        (
+            "just text",
+            "expected keys with values (at least W and A with QSCHEME and QUANTIZER.BIT), got a str",
+        ),
         ("3: 4\n", "expected a key in words, got 3"),
         ("W: &w {A: *w}\n", "a part of the config contains itself"),
     ],
@@ -165,6 +171,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     assert complaint("w8.yaml") == f"w8.yaml: no such file; looked in {tmp_path}"
     assert complaint("w4a9") == "w4a9: no such preset or file; did you mean 'w4a8'?"
+    assert complaint("int8_ort") == "int8_ort: no such preset or file; did you mean 'int8_onnxruntime'?"
     assert complaint(str(tmp_path)) == f"{tmp_path}: is a folder; name the file in it"
     Path("picture.yaml").write_bytes(b"\x89PNG\xff")
     assert complaint("picture.yaml") == "picture.yaml: not UTF-8 text (byte 0); is it a YAML file?"

@@ -28,7 +28,7 @@ class Window(Settings):
 
 def complaints(rule: PlugInRule, **options: object) -> list[tuple[str, str, str, str]]:
     return [
-        (wrong.name, wrong.expected, wrong.got, wrong.hint)
+        (wrong.path, wrong.expected, wrong.got, wrong.hint)
         for wrong in wrong_options("window", rule, options)
     ]
 
