@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.fx import GraphModule
 
-from sparsebit.quantization.algorithms.equalization.apply import home_of_limits, limit_channels
+from sparsebit.quantization.algorithms.equalization import home_of_limits, limit_channels
 from sparsebit.quantization.algorithms.layers import find_layers
 
 

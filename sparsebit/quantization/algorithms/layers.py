@@ -125,11 +125,6 @@ def find_layers(gm: GraphModule) -> Iterator[Layer]:
         yield Layer(gm, node, call, path, quantizer)
 
 
-def is_quantizer(gm: GraphModule, node: Node) -> bool:
-    """Whether a node is a quantizer of an activation."""
-    return node.op == "call_module" and isinstance(gm.get_submodule(str(node.target)), Quantizer)
-
-
 def only_reader(gm: GraphModule, node: Node) -> Node | None:
     """The one node that reads the numbers of this one; who only asks for its size does not count."""
     readers = [user for user in node.users if (spec := find_op(gm, user)) is None or spec.family != "size"]

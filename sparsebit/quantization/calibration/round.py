@@ -16,10 +16,10 @@ from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.run import Runner, RunState
 from sparsebit.progress import progress
-from sparsebit.quantization.calibration.processes import gather_values
 from sparsebit.quantization.calibration.record import CalibrationRecord
 from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.observers import CalibrationError
+from sparsebit.quantization.processes import gather_values
 from sparsebit.quantization.quantizers import Quantizer
 
 

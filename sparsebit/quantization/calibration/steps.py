@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sparsebit.batches import Feed, explained
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization.algorithms import Job
-from sparsebit.quantization.calibration.processes import raise_together
 from sparsebit.quantization.calibration.round import CalibrationRound
+from sparsebit.quantization.processes import raise_together
 
 if TYPE_CHECKING:
     from sparsebit.quantization.quant_model import QuantModel

@@ -11,7 +11,6 @@ from sparsebit.quantization.observers.base import (
     observe,
     register_observer,
 )
-from sparsebit.quantization.observers.distributed import merge_across_processes
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver
 from sparsebit.quantization.observers.kl_histogram import KLHistogram
 from sparsebit.quantization.observers.minmax import MinMax
@@ -34,7 +33,6 @@ __all__ = [
     "Percentile",
     "Range",
     "WholeTensorObserver",
-    "merge_across_processes",
     "observe",
     "register_observer",
 ]

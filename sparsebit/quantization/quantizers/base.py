@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
@@ -17,7 +16,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
 from sparsebit.numerics.layout import activation_axis, join_blocks, row_blocks, to_rows, to_samples
 from sparsebit.quantization.observers import OBSERVERS, CalibrationError, Observer, observe
-from sparsebit.quantization.observers.distributed import everywhere, merge_across_processes
+from sparsebit.quantization.processes import merge_across_processes
 from sparsebit.registry import Registry
 
 Kind = TypeVar("Kind", bound="type[Quantizer]")
@@ -84,7 +83,10 @@ class Quantizer(nn.Module):
         self.observer: Observer[Any] = OBSERVERS[spec.observer](**spec.observer_options)
         self._state: Any = None
         self._batches = 0
-        self._rows, self._typical = 0, 0.0  # of the first batch: how many rows, and the size of most values
+        self._rows, self._some = (
+            0,
+            torch.empty(0),
+        )  # of the first batch: how many rows, and some of its values
         self.register_buffer("scale", torch.empty(0))
         self.register_buffer("zero_point", torch.empty(0))
         self.register_buffer("followed", torch.empty(0))  # [2, C]: the range that follows training
@@ -147,15 +149,6 @@ class Quantizer(nn.Module):
         """Let everything pass unchanged."""
         self.use_quant = False
 
-    @contextlib.contextmanager
-    def switched(self, on: bool) -> Iterator[None]:
-        """Inside the block it is on or off, whatever it was before."""
-        before, self.use_quant = self.use_quant, on
-        try:
-            yield
-        finally:
-            self.use_quant = before
-
     # -- measuring ----------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
@@ -177,7 +170,7 @@ class Quantizer(nn.Module):
         elif self._rows != seen.shape[0]:
             raise self._other_channels(x, self._rows)
         if self._batches == 1:
-            self._typical = _typical_size(x)
+            self._some = seen[..., :: max(1, seen.numel() // 256)].clone()
         try:
             self._state = self.observer.update(
                 self.observer.init(seen) if self._state is None else self._state, seen
@@ -209,7 +202,7 @@ class Quantizer(nn.Module):
         """Turn what was seen, here and in every other process, into a grid."""
         if self.layout.kind == "token":
             return
-        if not everywhere(self._state is not None):
+        if self._state is None:
             raise SparsebitError(
                 f"{self.name!r} saw no data",
                 expected="at least one batch between prepare_calibration() and calc_qparams()",
@@ -246,9 +239,13 @@ class Quantizer(nn.Module):
 
     def _warn_of_outliers(self, lo: Tensor, hi: Tensor) -> None:
         """Say so where single values decide the grid, and everything else becomes zero on it."""
-        step, typical = float(self.scale.detach().abs().min()), self._typical
-        # Most numbers of a softmax are next to nothing too, and should be; its largest is 1.
-        if typical and step > max(1.0, OUTLIER_STEP * typical):
+        step = float(self.scale.detach().abs().min())
+        if step <= 1:  # most numbers of a softmax are next to nothing, and should be; its largest is 1
+            return
+        sizes = self._some.abs()
+        sizes = sizes[sizes > 0]
+        typical = float(sizes.median()) if sizes.numel() else 0.0
+        if typical and step > OUTLIER_STEP * typical:
             warnings.warn(
                 f"the range measured for {self.name!r} reaches {float(torch.maximum(-lo, hi).max()):.3g}, while most "
                 f"of its values are about {typical:.3g}: a step of its grid is {step:.3g}, so nearly all become 0. "
@@ -373,14 +370,6 @@ class Quantizer(nn.Module):
     def extra_repr(self) -> str:
         """The same line."""
         return self.describe()
-
-
-def _typical_size(x: Tensor) -> float:
-    """The median magnitude of a few values that are not zero, spread over a tensor; 0 where there are none."""
-    values = x.reshape(-1)
-    values = values[:: max(1, values.numel() // 256)].abs()
-    values = values[values > 0]
-    return float(values.median()) if values.numel() else 0.0
 
 
 def _span(values: Tensor) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -74,11 +72,6 @@ class Frozen(Quantizer):
                 hint="convert the model to float32 before freeze()",
             )
         return quantizer, weight
-
-    @contextmanager
-    def switched(self, on: bool) -> Iterator[None]:
-        """Its numbers are the same inside the block: there are no others."""
-        yield
 
     def disable_quant(self) -> None:
         """Refused, as everything that needs float weights."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sparsebit.errors import ConfigError
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms import BiasCorrection
-from sparsebit.quantization.algorithms.bias_correction.core import clipped_normal_mean, shift_of
+from sparsebit.quantization.algorithms.bias_correction import clipped_normal_mean, shift_of
 from tests.quantization.algorithms.jobs import is_same, open_job, snapshot
 from tests.quantization.nets import config, images, residual
 

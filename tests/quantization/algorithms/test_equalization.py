@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from sparsebit.errors import ConfigError
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms import Equalization
-from sparsebit.quantization.algorithms.equalization import find_pairs
-from sparsebit.quantization.algorithms.equalization.core import equalizing_scales
+from sparsebit.quantization.algorithms.equalization import equalizing_scales, find_pairs
 from tests.quantization.algorithms.jobs import Plain, is_same, open_job, snapshot, unequal
 from tests.quantization.nets import config
 

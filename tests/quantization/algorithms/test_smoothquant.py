@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from sparsebit.errors import ConfigError
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms import SmoothQuant
-from sparsebit.quantization.algorithms.smoothquant import find_norms
-from sparsebit.quantization.algorithms.smoothquant.core import smoothing_scales
+from sparsebit.quantization.algorithms.smoothquant import find_norms, smoothing_scales
 from tests.quantization.algorithms.jobs import Encoder, RMSNorm, is_same, open_job, snapshot
 from tests.quantization.nets import config
 

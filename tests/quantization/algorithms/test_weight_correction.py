@@ -9,7 +9,7 @@ import torch
 
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms import WeightCorrection
-from sparsebit.quantization.algorithms.weight_correction.core import norm_ratio
+from sparsebit.quantization.algorithms.weight_correction import norm_ratio
 from tests.quantization.algorithms.jobs import is_same, open_job, snapshot
 from tests.quantization.nets import config, images, residual
 

@@ -1,20 +1,14 @@
-"""Grids against a second, slower way to find them; and in several processes."""
+"""Grids against a second, slower way to find them. In several processes: ``tests/quantization/test_processes.py``."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-import torch.distributed
 from torch import Tensor, nn
 
-from sparsebit.quantization import OBSERVERS, Quantizer, QuantModel
+from sparsebit.quantization import Quantizer, QuantModel
 from tests.quantization.nets import config, images, residual
 
-ROOT = Path(__file__).resolve().parents[3]
 BATCHES = tuple(images(3, seed) * (1 + seed) for seed in range(3))
 
 
@@ -117,61 +111,3 @@ def test_a_parameter_on_the_way_is_calibrated_in_order_too() -> None:
         values = getattr(net, name).detach()
         width = values.max().clamp(min=0) - values.min().clamp(max=0)
         assert qmodel.quantizers[name].scale.item() == pytest.approx(width.item() / 255, rel=1e-6)
-
-
-# -- in several processes -------------------------------------------------------------------------------------------
-
-# Order of the data does not matter to these, so two processes must find what one finds.
-OBSERVERS_TOLD = ("minmax", "percentile", "mse", "kl_histogram", "aciq")
-
-
-def scales(observer: str, batches: tuple[Tensor, ...], asym: bool = False) -> dict[str, Tensor]:
-    qmodel = QuantModel(residual(), config(A__OBSERVER__TYPE=observer), images())
-    qmodel.calibrate(batches, asym=asym, w_quant=asym, a_quant=asym, progress=False)
-    return {name: quantizer.scale for name, quantizer in qmodel.quantizers.items()}
-
-
-def work(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
-    )
-    share = BATCHES[:1] if rank == 0 else BATCHES[1:]  # of different length
-    found = {name: scales(name, share) for name in OBSERVERS}
-    found["asym"] = scales("minmax", share, asym=True)
-    torch.save(found, f"{folder}/{rank}.pt")
-    for case, bad in (("empty", []), ("nan", [share[0] * torch.nan])):
-        try:
-            scales("minmax", share if rank == 0 else bad)
-        except Exception as error:
-            Path(f"{folder}/{case}{rank}.txt").write_text(str(error), encoding="utf-8")
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
-def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
-    program = f"from {__name__} import work; work({{}}, {str(tmp_path)!r})"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program.format(rank)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(2)
-    ]
-    for process in processes:
-        printed, _ = process.communicate(timeout=240)
-        assert process.returncode == 0, printed.decode()
-    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
-    for key, found in first.items():
-        assert all(torch.equal(scale, second[key][name]) for name, scale in found.items()), key
-    for observer in OBSERVERS_TOLD:
-        for name, scale in scales(observer, BATCHES).items():
-            torch.testing.assert_close(first[observer][name], scale, rtol=1e-4, atol=0)
-    for name, scale in scales("minmax", BATCHES, asym=True).items():
-        torch.testing.assert_close(first["asym"][name], scale, rtol=1e-4, atol=0)
-    # An error on one process ends both, with its message: neither waits for the other.
-    for case, words in (("empty", "gave no batches"), ("nan", "NaN")):
-        messages = [(tmp_path / f"{case}{rank}.txt").read_text(encoding="utf-8") for rank in range(2)]
-        assert "on another process" in messages[0] and all(words in message for message in messages)

@@ -1,4 +1,4 @@
-"""Move the difficulty of outlier channels from activations into weights, through the norm before them."""
+"""SmoothQuant (Xiao et al., arXiv 2211.10438): move outlier channels from activations into weights, through a norm."""
 
 from __future__ import annotations
 
@@ -14,15 +14,8 @@ from sparsebit.graph.ops import find_op
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes.edit import set_tensor
 from sparsebit.quantization.algorithms.base import Algorithm, Job, Stage, register_algorithm
-from sparsebit.quantization.algorithms.layers import (
-    Layer,
-    find_layers,
-    is_quantizer,
-    per_channel,
-    put_parameter,
-    watch,
-)
-from sparsebit.quantization.algorithms.smoothquant.core import smoothing_scales
+from sparsebit.quantization.algorithms.layers import Layer, find_layers, per_channel, put_parameter, watch
+from sparsebit.quantization.modules.weights import quantizer_at
 
 
 @register_algorithm
@@ -101,7 +94,7 @@ def _readers(gm: GraphModule, node: Node) -> list[Node]:
     readers = []
     for user in node.users:
         spec = find_op(gm, user)
-        if is_quantizer(gm, user) or (spec is not None and spec.elementwise and spec.moves):
+        if quantizer_at(gm, user) is not None or (spec is not None and spec.elementwise and spec.moves):
             readers += _readers(gm, user)
         elif spec is None or spec.family != "size":
             readers.append(user)
@@ -124,3 +117,15 @@ def _smooth(gm: GraphModule, node: Node, layers: list[Layer], activation: Tensor
         if parameter is not None:
             divided = (parameter.detach().double() / scales).to(parameter.dtype)
             put_parameter(gm, f"{path}.{name}", divided)
+
+
+def smoothing_scales(activation: Tensor, weight: Tensor, alpha: float) -> Tensor:
+    """s = max(abs(X_j)) ** alpha / max(abs(W_j)) ** (1 - alpha) for each input channel; 1 where either is zero.
+
+    Example:
+        >>> smoothing_scales(torch.tensor([16.0, 0.0]), torch.tensor([1.0, 1.0]), 0.5)
+        tensor([4., 1.])
+    """
+    alive = (activation > 0) & (weight > 0)
+    scales = activation.pow(alpha) / weight.clamp(min=torch.finfo(weight.dtype).tiny).pow(1 - alpha)
+    return torch.where(alive, scales.clamp(min=1e-5), torch.ones_like(scales))

@@ -1,14 +1,16 @@
-"""Scale each channel of the rounded weights back to the norm it had."""
+"""Scale each channel of the rounded weights back to the norm it had (Banner et al., arXiv 1810.05723, section 4.2)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from sparsebit.numerics.layout import to_rows
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.layers import find_layers
-from sparsebit.quantization.algorithms.weight_correction.core import norm_ratio
 from sparsebit.quantization.modules.exchange import is_plain
 
 
@@ -36,3 +38,14 @@ class WeightCorrection(Algorithm):
             quantizer.set_grid(quantizer.scale * ratio.to(quantizer.scale), quantizer.zero_point)
             corrected += 1
         job.notes.append(f"corrected the norm of {corrected} weights")
+
+
+def norm_ratio(exact: Tensor, rounded: Tensor) -> Tensor:
+    """norm(w - mean) / norm(w_q - mean) for each row of [C, N]; 1 where rounding left nothing to scale.
+
+    Example:
+        >>> norm_ratio(torch.tensor([[1.0, -1.0]]), torch.tensor([[0.5, -0.5]]))
+        tensor([2.])
+    """
+    spread = [(rows - rows.mean(1, keepdim=True)).norm(dim=1) for rows in (exact, rounded)]
+    return torch.where(spread[1] > 0, spread[0] / spread[1].clamp(min=1e-12), torch.ones_like(spread[0]))

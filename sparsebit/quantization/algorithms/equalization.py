@@ -1,4 +1,4 @@
-"""Equalize the ranges of channels between pairs of layers, without changing what the model computes."""
+"""Cross-layer equalization (Nagel et al., arXiv 1906.04721, section 4.1): the function stays, ranges become alike."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sparsebit.config.quantization.recovery import EqualizationSettings
 from sparsebit.graph.ops import OpCall, bind
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, Stage, register_algorithm
-from sparsebit.quantization.algorithms.equalization.core import equalizing_scales
-from sparsebit.quantization.algorithms.layers import Layer, find_layers, is_quantizer, only_reader
+from sparsebit.quantization.algorithms.layers import Layer, find_layers, only_reader
+from sparsebit.quantization.modules.weights import quantizer_at
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def find_pairs(gm: GraphModule) -> list[Pair]:
 
 
 def _passes(gm: GraphModule, node: Node) -> str | None:
-    if is_quantizer(gm, node):
+    if quantizer_at(gm, node) is not None:
         return "scales"
     call = bind(gm, node)
     if call is None:
@@ -122,6 +122,21 @@ def _equalize(pair: Pair) -> Tensor:
     )
     pair.second.set(weight=second * _along(scales, second.dim(), 0 if pair.second.depthwise else 1))
     return scales
+
+
+def equalizing_scales(first: Tensor, second: Tensor) -> Tensor:
+    """s = sqrt(r1 * r2) / r2 for ranges [C] of the same channel in two layers (eq. 11).
+
+    Dividing the first by s and multiplying the second by it makes both ranges sqrt(r1 * r2). A channel that is zero on
+    either side is left alone.
+
+    Example:
+        >>> equalizing_scales(torch.tensor([4.0, 1.0, 0.0]), torch.tensor([1.0, 1.0, 5.0]))
+        tensor([2., 1., 1.])
+    """
+    alive = (first > 0) & (second > 0)
+    scales = (first / second.clamp(min=torch.finfo(second.dtype).tiny)).sqrt()
+    return torch.where(alive, scales, torch.ones_like(scales))
 
 
 def _along(values: Tensor, ndim: int, axis: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Give each layer back the mean that rounding took from its result."""
+"""Give each layer back the mean that rounding took from its result (Nagel et al., arXiv 1906.04721, section 4.2)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,11 @@ from sparsebit.config.quantization.recovery import BiasCorrectionSettings
 from sparsebit.graph.ops import bind
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
-from sparsebit.quantization.algorithms.bias_correction.core import clipped_normal_mean, shift_of
-from sparsebit.quantization.algorithms.equalization.apply import channel_limits
-from sparsebit.quantization.algorithms.layers import (
-    Layer,
-    channel_axis,
-    find_layers,
-    is_quantizer,
-    per_channel,
-)
+from sparsebit.quantization.algorithms.equalization import channel_limits
+from sparsebit.quantization.algorithms.layers import Layer, channel_axis, find_layers, per_channel
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, extract, find_blocks
 from sparsebit.quantization.algorithms.reconstruction.streams import Streams
+from sparsebit.quantization.modules.weights import quantizer_at
 from sparsebit.quantization.switches import switched
 
 CHUNK = 64
@@ -111,12 +105,9 @@ def _expected_input(job: Job, layer: Layer, statistics: Mapping[str, tuple[Tenso
         call = bind(job.gm, source) if source.op.startswith("call_") else None
         if source.name in statistics:
             mean, std = statistics[source.name]
-            return (
-                clipped_normal_mean(mean.double(), std.double().abs(), low, high)
-                if low == 0
-                else mean.double()
-            )
-        if is_quantizer(job.gm, source):
+            mean, std = mean.double(), std.double().abs()
+            return clipped_normal_mean(mean, std, low, high) if low == 0 else mean
+        if quantizer_at(job.gm, source) is not None:
             (source,) = source.all_input_nodes
         elif call is not None and call.bounds is not None and call.bounds[0] == 0:
             low, high = 0.0, torch.minimum(high, torch.tensor(call.bounds[1]))
@@ -127,3 +118,29 @@ def _expected_input(job: Job, layer: Layer, statistics: Mapping[str, tuple[Tenso
         else:
             return None
     return None
+
+
+def clipped_normal_mean(
+    mean: Tensor, std: Tensor, low: float = 0.0, high: float | Tensor = math.inf
+) -> Tensor:
+    """The mean of a normal variable that is clipped to [low, high] (eq. 38 of its appendix).
+
+    Example:
+        >>> clipped_normal_mean(torch.tensor([0.0, 5.0]), torch.tensor([1.0, 0.1]))
+        tensor([0.3989, 5.0000])
+    """
+    std = std.clamp(min=1e-12)
+    high = torch.as_tensor(high).to(mean)
+    a, b = (low - mean) / std, (high - mean) / std
+    below, above = torch.special.ndtr(a), torch.special.ndtr(-b)  # probabilities of a standard normal
+    densities = [torch.exp(-end.square() / 2) / math.sqrt(2 * math.pi) for end in (a, b)]
+    inside = mean * (1 - below - above) + std * (densities[0] - densities[1])
+    upper = torch.where(high.isfinite(), above * high, torch.zeros_like(above))
+    return inside + below * low + upper
+
+
+def shift_of(weight_error: Tensor, input_mean: Tensor, groups: int = 1) -> Tensor:
+    """What an error of the weight [O, I / groups, ...] adds to the mean of each output, given the inputs' means."""
+    per_input = weight_error.flatten(2).sum(2) if weight_error.dim() > 2 else weight_error
+    rows = input_mean.reshape(groups, -1).repeat_interleave(len(weight_error) // groups, dim=0)
+    return (per_input * rows).sum(1)
