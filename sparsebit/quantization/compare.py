@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
 from sparsebit.graph.ops import bind
 from sparsebit.graph.run import flatten_call, last_uses
 from sparsebit.quantization.modules.leaves import evaluating
+from sparsebit.quantization.modules.weights import quantizer_at
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.switches import require_calibrated, switched
 
@@ -37,15 +38,15 @@ def compare_operators(
 ) -> Iterator[tuple[Node, Tensor, Tensor]]:
     """Each quantized operator with its float and its quantized result, in the order of the graph.
 
-    Two streams of values run through the graph together and are freed as soon as nobody needs them. With ``alone`` the
-    second one falls back to the first behind every operator, so that each is measured by itself.
+    Two streams of values run through the graph together, and each value is freed after its last use. With ``alone``
+    the second stream falls back to the first behind every operator, so that each is measured by itself.
     """
     require_calibrated(m for m in gm.modules() if isinstance(m, Quantizer))
     last = last_uses(gm.graph)
     exact: dict[Node, Any] = {}
     rounded: dict[Node, Any] = {}
     touched: set[Node] = set()  # values that were rounded since the last operator
-    inputs = iter(flatten_call(gm, args, dict(kwargs)))
+    inputs, run = iter(flatten_call(gm, args, dict(kwargs))), Interpreter(gm)
     with torch.no_grad(), evaluating(gm), _kept_buffers(gm):
         for node in gm.graph.nodes:
             if node.op == "output":
@@ -53,69 +54,34 @@ def compare_operators(
             if node.op == "placeholder":
                 exact[node] = rounded[node] = next(inputs)
             else:
-                exact[node], rounded[node] = _both(gm, node, exact, rounded)
+                inside = _quantizers_in(gm, node)
+                exact[node] = rounded[node] = _run(run, node, exact, inside, on=False)
+                if inside or any(exact[source] is not rounded[source] for source in node.all_input_nodes):
+                    rounded[node] = _run(run, node, rounded, inside, on=True)
                 affected = not touched.isdisjoint(node.all_input_nodes)
-                if _is_quantizer(gm, node) or (affected and _hands_on(gm, node)):
+                call = bind(gm, node)
+                if quantizer_at(gm, node) is not None or (affected and call is not None and call.moves):
                     touched.add(node)
-                elif affected or _weight_quantizers(gm, node):
-                    if isinstance(exact[node], Tensor):
+                else:
+                    if (affected or inside) and isinstance(exact[node], Tensor):
                         yield node, exact[node], rounded[node]
                     if alone:
                         rounded[node] = exact[node]
-                elif alone:
-                    rounded[node] = exact[node]
             for dead in last.get(node, ()):
                 exact.pop(dead, None)
                 rounded.pop(dead, None)
 
 
-def _both(gm: GraphModule, node: Node, exact: dict[Node, Any], rounded: dict[Node, Any]) -> tuple[Any, Any]:
-    weights = _weight_quantizers(gm, node)
-    own = _quantizers_of(gm, node)
-    with switched((*weights, *own), False):
-        first = _run(gm, node, exact)
-    same = all(exact[source] is rounded[source] for source in node.all_input_nodes)
-    if same and not weights and not own:
-        return first, first
-    with switched((*weights, *own), True):
-        return first, _run(gm, node, rounded)
+def _quantizers_in(gm: GraphModule, node: Node) -> list[Quantizer]:
+    """The quantizers that a node calls: itself, or those of its weights."""
+    modules = gm.get_submodule(str(node.target)).modules() if node.op == "call_module" else ()
+    return [module for module in modules if isinstance(module, Quantizer) and not module.fake_fused]
 
 
-def _run(gm: GraphModule, node: Node, values: dict[Node, Any]) -> Any:
-    args = map_arg(node.args, values.__getitem__)
-    kwargs = map_arg(node.kwargs, values.__getitem__)
-    target: Any = node.target
-    if node.op == "call_module":
-        return gm.get_submodule(target)(*args, **kwargs)
-    if node.op == "get_attr":
-        owner, _, name = target.rpartition(".")
-        return getattr(gm.get_submodule(owner), name)
-    return target(*args, **kwargs)
-
-
-def _is_quantizer(gm: GraphModule, node: Node) -> bool:
-    return node.op == "call_module" and isinstance(gm.get_submodule(str(node.target)), Quantizer)
-
-
-def _weight_quantizers(gm: GraphModule, node: Node) -> tuple[Quantizer, ...]:
-    if node.op != "call_module":
-        return ()
-    module = gm.get_submodule(str(node.target))
-    if isinstance(module, Quantizer):
-        return ()
-    return tuple(m for m in module.modules() if isinstance(m, Quantizer) and not m.fake_fused)
-
-
-def _quantizers_of(gm: GraphModule, node: Node) -> tuple[Quantizer, ...]:
-    if node.op != "call_module":
-        return ()
-    module = gm.get_submodule(str(node.target))
-    return (module,) if isinstance(module, Quantizer) and not module.fake_fused else ()
-
-
-def _hands_on(gm: GraphModule, node: Node) -> bool:
-    call = bind(gm, node)
-    return call is not None and call.moves
+def _run(run: Interpreter, node: Node, values: dict[Node, Any], inside: list[Quantizer], *, on: bool) -> Any:
+    args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+    with switched(inside, on):
+        return getattr(run, node.op)(node.target, args, kwargs)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -47,6 +48,7 @@ class Layers:
         weighted = [node for node, call in self.calls.items() if self.is_weighted(call)]
         self.first_and_last = {weighted[0], weighted[-1]} if weighted else set()
         self.masked = self._masked()
+        self.infinite = self._infinite()
 
     def _masked(self) -> set[Node]:
         """Tensors some of whose numbers were pushed out of the way, as attention scores are before a softmax.
@@ -73,6 +75,18 @@ class Layers:
                 masked.add(node)
         return masked
 
+    def _infinite(self) -> set[Node]:
+        """Tensors that were padded or filled with infinity, which no grid holds; a pool of maxima ends it."""
+        found: set[Node] = set()
+        for node, call in self.calls.items():
+            fills = call.spec.masks == "chosen" or call.spec.channels == "pad"
+            numbers = [value for value in call.arguments.values() if isinstance(value, float)]
+            if (fills and not all(map(math.isfinite, numbers))) or (
+                self.moves(node) and call.spec.family != "pool" and call.activations[0] in found
+            ):
+                found.add(node)
+        return found
+
     def _is_parameter(self, node: Node) -> bool:
         return isinstance(fetch_tensor(self.gm, str(node.target)), nn.Parameter)
 
@@ -89,10 +103,6 @@ class Layers:
     def names(self, node: Node) -> tuple[str, ...]:
         """Every name a pattern may use for a node."""
         return names_of(node, self.calls.get(node))
-
-    def layers(self) -> list[Layer]:
-        """All of it, for the config to match its patterns against."""
-        return [Layer(self.names(node), self.op(node)) for node in self.nodes if node.op.startswith("call_")]
 
     def is_marker(self, node: Node) -> bool:
         """Whether a node is an ``nn.Identity`` that was kept with ``remove = False``: a point to quantize."""

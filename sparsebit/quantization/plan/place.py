@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.config import Layer, QConfig, TensorSpec
 from sparsebit.numerics import Layout
-from sparsebit.quantization.plan.layers import Layers
+from sparsebit.quantization.plan.layers import Layers, find_layers
 from sparsebit.quantization.plan.plan import PlannedEdge, PlannedTensor, QuantPlan
 from sparsebit.quantization.plan.requests import Request, Requests
 from sparsebit.quantization.plan.rules_act import require_rules_act
@@ -47,7 +47,7 @@ def make_plan(
         ['0.weight', 'input_1', '_1']
     """
     layers = Layers(gm, target or TARGETS[config.BACKEND])
-    config.require_matched([*layers.layers(), *known])
+    config.require_matched([*find_layers(gm), *known])
     requests = Requests(layers, config, frozenset(owned))
     require_rules_act(layers, config, requests, frozenset(owned), known)
     places = _Places(layers, requests)
@@ -107,6 +107,7 @@ class _Places:
                 and self._wanted_by_all(at)
                 and (higher_tensor := self.layers.above(at)) is not None
                 and self.layers.holds_floats(higher_tensor)
+                and higher_tensor not in self.layers.infinite
             ):
                 below, at = self._first_step(higher_tensor, at), higher_tensor
             place = self.places.setdefault(at, _Place(at, for_all=False))

@@ -124,6 +124,8 @@ class Requests:
             return f"it is computed inside {self.head[node].name}"
         if rule is None or not rule.inputs:
             return f"{op} runs in float on {self.target.name}"
+        if any(source in layers.infinite for source in inputs):
+            return "its input is padded or filled with infinity, which no grid holds"
         masked = layers.calls[node].spec.channels == "softmax" and any(s in layers.masked for s in inputs)
         return (
             "its input is masked: numbers near minus infinity would take up most of the range"

@@ -36,8 +36,10 @@ def test_a_product_with_a_parameter_is_a_linear_layer_named_by_its_parameter() -
 
 
 def test_layers_are_found_without_the_answers_about_them() -> None:
-    found = layers()
-    assert find_layers(found.gm) == found.layers()
+    found, every = layers(), find_layers(layers().gm)
+    assert [layer.op for layer in every if layer.op == "linear"] == ["linear"]
+    assert {name for layer in every for name in layer.names} >= {"kernel", "point"}
+    assert len(every) == sum(node.op.startswith("call_") for node in found.nodes)
 
 
 def test_numbers_are_followed_through_splits_and_other_moves_to_their_origin() -> None:

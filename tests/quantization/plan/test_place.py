@@ -405,3 +405,23 @@ def test_an_integer_parameter_or_buffer_gets_no_quantizer() -> None:
         gm = capture(Counts().eval(), *example)
         made = make_plan(gm, load_qconfig(config(A__QADD__ENABLE_QUANT=True)))
         assert "table" not in activations(made)
+
+
+@pytest.mark.parametrize("target", ALL)
+def test_a_tensor_padded_with_infinity_gets_no_quantizer(target: str) -> None:
+    def pooled(net: Any, x: Tensor) -> Tensor:
+        padded = F.pad(net.conv1(x), (1, 1, 1, 1), value=-torch.inf)
+        return net.conv2(F.max_pool2d(padded, 3, 2))  # type: ignore[no-any-return]
+
+    made = plan(pooled, X4, target)
+    assert "max_pool2d" in activations(made) and "pad" not in activations(made)
+    assert on_integers(made, "conv2") == {"max_pool2d"}
+
+    def averaged(net: Any, x: Tensor) -> Tensor:
+        padded = F.pad(net.conv1(x), (1, 1, 1, 1), value=-torch.inf)
+        return net.conv2(padded.reshape(padded.shape))  # type: ignore[no-any-return]
+
+    made = plan(averaged, X4, target)
+    assert on_integers(made, "conv2") == set()
+    (edge,) = [edge for edge in made.edges if edge.consumer == "conv2"]
+    assert edge.reason == "its input is padded or filled with infinity, which no grid holds"
