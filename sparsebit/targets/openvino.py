@@ -7,6 +7,8 @@ from sparsebit.targets.schemes import PER_TENSOR_OR_CHANNEL, SCHEMES_OF, UP_TO_8
 from sparsebit.targets.target import Accepts, OpRule, Row, Target
 
 _SOURCE = "the low-precision transformations described in OpenVINO's documentation, 2026.4"
+# Measured: openvino 2026.4.1 cannot open a file in which other tensors of three dimensions have a scale per channel.
+_CHANNELS_OF_3 = {3: (1,)}
 _FUSED = ("relu", "relu6", "clamp", "hardtanh", "prelu", "leaky_relu", "sigmoid", "silu", "hardswish")
 
 OPENVINO = Target(
@@ -16,6 +18,7 @@ OPENVINO = Target(
             op: OpRule(
                 weight=True,
                 output=op in CONVOLUTIONS + TRANSPOSED,
+                channel_axes={3: ()} if op in PRODUCTS else _CHANNELS_OF_3,
                 because="runs on integers when its input and weight are, and hands integers on to additions",
                 source=_SOURCE,
             )
@@ -24,10 +27,14 @@ OPENVINO = Target(
         "embedding": OpRule(
             inputs=False, weight=True, because="int8 rows are gathered, then dequantized", source=_SOURCE
         ),
-        "matmul": OpRule(because="both inputs on integers", source=_SOURCE),
+        "matmul": OpRule(channel_axes=_CHANNELS_OF_3, because="both inputs on integers", source=_SOURCE),
         **{
             op: OpRule(
-                output=True, when="joins", because="keeps integers between its neighbours", source=_SOURCE
+                output=True,
+                when="joins",
+                channel_axes=_CHANNELS_OF_3,
+                because="keeps integers between its neighbours",
+                source=_SOURCE,
             )
             for op in ("add", "mul", "cat", "avg_pool2d", "adaptive_avg_pool2d", "interpolate")
         },

@@ -20,6 +20,7 @@ class OpRule:
     not separate two integer operators; ``if_asked``, only where the config asks for it.
     ``inside`` names operators that compute this one on their way out: one input that comes from such an operator and
     has no other reader stays in float.
+    ``channel_axes`` says for inputs of so many dimensions which axes may have a scale per channel; any by default.
     """
 
     inputs: bool = True
@@ -27,6 +28,7 @@ class OpRule:
     weight: bool = False
     when: When = "always"
     inside: frozenset[str] = frozenset()
+    channel_axes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     because: str
     source: str
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 
 from torch.fx import Node
 
-from sparsebit.config import QConfig, TensorSpec
+from sparsebit.config import Problem, QConfig, TensorSpec
+from sparsebit.config.engine.problems import raise_problems
+from sparsebit.graph.value import TensorInfo
+from sparsebit.numerics.layout import activation_axis
 from sparsebit.quantization.plan.layers import Layers
 from sparsebit.targets import OpRule
 
@@ -37,6 +40,9 @@ class Requests:
         waiting = [request for node in layers.calls for request in self._consider(node)]
         self._join(waiting)
         self.accepted = {node: self.accepted[node] for node in layers.nodes if node in self.accepted}
+        raise_problems(
+            config.source, [p for one in self.accepted.values() for p in self._channel_problems(one)]
+        )
 
     def _fused(self) -> dict[Node, Node]:
         """Activations that are computed inside the operator before them: each with that operator."""
@@ -146,6 +152,23 @@ class Requests:
             setting = "A.QADD.ENABLE_QUANT: true" if op == "add" else f'A.SPECIFIC: {{"{names[0]}": [...]}}'
             return f"{op} is not quantized by default on {self.target.name}; set {setting}"
         return None
+
+    def _channel_problems(self, request: Request) -> Iterator[Problem]:
+        """Inputs that the config gives a scale per channel, where the runtime cannot run the operator with it."""
+        names, spec = self.layers.names(request.node), request.spec
+        for source in request.inputs if spec.granularity == "channel" else ():
+            value = source.meta.get("value")
+            dims = len(value.shape) if isinstance(value, TensorInfo) else 0
+            axis = activation_axis(dims, spec.layout)
+            if axis not in request.rule.channel_axes.get(dims, (axis,)):
+                scheme = spec.scheme.replace("channel", "tensor")
+                yield Problem(
+                    path=f"A of layer {names[0]!r}",
+                    message="QSCHEME",
+                    expected=f"{scheme} with BACKEND {self.target.name}",
+                    got=f"{spec.scheme!r} along axis {axis} of {dims}",
+                    hint=f'set A.SPECIFIC: {{"{names[0]}": [QSCHEME, {scheme}]}}',
+                )
 
     def _adds_by_config(self, node: Node) -> bool:
         return self.layers.op(node) == "add" and bool(self.config.A.QADD.ENABLE_QUANT)

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.config import load_qconfig
+from sparsebit.errors import ConfigError
 from sparsebit.graph.capture import capture
+from sparsebit.quantization import QuantModel
 from sparsebit.quantization.plan import QuantPlan, make_plan
 from tests.quantization.nets import config
 
@@ -99,3 +101,19 @@ def test_a_table_of_embeddings_is_quantized_row_by_row(target: str) -> None:
     plan = make_plan(gm, load_qconfig(config(target, W__QSCHEME="per-channel-symmetric")))
     tables = {tensor.name: tensor.layout for tensor in plan.weights()}
     assert tables["words.weight"].kind == "channel" and tables["words.weight"].axes == (0,)
+
+
+@pytest.mark.parametrize(("layout", "axis"), [("NCHW", 1), ("NLC", 2)])
+def test_a_scale_per_channel_that_the_runtime_cannot_run_is_refused_at_once(layout: str, axis: int) -> None:
+    """OpenVINO opens no file with such a linear layer; a convolution, or a table of rows, it does."""
+    net, x = nn.Sequential(nn.Linear(8, 4)).eval(), torch.randn(2, 5, 8)
+    asked = config("openvino", A__QSCHEME="per-channel-affine", A__OBSERVER__LAYOUT=layout)
+    with pytest.raises(ConfigError) as caught:
+        QuantModel(net, asked, x)
+    assert str(caught.value) == (
+        "qconfig: A of layer '0': QSCHEME, expected per-tensor-affine with BACKEND openvino, "
+        f"got 'per-channel-affine' along axis {axis} of 3; set A.SPECIFIC: {{\"0\": [QSCHEME, per-tensor-affine]}}"
+    )
+    changed = asked | {"A": asked["A"] | {"SPECIFIC": {"0": ["QSCHEME", "per-tensor-affine"]}}}
+    assert QuantModel(net, changed, x).quantizers["input_1"].layout.kind == "tensor"
+    assert QuantModel(net, asked, x[:, 0]).quantizers["input_1"].layout.kind == "channel"
