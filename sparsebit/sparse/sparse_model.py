@@ -34,7 +34,7 @@ from sparsebit.sparse.masking.masked_graph import MaskedGraph
 from sparsebit.sparse.origin import Origin
 from sparsebit.sparse.report import SparseReport, make_report, require_choice
 from sparsebit.sparse.schedule import make_schedule
-from sparsebit.sparse.shrink import ShrinkPlan, make_plan
+from sparsebit.sparse.shrink import ShrinkPlan
 from sparsebit.sparse.shrink.forms import ShrunkForm, fit_examples, make_smaller, origin_of
 from sparsebit.sparse.sparse_config import parse_sconfig
 
@@ -193,7 +193,7 @@ class SparseModel(nn.Module):
 
     def plan(self) -> ShrinkPlan:
         """What shrinking will do, as data: also for state dicts, optimizer and averaged state."""
-        return make_plan(self.model, require_channels(self.pruner).groups, self.kept())
+        return require_channels(self.pruner).plan(self.kept())
 
     def shrink(self, form: ShrunkForm = "graph") -> nn.Module:
         """An ordinary model without what was pruned: smaller for channels, the same with zeros for single weights.

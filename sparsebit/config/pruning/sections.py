@@ -116,6 +116,11 @@ class SparserSection(LayerSettings):
     MAX_RATIO: float = key(
         MOST, "The most that any one layer may lose when RATIO counts over all of them.", default=0.9
     )
+    PRUNE_BIAS: bool = key(
+        FLAG,
+        "Remove the biases of removed channels; false keeps them and adds their effect to the next layer.",
+        default=True,
+    )
     CLASSIFIER: bool = key(FLAG, "Prune the layers that make the outputs too.", default=False)
     OPTIONS: Options = key(values.OPTIONS, "Settings of the criterion.", default=Options())
     SPECIFIC: tuple[Rule, ...] = rules(LayerSettings)

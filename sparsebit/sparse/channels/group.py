@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sparsebit.display import in_notebook
 from sparsebit.errors import GraphError
+from sparsebit.graph.ops.spec import OpCall
 
 if TYPE_CHECKING:
     from sparsebit.sparse.channels.trace import Trace
@@ -172,11 +173,16 @@ class ChannelGroups(Sequence[Group]):
         return "\n".join(lines)
 
 
-def mask_tensors(groups: ChannelGroups, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def mask_tensors(
+    groups: ChannelGroups, kept: Mapping[str, Tensor], *, prune_bias: bool = True
+) -> dict[str, Tensor]:
     """Bool masks of the tensors that lose something, each of its tensor's shape: False where a channel goes.
 
-    The model multiplied by them computes what the shrunk model computes. Groups not named in ``kept`` stay.
+    The model multiplied by them computes what the shrunk model computes. Groups not named in ``kept`` stay. Without
+    ``prune_bias`` the biases of linear layers and convolutions stay, and so does what reads the channels.
     """
+    biases = {str(call.bias_name) for call in groups.trace.calls.values() if has_own_bias(call)}
+    stays = set() if prune_bias else set(map(groups.trace.canonical, biases))
     masks: dict[str, Tensor] = {}
     for name, flags in kept.items():
         group = groups.by_name(name)
@@ -184,7 +190,14 @@ def mask_tensors(groups: ChannelGroups, kept: Mapping[str, Tensor]) -> dict[str,
         if bool(flags.all()):
             continue
         for where in group.slices:
+            if where.tensor in stays or (where.role == "input" and not prune_bias):
+                continue
             if where.tensor not in masks:
                 masks[where.tensor] = torch.ones(groups.trace.shapes[where.tensor], dtype=torch.bool)
             where.clear(masks[where.tensor], ~flags)
     return masks
+
+
+def has_own_bias(call: OpCall) -> bool:
+    """Whether a layer multiplies by a weight and adds a bias, both parameters: what PRUNE_BIAS is about."""
+    return call.spec.channels in ("linear", "convolution") and bool(call.weight_name and call.bias_name)

@@ -33,7 +33,7 @@ from sparsebit.sparse.evidence.gather import Evidence
 from sparsebit.sparse.layer_sparser import LayerSparser
 from sparsebit.sparse.layers import tensors_of
 from sparsebit.sparse.schedule import Schedule
-from sparsebit.sparse.shrink import make_plan, shrink_graph
+from sparsebit.sparse.shrink import ShrinkPlan, make_plan, shrink_graph
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,12 @@ class ChannelPruner(Pruner):
 
     def tensor_masks(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Everything that a channel owns goes with it."""
-        return mask_tensors(self.groups, {name: flags.cpu() for name, flags in kept.items()})
+        flags = {name: flags.cpu() for name, flags in kept.items()}
+        return mask_tensors(self.groups, flags, prune_bias=self.config.SPARSER.PRUNE_BIAS)
+
+    def plan(self, kept: Mapping[str, Tensor]) -> ShrinkPlan:
+        """How to make the model smaller that keeps these channels."""
+        return make_plan(self.gm, self.groups, kept, prune_bias=self.config.SPARSER.PRUNE_BIAS)
 
     def rows(self, kept: Mapping[str, Tensor]) -> list[ReportRow]:
         """Channels before and after; groups that cannot shrink say why."""
@@ -136,7 +141,8 @@ class ChannelPruner(Pruner):
         if settings.TARGET == "latency":
             assert latency is not None
             clock: Latency = latency
-            costs["latency"], tries = lambda kept: clock(self._shrunk(kept)), LATENCY_TRIES
+            costs["latency"] = lambda kept: clock(shrink_graph(self.gm, self.plan(kept)))
+            tries = LATENCY_TRIES
         measure = costs[settings.TARGET]
         before = measure({})
         rungs, after = choose_for_cost(
@@ -165,9 +171,6 @@ class ChannelPruner(Pruner):
         for hidden, shown in _projections(self.gm, self.groups):
             while hidden.name in by_name and rungs[hidden.name] and left(hidden) <= left(shown):
                 rungs[hidden.name] -= 1
-
-    def _shrunk(self, kept: Mapping[str, Tensor]) -> nn.Module:
-        return shrink_graph(self.gm, make_plan(self.gm, self.groups, kept))
 
     def _ladders(
         self, kept: Mapping[str, Tensor], evidence: Evidence, schedule: Schedule, progress: float

@@ -21,7 +21,7 @@ from sparsebit.sparse.masking.holding import hold
 from sparsebit.sparse.origin import Origin, describe_example
 from sparsebit.sparse.shrink.graph import shrink_graph
 from sparsebit.sparse.shrink.module import shrink_module
-from sparsebit.sparse.shrink.plan import ShrinkPlan, make_plan
+from sparsebit.sparse.shrink.plan import ShrinkPlan
 from sparsebit.sparse.shrink.pretrained import is_pretrained, shrink_pretrained
 
 ShrunkForm = Literal["graph", "module", "pretrained"]
@@ -46,7 +46,7 @@ def make_smaller(
             held = small.get_parameter(name)
             hold(held, mask.to(held.device))
     else:
-        plan = make_plan(pruner.gm, pruner.groups, kept)
+        plan = pruner.plan(kept)
         small = shrink_graph(pruner.gm, plan)
         if form == "pretrained":
             small = shrink_pretrained(original, plan, pruner.groups, small, *examples)

@@ -47,10 +47,11 @@ def cut_tensors(model: nn.Module, plan: ShrinkPlan) -> dict[int, Any]:
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     with torch.no_grad():
         for name, tensor in tensors:
-            changes = plan.changes(name)
-            if id(tensor) in memo or not (changes or type(tensor) in (Tensor, nn.Parameter)):
+            before = tensor.detach()
+            data = plan.weights(name, before)
+            if id(tensor) in memo or (data is before and type(tensor) not in (Tensor, nn.Parameter)):
                 continue
-            data = plan.cut(name, tensor.detach()).contiguous() if changes else tensor.detach().clone()
+            data = before.clone() if data is before else data.contiguous()
             if isinstance(tensor, nn.Parameter):
                 data = nn.Parameter(data, requires_grad=tensor.requires_grad)
             memo[id(tensor)] = data
@@ -196,4 +197,4 @@ def _holds_tensors(value: object) -> bool:
 
 def shrink_state_dict(state: Mapping[str, Tensor], plan: ShrinkPlan) -> dict[str, Tensor]:
     """The state dict of the shrunk model from that of the original; tensors that keep their size are not copied."""
-    return {name: plan.cut(name, tensor) if plan.changes(name) else tensor for name, tensor in state.items()}
+    return {name: plan.weights(name, tensor) for name, tensor in state.items()}

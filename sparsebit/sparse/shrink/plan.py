@@ -13,8 +13,9 @@ from torch.fx import GraphModule
 from sparsebit.errors import GraphError
 from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.channels.group import ChannelGroups
+from sparsebit.sparse.shrink.alive import Alive
+from sparsebit.sparse.shrink.biases import carry_biases
 
-FORMAT = 1
 Path = tuple[str | int, ...]
 
 
@@ -41,6 +42,7 @@ class ShrinkPlan:
         kept: by channel group, which channels stay: bool [channels].
         index: by tensor and axis, the positions that stay: int64.
         columns: for the weights of grouped convolutions, the columns that stay in every group: [groups, k].
+        added: by bias, what the biases of removed channels add to it: [channels] before any go.
         edits: constants in the graph.
         modules: attributes of ``torch.nn`` layers: path -> name -> value.
         sizes: shapes of the results of every node that changes, in order; for numbers, the number.
@@ -51,6 +53,7 @@ class ShrinkPlan:
     kept: Mapping[str, Tensor] = field(default_factory=dict)
     index: Mapping[str, Mapping[int, Tensor]] = field(default_factory=dict)
     columns: Mapping[str, Tensor] = field(default_factory=dict)
+    added: Mapping[str, Tensor] = field(default_factory=dict)
     edits: tuple[Edit, ...] = ()
     modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -72,10 +75,12 @@ class ShrinkPlan:
             tensor = tensor.index_select(axis, axes[axis].to(tensor.device))
         return tensor
 
-    def changes(self, name: str) -> bool:
-        """Whether a tensor loses anything."""
-        name = self.aliases.get(name, name)
-        return name in self.index or name in self.columns
+    def weights(self, name: str, tensor: Tensor) -> Tensor:
+        """What becomes of a parameter or buffer: ``cut``, with what removed channels add; itself if it stays."""
+        first = self.aliases.get(name, name)
+        if first in self.added:
+            tensor = tensor + self.added[first].to(tensor.device)
+        return self.cut(name, tensor) if first in self.index or first in self.columns else tensor
 
     def check(self, gm: GraphModule) -> None:
         """Raise ``GraphError`` unless ``gm`` is the graph the plan was made for."""
@@ -88,61 +93,18 @@ class ShrinkPlan:
                 hint="capture the original model as before, or make a new plan",
             )
 
-    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """As JSON data and named tensors, for a file; ``unpack`` reverses it."""
-        tensors = {f"kept/{name}": flags for name, flags in self.kept.items()}
-        tensors |= {f"columns/{name}": where for name, where in self.columns.items()}
-        tensors |= {
-            f"index/{name}/{axis}": at for name, axes in self.index.items() for axis, at in axes.items()
-        }
-        data = {
-            "format": FORMAT,
-            "hash": self.hash,
-            "edits": [[edit.node, list(edit.path), edit.old, edit.new] for edit in self.edits],
-            "modules": {path: dict(values) for path, values in self.modules.items()},
-            "sizes": dict(self.sizes),
-            "aliases": dict(self.aliases),
-        }
-        return data, tensors
 
-    @classmethod
-    def unpack(cls, data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ShrinkPlan:
-        """A plan from what ``pack`` gave."""
-        if data.get("format") != FORMAT:
-            raise GraphError(
-                "a shrink plan of another format", expected=str(FORMAT), got=str(data.get("format"))
-            )
-        index: dict[str, dict[int, Tensor]] = {}
-        for key, where in tensors.items():
-            if key.startswith("index/"):
-                name, _, axis = key.removeprefix("index/").rpartition("/")
-                index.setdefault(name, {})[int(axis)] = where
-        named = {kind: {} for kind in ("kept", "columns")}  # type: dict[str, dict[str, Tensor]]
-        for key, where in tensors.items():
-            kind, _, name = key.partition("/")
-            if kind in named:
-                named[kind][name] = where
-        return cls(
-            hash=data["hash"],
-            kept=named["kept"],
-            index=index,
-            columns=named["columns"],
-            edits=tuple(Edit(node, tuple(path), old, new) for node, path, old, new in data["edits"]),
-            modules=data["modules"],
-            sizes=data["sizes"],
-            aliases=data["aliases"],
-        )
-
-
-def make_plan(gm: GraphModule, groups: ChannelGroups, kept: Mapping[str, Tensor]) -> ShrinkPlan:
+def make_plan(
+    gm: GraphModule, groups: ChannelGroups, kept: Mapping[str, Tensor], *, prune_bias: bool = True
+) -> ShrinkPlan:
     """What has to change in ``gm`` so that only the kept channels are left.
 
     Args:
         groups: what ``find_groups(gm)`` found.
         kept: by group name, bool [channels]; groups that are not named keep their size.
+        prune_bias: whether the biases of removed channels go too; see ``carry_biases``.
     """
-    from sparsebit.sparse.shrink.alive import Alive  # they need the plan's own types
-    from sparsebit.sparse.shrink.constants import find_edits
+    from sparsebit.sparse.shrink.constants import find_edits  # it needs the plan's own types
 
     alive = Alive(groups, kept)
     index: dict[str, dict[int, Tensor]] = {}
@@ -166,6 +128,7 @@ def make_plan(gm: GraphModule, groups: ChannelGroups, kept: Mapping[str, Tensor]
         kept={name: flags.clone() for name, flags in kept.items() if not bool(flags.all())},
         index=index,
         columns={name: where for name, where in grouped.items() if where is not None},
+        added={} if prune_bias else carry_biases(groups, alive),
         edits=tuple(edits),
         modules=modules,
         sizes=sizes,
