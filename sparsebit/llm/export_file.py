@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.formats import FORMATS, require_exact
+from sparsebit.llm.formats import FORMATS, Format, require_exact
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.proof import ExportReport, prove
 
@@ -20,11 +22,16 @@ TEXT = "The rain in the mountains fell for three days, and on the fourth the riv
 
 
 def export_file(
-    model: LanguageModel, path: str | os.PathLike[str], format: str, *, ids: Tensor | None = None
+    model: LanguageModel,
+    path: str | os.PathLike[str],
+    format: str,
+    *,
+    ids: Tensor | None = None,
+    **options: Any,
 ) -> ExportReport:
     """Write ``model`` and have the format's engine load it; see ``LanguageModel.export``."""
-    kind = FORMATS[format]()
-    require_exact(format, model)
+    kind = make_format(format, options)
+    require_exact(format, kind, model)
     place = Path(path)
     if kind.extension and place.suffix != kind.extension:
         raise SparsebitError(
@@ -33,16 +40,28 @@ def export_file(
     if place.is_file() or (place.is_dir() and (kind.extension or any(place.iterdir()))):
         raise SparsebitError(f"{os.fspath(path)!r} exists already", hint="choose a new name")
     place.parent.mkdir(parents=True, exist_ok=True)
+    ids = example_ids(model) if ids is None else ids.flatten()
     draft = Path(tempfile.mkdtemp(prefix=".sparsebit-", dir=place.parent))
     try:
         made = draft / place.name
         if not kind.extension:
             made.mkdir()
-        kind.write(model, made)
+        kind.write(model, made, ids)
         os.replace(made, place)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return prove(model, place, format, kind.engine, example_ids(model) if ids is None else ids.flatten())
+    return prove(model, place, format, kind.engine, ids)
+
+
+def make_format(name: str, options: dict[str, Any]) -> Format:
+    """The format of this name with its options; an option that it does not have is an error."""
+    kind = FORMATS[name]
+    known = [field.name for field in fields(kind)] if is_dataclass(kind) else []
+    if unknown := next((key for key in options if key not in known), None):
+        raise SparsebitError(
+            f"{name} has no option {unknown!r}", expected=", ".join(known) or "no options", hint="remove it"
+        )
+    return kind(**options)
 
 
 def example_ids(model: LanguageModel) -> Tensor:

@@ -89,14 +89,18 @@ class LanguageModel:
         """Perplexity, and divergence from ``reference``; see ``sparsebit.llm.evaluate``."""
         return evaluate(self.model, tokens, reference=reference, length=length)
 
-    def export(self, path: str | os.PathLike[str], format: str, *, ids: Tensor | None = None) -> ExportReport:
+    def export(
+        self, path: str | os.PathLike[str], format: str, *, ids: Tensor | None = None, **options: Any
+    ) -> ExportReport:
         """Write the model for an engine, bit for bit, and have that engine load it where it is installed.
 
         Args:
             path: a new folder, or the name of a new file for formats that are one file.
             format: "gguf" (llama.cpp), "onnxruntime-genai", "gptq", or "compressed-tensors" (vLLM, SGLang,
                 transformers).
-            ids: token ids to compare predictions with; by default random ones.
+            ids: token ids to compare predictions with; by default those of a sentence.
+            options: of the format; "onnxruntime-genai" has ``rounding_budget``, what 8-bit activations may cost in
+                nats (0.02) before layers are computed in float.
 
         Returns:
             what was written and what the engine read: ``print`` it, or test ``ok`` and ``proven``. A layer that the
@@ -104,7 +108,7 @@ class LanguageModel:
         """
         from sparsebit.llm.export_file import export_file
 
-        return export_file(self, path, format, ids=ids)
+        return export_file(self, path, format, ids=ids, **options)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the model to a folder that ``LanguageModel.load`` reads: packed weights, records, tokenizer."""

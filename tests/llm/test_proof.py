@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from sparsebit import llm
+from sparsebit.llm.engines.rounding import Rounding, rounded_inputs
 from sparsebit.llm.evaluate.perplexity import log_probabilities
 from sparsebit.llm.proof import prove
 from tests.llm.formats.test_compressed_tensors import quantized
@@ -33,9 +34,15 @@ class Stub:
         found = self.model.weights[name].numbers()
         return found * 1.001 if self.fault == "weight" and name == WRONG else found
 
+    def rounding(self, name: str) -> Rounding | None:
+        return Rounding(32, torch.float16) if self.fault == "rounds" else None
+
     @torch.no_grad()
     def log_probabilities(self, ids: torch.Tensor) -> torch.Tensor:
-        found = log_probabilities(self.model.model, ids[None])[0][-4:]
+        layers = [name.removesuffix(".weight") for name in self.model.weights]
+        finer = Rounding(16, torch.float32)  # rounds other values than the proof does, as engines do
+        with rounded_inputs(self.model.model, dict.fromkeys(layers if self.fault == "rounds" else (), finer)):
+            found = log_probabilities(self.model.model, ids[None])[0][-4:]
         return found.roll(1, -1) if self.fault == "logits" else found
 
 
@@ -43,13 +50,16 @@ def test_each_fault_is_found_and_said(tmp_path: Path) -> None:
     model = quantized()
     (tmp_path / "file").write_bytes(bytes(10**6))
     said = {}
-    for fault in ("", "weight", "logits", "load", "missing"):
+    for fault in ("", "rounds", "weight", "logits", "load", "missing"):
         report = prove(model, tmp_path / "file", "a format", Stub(model, fault), tokens(8))
         said[fault] = str(report)
-        assert report.ok == (fault in ("", "missing")) and report.proven == (fault == "")
+        assert report.ok == (fault in ("", "rounds", "missing"))
+        assert report.proven == (fault in ("", "rounds"))
     assert "a format, 1.0 MB" in said[""] and "stub reads all 21 quantized weights bit for bit" in said[""]
     assert "agrees at 100.0% of the positions" in said[""]
     assert f"stub reads {WRONG} differently" in said["weight"]
-    assert "nats, more than 1e-06" in said["logits"]
+    assert "nats, more than its arithmetic explains (1e-06)" in said["logits"]
+    assert "nats apart in torch at most" in said["logits"]
+    assert "rounds activations to 8 bits in front of 21 layers, which costs" in said["rounds"]
     assert "stub cannot run it: RuntimeError: bad magic" in said["load"]
     assert "not checked in an engine: stub needs no_such_module, not installed" in said["missing"]

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from sparsebit.llm.engines.rounding import Rounding
+
 
 class Opened(Protocol):
     """A file that an engine has loaded."""
@@ -20,9 +22,13 @@ class Opened(Protocol):
         """The logarithms of the next-token distributions behind each of the last ids, as many as are affordable."""
         ...
 
+    def rounding(self, name: str) -> Rounding | None:
+        """How the engine rounds activations in front of a quantized matrix; None where it multiplies in float."""
+        ...
+
 
 class Engine(Protocol):
-    """One engine: what must be installed for it, and how far its arithmetic may move the results."""
+    """One engine: what must be installed for it, and how far it may be from torch beside rounding activations."""
 
     @property
     def name(self) -> str:
@@ -36,7 +42,7 @@ class Engine(Protocol):
 
     @property
     def tolerance(self) -> float:
-        """Mean divergence of its next-token distributions from those of torch, in nats."""
+        """Largest mean divergence of its next-token distributions from those of torch, in nats, beside roundings."""
         ...
 
     def open(self, path: Path) -> Opened:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsebit.llm.engines.rounding import Rounding
+
 
 @dataclass(frozen=True)
 class TransformersEngine:
@@ -37,6 +39,10 @@ class LoadedModel:
         """One pass over all ids."""
         logits: Tensor = self._model(ids[None]).logits[0]
         return logits.double().log_softmax(-1)
+
+    def rounding(self, name: str) -> Rounding | None:
+        """Weights are unpacked and multiplied in float."""
+        return None
 
     def weight(self, name: str) -> Tensor:
         """The weight, which loaders unpack at the first call of the model."""

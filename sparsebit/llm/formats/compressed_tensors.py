@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import save_file
@@ -39,8 +39,8 @@ _INTEGERS = ("int", "full", "uint")
 class CompressedTensors:
     """A folder for vLLM, SGLang and transformers."""
 
-    extension = ""
-    engine: Engine | None = TransformersEngine(
+    extension: ClassVar[str] = ""
+    engine: ClassVar[Engine | None] = TransformersEngine(
         "transformers with compressed-tensors", ("transformers", "compressed_tensors")
     )
 
@@ -55,7 +55,7 @@ class CompressedTensors:
             elif code.kind not in _INTEGERS or code.bits not in (2, 3, 4, 8):
                 yield Refusal(name, f"{code} is not an integer type of it", "BIT: 2, 3, 4 or 8")
 
-    def write(self, model: LanguageModel, path: Path) -> None:
+    def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Weights, config and tokenizer."""
         require_transformers(model, "compressed-tensors")
         tensors = {name: tensor.contiguous() for name, tensor in float_state(model.model).items()}

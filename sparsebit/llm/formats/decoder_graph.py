@@ -20,9 +20,9 @@ MICROSOFT = "com.microsoft"
 class DecoderGraph:
     """Adds nodes for one model; ``model`` is the result."""
 
-    def __init__(self, module: Any, weights: Mapping[str, PackedTensor], accuracy_level: int) -> None:
+    def __init__(self, module: Any, weights: Mapping[str, PackedTensor], levels: Mapping[str, int]) -> None:
         self._module, self._config, self._weights = module, module.config, weights
-        self._level = accuracy_level
+        self._levels = levels
         self._tape = ir.tape.Tape()
         self._heads = self._config.num_attention_heads
         self._kv_heads = self._config.num_key_value_heads
@@ -169,7 +169,7 @@ class DecoderGraph:
             rows, _ = weight_of.scales.shape
             columns = layers[0].in_features
             attributes = {"K": columns, "N": rows, "bits": weight_of.bits}
-            attributes |= {"block_size": weight_of.block_size, "accuracy_level": self._level}
+            attributes |= {"block_size": weight_of.block_size, "accuracy_level": self._levels[names[0]]}
             result = self._tape.op(
                 "MatMulNBits", [x, *parts], attributes, domain=MICROSOFT, name="+".join(names)
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,29 +28,29 @@ class Refusal(NamedTuple):
 class Format(Protocol):
     """One format: its refusals are asked for before anything is written."""
 
-    extension: str  # of the file; empty for a folder
-    engine: Engine | None  # what the written file is loaded with to prove it
+    extension: ClassVar[str]  # of the file; empty for a folder
+    engine: ClassVar[Engine | None]  # what the written file is loaded with to prove it
 
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
         """Every layer that cannot be written without changing its numbers."""
         ...
 
-    def write(self, model: LanguageModel, path: Path) -> None:
-        """Write the model; every refusal has been ruled out."""
+    def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
+        """Write the model; every refusal has been ruled out. ``ids`` are for what is decided by measuring."""
         ...
 
 
 FORMATS: Registry[type[Format]] = Registry("format")
 
 
-def require_exact(format_name: str, model: LanguageModel) -> None:
+def require_exact(format_name: str, format: Format, model: LanguageModel) -> None:
     """Raise unless the format holds every weight bit for bit."""
     found = [
         Refusal(name, "its groups are of input channels in another order", "OPTIONS: static groups")
         for name, held in layers_of(model)
         if held.grid.order is not None
     ]
-    found += FORMATS[format_name]().refusals(model)
+    found += format.refusals(model)
     if found:
         first = found[0]
         more = f", and {len(found) - 1} more layers" if len(found) > 1 else ""

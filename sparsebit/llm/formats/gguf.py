@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,8 +31,8 @@ _FILE_TYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7}
 class Gguf:
     """A file for llama.cpp."""
 
-    extension = ".gguf"
-    engine: Engine | None = LlamaCpp()
+    extension: ClassVar[str] = ".gguf"
+    engine: ClassVar[Engine | None] = LlamaCpp()
 
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
         """Layers whose numbers no type of block holds exactly."""
@@ -44,7 +44,7 @@ class Gguf:
                     name, kind, "BIT: 4 or 8, SCHEME: full-range, GROUP_SIZE: 32, SCALE_DTYPE: float16"
                 )
 
-    def write(self, model: LanguageModel, path: Path) -> None:
+    def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Settings, tokenizer and tensors, through the package ``gguf``."""
         gguf = import_gguf()
         module: Any = model.model

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import save_file
@@ -35,8 +35,8 @@ from sparsebit.numerics.packing import pack_bits
 class GptqV1:
     """A folder that readers of GPTQ checkpoints load."""
 
-    extension = ""
-    engine: Engine | None = None
+    extension: ClassVar[str] = ""
+    engine: ClassVar[Engine | None] = None
 
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
         """Layers with zero points, scales that are not fp16, mixed widths, or sizes that do not fill a word."""
@@ -54,7 +54,7 @@ class GptqV1:
             elif held.shape[0] % 32 or held.shape[1] % 32:
                 yield Refusal(name, f"{held.shape} does not fill 32-bit words", "IGNORE: this layer")
 
-    def write(self, model: LanguageModel, path: Path) -> None:
+    def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Weights, config and tokenizer."""
         require_transformers(model, "gptq")
         tensors = {name: tensor.contiguous() for name, tensor in float_state(model.model).items()}

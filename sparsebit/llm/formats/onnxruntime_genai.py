@@ -1,33 +1,42 @@
 """A folder for ONNX Runtime GenAI: model.onnx with packed weights, genai_config.json, and the tokenizer.
 
-Products with quantized weights are ``MatMulNBits`` with ``accuracy_level`` 4: activations are rounded to 8 bits, which
-is what makes it several times faster than float; the proof says what that costs.
+Products with quantized weights are ``MatMulNBits``, whose ``accuracy_level`` is chosen by measurement: level 4 rounds
+activations to 8 bits, which makes a product several times faster, where that costs little.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.onnxruntime_genai import OnnxRuntimeGenAI
+from sparsebit.llm.formats.accuracy_level import choose_levels
 from sparsebit.llm.formats.format import FORMATS, Refusal, layers_of, require_transformers
 from sparsebit.llm.formats.matmul_nbits import block_size
 from sparsebit.llm.language_model import LanguageModel
 
 ARCHITECTURES = ("llama", "mistral", "qwen2")
-ACCURACY_LEVEL = 4
 
 
 @FORMATS.register("onnxruntime-genai")
+@dataclass(frozen=True, kw_only=True)
 class GenAIFolder:
-    """A folder that ``onnxruntime_genai.Model`` opens."""
+    """A folder that ``onnxruntime_genai.Model`` opens.
 
-    extension = ""
-    engine: Engine | None = OnnxRuntimeGenAI()
+    Attributes:
+        rounding_budget: what 8-bit activations may cost, in nats; layers beyond it are computed in float.
+    """
+
+    rounding_budget: float = 0.02
+    extension: ClassVar[str] = ""
+    engine: ClassVar[Engine | None] = OnnxRuntimeGenAI()
 
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
         """Layers whose blocks or types ``MatMulNBits`` does not have."""
@@ -47,13 +56,14 @@ class GenAIFolder:
             elif block_size(held) < 16:
                 yield Refusal(name, "its blocks are 16 to 256 input channels", "GROUP_SIZE: 32")
 
-    def write(self, model: LanguageModel, path: Path) -> None:
+    def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """The graph with its weights beside it, the settings and the tokenizer."""
         import onnx_ir as ir
 
         from sparsebit.llm.formats.decoder_graph import DecoderGraph
 
-        made = DecoderGraph(model.model, model.weights, ACCURACY_LEVEL).model()
+        levels = choose_levels(model.model, model.weights, ids, self.rounding_budget).by_layer
+        made = DecoderGraph(model.model, model.weights, levels).model()
         ir.save(made, path / "model.onnx", external_data="model.onnx.data")
         module: Any = model.model
         settings = json.dumps(genai_config(module.config), indent=1)

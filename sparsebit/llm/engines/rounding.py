@@ -1,0 +1,53 @@
+"""What engines do to activations in front of a packed weight: blocks of channels rounded to 8 bits.
+
+The same rounding in torch gives the size of the difference that an engine's arithmetic makes. The engine's own values
+are not reproduced by it: a difference in the last bit of an earlier layer moves values over the border between two
+steps, so two such computations differ from each other as much as each of them differs from float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Rounding(NamedTuple):
+    """Input channels that share a scale, and the type of that scale."""
+
+    block: int
+    scale_dtype: torch.dtype
+
+
+def round_to_8_bits(x: Tensor, rounding: Rounding) -> Tensor:
+    """``x`` [..., in] with each block at 255 steps between its largest magnitude and its negative.
+
+    Example:
+        >>> round_to_8_bits(torch.tensor([127.0, 0.4, -3.6, 0.0]), Rounding(4, torch.float32))
+        tensor([127.,   0.,  -4.,   0.])
+    """
+    blocks = x.float().unflatten(-1, (-1, rounding.block))
+    scale = blocks.abs().amax(-1, keepdim=True) / 127
+    steps = (blocks * torch.where(scale > 0, 1 / scale, 0)).round()
+    return (steps * scale.to(rounding.scale_dtype).float()).flatten(-2).to(x.dtype)
+
+
+@contextmanager
+def rounded_inputs(model: nn.Module, layers: Mapping[str, Rounding]) -> Iterator[None]:
+    """Inside, the inputs of these layers are rounded, as an engine does."""
+
+    def hook(rounding: Rounding) -> Any:
+        return lambda module, args: (round_to_8_bits(args[0], rounding), *args[1:])
+
+    handles = [
+        model.get_submodule(name).register_forward_pre_hook(hook(rounding))
+        for name, rounding in layers.items()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
