@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsebit.config.llm import LlmConfig
 from sparsebit.errors import SparsebitError
@@ -48,8 +48,8 @@ class FinishedBlocks:
         place.mkdir(parents=True, exist_ok=True)
         return cls(place, seen.hexdigest())
 
-    def read(self, index: int) -> list[Made] | None:
-        """What a block became in an earlier run, or None."""
+    def read(self, index: int, block: nn.Module) -> list[Made] | None:
+        """What a block became in an earlier run, or None; its vectors (norms, biases) are put into ``block``."""
         if self._folder is None or not (place := self._folder / f"block-{index:04d}").exists():
             return None
         content, tensors = read_folder(place, KIND, VERSION)
@@ -64,16 +64,32 @@ class FinishedBlocks:
         for name, held in from_stored(tensors.get("weights", {}), described).items():
             how = content.section("how").section(name)
             made.append(Made(name, held, how.number("loss"), how.integer("tokens"), how.text("remark")))
+        floats = tensors.get("floats", {})
+        for name, parameter in block.named_parameters():
+            if name in floats and floats[name].shape == parameter.shape:
+                parameter.data.copy_(floats[name])
         return made
 
-    def write(self, index: int, made: Sequence[Made]) -> None:
-        """Keep a finished block."""
+    def write(self, index: int, made: Sequence[Made], block: nn.Module) -> None:
+        """Keep a finished block: its packed weights, and its other parameters, which a method may have changed."""
         if self._folder is None:
             return
         tensors, matrices = to_stored({one.name: one.held for one in made})
         how = {one.name: {"loss": one.loss, "tokens": one.tokens, "remark": one.remark} for one in made}
         content = {"run": self._run, "matrices": matrices, "how": how}
-        write_folder(self._folder / f"block-{index:04d}", KIND, VERSION, content, {"weights": tensors})
+        packed = {one.name.partition("[")[0] for one in made}
+        floats = {
+            name: parameter.data.contiguous()
+            for name, parameter in block.named_parameters()
+            if not any(one.endswith(f".{name}") for one in packed)
+        }
+        write_folder(
+            self._folder / f"block-{index:04d}",
+            KIND,
+            VERSION,
+            content,
+            {"weights": tensors, "floats": floats},
+        )
 
     def remove(self) -> None:
         """The model is complete: its blocks are no longer needed."""

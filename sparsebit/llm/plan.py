@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -44,6 +44,10 @@ class Plan:
     def spec(self, name: str) -> WeightSpec | None:
         """What the parameter of this name becomes; None where it stays in float."""
         return self._specs.get(name)
+
+    def inside(self, block: str) -> Callable[[str], WeightSpec | None]:
+        """``spec`` by the name of a parameter inside one block."""
+        return lambda name: self.spec(f"{block}.{name}")
 
     def note_unseen(self, block: str, made: Iterable[Made]) -> None:
         """Say of planned weights of a block that nothing was seen to multiply by them: they stay in float."""

@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from sparsebit.config.llm import LlmConfig, load_llm_config
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockCall, Recorded, record_calls, returns_tuple
-from sparsebit.llm.blocks.solve import SolvedMatrix, solve_block
+from sparsebit.llm.blocks.solve import SpecOf, solve_block, solve_without_data
 from sparsebit.llm.finished_blocks import FinishedBlocks
 from sparsebit.llm.language_model import LanguageModel, Made
-from sparsebit.llm.methods import SOLVERS, Solver
+from sparsebit.llm.methods.pipeline import Pipeline
 from sparsebit.llm.methods.rtn import Rtn
+from sparsebit.llm.methods.solver import SolvedMatrix
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.source import Source
 from sparsebit.llm.tokens import Text, as_ids, windows
-from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.progress import progress as shown_progress
 
@@ -61,24 +61,25 @@ def quantize(
     source = Source.open(model)
     if tokenizer is None and source.folder is not None:
         tokenizer = read_tokenizer(source.folder)
-    solver = SOLVERS[settings.METHOD](**dict(settings.OPTIONS))
-    sequences = _sequences(settings, solver, data, tokenizer)
+    pipeline = Pipeline.of(settings.METHOD)
+    sequences = _sequences(settings, pipeline, data, tokenizer)
     plan = Plan(source, settings)
     finished = FinishedBlocks.open(folder, settings, sequences, source)
     result = LanguageModel(source.model, {}, [], tokenizer, plan.ignored)
-    streams = _start(source, sequences, follow=bool(getattr(solver, "follow", 0)))
+    streams = _start(source, sequences, follow=pipeline.follows)
     for index, name in enumerate(shown_progress(source.stack.names, "quantizing blocks", shown=progress)):
         block = source.fill(name)
         calls = [one.calls[index] for one in streams.recorded]
         floats = None
-        made = finished.read(index)
+        made = finished.read(index, block)
         if made is None:
-            solved, floats = _solve(block, name, calls, streams, plan, solver)
+            solved, floats = _compress(block, calls, streams, plan.inside(name), pipeline)
             made = _pack(name, solved)
-            finished.write(index, made)
+            finished.write(index, made, block)
             plan.note_unseen(name, made)
         elif streams.floats is not None:
-            floats = _run(block, calls, streams.floats)
+            floats = _run(source.fill(name), calls, streams.floats)
+            finished.read(index, block)
         result.add(made)
         # Always through the packed block, so that a run that was stopped goes on with the very same numbers.
         streams.hidden = _run(source.model.get_submodule(name), calls, streams.hidden)
@@ -101,7 +102,8 @@ class _Streams:
 def _start(source: Source, sequences: Tensor | None, *, follow: bool) -> _Streams:
     if sequences is None:
         return _Streams([], [], None)
-    source.fill(source.stack.names[0])
+    first = source.fill(source.stack.names[0])
+    sequences = sequences.to(next((p.device for p in first.parameters()), None))
     as_tuple = returns_tuple(source.model, source.stack, sequences[:1])
     recorded = [
         record_calls(source.model, source.stack, batch, as_tuple=as_tuple) for batch in sequences.split(BATCH)
@@ -115,20 +117,21 @@ def _run(block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor])
     return [call.run(block, batch) for call, batch in zip(calls, hidden, strict=True)]
 
 
-def _solve(
-    block: nn.Module, name: str, calls: Sequence[BlockCall], streams: _Streams, plan: Plan, solver: Solver
+def _compress(
+    block: nn.Module, calls: Sequence[BlockCall], streams: _Streams, spec_of: SpecOf, pipeline: Pipeline
 ) -> tuple[list[SolvedMatrix], list[Tensor] | None]:
-    if calls:
-        spec_of = lambda key: plan.spec(f"{name}.{key}")  # noqa: E731
-        return solve_block(block, calls, streams.hidden, streams.floats, spec_of, solver)
-    solved = []
-    for key, parameter in block.named_parameters():
-        spec = plan.spec(f"{name}.{key}")
-        if spec is not None and parameter.dim() == 2:
-            transposed = type(block.get_submodule(key.rpartition(".")[0])).__name__ == "Conv1D"
-            weight = parameter.data.T if transposed else parameter.data
-            solved.append(SolvedMatrix(Matrix(key, None, transposed), solver.solve(weight, None, spec), 0))
-    return solved, None
+    """All steps on one block; also the hidden states behind it in the float model, where a step looks at them."""
+    if not calls:
+        return solve_without_data(block, spec_of, pipeline.solver), None
+    aims = {tuner.follow for tuner in pipeline.tuners}
+    plain = _run(block, calls, streams.hidden) if any(aim < 1 for aim in aims) else []
+    solved, floats = solve_block(block, calls, streams.hidden, streams.floats, spec_of, pipeline.solver)
+    for tuner in pipeline.tuners:
+        targets = list(floats if tuner.follow and floats is not None else plain)
+        if 0 < tuner.follow < 1:
+            targets = [own.lerp(one, tuner.follow) for own, one in zip(plain, targets, strict=True)]
+        solved = tuner.tune(block, calls, streams.hidden, targets, solved)
+    return solved, floats
 
 
 def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:
@@ -154,11 +157,11 @@ def _round_outside(model: nn.Module, plan: Plan) -> list[Made]:
     return found
 
 
-def _sequences(settings: LlmConfig, solver: Solver, data: Text | None, tokenizer: Any) -> Tensor | None:
+def _sequences(settings: LlmConfig, pipeline: Pipeline, data: Text | None, tokenizer: Any) -> Tensor | None:
     if data is None:
-        if solver.needs_data:
+        if pipeline.names_with_data:
             raise SparsebitError(
-                f"the method {settings.METHOD!r} needs calibration data",
+                f"the method {pipeline.names_with_data[0]!r} needs calibration data",
                 hint="pass data=, token ids or a text, or choose METHOD: rtn",
             )
         return None

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import resources
 from typing import Any, Literal, get_args
 
-from sparsebit.config.engine import values
 from sparsebit.config.engine.config import Config, Source, load_config
 from sparsebit.config.engine.match import Layer, unmatched_rules
-from sparsebit.config.engine.options import Options
-from sparsebit.config.engine.plugins import wrong_options
 from sparsebit.config.engine.problems import Problem, raise_problems
 from sparsebit.config.engine.section import Section, key, keys_of, section
 from sparsebit.config.engine.specific import Rule, rules
+from sparsebit.config.engine.steps import Step
 from sparsebit.config.engine.values import PATTERNS, Read, Refused, one_of, parse_whole, whole
-from sparsebit.config.llm.methods import METHOD_RULES
+from sparsebit.config.llm.methods import METHOD, METHOD_RULES, Moment
 
 Scheme = Literal["full-range", "symmetric", "affine"]
 ScaleDtype = Literal["float16", "bfloat16", "float32"]
@@ -121,7 +119,7 @@ class LlmConfig(Config, init=False):
     """What the user asked for. Made by ``load_llm_config``, or from keyword arguments that are checked the same way.
 
     Example:
-        >>> config = LlmConfig(W={"BIT": 4, "SPECIFIC": {"*.down_proj": {"BIT": 8}}}, METHOD="gptq")
+        >>> config = LlmConfig(W={"BIT": 4, "SPECIFIC": {"*.down_proj": {"BIT": 8}}}, METHOD=["gptq", "tune"])
         >>> config.matrix("model.layers.0.mlp.down_proj").bit, config.matrix("model.layers.0.mlp.up_proj").bit
         (8, 4)
     """
@@ -132,8 +130,11 @@ class LlmConfig(Config, init=False):
 
     W: WeightSection = section(WeightSection, "The weights inside the blocks.")
     HEAD: HeadSection = section(HeadSection, "The embedding and the output layer.")
-    METHOD: str = key(METHOD_RULES.reader(), "How weights are rounded.", default="gptq")
-    OPTIONS: Options = key(values.OPTIONS, "Settings of the method.", default=Options())
+    METHOD: tuple[Step, ...] = key(
+        METHOD,
+        "How weights are rounded: a method, or a list of steps with exactly one of them solving the weights.",
+        default=METHOD.parse("gptq"),
+    )
     IGNORE: tuple[str, ...] = key(
         PATTERNS,
         "Layers, by dotted name or pattern, that stay in float; routers of experts by default.",
@@ -141,10 +142,24 @@ class LlmConfig(Config, init=False):
     )
     CALIBRATION: CalibrationSection = section(CalibrationSection, "How much of the text is measured with.")
 
-    def conflicts(self) -> list[Problem]:
+    def conflicts(self) -> Iterator[Problem]:
         """Settings that cannot be used together."""
-        rule = METHOD_RULES[self.METHOD]
-        return wrong_options(self.METHOD, rule, self.OPTIONS, at="OPTIONS", chosen_by="METHOD")
+        moments = [METHOD_RULES[step.name].moment for step in self.METHOD]
+        solving = [name for name, rule in METHOD_RULES.items() if rule.moment == "solve"]
+        if moments.count("solve") != 1:
+            yield Problem(
+                path="METHOD",
+                expected=f"exactly one of {', '.join(solving)}",
+                got=", ".join(step.name for step in self.METHOD) or "no step",
+            )
+        elif moments != sorted(moments, key=get_args(Moment).index):
+            place = {step.name: moment for step, moment in zip(self.METHOD, moments, strict=True)}
+            yield Problem(
+                path="METHOD",
+                expected="steps in the order in which they act",
+                got=", ".join(f"{name} ({moment})" for name, moment in place.items()),
+                hint="first what acts before the weights are solved, then what solves them, then what acts after",
+            )
 
     def matrix(self, name: str) -> MatrixSpec | None:
         """What is asked for the layer of this name; None where it stays in float."""

@@ -1,4 +1,4 @@
-"""The methods that a language-model config may name, and their options.
+"""The methods that a language-model config may name, when each acts, and their options.
 
 The methods themselves live above this package. They inherit the settings declared here.
 """
@@ -6,22 +6,30 @@ The methods themselves live above this package. They inherit the settings declar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from sparsebit.config.engine.plugins import PlugInRule, PlugIns, Settings
-from sparsebit.config.engine.values import PART, POSITIVE, whole
+from sparsebit.config.engine.steps import steps_reader
+from sparsebit.config.engine.values import NOT_NEGATIVE, PART, POSITIVE, whole
+
+Moment = Literal["before", "solve", "after"]
+
+Count = Annotated[int, whole(1)]
+Part = Annotated[float, PART]
+Positive = Annotated[float, POSITIVE]
+NotNegative = Annotated[float, NOT_NEGATIVE]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RtnSettings(Settings):
-    """Round to nearest: ``steps`` ranges are tried for each group; 1 takes the whole range of the weights."""
+    """Round to nearest: ``steps`` ranges are tried for each group; 1 takes the full range of the weights."""
 
-    steps: Annotated[int, whole(1)] = 1
+    steps: Count = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class GptqSettings(Settings):
-    """GPTQ with a searched grid that is fixed before the rounding.
+    """GPTQ with a searched grid that is fixed before the rounding; with W.SPARSITY it is SparseGPT.
 
     Attributes:
         act_order: round the most strongly driven input channels first. Groups stay those of the original order.
@@ -32,12 +40,51 @@ class GptqSettings(Settings):
     """
 
     act_order: bool = True
-    damping: Annotated[float, POSITIVE] = 0.01
-    steps: Annotated[int, whole(1)] = 24
-    follow: Annotated[float, PART] = 0.5
-    follow_damping: Annotated[float, POSITIVE] = 0.05
+    damping: Positive = 0.01
+    steps: Count = 24
+    follow: Part = 0.5
+    follow_damping: Positive = 0.05
 
 
-METHOD_RULES = PlugIns("method", PlugInRule, {"nearest": "rtn", "round_to_nearest": "rtn"})
-for _name, _settings in {"rtn": RtnSettings, "gptq": GptqSettings}.items():
-    METHOD_RULES.add(_name, PlugInRule(options=_settings))
+@dataclass(frozen=True, kw_only=True)
+class TuneSettings(Settings):
+    """Scales, norms and rounding of a solved block are learned so that it gives what the float block gives.
+
+    Attributes:
+        steps: mini-batches of calibration data per block.
+        scale_lr: learning rate of the scales, relative to each scale; 0 leaves them.
+        norm_lr: learning rate of norm weights and biases, relative to their mean size; 0 leaves them.
+        weight_lr: learning rate of the rounding, in steps of the grid; 0 leaves the quantized values.
+        zero_points: learn zero points too, where the grid has them; their learning rate is ``weight_lr``.
+        follow: 1 asks for the output of the float model, 0 for that of the float block on the inputs that really come.
+        seed: of the order of the mini-batches.
+    """
+
+    steps: Count = 256
+    scale_lr: NotNegative = 1e-3
+    norm_lr: NotNegative = 1e-3
+    weight_lr: NotNegative = 1e-2
+    zero_points: bool = False
+    follow: Part = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodRule(PlugInRule):
+    """``moment``: before the weights of a block are solved, solving them, or after that."""
+
+    moment: Moment = "solve"
+
+
+METHOD_RULES = PlugIns(
+    "method",
+    MethodRule,
+    {"nearest": "rtn", "round_to_nearest": "rtn", "sparsegpt": "gptq", "efficientqat": "tune"},
+)
+for _name, _moment, _settings in (
+    ("rtn", "solve", RtnSettings),
+    ("gptq", "solve", GptqSettings),
+    ("tune", "after", TuneSettings),
+):
+    METHOD_RULES.add(_name, MethodRule(options=_settings, moment=_moment))
+METHOD = steps_reader(METHOD_RULES, "{gptq: {damping: 0.1}}")

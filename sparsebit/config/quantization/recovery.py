@@ -6,23 +6,12 @@ The algorithms themselves live above this package; they inherit the settings dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal
 
-from sparsebit.config.engine.options import Options
-from sparsebit.config.engine.plugins import PlugInRule, PlugIns, Settings, wrong_options
-from sparsebit.config.engine.problems import suggest
-from sparsebit.config.engine.values import (
-    FRACTION,
-    NOT_NEGATIVE,
-    OPTIONS,
-    PART,
-    POSITIVE,
-    Read,
-    Refused,
-    whole,
-)
+from sparsebit.config.engine.plugins import PlugInRule, PlugIns, Settings
+from sparsebit.config.engine.steps import steps_reader
+from sparsebit.config.engine.values import FRACTION, NOT_NEGATIVE, PART, POSITIVE, whole
 
 Method = Literal["empirical", "analytic"]
 
@@ -89,52 +78,4 @@ for _name, _rule in {
     STEP_RULES.add(_name, _rule)
 
 
-class Step(NamedTuple):
-    """One algorithm and its options."""
-
-    name: str
-    options: Options
-
-
-def parse_recovery(value: object) -> tuple[Step, ...]:
-    """The steps a value spells.
-
-    Example:
-        >>> parse_recovery(["equalization", {"brecq": {"steps": 10}}])
-        (Step(name='equalization', options=Options()), Step(name='brecq', options=Options(steps=10)))
-    """
-    if isinstance(value, str | Mapping):
-        value = [value]
-    if not isinstance(value, list | tuple):
-        raise Refused(RECOVERY.expected)
-    return tuple(_parse_step(item) for item in value)
-
-
-def _parse_step(item: Any) -> Step:
-    if isinstance(item, Step):
-        return item
-    name, options = item, None
-    if isinstance(item, Mapping) and len(item) == 1:
-        name, options = next(iter(item.items()))
-    if not isinstance(name, str) or not isinstance(options or {}, Mapping):
-        raise Refused("a name, or one name with its options, such as {brecq: {steps: 2000}}")
-    name = STEP_RULES.canonical(name)
-    if name not in STEP_RULES:
-        raise Refused(f"one of {', '.join(STEP_RULES)}", suggest(name, list(STEP_RULES)))
-    read = OPTIONS.parse(options or {})
-    assert isinstance(read, Options)
-    for wrong in wrong_options(name, STEP_RULES[name], read):
-        raise Refused(f"{wrong.expected}, not {wrong.got}", wrong.hint)
-    return Step(name, read)
-
-
-def _write_recovery(steps: Any) -> list[Any]:
-    return [{step.name: dict(step.options)} if step.options else step.name for step in steps]
-
-
-RECOVERY = Read(
-    parse_recovery,
-    "a list of steps",
-    {"type": "array", "items": {"anyOf": [{"type": "string", "minLength": 1}, {"type": "object"}]}},
-    _write_recovery,
-)
+RECOVERY = steps_reader(STEP_RULES, "{brecq: {steps: 2000}}")

@@ -13,6 +13,7 @@ from sparsebit.config.engine.options import Options
 from sparsebit.config.engine.problems import nearest
 from sparsebit.config.engine.section import Section, key, section
 from sparsebit.config.engine.specific import Rule, rules
+from sparsebit.config.engine.steps import Step
 from sparsebit.config.engine.values import (
     FLAG,
     FRACTION,
@@ -32,7 +33,7 @@ from sparsebit.config.quantization.plugins import (
     PactSettings,
     PercentileSettings,
 )
-from sparsebit.config.quantization.recovery import RECOVERY, Step
+from sparsebit.config.quantization.recovery import RECOVERY
 from sparsebit.config.quantization.tensor_spec import HIGHEST_BITS, LOWEST_BITS, Layout
 from sparsebit.targets import TARGETS
 from sparsebit.targets.schemes import SCHEMES, SCHEMES_OF, SIDE_WORD, NumberFormat, Scheme, Side

@@ -8,7 +8,7 @@ to block), except for the hidden states: those of the first block are kept, and 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ class BlockCall:
     kwargs: Mapping[str, Any]
     hidden: int | str
 
-    def run(self, block: nn.Module, hidden: Tensor) -> Tensor:
+    def run(self, block: Callable[..., Any], hidden: Tensor) -> Tensor:
         """The hidden states behind the block."""
         args, kwargs = list(self.args), dict(self.kwargs)
         if isinstance(self.hidden, int):

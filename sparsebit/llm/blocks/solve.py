@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.llm.blocks.calls import BlockCall
 from sparsebit.llm.blocks.stages import Group, Stage, find_stages
-from sparsebit.llm.methods.solver import Solved, Solver, WeightSpec
+from sparsebit.llm.methods.solver import SolvedMatrix, Solver, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
 
 SpecOf = Callable[[str], WeightSpec | None]
-
-
-class SolvedMatrix(NamedTuple):
-    """One matrix of the block and what became of it."""
-
-    matrix: Matrix
-    solved: Solved
-    tokens: int
 
 
 class _Reached(Exception):
@@ -77,6 +68,25 @@ def solve_block(
                 weight.copy_(solved.weight)
                 done.append(SolvedMatrix(matrix, solved, 0 if found is None else found.tokens))
     return done, float_outputs
+
+
+def solve_without_data(block: nn.Module, spec_of: SpecOf, solver: Solver) -> list[SolvedMatrix]:
+    """Solve every weight of a block that was never run, stacked experts included."""
+    done = []
+    for name, parameter in block.named_parameters():
+        spec = spec_of(name)
+        if spec is None:
+            continue
+        holder = block.get_submodule(name.rpartition(".")[0])
+        # GPT-2's Conv1D and some stacks of experts store [in, out]; the latter say so.
+        transposed = type(holder).__name__ == "Conv1D" or bool(getattr(holder, "is_transposed", False))
+        for expert in range(len(parameter)) if parameter.dim() == 3 else [None]:
+            matrix = Matrix(name, expert, transposed)
+            weight = stored({name: parameter}, matrix)
+            solved = solver.solve(weight.clone(), None, spec)
+            weight.copy_(solved.weight)
+            done.append(SolvedMatrix(matrix, solved, 0))
+    return done
 
 
 def _keep_first(seen: dict[Matrix, Tensor], use: Use) -> None:

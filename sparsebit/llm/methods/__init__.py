@@ -1,7 +1,23 @@
-"""Methods that quantize one weight: settings as frozen dataclasses, registered by name."""
+"""Methods that quantize a block: settings as frozen dataclasses, registered by name.
+
+Solvers turn one weight into numbers on a grid; tuners act on the block that was solved.
+"""
 
 from sparsebit.llm.methods.gptq import Gptq
 from sparsebit.llm.methods.rtn import Rtn
-from sparsebit.llm.methods.solver import SOLVERS, Solved, Solver, WeightSpec
+from sparsebit.llm.methods.solver import SOLVERS, Solved, SolvedMatrix, Solver, WeightSpec
+from sparsebit.llm.methods.tune import Tune
+from sparsebit.llm.methods.tuner import TUNERS, Tuner
 
-__all__ = ["SOLVERS", "Gptq", "Rtn", "Solved", "Solver", "WeightSpec"]
+__all__ = [
+    "SOLVERS",
+    "TUNERS",
+    "Gptq",
+    "Rtn",
+    "Solved",
+    "SolvedMatrix",
+    "Solver",
+    "Tune",
+    "Tuner",
+    "WeightSpec",
+]

@@ -49,9 +49,9 @@ class Gptq(GptqSettings):
         if cross is not None and self.follow:
             target = move_target(target, gram, cross, self.follow, self.follow_damping)
         grid = search_grid(target, gram.diagonal(), spec, steps=self.steps)
-        solved_weight, damping = solve_columns(target, gram, grid, self.damping, act_order=self.act_order)
+        found, latent, damping = solve_columns(target, gram, grid, self.damping, act_order=self.act_order)
         remark = "" if damping == self.damping else f"damping raised to {damping:g}: H had no inverse"
-        return Solved(solved_weight, grid, output_loss(weight, solved_weight, gram), remark)
+        return Solved(found, grid, output_loss(weight, found, gram), latent, remark)
 
 
 def move_target(weight: Tensor, gram: Tensor, cross: Tensor, strength: float, damping: float) -> Tensor:
@@ -88,8 +88,8 @@ def damp(gram: Tensor, damping: float) -> tuple[Tensor, float]:
 
 def solve_columns(
     weight: Tensor, gram: Tensor, grid: Grid, damping: float, *, act_order: bool
-) -> tuple[Tensor, float]:
-    """``weight`` [out, in] on ``grid``, column by column; and the damping it took."""
+) -> tuple[Tensor, Tensor, float]:
+    """``weight`` [out, in] on ``grid``, column by column; what each number was before rounding; the damping it took."""
     damped, damping = damp(gram, damping)
     order = torch.argsort(damped.diagonal(), descending=True, stable=True)
     if not act_order:
@@ -109,8 +109,8 @@ def solve_columns(
             snapped = snap(column, scale[index], zero_point[index], grid.code)
             done[index] = snapped
             loss = losses[index - start] = (column - snapped) / upper[index, index]
-            left[index:end].addr_(upper[index, index:end], loss, alpha=-1)
+            left[index + 1 : end].addr_(upper[index, index + 1 : end], loss, alpha=-1)
         left[end:].addmm_(upper[start:end, end:].T, losses, alpha=-1)
-    result = torch.empty_like(weight)
-    result[:, order] = done.T
-    return result, damping
+    result, latent = torch.empty_like(weight), torch.empty_like(weight)
+    result[:, order], latent[:, order] = done.T, left.T
+    return result, latent, damping

@@ -15,10 +15,11 @@ class Rtn(RtnSettings):
     """The method; its settings are documented where they are declared."""
 
     needs_data = False
+    follow = 0.0
 
     def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
         """Every number to the nearest one of its grid."""
         gram = None if statistics is None or not statistics.tokens else statistics.mean_gram()
         grid = search_grid(weight, None if gram is None else gram.diagonal(), spec, steps=self.steps)
         snapped = grid.snap(weight.float())
-        return Solved(snapped, grid, output_loss(weight.float(), snapped, gram))
+        return Solved(snapped, grid, output_loss(weight.float(), snapped, gram), latent=weight.float())

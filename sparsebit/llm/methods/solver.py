@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.weights.statistics import InputStatistics
+from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics import CodeType, Grid, Layout
 from sparsebit.registry import Registry
 
@@ -46,7 +47,17 @@ class Solved(NamedTuple):
     weight: Tensor  # [out, in], every number on the grid
     grid: Grid
     loss: float  # energy of the error in the layer's outputs, relative to the energy of the outputs
+    latent: Tensor  # [out, in], the numbers that were rounded: they say which way each was close to
     remark: str = ""
+    kept: Tensor | None = None  # [out, in], where weights may be other than zero; None where all may
+
+
+class SolvedMatrix(NamedTuple):
+    """One matrix of a block and what became of it."""
+
+    matrix: Matrix
+    solved: Solved
+    tokens: int
 
 
 @runtime_checkable
@@ -54,6 +65,7 @@ class Solver(Protocol):
     """A frozen dataclass of settings with one method."""
 
     needs_data: bool
+    follow: float  # above 0 where statistics of the float model's inputs are used
 
     def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
         """The weight [out, in] on a grid of this spec."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from sparsebit.config.engine.steps import Step
 from sparsebit.config.quantization.qconfig import load_qconfig
-from sparsebit.config.quantization.recovery import RECOVERY, STEP_RULES, Step, parse_recovery
+from sparsebit.config.quantization.recovery import RECOVERY, STEP_RULES
 from sparsebit.errors import ConfigError
 from sparsebit.quantization.algorithms import ALGORITHMS
 from tests.config.strategies import plain_config
@@ -32,7 +33,7 @@ def test_every_way_to_write_a_step() -> None:
     (equalization, brecq) = steps(["equalization", {"brecq": {"steps": 10, "lr": 0.5}}])
     assert equalization.name == "equalization" and not equalization.options
     assert brecq.name == "brecq" and dict(brecq.options) == {"steps": 10, "lr": 0.5}
-    assert parse_recovery((equalization, brecq)) == (equalization, brecq)
+    assert RECOVERY.parse((equalization, brecq)) == (equalization, brecq)
 
 
 def test_it_comes_back_as_it_was(tmp_path: Path) -> None:

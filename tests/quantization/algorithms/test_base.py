@@ -95,10 +95,10 @@ def test_a_step_that_fails_leaves_nothing_measuring(
 
 
 def test_stages_and_order() -> None:
-    steps = recovery.parse_recovery(["brecq", "equalization", "bias_correction", "smoothquant"])
+    steps = recovery.RECOVERY.parse(["brecq", "equalization", "bias_correction", "smoothquant"])
     assert [a.NAME for a in make_algorithms(steps, "before")] == ["equalization", "smoothquant"]
     assert [a.NAME for a in make_algorithms(steps, "after")] == ["brecq", "bias_correction"]
-    (brecq,) = make_algorithms(recovery.parse_recovery([{"brecq": {"steps": None}}]), "after")
+    (brecq,) = make_algorithms(recovery.RECOVERY.parse([{"brecq": {"steps": None}}]), "after")
     assert brecq == ALGORITHMS["brecq"]()  # without a value it keeps its default
 
 

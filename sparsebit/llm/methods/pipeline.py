@@ -1,0 +1,32 @@
+"""The steps of a config as objects: what acts before a block is solved, what solves its weights, what acts after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sparsebit.config.engine.steps import Step
+from sparsebit.llm.methods.solver import SOLVERS, Solver
+from sparsebit.llm.methods.tuner import TUNERS, Tuner
+
+
+class Pipeline(NamedTuple):
+    """One solver, and what acts around it."""
+
+    solver: Solver
+    tuners: tuple[Tuner, ...] = ()
+    names_with_data: tuple[str, ...] = ()  # the steps that need calibration data
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> Pipeline:
+        """The pipeline that a checked list of steps describes."""
+        (solving,) = (step for step in steps if step.name in SOLVERS)
+        solver = SOLVERS[solving.name](**dict(solving.options))
+        tuners = tuple(TUNERS[step.name](**dict(step.options)) for step in steps if step.name in TUNERS)
+        needing = [step.name for step in steps if step is not solving or solver.needs_data]
+        return cls(solver, tuners, tuple(needing))
+
+    @property
+    def follows(self) -> bool:
+        """Whether anything looks at the hidden states of the float model."""
+        return bool(self.solver.follow or any(tuner.follow for tuner in self.tuners))

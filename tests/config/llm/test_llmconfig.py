@@ -1,0 +1,46 @@
+"""Configs for language models: presets, rules by layer, and steps that do not go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparsebit.config.llm.llmconfig import LlmConfig, load_llm_config, preset_names
+from sparsebit.errors import ConfigError
+
+
+def config(**keys: Any) -> LlmConfig:
+    return load_llm_config({"W": {"BIT": 4}, **keys})
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_load_and_come_back_as_they_were(name: str) -> None:
+    loaded = load_llm_config(name)
+    assert load_llm_config(loaded.to_dict()) == loaded
+
+
+def test_a_rule_by_layer_and_ignored_layers() -> None:
+    found = config(W={"BIT": 4, "SPECIFIC": {"*.down_proj": {"BIT": 8}}}, IGNORE=["*.gate"])
+    down, up = found.matrix("a.down_proj"), found.matrix("a.up_proj")
+    assert down is not None and up is not None and (down.bit, up.bit) == (8, 4)
+    assert found.matrix("a.gate") is None and found.ignores("a.gate") == "*.gate"
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ([], "METHOD: expected exactly one of .*gptq.*, got no step"),
+        (["gptq", "rtn"], "expected exactly one of .*, got gptq, rtn"),
+        (["tune"], "expected exactly one of"),
+        (
+            ["tune", "gptq"],
+            r"steps in the order in which they act, got tune \(after\), gptq \(solve\); first what acts",
+        ),
+        ({"gptq": {"follow": 2}}, "a number from 0 to 1 for option follow of gptq, not 2"),
+        ("gtpq", "did you mean 'gptq'"),
+    ],
+)
+def test_methods_that_do_not_go_together(method: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        config(METHOD=method)

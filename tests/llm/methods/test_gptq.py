@@ -1,0 +1,102 @@
+"""GPTQ against the plain form of its paper, and what is done where its second moments are not enough."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.methods.gptq import Gptq, damp, move_target, solve_columns
+from sparsebit.llm.methods.grid_search import search_grid
+from sparsebit.llm.methods.rtn import Rtn
+from sparsebit.llm.methods.solver import WeightSpec
+from sparsebit.llm.weights.statistics import InputStatistics
+from sparsebit.numerics import CodeType, Grid
+
+SPEC = WeightSpec(code=CodeType("uint", 3), group_size=16)
+
+
+def problem(seed: int = 0, size: int = 80, tokens: int = 400) -> tuple[torch.Tensor, InputStatistics]:
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(size, size, generator=generator)
+    inputs = torch.randn(tokens, size, generator=generator) @ mixing
+    statistics = InputStatistics.empty(size, cross=False)
+    statistics.update(inputs)
+    return torch.randn(24, size, generator=generator), statistics
+
+
+def by_the_paper(weight: torch.Tensor, gram: torch.Tensor, grid: Grid, order: torch.Tensor) -> torch.Tensor:
+    """Optimal brain quantization in a fixed order: the inverse is updated column by column, in float64."""
+    left, result = weight.double().clone(), torch.zeros_like(weight)
+    inverse = torch.linalg.inv(gram.double())
+    for index in order.tolist():
+        column = torch.zeros_like(weight)
+        column[:, index] = left[:, index].float()
+        result[:, index] = grid.snap(column)[:, index]
+        loss = (left[:, index] - result[:, index]) / inverse[index, index]
+        left -= loss[:, None] * inverse[index]
+        inverse -= torch.outer(inverse[:, index], inverse[index]) / inverse[index, index]
+    return result
+
+
+@pytest.mark.parametrize("act_order", [False, True])
+def test_columns_are_solved_as_in_the_paper(act_order: bool) -> None:
+    weight, statistics = problem()
+    gram = statistics.mean_gram()
+    grid = search_grid(weight, gram.diagonal(), SPEC)
+    found, latent, used = solve_columns(weight, gram, grid, 0.01, act_order=act_order)
+    damped, _ = damp(gram, 0.01)
+    order = damped.diagonal().argsort(descending=True) if act_order else torch.arange(80)
+    wanted = by_the_paper(weight, damped, grid, order)
+    assert used == 0.01
+    assert (found == wanted).float().mean() > 0.999  # the rest are ties of float32
+    assert torch.equal(grid.snap(latent), found)
+
+
+def test_it_beats_rounding_to_nearest_on_the_same_grid() -> None:
+    weight, statistics = problem()
+    solved = Gptq(follow=0.0).solve(weight, statistics, SPEC)
+    assert solved.loss < 0.7 * Rtn(steps=24).solve(weight, statistics, SPEC).loss
+    assert torch.equal(solved.grid.snap(solved.weight), solved.weight)
+
+
+@pytest.mark.parametrize("code", ["nf4", "fp8_e4m3", "int4_full", "int8"])
+def test_it_solves_for_every_type(code: str) -> None:
+    weight, statistics = problem()
+    spec = WeightSpec(code=CodeType.parse(code), group_size=16)
+    solved = Gptq(follow=0.0).solve(weight, statistics, spec)
+    assert solved.loss < Rtn(steps=24).solve(weight, statistics, spec).loss
+    assert torch.allclose(solved.grid.numbers(solved.grid.codes(solved.weight)), solved.weight)
+
+
+def test_the_moved_target_gives_what_the_float_inputs_gave() -> None:
+    generator = torch.Generator().manual_seed(1)
+    floats = torch.randn(300, 12, generator=generator)
+    inputs = floats @ (torch.eye(12) + 0.1 * torch.randn(12, 12, generator=generator))
+    weight = torch.randn(5, 12, generator=generator)
+    moved = move_target(weight, inputs.T @ inputs / 300, floats.T @ inputs / 300, 1.0, 1e-9)
+    wanted = torch.linalg.lstsq(inputs.double(), (floats @ weight.T).double()).solution.T
+    assert torch.allclose(moved.double(), wanted, atol=1e-4)
+
+
+def test_channels_that_nothing_drives_do_not_break_it() -> None:
+    weight, statistics = problem()
+    statistics.gram[:, 3] = statistics.gram[3] = 0
+    solved = Gptq(follow=0.0).solve(weight, statistics, SPEC)
+    assert torch.isfinite(solved.weight).all() and solved.loss < 0.1
+
+
+def test_damping_is_raised_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    weight, statistics = problem()
+    statistics.gram -= 0.02 * statistics.gram.diagonal().mean() * torch.eye(80)  # no longer positive
+    solved = Gptq(follow=0.0).solve(weight, statistics, SPEC)
+    assert solved.remark == "damping raised to 0.1: H had no inverse"
+    assert "no inverse at damping 0.01; trying 0.1" in caplog.text
+    with pytest.raises(SparsebitError, match="have no inverse"):
+        damp(-torch.eye(3) + 2 * torch.ones(3, 3), 1e-9)
+
+
+def test_without_tokens_it_rounds_and_says_so() -> None:
+    weight, _ = problem()
+    solved = Gptq().solve(weight, None, SPEC)
+    assert solved.remark == "no token reached it: rounded to nearest"

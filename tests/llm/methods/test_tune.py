@@ -1,0 +1,77 @@
+"""Tuning: against the least-squares solution where there is one, and undone where it does not help."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit import llm
+from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.methods.rtn import Rtn
+from sparsebit.llm.methods.solver import SolvedMatrix, WeightSpec
+from sparsebit.llm.methods.tune import Tune
+from sparsebit.llm.weights.uses import Matrix
+from sparsebit.numerics import CodeType
+from tests.llm.models import DECODERS, tokens
+
+CALL = BlockCall((None,), {}, 0)
+
+
+def one_layer() -> tuple[nn.Linear, list[Tensor], list[Tensor], SolvedMatrix]:
+    torch.manual_seed(0)
+    block = nn.Linear(16, 4, bias=False).requires_grad_(False)
+    mixing = torch.randn(16, 16)
+    hidden = [torch.randn(64, 16) @ mixing for _ in range(4)]
+    targets = [block(x) for x in hidden]
+    spec = WeightSpec(code=CodeType("int", 3), group_size=None, scale_dtype=torch.float32)
+    solved = Rtn().solve(block.weight.clone(), None, spec)
+    block.weight.copy_(solved.weight)
+    return block, hidden, targets, SolvedMatrix(Matrix("weight"), solved, 256)
+
+
+def test_scales_alone_come_to_the_least_squares_solution() -> None:
+    block, hidden, targets, one = one_layer()
+    # All targets of one size, so that relative errors are ordinary ones and each row has a solution of its own.
+    steps = one.solved.weight / one.solved.grid.scale[:, None]
+    (found,) = Tune(steps=600, scale_lr=1e-2, weight_lr=0.0).tune(block, [CALL] * 4, hidden, targets, [one])
+    outputs, wanted = torch.cat(hidden) @ steps.T, torch.cat(targets)
+    weight = 1 / wanted.square().sum(1, keepdim=True)
+    best = (weight * outputs * wanted).sum(0) / (weight * outputs.square()).sum(0)
+    assert torch.allclose(found.solved.grid.scale, best, rtol=2e-3)
+    assert torch.equal(block.weight, found.solved.weight)
+    assert found.solved.remark.startswith("tuned: error of the block ")
+
+
+def test_rounding_is_learned_too() -> None:
+    block, hidden, targets, one = one_layer()
+    only_scales = Tune(steps=200, scale_lr=1e-2, weight_lr=0.0)
+    losses = []
+    for settings in (only_scales, dataclasses.replace(only_scales, weight_lr=2e-2)):
+        block.weight.copy_(one.solved.weight)
+        settings.tune(block, [CALL] * 4, hidden, targets, [one])
+        losses.append(float((torch.cat(hidden) @ block.weight.T - torch.cat(targets)).square().mean()))
+    assert losses[1] < 0.8 * losses[0]
+
+
+def test_what_does_not_help_is_undone_and_said() -> None:
+    block, hidden, targets, one = one_layer()
+    (found,) = Tune(steps=3, scale_lr=50.0).tune(block, [CALL] * 4, hidden, targets, [one])
+    assert torch.equal(block.weight, one.solved.weight) and torch.equal(
+        found.solved.weight, one.solved.weight
+    )
+    assert "tuning did not help" in found.solved.remark
+
+
+def test_norms_of_a_decoder_are_tuned_and_the_model_comes_closer() -> None:
+    model, ids = DECODERS["llama"](), tokens(64)[None]
+    config = {"W": {"BIT": 2, "GROUP_SIZE": 32}, "CALIBRATION": {"SAMPLES": 4, "LENGTH": 32}}
+    wanted = model(ids).logits.detach()
+    errors = []
+    for method in ("rtn", ["rtn", {"tune": {"steps": 20}}]):
+        result = llm.quantize(model, tokens(), {**config, "METHOD": method}, progress=False)
+        errors.append(float((result.model(ids).logits.detach() - wanted).norm()))
+    norm = result.model.get_parameter("model.layers.0.input_layernorm.weight")
+    assert errors[1] < errors[0]
+    assert not torch.equal(norm, model.get_parameter("model.layers.0.input_layernorm.weight"))
