@@ -10,7 +10,6 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
 from sparsebit.export.errors import ExportError
-from sparsebit.export.translate.spellings import SPELLINGS
 from sparsebit.graph.codegen import make_safe
 from sparsebit.graph.effects import is_effect
 from sparsebit.graph.functional import check_branch
@@ -56,8 +55,6 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
         twin = graph.node_copy(node, twins.__getitem__)
         if node.op in ("call_module", "get_attr"):
             twin.target = _adopt(root, gm, node)
-        elif node.op == "call_function":
-            twin.target = SPELLINGS.get(node.target, node.target)
         twins[node] = twin
     body = fx.GraphModule(root, make_safe(graph), "FlatGraph")
     _drop_dead(body)

@@ -13,6 +13,7 @@ from torch import Tensor
 from sparsebit.export.translate.axes import AxisNames
 from sparsebit.export.translate.flat_graph import FlatGraph
 from sparsebit.export.translate.marker import DOMAIN, OP_TYPE
+from sparsebit.export.translate.spellings import Spelled
 from sparsebit.runtime.packages import require
 
 LOWEST_OPSET = 18  # what its operators are written in
@@ -35,9 +36,10 @@ def translate(
     try:
         with warnings.catch_warnings(), torch.no_grad(), config.patch(backed_size_oblivious=True):
             warnings.simplefilter("ignore")
-            program = torch.export.export(
-                flat, tuple(inputs), dynamic_shapes=(shapes,) if any(shapes) else None, strict=False
-            )
+            with Spelled():
+                program = torch.export.export(
+                    flat, tuple(inputs), dynamic_shapes=(shapes,) if any(shapes) else None, strict=False
+                )
             done = torch.onnx.export(
                 program,
                 dynamo=True,

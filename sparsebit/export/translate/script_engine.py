@@ -19,6 +19,7 @@ from torch import Tensor
 from sparsebit.export.translate.axes import AxisNames
 from sparsebit.export.translate.flat_graph import FlatGraph
 from sparsebit.export.translate.marker import DOMAIN, OP_TYPE, quantizers_of
+from sparsebit.export.translate.spellings import Spelled
 from sparsebit.runtime.packages import require
 
 HIGHEST_OPSET = 20  # that this exporter writes; later ones only allow more types
@@ -41,7 +42,7 @@ def translate(
         **dict(flat.named_parameters(remove_duplicate=False)),
         **dict(flat.named_buffers(remove_duplicate=False)),
     }
-    with _quietly(), torch.no_grad():
+    with _quietly(), torch.no_grad(), Spelled():
         torch.onnx.export(
             flat,
             tuple(inputs),

@@ -1,34 +1,51 @@
-"""Functions that exporters write as ONNX sequences, spelled so that they write tensors: OpenVINO reads no sequences."""
+"""Functions that an exporter lacks, or writes in forms that runtimes do not read, by others that compute the same."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+Reduce = Callable[..., Tensor]
+
+
+class Spelled(TorchFunctionMode):
+    """Inside the block every function in ``SPELLINGS`` is computed as it says there, also inside of modules."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """One call."""
+        kwargs = kwargs or {}
+        result = SPELLINGS[func](*args, **kwargs) if func in SPELLINGS else None
+        return func(*args, **kwargs) if result is None else result  # None: this call needs no other spelling
 
 
 def concatenate_columns(tensors: Sequence[Tensor]) -> Tensor:
-    """``torch.hstack``."""
+    """``torch.hstack``, which becomes an ONNX sequence; OpenVINO reads none."""
     parts = [torch.atleast_1d(tensor) for tensor in tensors]
     return torch.cat(parts, 0 if parts[0].dim() == 1 else 1)
 
 
 def concatenate_rows(tensors: Sequence[Tensor]) -> Tensor:
-    """``torch.vstack``."""
+    """``torch.vstack``, likewise."""
     return torch.cat([torch.atleast_2d(tensor) for tensor in tensors], 0)
 
 
 def concatenate_depth(tensors: Sequence[Tensor]) -> Tensor:
-    """``torch.dstack``."""
+    """``torch.dstack``, likewise."""
     return torch.cat([torch.atleast_3d(tensor) for tensor in tensors], 2)
 
 
 def split_by_slices(
     input: Tensor, indices_or_sections: Any, dim: int = 0, **named: Any
 ) -> tuple[Tensor, ...]:
-    """``torch.tensor_split``: the first parts are one longer where the length is no multiple.
+    """``torch.tensor_split``, likewise: the first parts are one longer where the length is no multiple.
 
     Example:
         >>> [part.tolist() for part in split_by_slices(torch.arange(5), 2)]
@@ -45,10 +62,134 @@ def split_by_slices(
     return tuple(input.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=True))
 
 
+def repeat_all(input: Tensor, dims: Sequence[int]) -> Tensor:
+    """``torch.tile``, which becomes a branch (If)."""
+    return input.repeat(*[1] * (input.dim() - len(dims)), *dims)
+
+
+def exp_minus_one(input: Tensor) -> Tensor:
+    """``torch.expm1``, exact near 0: there it is 2t / (1 - t) with t = tanh(x / 2)."""
+    half = torch.tanh(input / 2)
+    return torch.where(input.abs() < 1, 2 * half / (1 - half), torch.exp(input) - 1)
+
+
+def hypotenuse(input: Tensor, other: Tensor) -> Tensor:
+    """``torch.hypot``."""
+    return torch.sqrt(input * input + other * other)
+
+
+def threshold_by_where(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """``functional.threshold``, whose threshold must be 0 for an exporter."""
+    return torch.where(input > threshold, input, torch.full_like(input, value))
+
+
+def shuffle_channels(input: Tensor, groups: int) -> Tensor:
+    """``functional.channel_shuffle``."""
+    return input.unflatten(1, (groups, input.shape[1] // groups)).transpose(1, 2).flatten(1, 2)
+
+
+def norm_by_mean_square(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """``functional.rms_norm``."""
+    axes = tuple(range(-len(normalized_shape), 0))
+    square = (input * input).mean(axes, keepdim=True)
+    result = input * torch.rsqrt(square + (torch.finfo(input.dtype).eps if eps is None else eps))
+    return result if weight is None else result * weight
+
+
+def norm_over_neighbours(
+    input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """``functional.local_response_norm``, which becomes a branch (If)."""
+    square = input * input
+    before, after = square[:, :1] * 0, square[:, :1] * 0
+    padded = torch.cat([*[before] * (size // 2), square, *[after] * ((size - 1) // 2)], 1)
+    channels = int(input.shape[1])
+    mean = sum((padded.narrow(1, start, channels) for start in range(1, size)), padded.narrow(1, 0, channels))
+    return input / (mean / size * alpha + k) ** beta
+
+
+def norm_of_batch(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    """``functional.batch_norm`` by the statistics of the batch; the one by running statistics stays as it is."""
+    if running_mean is not None:
+        return None
+    axes = (0, *range(2, input.dim()))
+    shape = (1, -1, *[1] * (input.dim() - 2))
+    centred = input - input.mean(axes, keepdim=True)
+    result = centred * torch.rsqrt((centred * centred).mean(axes, keepdim=True) + eps)
+    result = result if weight is None else result * weight.reshape(shape)
+    return result if bias is None else result + bias.reshape(shape)
+
+
+def bilinear_by_matmul(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``functional.bilinear``, weight [outputs, inputs 1, inputs 2]."""
+    outputs, first, second = weight.shape
+    rows = input1 @ weight.transpose(0, 1).reshape(first, outputs * second)
+    result = (rows.unflatten(-1, (outputs, second)) * input2.unsqueeze(-2)).sum(-1)
+    return result if bias is None else result + bias
+
+
+def attend_by_heads(query: Tensor, key: Tensor, value: Tensor, *more: Any, **named: Any) -> Tensor | None:
+    """``functional.scaled_dot_product_attention`` without an axis for heads, which one exporter requires."""
+    if query.dim() != 3 or key.dim() != 3 or value.dim() != 3:
+        return None
+    mask = more[0] if more else named.pop("attn_mask", None)
+    if mask is not None and mask.dim() == 3:
+        mask = mask.unsqueeze(1)
+    heads = (tensor.unsqueeze(1) for tensor in (query, key, value))
+    return functional.scaled_dot_product_attention(*heads, mask, *more[1:], **named).squeeze(1)
+
+
+def pool_by_slices(
+    rank: int, reduce: Reduce, input: Tensor, output_size: Any, *more: Any, **named: Any
+) -> Tensor | None:
+    """``functional.adaptive_avg_pool`` and ``adaptive_max_pool`` where the windows along an axis differ in length."""
+    sizes = list(output_size) if isinstance(output_size, Sequence) else [output_size] * rank
+    lengths = [int(length) for length in input.shape[-rank:]]
+    windows = {
+        axis - rank: (length, size)
+        for axis, (length, size) in enumerate(zip(lengths, sizes, strict=True))
+        if size
+    }
+    if all(length % size == 0 for length, size in windows.values()):
+        return None
+    for axis, (length, size) in windows.items():
+        ends = [(place * length // size, -(-(place + 1) * length // size)) for place in range(size)]
+        parts = [reduce(input.narrow(axis, start, end - start), axis, keepdim=True) for start, end in ends]
+        input = torch.cat(parts, axis)
+    return input
+
+
 SPELLINGS: dict[Any, Callable[..., Any]] = {
     torch.hstack: concatenate_columns,
     torch.vstack: concatenate_rows,
     torch.dstack: concatenate_depth,
     torch.tensor_split: split_by_slices,
     torch.Tensor.tensor_split: split_by_slices,
+    torch.tile: repeat_all,
+    torch.expm1: exp_minus_one,
+    torch.hypot: hypotenuse,
+    functional.threshold: threshold_by_where,
+    functional.channel_shuffle: shuffle_channels,
+    functional.rms_norm: norm_by_mean_square,
+    functional.local_response_norm: norm_over_neighbours,
+    functional.batch_norm: norm_of_batch,
+    functional.bilinear: bilinear_by_matmul,
+    functional.scaled_dot_product_attention: attend_by_heads,
+    functional.adaptive_avg_pool1d: partial(pool_by_slices, 1, torch.mean),
+    functional.adaptive_avg_pool2d: partial(pool_by_slices, 2, torch.mean),
+    functional.adaptive_avg_pool3d: partial(pool_by_slices, 3, torch.mean),
+    functional.adaptive_max_pool1d: partial(pool_by_slices, 1, torch.amax),
+    functional.adaptive_max_pool2d: partial(pool_by_slices, 2, torch.amax),
+    functional.adaptive_max_pool3d: partial(pool_by_slices, 3, torch.amax),
 }
