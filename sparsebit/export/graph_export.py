@@ -15,32 +15,10 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from sparsebit.display import short_bytes
-from sparsebit.export import metadata
 from sparsebit.export.draft import Draft
 from sparsebit.export.errors import ExportError
-from sparsebit.export.forms.biases import float_biases, integer_biases
 from sparsebit.export.forms.container import BLOCK_OPSET, needed_opset
-from sparsebit.export.forms.editor import Editor
-from sparsebit.export.forms.fill_weights import fill_weights
-from sparsebit.export.forms.gather_rows import gather_rows
-from sparsebit.export.forms.keep_float import (
-    keep_float8_products,
-    keep_float_weights,
-    keep_softmax_float,
-    keep_unsupported_grids_float,
-    keep_vector_matmul_float,
-)
-from sparsebit.export.forms.lower import lower
-from sparsebit.export.forms.matmul_layout import separate_weight_only, transpose_weights
-from sparsebit.export.forms.rewrites import (
-    clip_codes,
-    grids_before_concats,
-    means_as_pools,
-    pads_into_convs,
-    repeat_grids,
-    sizes_from_codes,
-    sums_before_norms,
-)
+from sparsebit.export.forms.target_form import bring_into_form
 from sparsebit.export.translate.axes import (
     AxisNames,
     DynamicAxes,
@@ -165,7 +143,9 @@ def export_graph(
             translation = translate(request, engine)
         model = translation.model
         strip_prefix(model)
-        lowered, rewrites = _finish(model, markers, target, opset, extra_info, dynamic=bool(translation.axes))
+        lowered, rewrites = bring_into_form(
+            model, markers, target=target, opset=opset, extra_info=extra_info, dynamic=bool(translation.axes)
+        )
         label_shapes(model, translation.axes, results, outputs)
         draft.write(model, external=external_data)
         exported = Exported(
@@ -191,38 +171,6 @@ def export_graph(
         exported = replace(exported, path=path, files=draft.publish())
     logger.info("wrote %s", exported)
     return exported
-
-
-def _finish(
-    model: Any, markers: Markers, target: str, opset: int, extra_info: bool, *, dynamic: bool
-) -> tuple[list[str], dict[str, int]]:
-    """Lower the markers and bring the graph into the forms of the target."""
-    unsigned = TARGETS[target].forms == "cpu"
-    opset_now = max(opset, model.opset_imports.get("", opset))
-    model.opset_imports[""] = opset_now
-    model.ir_version = _ir_version(opset_now)
-    lowered = lower(model, markers, unsigned_activations=unsigned, opset=opset_now, extra_info=extra_info)
-    editor, ranks = Editor(model), {name: len(tensor.shape) for name, tensor in markers.tensors.items()}
-    rewrites = {"transpose_weights": transpose_weights(editor), "sizes_from_codes": sizes_from_codes(editor)}
-    if unsigned:
-        rewrites["gather_rows"] = gather_rows(editor)
-        rewrites["pads_into_convs"] = pads_into_convs(editor)
-        rewrites["means_as_pools"] = means_as_pools(editor, ranks)
-        rewrites["grids_before_concats"] = grids_before_concats(editor)
-        rewrites["repeat_grids"] = repeat_grids(editor)
-        rewrites["clip_codes"] = clip_codes(editor)
-        rewrites["keep_float_weights"] = keep_float_weights(editor)
-        rewrites["keep_softmax_float"] = keep_softmax_float(editor)
-        rewrites["keep_vector_matmul_float"] = keep_vector_matmul_float(editor)
-        rewrites["keep_unsupported_grids_float"] = keep_unsupported_grids_float(editor)
-        rewrites["keep_float8_products"] = keep_float8_products(editor)
-        rewrites["float_biases"] = float_biases(editor)
-        rewrites["integer_biases"] = integer_biases(editor, markers.largest, dynamic=dynamic)
-        rewrites["separate_weight_only"] = separate_weight_only(editor, opset_now)
-        rewrites["fill_weights"] = fill_weights(editor)
-        rewrites["sums_before_norms"] = sums_before_norms(editor) if lowered else 0
-    metadata.describe(model, markers, lowered, target=target, unsigned=unsigned, opset=opset_now)
-    return lowered, rewrites
 
 
 def _flat_inputs(gm: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -271,12 +219,6 @@ def _opset(markers: Markers, asked: int | None) -> int:
             hint="leave opset_version out to get the lowest that works",
         )
     return asked
-
-
-def _ir_version(opset: int) -> int:
-    onnx = require("onnx")
-    version: int = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
-    return max(version, 8)
 
 
 def _input_names(flat: FlatGraph, asked: Sequence[str] | None) -> list[str]:

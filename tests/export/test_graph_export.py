@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sparsebit import capture
 from sparsebit.errors import RegistryError
 from sparsebit.export import ExportError, export_graph
-from sparsebit.export.metadata import KEY
+from sparsebit.export.forms.target_form import KEY
 from tests.export.nets import Residual, Tokens, close, config, initializers, op_types, quantized, run_file
 
 

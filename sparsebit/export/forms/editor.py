@@ -1,49 +1,61 @@
-"""Small edits of an ``onnx_ir`` graph: nodes, constants shared by value, what is dead."""
+"""Small edits of an ``onnx_ir`` graph: nodes, constants shared by value, rewrites of one node at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from sparsebit.export.translate.marker import Markers
+from sparsebit.export.translate.naming import unique
 from sparsebit.runtime.packages import require
 
 SMALL = 65536  # elements up to which constants are compared
+MOVES = frozenset(
+    {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity"}
+)  # that integers pass by themselves
+SCALED = "Scaled"  # the last word in the name of the node that unpacks 8-bit floats
 
 
 class Editor:
-    """Edits one graph. Two constants with equal values are one initializer, which runtimes need to see to fuse."""
+    """Edits one graph. Two constants with equal values are one initializer, which runtimes need to see to fuse.
 
-    def __init__(self, model: Any) -> None:
+    ``markers`` are the quantized tensors of the model, and ``dynamic`` is whether some input size is free.
+    """
+
+    def __init__(self, model: Any, markers: Markers, *, dynamic: bool = False) -> None:
         self.ir = require("onnx_ir")
-        self.model, self.graph = model, model.graph
+        self.model, self.graph, self.markers, self.dynamic = model, model.graph, markers, dynamic
         self._shared: dict[Any, Any] = {}
         self._names = {value.name for value in self.graph.inputs} | set(self.graph.initializers)
-        self._node_names: set[str] = set()
         for node in self.graph.all_nodes():
-            self._names |= {value.name for value in node.outputs}
-            self._node_names.add(node.name or "")
+            self._names |= {node.name, *(value.name for value in node.outputs)}
         for value in self.graph.initializers.values():
             tensor = value.const_value
             if tensor is not None and tensor.size <= SMALL:
                 array = tensor.numpy()
                 self._shared.setdefault((tensor.dtype, array.shape, array.tobytes()), value)
 
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own operators."""
+        return int(self.model.opset_imports[""])
+
     def fresh(self, name: str) -> str:
         """``name``, or with a number behind it where it is taken."""
-        candidate, number = name, 1
-        while candidate in self._names:
-            candidate, number = f"{name}_{number}", number + 1
-        self._names.add(candidate)
-        return candidate
+        return unique(name, self._names)
 
-    def _fresh_node(self, name: str) -> str:
-        candidate, number = name, 1
-        while candidate in self._node_names:
-            candidate, number = f"{name}_{number}", number + 1
-        self._node_names.add(candidate)
-        return candidate
+    def of_type(self, *names: str) -> list[Any]:
+        """The nodes with one of these operator types, as they are now."""
+        return [node for node in self.graph if node.op_type in names]
+
+    def apply(self, rewrite: Rewrite, *op_types: str) -> int:
+        """Offer every node of these types to a rewrite; returns how many it changed."""
+        changed = sum(rewrite(self, node) for node in self.of_type(*op_types))
+        if changed:
+            self.sweep()
+        return changed
 
     def constant(self, values: Any, dtype: Any, name: str) -> Any:
         """An initializer with these values (a numpy array) in an ONNX type; one for all with the same values.
@@ -52,9 +64,8 @@ class Editor:
         """
         dtype = dtype or self.ir.DataType.from_numpy(np.asarray(values).dtype)
         array = np.ascontiguousarray(values).astype(dtype.numpy()).reshape(np.shape(values))
-        small = array.size <= SMALL
-        key = (dtype, array.shape, array.tobytes()) if small else None
-        if key is not None and key in self._shared:
+        key = (dtype, array.shape, array.tobytes()) if array.size <= SMALL else None
+        if key in self._shared:
             return self._shared[key]
         name = self.fresh(name)
         value = self.ir.Value(
@@ -76,26 +87,26 @@ class Editor:
         before: Any = None,
         after: Any = None,
         name: str,
-        output: str,
+        output: str = "",
         like: Any = None,
         dtype: Any = None,
         metadata: dict[str, str] | None = None,
         **attributes: Any,
     ) -> Any:
-        """A new node in front of or behind another; returns its output, with the shape of ``like``."""
+        """A new node in front of or behind another; returns its output, with the shape and type of ``like``."""
         made = self.ir.Node(
             "",
             op_type,
             list(inputs),
             self.ir.convenience.convert_attributes(attributes),
             num_outputs=1,
-            name=self._fresh_node(name),
-            metadata_props=metadata or {},
+            name=self.fresh(name),
+            metadata_props=dict(metadata or {}),
         )
         value = made.outputs[0]
-        value.name = self.fresh(output)
+        value.name = self.fresh(output or f"{name}_output_0")
         if like is not None:
-            value.shape = like.shape
+            value.shape, dtype = like.shape, dtype or like.dtype
         if dtype is not None:
             value.type = self.ir.TensorType(dtype)
         if before is not None:
@@ -105,57 +116,88 @@ class Editor:
         return value
 
     def replace(self, old: Any, new: Any) -> None:
-        """Let everybody read ``new`` instead of ``old``; an output of the graph keeps its name."""
+        """Let everything read ``new`` instead of ``old``; an output of the graph keeps its name."""
         for user, place in list(old.uses()):
             user.replace_input_with(place, new)
         for index, output in enumerate(self.graph.outputs):
             if output is old:
                 self.graph.outputs[index] = self._as_output(old, new)
 
-    def put_behind(
-        self, value: Any, op_type: str, more: Sequence[Any] = (), *, name: str, output: str
-    ) -> None:
+    def swap(self, node: Any, new: Any) -> None:
+        """Let everything read ``new`` instead of what a node computes, and remove the node."""
+        self.replace(node.outputs[0], new)
+        self.graph.remove(node, safe=True)
+
+    def put_behind(self, value: Any, op_type: str, more: Sequence[Any] = (), *, name: str) -> None:
         """Let every reader of a computed value read the result of a new node instead, which takes it and ``more``."""
         uses = list(value.uses())
-        made = self.node(
-            op_type, [value, *more], after=value.producer(), name=name, output=output, like=value,
-            dtype=value.dtype,
-        )  # fmt: skip
+        made = self.node(op_type, [value, *more], after=value.producer(), name=name, like=value)
         for reader, place in uses:
             reader.replace_input_with(place, made)
+
+    def put_before(self, node: Any, index: int, op_type: str, more: Sequence[Any] = (), *, name: str) -> None:
+        """Let one input of a node pass a new node first, which takes it and ``more``."""
+        value = node.inputs[index]
+        node.replace_input_with(index, self.node(op_type, [value, *more], before=node, name=name, like=value))
 
     def _as_output(self, old: Any, new: Any) -> Any:
         name, old.name = old.name, self.fresh(f"{old.name}_before")
         if new.producer() is not None and new not in self.graph.outputs and not new.is_graph_input():
             new.name, new.shape, new.type = name, old.shape, old.type
             return new
-        copied = self.ir.Node("", "Identity", [new], num_outputs=1, name=f"{name}/Identity")
+        copied = self.ir.Node("", "Identity", [new], num_outputs=1, name=self.fresh(f"{name}/Identity"))
         value = copied.outputs[0]
         value.name, value.shape, value.type = name, old.shape, old.type
         self.graph.append(copied)
         return value
 
-    def sweep(self) -> int:
-        """Remove nodes and initializers that nothing reads; returns how many nodes."""
-        removed = 0
+    def sweep(self) -> None:
+        """Remove nodes and initializers that nothing reads."""
         outputs = set(self.graph.outputs)
         for node in reversed(list(self.graph)):
             if not any(value.uses() or value in outputs for value in node.outputs):
                 self.graph.remove(node, safe=True)
-                removed += 1
         for name, value in list(self.graph.initializers.items()):
             if not value.uses() and value not in outputs:
                 del self.graph.initializers[name]
-        return removed
+
+    def evaluated(self, value: Any) -> Any:
+        """What a value computed from constants alone is, as a numpy array; None if it depends on the inputs."""
+        known = array_of(value)
+        if known is not None or value is None or value.producer() is None:
+            return known
+        nodes: dict[Any, None] = {}
+        waiting, leaves = [value], {}
+        while waiting:
+            current = waiting.pop()
+            if current is None or current.producer() in nodes:
+                continue
+            if current.const_value is not None:
+                leaves[current.name] = current.const_value.numpy()
+            elif current.producer() is None or len(nodes) > 50:
+                return None
+            else:
+                nodes[current.producer()] = None
+                waiting += current.producer().inputs
+        onnx = require("onnx")
+        made = onnx.helper.make_graph(
+            [self.ir.serde.serialize_node(node) for node in self.graph if node in nodes],
+            "constant",
+            [],
+            [onnx.helper.make_empty_tensor_value_info(value.name)],
+            [onnx.numpy_helper.from_array(array, name) for name, array in leaves.items()],
+        )
+        opset = onnx.helper.make_opsetid("", min(20, self.opset))
+        model = onnx.helper.make_model(made, opset_imports=[opset])
+        return require("onnx.reference").ReferenceEvaluator(model).run(None, {})[0]
+
+
+Rewrite = Callable[[Editor, Any], bool]  # edits the graph around one node; returns whether it did
 
 
 def readers(value: Any) -> list[Any]:
     """The nodes that read a value, each once."""
-    found: list[Any] = []
-    for node, _ in value.uses():
-        if all(node is not other for other in found):
-            found.append(node)
-    return found
+    return list(dict.fromkeys(node for node, _ in value.uses()))
 
 
 def only_reader(value: Any) -> Any:
@@ -170,8 +212,7 @@ def array_of(value: Any) -> Any:
         return None
     tensor = value.const_value
     if tensor is None and value.producer() is not None and value.producer().op_type == "Constant":
-        attribute = value.producer().attributes.get("value")
-        tensor = attribute.value if attribute is not None else None
+        tensor = attribute(value.producer(), "value")
     return None if tensor is None else tensor.numpy()
 
 
@@ -181,40 +222,29 @@ def attribute(node: Any, name: str, default: Any = None) -> Any:
     return default if found is None else found.value
 
 
-def of_type(graph: Any, *names: str) -> Iterable[Any]:
-    """The nodes with one of these operator types, as they were when asked."""
-    return [node for node in graph if node.op_type in names and node.domain in ("", "ai.onnx")]
+def maker_of(value: Any, *, behind: frozenset[str] = frozenset()) -> Any:
+    """The node that computes a value, or None; operators in ``behind`` are passed, by their first input."""
+    node = value.producer() if value is not None else None
+    while node is not None and node.op_type in behind:
+        node = node.inputs[0].producer()
+    return node
 
 
-def evaluated(editor: Editor, value: Any) -> Any:
-    """What a value computed from constants alone is, as a numpy array; None if it depends on the inputs."""
-    known = array_of(value)
-    if known is not None or value is None or value.producer() is None:
-        return known
-    nodes: list[Any] = []
-    waiting, seen, leaves = [value], set(), {}
-    while waiting:
-        current = waiting.pop()
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        if current.const_value is not None:
-            leaves[current.name] = current.const_value.numpy()
-        elif current.producer() is None or len(nodes) > 50:
-            return None
-        else:
-            nodes.append(current.producer())
-            waiting += list(current.producer().inputs)
-    order = {id(node): place for place, node in enumerate(editor.graph)}
-    nodes = sorted({id(node): node for node in nodes}.values(), key=lambda node: order.get(id(node), 0))
-    onnx = require("onnx")
-    made = onnx.helper.make_graph(
-        [editor.ir.serde.serialize_node(node) for node in nodes],
-        "constant",
-        [],
-        [onnx.helper.make_empty_tensor_value_info(value.name)],
-        [onnx.numpy_helper.from_array(array, name) for name, array in leaves.items()],
-    )
-    opset = onnx.helper.make_opsetid("", min(20, editor.model.opset_imports.get("", 20)))
-    model = onnx.helper.make_model(made, opset_imports=[opset])
-    return require("onnx.reference").ReferenceEvaluator(model).run(None, {})[0]
+def dequantized(value: Any, *, behind: frozenset[str] = frozenset()) -> Any:
+    """The DequantizeLinear a value comes from, or None."""
+    node = maker_of(value, behind=behind)
+    return node if node is not None and node.op_type == "DequantizeLinear" else None
+
+
+def quantized_source(value: Any) -> Any:
+    """The DequantizeLinear with one scale that an activation comes from, perhaps behind a reshape, or None."""
+    node = dequantized(value, behind=MOVES)
+    if node is None or array_of(node.inputs[0]) is not None or np.ndim(array_of(node.inputs[1])):
+        return None
+    return node if array_of(node.inputs[1]) is not None else None
+
+
+def is_float8(value: Any, *, behind: frozenset[str] = MOVES) -> bool:
+    """Whether a value is made of 8-bit floats that were unpacked, perhaps behind a reshape."""
+    node = maker_of(value, behind=behind)
+    return node is not None and node.op_type == "Mul" and str(node.name).endswith(f"/{SCALED}")

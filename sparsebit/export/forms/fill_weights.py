@@ -6,31 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from sparsebit.export.forms.editor import Editor, array_of, attribute, readers
-from sparsebit.export.forms.lower import quantized_source
+from sparsebit.export.forms.editor import Editor, array_of, attribute, quantized_source, readers
 
 KERNELS = ("Conv", "Gemm", "MatMul")
 LARGEST = {"INT8": 127, "UINT8": 255, "INT4": 127, "UINT4": 255}  # codes an 8-bit kernel reads
 PAIR = 2**15 - 1  # CPUs without VNNI add two products in 16 bits
 
 
-def fill_weights(editor: Editor) -> int:
-    """Multiply the codes of weights by a power of two and divide their scales by it; returns how many.
+def fill_weight(editor: Editor, weight: Any) -> bool:
+    """Multiply the quantized values of a weight by a power of two and divide its scales by it.
 
     No number changes. But kernels round the bias to steps of input scale times weight scale, which would be coarse
-    with the scale of 2 bits, or with a learned one. Codes of 4 bits are stored as they are, and widened when the file
+    with the scale of 2 bits, or with a learned one. Values of 4 bits are stored as they are, and widened when the file
     is loaded (what is computed from constants is folded then): kernels take 8-bit weights alone.
     """
-    changed = 0
-    for weight in [node for node in editor.graph if node.op_type == "DequantizeLinear"]:
-        factors = filling(weight)
-        narrow = weight.inputs[0].dtype is not None and weight.inputs[0].dtype.name in ("INT4", "UINT4")
-        if factors is None or not (narrow or np.any(factors > 1)):
-            continue
-        (_widen if narrow else _multiply)(editor, weight, factors)
-        changed += 1
-    editor.sweep()
-    return changed
+    factors = filling(weight)
+    narrow = weight.inputs[0].dtype is not None and weight.inputs[0].dtype.name in ("INT4", "UINT4")
+    if factors is None or not (narrow or np.any(factors > 1)):
+        return False
+    (_widen if narrow else _multiply)(editor, weight, factors)
+    return True
 
 
 def filling(weight: Any) -> Any:
@@ -78,22 +73,17 @@ def _widen(editor: Editor, weight: Any, factors: Any) -> None:
     codes, zero_point = weight.inputs[0], array_of(weight.inputs[2]).astype(np.int64)
     kind = types.INT8 if codes.dtype == types.INT4 else types.UINT8
 
-    def cast(value: Any, to: Any, word: str) -> Any:
+    def put(op_type: str, inputs: list[Any], to: Any, word: str) -> Any:
+        more = {"to": int(to)} if op_type == "Cast" else {}
         return editor.node(
-            "Cast", [value], before=weight, name=f"{name}/{word}", output=f"{name}.{word.lower()}", like=codes,
-            dtype=to, to=int(to),
-        )  # fmt: skip
+            op_type, inputs, before=weight, name=f"{name}/{word}", like=codes, dtype=to, **more
+        )
 
     fills = bool(np.any(factors > 1))
-    wide = cast(codes, types.INT32 if fills else kind, "Widen")
+    wide = put("Cast", [codes], types.INT32 if fills else kind, "Widen")
     if fills:  # runtimes multiply 32-bit integers, not 8-bit ones
-        along = _along(weight, array_of(codes), factors)
-        times = editor.constant(along, types.INT32, f"{name}.factor")
-        filled = editor.node(
-            "Mul", [wide, times], before=weight, name=f"{name}/Fill", output=f"{name}.filled", like=codes,
-            dtype=types.INT32,
-        )  # fmt: skip
-        wide = cast(filled, kind, "Narrow")
+        times = editor.constant(_along(weight, array_of(codes), factors), types.INT32, f"{name}.factor")
+        wide = put("Cast", [put("Mul", [wide, times], types.INT32, "Fill")], kind, "Narrow")
     weight.replace_input_with(0, wide)
     _rescale(editor, weight, zero_point * factors, kind, factors)
 

@@ -6,30 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from sparsebit.export.forms.editor import Editor, array_of, attribute, readers
+from sparsebit.export.forms.editor import Editor, array_of, attribute, dequantized
 
 ROWS, ROWS_SCALED = "Rows", "RowsScaled"
 
 
-def gather_rows(editor: Editor) -> int:
-    """Gather quantized rows of a table instead of rows of the dequantized table; returns how many.
+def gather_rows(editor: Editor, node: Any) -> bool:
+    """Gather quantized rows of a table instead of rows of the dequantized table.
 
     Runtimes would turn the whole table into floats on every run. The numbers are the same: a row is dequantized by
     its own scale, in float32.
     """
-    changed = 0
-    for table in [node for node in editor.graph if node.op_type == "DequantizeLinear"]:
-        codes, scale = array_of(table.inputs[0]), array_of(table.inputs[1])
-        if codes is None or codes.ndim != 2 or scale is None or attribute(table, "block_size", 0):
-            continue
-        for node in readers(table.outputs[0]):
-            rows = node.op_type == "Gather" and attribute(node, "axis", 0) == 0
-            if rows and node.inputs[0] is table.outputs[0]:
-                editor.replace(node.outputs[0], _rows(editor, table, node))
-                editor.graph.remove(node, safe=True)
-                changed += 1
-    editor.sweep()
-    return changed
+    table = dequantized(node.inputs[0])
+    if table is None or attribute(node, "axis", 0) != 0 or attribute(table, "block_size", 0):
+        return False
+    codes, scale = array_of(table.inputs[0]), array_of(table.inputs[1])
+    if codes is None or codes.ndim != 2 or scale is None:
+        return False
+    editor.swap(node, _rows(editor, table, node))
+    return True
 
 
 def _rows(editor: Editor, table: Any, node: Any) -> Any:
@@ -38,10 +33,7 @@ def _rows(editor: Editor, table: Any, node: Any) -> Any:
     codes, scale, zero_point = table.inputs
 
     def make(op_type: str, inputs: list[Any], word: str, dtype: Any, **attributes: Any) -> Any:
-        return editor.node(
-            op_type, inputs, before=node, name=f"{name}/{word}", output=f"{name}.{word.lower()}",
-            dtype=dtype, **attributes,
-        )  # fmt: skip
+        return editor.node(op_type, inputs, before=node, name=f"{name}/{word}", dtype=dtype, **attributes)
 
     types = editor.ir.DataType
     if codes.dtype in (types.INT4, types.UINT4):  # no runtime gathers 4 bits; folded when the file is loaded
@@ -56,16 +48,11 @@ def _rows(editor: Editor, table: Any, node: Any) -> Any:
     else:
         made = make("Cast", [rows], "RowNumbers", types.FLOAT, to=int(types.FLOAT))
         if np.any(array_of(zero_point)):
-            zeros = _column(editor, array_of(zero_point), f"{name}.row_zero_points")
-            made = make(
-                "Sub",
-                [made, make("Gather", [zeros, ids], "RowZeroPoints", types.FLOAT)],
-                "Centred",
-                types.FLOAT,
-            )
-        scales = make(
-            "Gather", [_column(editor, values, f"{name}.row_scales"), ids], "RowScales", types.FLOAT
-        )
+            column = _column(editor, array_of(zero_point), f"{name}.row_zero_points")
+            zeros = make("Gather", [column, ids], "RowZeroPoints", types.FLOAT)
+            made = make("Sub", [made, zeros], "Centred", types.FLOAT)
+        column = _column(editor, values, f"{name}.row_scales")
+        scales = make("Gather", [column, ids], "RowScales", types.FLOAT)
         made = make("Mul", [made, scales], ROWS_SCALED, types.FLOAT)
     made.shape = like.shape
     return made

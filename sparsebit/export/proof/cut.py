@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparsebit.export.forms.lower import SCALED
+from sparsebit.export.forms.editor import SCALED
 from sparsebit.runtime.packages import require
 
 _ENDS = (("DequantizeLinear", "DequantizeLinear"), ("Mul", SCALED))  # the last nodes of a quantized tensor

@@ -6,13 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sparsebit.export.forms.editor import attribute, readers
-from sparsebit.export.forms.lower import SCALED
+from sparsebit.export.forms.editor import MOVES, attribute, dequantized, is_float8, readers
 from sparsebit.export.proof.report import IntegerOp
 
 Kernels = Mapping[str, frozenset[str]]
 _WEIGHTED = ("Conv", "Gemm", "MatMul", "ConvTranspose")
-_MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "MaxPool", "Gather", "Slice")
+_MOVES = MOVES | {"Flatten", "MaxPool", "Gather", "Slice"}
 _SUFFIX = re.compile(r"(_token_\d+|_nhwc|_quant|/MatMulAddFusion|/MatMulScaleFusion/?)+$")
 _NO_FLOAT8 = "8-bit floats have no kernel on a CPU; they are unpacked and computed on in float"
 
@@ -24,7 +23,9 @@ def integer_ops(exported: Any, optimized: Any, kernels: Kernels) -> tuple[Intege
     """
     made, found = _by_name(optimized), []
     for node in exported.graph:
-        if node.op_type in _WEIGHTED and any(_is_float8(value) for value in node.inputs[:2]):
+        if node.op_type in _WEIGHTED and any(
+            is_float8(value, behind=_MOVES | {"Sum"}) for value in node.inputs[:2]
+        ):
             kind, on_integers, why = node.op_type, False, _NO_FLOAT8
         elif not _planned(node, kernels):
             continue
@@ -43,18 +44,7 @@ def integer_ops(exported: Any, optimized: Any, kernels: Kernels) -> tuple[Intege
 
 def _source(value: Any) -> Any:
     """The DequantizeLinear a value comes from through moves, or None."""
-    node = value.producer() if value is not None else None
-    while node is not None and node.op_type in _MOVES:
-        node = node.inputs[0].producer()
-    return node if node is not None and node.op_type == "DequantizeLinear" else None
-
-
-def _is_float8(value: Any) -> bool:
-    """Whether a value is unpacked from 8-bit floats."""
-    node = value.producer()
-    while node is not None and node.op_type in (*_MOVES, "Sum"):
-        node = node.inputs[0].producer()
-    return node is not None and node.op_type == "Mul" and node.name.endswith(f"/{SCALED}")
+    return dequantized(value, behind=_MOVES)
 
 
 def _is_weight(dequantize: Any) -> bool:

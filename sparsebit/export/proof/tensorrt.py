@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sparsebit.export.forms.editor import array_of, attribute
-from sparsebit.export.forms.lower import is_dequantized
+from sparsebit.export.forms.editor import array_of, attribute, dequantized
 from sparsebit.runtime.packages import require
 
 _UNSUPPORTED = (*("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"),)
@@ -155,7 +154,7 @@ def _opset(model: Any) -> Iterator[Finding]:
 def _inputs_of_weighted(model: Any) -> Iterator[Finding]:
     for node in model.graph:
         if node.op_type in _WEIGHTED and len(node.inputs) > 1:
-            first, second = (is_dequantized(value) is not None for value in node.inputs[:2])
+            first, second = (dequantized(value) is not None for value in node.inputs[:2])
             if first != second:
                 missing = "input" if second else "weight"
                 yield _advice("both inputs", node, f"its {missing} is in float, so it runs in float")
@@ -169,7 +168,7 @@ def _residual_adds(model: Any) -> Iterator[Finding]:
         behind_conv = [_comes_from_conv(value) for value in node.inputs]
         if not any(behind_conv):
             continue
-        quantized = [is_dequantized(value) is not None for value in node.inputs]
+        quantized = [dequantized(value) is not None for value in node.inputs]
         for at, other in ((0, 1), (1, 0)):
             if behind_conv[at] and quantized[at] and (quantized[other] or behind_conv[other]):
                 yield _advice(

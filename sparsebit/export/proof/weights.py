@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sparsebit.export.forms.editor import array_of, attribute
+from sparsebit.export.forms.editor import SCALED, array_of, attribute
 from sparsebit.export.forms.gather_rows import ROWS, ROWS_SCALED
-from sparsebit.export.forms.lower import SCALED
 
 
 def stored_weights(model: Any) -> Iterator[tuple[str, Any]]:

@@ -83,6 +83,11 @@ def quantizers_of(model: nn.Module) -> list[Quantizer]:
     return found
 
 
+def tensor_label(name: str, call: int) -> str:
+    """The name in the file of the tensor a quantizer sees in its n-th call, counted from 0; most are called once."""
+    return name if call == 0 else f"{name}@{call}"
+
+
 def code_tensor(quantizer: Quantizer, x: Tensor) -> Tensor:
     """The quantized values that a quantizer stores for a tensor."""
     prepared = quantizer.prepare(x)

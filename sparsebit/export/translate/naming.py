@@ -17,6 +17,20 @@ from sparsebit.runtime.packages import require
 _PREFIX = re.compile(r"^/body/(body\.(?=\d))?")
 
 
+def unique(name: str, taken: set[str]) -> str:
+    """``name``, or with a number behind it where it is taken; it is taken then.
+
+    Example:
+        >>> unique("conv", {"conv", "conv_1"})
+        'conv_2'
+    """
+    candidate, number = name, 1
+    while candidate and candidate in taken:
+        candidate, number = f"{name}_{number}", number + 1
+    taken.add(candidate)
+    return candidate
+
+
 def strip_prefix(model: Any) -> None:
     """Take the prefix that the tracer put before every name off again; call it right after translating.
 
@@ -27,10 +41,10 @@ def strip_prefix(model: Any) -> None:
     values = {value.name for value in keep} | set(graph.initializers)
     names: set[str] = set()
     for node in graph.all_nodes():
-        node.name = _unique(_without_prefix(node.name), names)
+        node.name = unique(_without_prefix(node.name), names)
         for value in node.outputs:
             if value not in keep:
-                value.name = _unique(_without_prefix(value.name), values)
+                value.name = unique(_without_prefix(value.name), values)
 
 
 def own_output_names(gm: fx.GraphModule, count: int, inputs: Sequence[str]) -> list[str]:
@@ -73,15 +87,6 @@ def _without_prefix(name: str | None) -> str:
     if _PREFIX.match(name):
         return _PREFIX.sub("", name)
     return name.removeprefix("body.").removeprefix(SEPARATOR)
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    """``name``, or with a number behind it where it is taken; it is taken then."""
-    candidate, number = name, 1
-    while candidate and candidate in taken:
-        candidate, number = f"{name}_{number}", number + 1
-    taken.add(candidate)
-    return candidate
 
 
 def _label(value: Any, names: dict[int, str]) -> None:

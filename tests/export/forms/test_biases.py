@@ -84,6 +84,6 @@ def test_a_convolution_whose_kernel_would_lose_its_bias_runs_in_float(tmp_path: 
         qmodel.quantizers["input_1"].scale.mul_(100)
     done = export_graph(qmodel.model, (x,), path=tmp_path / "net.onnx")
     report = check(qmodel.model, done, [((x,), {})])
-    assert report.ok and done.rewrites["float_biases"] == 1 and "Sub" in op_types(done.path), report
+    assert report.ok and done.rewrites["float_bias"] == 1 and "Sub" in op_types(done.path), report
     assert report.mismatch_share == 0
     assert {op.name: op.on_integers for op in report.ops} == {"0/Conv": False, "2/Conv": True}

@@ -36,7 +36,7 @@ def test_codes_are_larger_and_numbers_the_same(
     for name, quantizer in qmodel.quantizers.items():
         if quantizer.side == "W":
             assert np.array_equal(weights[name], quantizer(qmodel.model.get_parameter(name)).detach().numpy())
-    assert done.rewrites["fill_weights"] == (0 if bits == 8 else 2)
+    assert done.rewrites["fill_weight"] == (0 if bits == 8 else 2)
     scale = next(t for n, t in initializers(done.path).items() if n.startswith("0.weight.scale"))
     steps = quantizer_scale(qmodel.quantizers["0.weight"].scale) / onnx.numpy_helper.to_array(scale).reshape(
         -1

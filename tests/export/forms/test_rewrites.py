@@ -152,7 +152,7 @@ def test_joins_and_means_run_on_integers(bits: int, tmp_path: Path) -> None:
     x = torch.randn(2, 3, 12, 12)
     qmodel = quantized(Joined(), x, config(a={"bits": bits}))
     done = export_graph(qmodel.model, (x,), path=tmp_path / "net.onnx")
-    assert done.rewrites["grids_before_concats"] == 1 and done.rewrites["means_as_pools"] == 1
+    assert done.rewrites["grids_before_concat"] == 1 and done.rewrites["mean_as_pool"] == 1
     report = check(qmodel.model, done, [((x,), {}), ((3 * x[:1],), {})])
     assert report.ok and not report.fallbacks, report
     kinds = {op.op: op.runs_as for op in report.ops}
