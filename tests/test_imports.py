@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("llm", "export", "analysis"),
     ("recipes",),
     ("report",),
-    ("integrations",),
+    ("integrations", "compat"),
     ("cli",),
     ("__init__", "__main__", "demo"),  # the roof: what a user starts from
 )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec, register_name
 from sparsebit.config.engine.plugins import name_to_register
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import RegistryError, SparsebitError
 from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
 from sparsebit.numerics.layout import activation_axis, join_blocks, row_blocks, to_rows, to_samples
 from sparsebit.quantization.observers import OBSERVERS, CalibrationError, Observer, observe
@@ -24,6 +24,9 @@ Substitute = Callable[["Quantizer", Tensor], Tensor]
 
 # A grid with a step so many times the size of typical values turns nearly all of them into zeros.
 OUTLIER_STEP = 1e4
+
+# What a quantizer of the old toolkit overrode; registered as it is, such a class would quantize as if it had not.
+OLD_METHODS = ("_forward", "calc_qparams", "_qparams_preprocess", "update_observer")
 
 QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer")
 
@@ -45,6 +48,11 @@ def register_quantizer(kind: Any = None, *, name: str | None = None, replace: bo
 
     def add(cls: Kind) -> Kind:
         label = name_to_register(cls, name, "register_quantizer")
+        if old := [method for method in OLD_METHODS if hasattr(cls, method)]:
+            raise RegistryError(
+                f"{cls.__qualname__} is written for the 2022 Sparsebit: nothing calls its {', '.join(old)}",
+                hint="write set_range, prepare or grid instead; docs/how-to/quantizer.md says what each one does",
+            )
         QUANTIZERS.register(label, replace=replace)(cls)
         register_name("quantizer", label)
         return cls

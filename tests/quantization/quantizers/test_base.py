@@ -243,3 +243,19 @@ def test_ordinary_activations_are_not_taken_for_outliers(x: torch.Tensor) -> Non
     quantizer = Uniform("x", "A", TensorSpec(symmetric=False))
     quantizer.observe(x)
     quantizer.finish()
+
+
+def test_a_quantizer_with_the_methods_of_the_old_toolkit_is_refused() -> None:
+    """Nothing would call them, and the class would quantize as if they were not there."""
+    with pytest.raises(
+        RegistryError, match=r"nothing calls its _forward\n  next: write set_range, prepare or grid"
+    ):
+
+        @register_quantizer
+        class Old(Uniform):
+            TYPE = "old_style"
+
+            def _forward(self, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+                return x
+
+    assert "old_style" not in QUANTIZERS

@@ -1,0 +1,162 @@
+"""Every name of the old toolkit that moved or went, by its old path: where it is now, or what replaces it."""
+
+from __future__ import annotations
+
+import importlib
+
+from sparsebit.errors import SparsebitError
+
+
+class OldNameError(SparsebitError, ImportError):
+    """A name of the old toolkit that has no counterpart; the message says what to use instead."""
+
+
+# Old path -> "module:name" of what it is now.
+MOVED = {
+    "sparsebit.utils.update_config": "sparsebit.compat.config_tree:update_config",
+    "sparsebit.utils.check_torch_version": "sparsebit.compat.common:check_torch_version",
+    "sparsebit.quantization.quant_config._C": "sparsebit.compat.config_tree:QUANTIZATION",
+    "sparsebit.sparse.sparse_config._C": "sparsebit.compat.config_tree:PRUNING",
+    "sparsebit.quantization.common.Backend": "sparsebit.compat.common:Backend",
+    "sparsebit.quantization.common.QuantTarget": "sparsebit.compat.common:QuantTarget",
+    "sparsebit.quantization.common.get_backend": "sparsebit.compat.common:get_backend",
+    "sparsebit.quantization.modules.QMODULE_MAP": "sparsebit.quantization.modules.qmodules:QMODULES",
+    "sparsebit.quantization.modules.register_qmodule": "sparsebit.quantization.modules.qmodules:register_qmodule",
+    "sparsebit.quantization.quantizers.QUANTIZERS_MAP": "sparsebit.quantization.quantizers:QUANTIZERS",
+    "sparsebit.quantization.observers.OBSERVERS_MAP": "sparsebit.quantization.observers:OBSERVERS",
+    "sparsebit.sparse.sparsers.SPARSERS_MAP": "sparsebit.sparse.sparsers:SPARSERS",
+    "sparsebit.sparse.sparsers.l1norm.Sparser": "sparsebit.sparse.sparsers:L1Norm",
+}
+
+_GRID = (
+    "sparsebit.numerics.Grid: scale, zero point and number format of one tensor, with the arithmetic on them"
+)
+_PATTERN = "sparsebit.graph.match.Pattern and register_replacement; docs/how-to/fusion.md shows a pattern of your own"
+_RUNNER = "QuantModel.calibrate(batches), which streams the data once"
+
+# Old path -> what replaces it.
+GONE = {
+    "sparsebit.quantization.quantizers.build_quantizer": "QUANTIZERS[name](tensor_name, side, spec)",
+    "sparsebit.quantization.quantizers.quant_descriptor.QuantDescriptor": _GRID,
+    "sparsebit.quantization.quantizers.quant_tensor.STE": _GRID,
+    "sparsebit.quantization.quantizers.quant_tensor.torch_fake_quant": _GRID,
+    "sparsebit.quantization.quantizers.quant_tensor.fake_quant_factory": _GRID,
+    "sparsebit.quantization.observers.build_observer": "OBSERVERS[name](**options)",
+    "sparsebit.quantization.observers.base.DataCache": "the state of an observer, which update() returns: "
+    "data is streamed and not kept; docs/how-to/observer.md",
+    "sparsebit.quantization.common.Granularity": "Quantizer.layout, a sparsebit.numerics.Layout",
+    "sparsebit.quantization.common.get_qscheme": "the scheme as a string, such as 'per-channel-symmetric'",
+    "sparsebit.quantization.tools.calibration.CalibrationRunner": _RUNNER,
+    "sparsebit.quantization.tools.CalibrationRunner": _RUNNER,
+    "sparsebit.quantization.tools.QuantizationErrorProfiler": "QuantModel.get_quantization_error(batch)",
+    "sparsebit.quantization.tools.graph_wrapper.GraphVisitor": "sparsebit.graph.run, an interpreter of the graph",
+    "sparsebit.quantization.tools.graph_wrapper.SharedData": "sparsebit.graph.run, which frees values by itself",
+    "sparsebit.quantization.converters.simplify": "sparsebit.graph.passes, which QuantModel runs by itself",
+    "sparsebit.quantization.converters.fuse_operations": "SCHEDULE.FUSE_BN and "
+    "SCHEDULE.DISABLE_UNNECESSARY_QUANT in the config",
+    "sparsebit.quantization.converters.base.ReplacePatternBase": _PATTERN,
+    "sparsebit.quantization.converters.utils.MatchingNode": _PATTERN,
+    "sparsebit.quantization.converters.utils.SubgraphMatcher": _PATTERN,
+    "sparsebit.quantization.converters.prune.PruneGraph": "sparsebit.graph.passes.remove_dead_nodes",
+    "sparsebit.sparse.modules.SMODULE_MAP": "channel rules of operators; docs/how-to/operator.md",
+    "sparsebit.sparse.modules.register_smodule": "sparsebit.register_op, which says how channels flow through an "
+    "operator; docs/how-to/operator.md",
+    "sparsebit.sparse.sparsers.build_sparser": "sparsebit.sparse.sparsers.make_sparser(name, options)",
+}
+
+# Names of operator classes, by the old file of sparsebit/quantization/modules that had them, and what they stand for.
+OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
+    "activations": {
+        "QReLU": ("relu",),
+        "QReLU6": ("relu6",),
+        "QLeakyReLU": ("leaky_relu",),
+        "QSiLU": ("silu",),
+        "QMish": ("mish",),
+        "QHardSigmoid": ("hardsigmoid",),
+        "QSigmoid": ("sigmoid",),
+        "QGELU": ("gelu",),
+        "QTanh": ("tanh",),
+        "QSoftmax": ("softmax",),
+    },
+    "conv": {"QConv2d": ("conv2d",), "QConvTranspose2d": ("conv_transpose2d",)},
+    "embedding": {"QEmbedding": ("embedding",)},
+    "linear": {"QLinear": ("linear",)},
+    "math": {"QAdd": ("add",), "QMean": ("mean",)},
+    "matmul": {"MatMul": ("matmul",)},
+    "normalization": {"QBatchNorm2d": ("batch_norm",), "QLayerNorm": ("layer_norm",)},
+    "pool": {"QAvgPool2d": ("avg_pool2d",), "QAdaptiveAvgPool2d": ("adaptive_avg_pool2d",)},
+    "resize": {"QUpsample": ("interpolate",), "QInterpolate": ("interpolate",)},
+    "unary": {"QIdentity": ("identity",)},
+    "base": {"MultipleInputsQuantOpr": ("add", "matmul")},
+}
+# Classes that were never quantized and only wrapped torch's own.
+PLAIN = (
+    ("sparsebit.quantization.modules", "normalization", "QBatchNorm1d", "BatchNorm1d"),
+    ("sparsebit.quantization.modules", "pool", "MaxPool2d", "MaxPool2d"),
+    ("sparsebit.quantization.modules", "unary", "Dropout", "Dropout"),
+    ("sparsebit.quantization.modules", "shape", "Flatten", "Flatten"),
+    ("sparsebit.sparse.modules", "normalization", "SBatchNorm2d", "BatchNorm2d"),
+)
+# Functions that were modules there; here they are functions in the graph.
+FUNCTIONS = {
+    "math": ("QSubtract", "QMul", "QDivide", "QFloorDiv"),
+    "python_builtins": ("QGetItem", "QGetAttr", "QEqual"),
+    "shape": (
+        "Size",
+        "Reshape",
+        "Expand",
+        "Expand_as",
+        "Transpose",
+        "Permute",
+        "Split",
+        "Concat",
+        "Clone",
+        "Contiguous",
+        "Detach",
+        "Where",
+    ),
+    "torchvision_ops": ("StochasticDepth",),
+}
+
+
+def _class_paths() -> tuple[dict[str, str], dict[str, str]]:
+    """Classes of operators under both old paths, package and file: those that moved, and those that are gone."""
+    modules, pruning = "sparsebit.quantization.modules", "sparsebit.sparse.modules"
+    found = [
+        (modules, file, name, "sparsebit.compat.operators") for file in OPERATORS for name in OPERATORS[file]
+    ]
+    found += [
+        (modules, "base", "QuantOpr", "sparsebit.compat.operators"),
+        (pruning, "base", "SparseOpr", "sparsebit.compat.operators"),
+        (pruning, "conv", "SConv2d", "sparsebit.compat.operators"),
+        (pruning, "linear", "SLinear", "sparsebit.compat.operators"),
+    ]
+    moved = {}
+    for package, file, name, place in found:
+        moved[f"{package}.{name}"] = moved[f"{package}.{file}.{name}"] = f"{place}:{name}"
+    for package, file, name, torch_name in PLAIN:
+        moved[f"{package}.{name}"] = moved[f"{package}.{file}.{name}"] = f"torch.nn:{torch_name}"
+    functions = [(file, name) for file, names in FUNCTIONS.items() for name in names]
+    advice = (
+        "a function node of qmodel.model.graph; sparsebit.graph.ops.op_name(graph, node) names its operator"
+    )
+    gone = {f"{modules}.{name}": advice for _, name in functions}
+    gone |= {f"{modules}.{file}.{name}": advice for file, name in functions}
+    return moved, gone
+
+
+MOVED |= _class_paths()[0]
+GONE |= _class_paths()[1]
+
+
+def find(path: str) -> object:
+    """What an old path names now. Raises ``OldNameError`` for what is gone, ``KeyError`` for what never was.
+
+    Example:
+        >>> find("sparsebit.quantization.observers.OBSERVERS_MAP")["MinMax"].__name__
+        'MinMax'
+    """
+    if path in GONE:
+        raise OldNameError(f"{path} of the old Sparsebit does not exist here", hint=f"use {GONE[path]}")
+    module, _, name = MOVED[path].partition(":")
+    return getattr(importlib.import_module(module), name)

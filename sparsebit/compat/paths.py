@@ -1,0 +1,57 @@
+"""Old import paths: modules that are gone are put back, and those that stayed get their old names."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+from sparsebit.compat.extra_info import add_extra_info_to_onnx
+from sparsebit.compat.names import GONE, MOVED, find
+from sparsebit.quantization import QuantModel
+
+
+def add_old_paths() -> None:
+    """Make every path of ``names`` importable. Names that exist today keep their meaning."""
+    for path in [*MOVED, *GONE]:
+        module = _module(path.rpartition(".")[0])
+        if not isinstance(vars(module).get("__getattr__"), _OldNames):
+            vars(module)["__getattr__"] = _OldNames(module.__name__, vars(module).get("__getattr__"))
+    # A method there: `qmodel.add_extra_info_to_onnx(path)`. It reads nothing from the model.
+    setattr(QuantModel, "add_extra_info_to_onnx", _add_extra_info)  # noqa: B010  # it is not declared on the class
+
+
+class _OldNames:
+    """A module's ``__getattr__``: looks an unknown name up among the old ones."""
+
+    def __init__(self, module: str, otherwise: Callable[[str], object] | None) -> None:
+        self.module, self.otherwise = module, otherwise
+
+    def __call__(self, name: str) -> object:
+        path = f"{self.module}.{name}"
+        if path in MOVED or path in GONE:
+            return find(path)
+        if self.otherwise is not None:
+            return self.otherwise(name)
+        raise AttributeError(f"module {self.module!r} has no attribute {name!r}")
+
+
+def _module(path: str) -> ModuleType:
+    """The module of that path: the one there is, or an empty one that is put there."""
+    if path in sys.modules:
+        return sys.modules[path]
+    parent_path, _, name = path.rpartition(".")
+    parent = _module(parent_path)
+    if importlib.util.find_spec(path) is not None:
+        return importlib.import_module(path)
+    module = ModuleType(path, "Names of the old Sparsebit, put here by sparsebit.compat.")
+    module.__path__ = []  # a package without files: its parts are put beside it in the same way
+    sys.modules[path] = module
+    setattr(parent, name, module)
+    return module
+
+
+def _add_extra_info(self: QuantModel, onnx_path: str) -> str:
+    return str(add_extra_info_to_onnx(onnx_path))
