@@ -116,6 +116,15 @@ class LanguageModel:
 
         save_model(self, folder)
 
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder that transformers loads with packed layers, after ``sparsebit.llm.register_transformers()``.
+
+        Then ``AutoModelForCausalLM.from_pretrained(folder)`` gives the model, for generation and for adapters.
+        """
+        from sparsebit.llm.pretrained import save_pretrained
+
+        save_pretrained(self, folder)
+
     @classmethod
     def load(cls, folder: str | os.PathLike[str], model: nn.Module | None = None) -> LanguageModel:
         """Read what ``save`` wrote. No code in the folder is run.

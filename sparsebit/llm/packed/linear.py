@@ -1,13 +1,13 @@
-"""A linear layer whose weight stays packed: unpacked for each product, never kept in float."""
+"""Layers whose weights stay packed: a kernel multiplies with them, or they are unpacked for each product."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparsebit.llm.packed.product import CpuWeight, Product, multiply, suits_cpu_kernel
 from sparsebit.numerics import Grid, Layout
 from sparsebit.numerics.packed import PackedTensor
 
@@ -41,11 +41,14 @@ class _Packed(nn.Module):
         return self.held.numbers()
 
     def _apply(self, fn, recurse: bool = True):  # type: ignore[no-untyped-def]
-        """Follow the model to another device, but keep the dtype of the scales: they are part of the numbers."""
-        dtypes = {name: buffer.dtype for name, buffer in self.named_buffers(recurse=False)}
+        """Follow the model to another device and dtype, but keep the scales as they are: they are part of the grid."""
+        self.dtype = fn(torch.empty(0, dtype=self.dtype, device=self.packed.device)).dtype
+        kept = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, dtype in dtypes.items():
-            setattr(self, name, getattr(self, name).to(dtype))
+        for name, buffer in kept.items():
+            made = getattr(self, name)
+            empty = buffer.is_meta and not made.is_meta  # made without values, for a loader to fill
+            setattr(self, name, made.to(buffer.dtype) if empty else buffer.to(made.device))
         return self
 
 
@@ -64,10 +67,21 @@ class PackedLinear(_Packed):
         super().__init__(held)
         self.out_features, self.in_features = held.shape
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
+        # The weight in the order of torch's CPU kernel and the tensor it was made from: a second packed copy, which
+        # is made when a product can use it.
+        self._for_cpu: tuple[Tensor, CpuWeight | None] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """``x @ weight.T + bias``."""
-        return F.linear(x, self.held.numbers(x.dtype), self.bias)
+        cpu = self._cpu_weight() if suits_cpu_kernel(x) else None
+        needs_gradient = torch.is_grad_enabled() and x.requires_grad
+        product = Product.apply(x, self.held, cpu) if needs_gradient else multiply(x, self.held, cpu)
+        return product if self.bias is None else product + self.bias.to(product.dtype)
+
+    def _cpu_weight(self) -> CpuWeight | None:
+        if self._for_cpu is None or self._for_cpu[0] is not self.packed:
+            self._for_cpu = self.packed, CpuWeight.of(self.held)
+        return self._for_cpu[1]
 
     def extra_repr(self) -> str:
         """Sizes and grid, as printing the model shows them."""

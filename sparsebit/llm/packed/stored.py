@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from sparsebit.numerics.packed import PackedTensor
-from sparsebit.storage import Fields
+from sparsebit.numerics import CodeType, Grid
+from sparsebit.numerics.layout import row_count
+from sparsebit.numerics.packed import PackedTensor, layout_from_dict
+from sparsebit.numerics.packing import packed_length
+from sparsebit.storage import ArtifactError, Fields
 
 
 def to_stored(weights: Mapping[str, PackedTensor]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
@@ -35,3 +39,26 @@ def from_stored(tensors: Mapping[str, Tensor], described: Iterable[Fields]) -> d
         if len(found[name].shape) != 2:
             raise one.wrong("shape", "two sizes")
     return found
+
+
+def describe(held: PackedTensor) -> dict[str, Any]:
+    """What ``packed_like`` needs to make room for a matrix."""
+    return held.to_parts()[1] | {"scale_dtype": str(held.grid.scale.dtype).removeprefix("torch.")}
+
+
+def packed_like(described: Fields) -> PackedTensor:
+    """A packed matrix as described, without values: for loaders that fill its buffers."""
+    shape = described.value("shape")
+    if not isinstance(shape, list) or len(shape) != 2 or not all(type(n) is int and n > 0 for n in shape):
+        raise described.wrong("shape", "two sizes")
+    try:
+        code, layout = CodeType.parse(described.text("type")), layout_from_dict(described.value("layout"))
+        count = row_count(shape, layout)
+        scale_dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}[
+            described.text("scale_dtype")
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactError("a packed layer cannot be read", where=described.where, got=str(error)) from None
+    bits = torch.empty(shape[0], packed_length(shape[1], code.bits), dtype=torch.uint8, device="meta")
+    scale = torch.empty(count, dtype=scale_dtype, device="meta")
+    return PackedTensor(bits, Grid(scale, scale.float(), code, layout), (shape[0], shape[1]), torch.float32)

@@ -1,0 +1,31 @@
+"""Packed layers in a model: generation, half precision, and grids that no conversion of the model changes."""
+
+from __future__ import annotations
+
+import torch
+
+from sparsebit import llm
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from tests.llm.models import sharp, tokens
+
+
+def test_a_model_in_bfloat16_generates_with_the_same_grids() -> None:
+    config = {"W": {"BIT": 4}, "HEAD": {"BIT": 4, "GROUP_SIZE": 32}, "METHOD": "rtn"}
+    small = llm.quantize(sharp("llama"), None, config, progress=False)
+    ids = tokens(8)[None]
+    with torch.no_grad():
+        wanted = small(ids).logits
+    made = small.model.bfloat16()
+    layer = made.get_submodule("model.layers.0.mlp.up_proj")
+    embedding = made.get_submodule("model.embed_tokens")
+    assert isinstance(layer, PackedLinear) and isinstance(embedding, PackedEmbedding)
+    held = small.weights["model.layers.0.mlp.up_proj.weight"]
+    assert layer.scale.dtype == torch.float16 and torch.equal(
+        layer.held.numbers(torch.float32), held.numbers()
+    )
+    assert embedding(ids).dtype == layer.weight.dtype == torch.bfloat16
+    with torch.no_grad():
+        found = made(ids).logits
+    assert found.dtype == torch.bfloat16 and (found.float() - wanted).norm() < 0.1 * wanted.norm()
+    generated = made.generate(ids, max_new_tokens=4, do_sample=False, eos_token_id=None)
+    assert generated.shape == (1, 12)
