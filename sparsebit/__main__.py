@@ -13,11 +13,18 @@ def main(words: Sequence[str] | None = None) -> int:
     try:  # loading may be interrupted too
         from sparsebit import __version__
         from sparsebit.cli import COMMANDS, run
-        from sparsebit.cli.demo import make_command
+        from sparsebit.cli.command import Entry
 
-        return run(words, (*COMMANDS, make_command(_demo)), version=__version__)
+        demo = Entry("demo", "prune, quantize, export and run a small network on real images", _demo_command)
+        return run(words, (*COMMANDS, demo), version=__version__)
     except KeyboardInterrupt:
         return 130
+
+
+def _demo_command() -> Any:
+    from sparsebit.cli.demo import make_command
+
+    return make_command(_demo)
 
 
 def _demo(folder: Path, *, train: bool) -> Any:

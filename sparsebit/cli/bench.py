@@ -115,8 +115,6 @@ def _resized(example: Call, samples: int) -> Call:
 
 
 COMMAND = Command(
-    name="bench",
-    help="time models and ONNX files side by side",
     description="""
 Call each model (in torch) or ONNX file (in ONNX Runtime) in turn, so that whatever else the machine
 does slows all of them down alike. Shows the median and the spread of each, and how many times as
@@ -126,7 +124,7 @@ in torch the integers are only simulated.
 """,
     examples=(
         "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",
-        "sparsebit export sparsebit.demo:net --quantized digits-int8 --input 2x1x8x8 --output digits.onnx",
+        "sparsebit export sparsebit.demo:net --quantized digits-int8 --output digits.onnx",
         "sparsebit export sparsebit.demo:net --input 2x1x8x8 --output digits-float.onnx",
         "sparsebit bench digits-float.onnx digits.onnx --batch 16 --seconds 0.2",
         "sparsebit bench sparsebit.demo:net digits.onnx --input 16x1x8x8 --seconds 0.2",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sparsebit.cli.arguments import add_data, add_input, add_model, add_output
 from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.progress import waiting
-from sparsebit.storage import require_file, write_text
+from sparsebit.storage import write_text
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -30,14 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """The file to write."""
-    if not arguments.output:
-        return
-    if arguments.output.suffix not in (".mmd", ".txt"):
+    """The kind of file to write."""
+    if arguments.output and arguments.output.suffix not in (".mmd", ".txt"):
         raise UsageError(
             f"{arguments.output}: unknown kind of file", expected="a name ending in .mmd or .txt"
         )
-    require_file(arguments.output)
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -90,8 +87,6 @@ def _node(graph: GraphModule, node: Any) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    name="capture",
-    help="show a model as a graph: nodes, operators, cost",
     description="""
 Run a model once on an example input, keep what it did as a graph, and show it: one line per node,
 which operators are known, and what one forward costs. Nothing is changed. If this works, everything
@@ -104,4 +99,5 @@ else can be tried.
     add_arguments=add_arguments,
     check=check,
     run=run,
+    writes="file",
 )

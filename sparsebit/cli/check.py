@@ -94,8 +94,6 @@ def _opset(path: Path) -> int | None:
 
 
 COMMAND = Command(
-    name="check",
-    help="run an ONNX file and compare it with its model",
     description="""
 Run an exported file on the same inputs as the model it came from, and compare quantized values
 and outputs tensor by tensor. Also shows which operators run on integers in the runtime, and why others do not.
@@ -103,7 +101,7 @@ Exit code 1 where the file differs.
 """,
     examples=(
         "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",
-        "sparsebit export sparsebit.demo:net --quantized digits-int8 --input 2x1x8x8 --output digits.onnx",
+        "sparsebit export sparsebit.demo:net --quantized digits-int8 --output digits.onnx",
         "sparsebit check digits.onnx sparsebit.demo:net --quantized digits-int8 "
         "--data sparsebit.demo:held_out_data --batches 2",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from sparsebit.errors import SparsebitError
 
@@ -26,23 +26,32 @@ class Outcome:
     exit_code: int = 0
 
 
+@dataclass(frozen=True)
+class Entry:
+    """One word of the command line and what it does, for the list of commands; ``load`` gives the command itself."""
+
+    name: str
+    help: str
+    load: Callable[[], Command]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """One word of the command line.
+    """What one word of the command line does.
 
     A file of a command imports what it works with in ``run``: torch takes seconds to load, and asking for help should
     not.
     """
 
-    name: str
-    help: str
     description: str
     examples: tuple[str, ...]
     """Whole command lines that work as they stand in an empty folder, one after the other; the tests run them."""
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Outcome]
     check: Callable[[argparse.Namespace], None] = lambda arguments: None
-    """Refuses what can be known to be wrong before torch is loaded: configs, and places to write to."""
+    """Refuses what can be known to be wrong before torch is loaded, such as a config."""
+    writes: Literal["", "file", "folder", "files"] = ""
+    """What --output names: a file, a folder that becomes an artifact, or a folder that files are added to."""
     loads_torch: bool = True
     resume: str = ""
     """What --resume goes on with; empty for a command that keeps nothing in between, which has no --resume."""

@@ -1,19 +1,29 @@
-"""The commands, in the order a model meets them."""
+"""The commands, in the order a model meets them; the file of each is loaded when it is typed."""
 
 from __future__ import annotations
 
-from sparsebit.cli import bench, capture, check, compress, export, llm, profile, prune, quantize, schema
-from sparsebit.cli.command import Command
+import importlib
+from functools import partial
 
-COMMANDS: tuple[Command, ...] = (
-    capture.COMMAND,
-    compress.COMMAND,
-    prune.COMMAND,
-    quantize.COMMAND,
-    profile.COMMAND,
-    export.COMMAND,
-    check.COMMAND,
-    bench.COMMAND,
-    llm.COMMAND,
-    schema.COMMAND,
-)
+from sparsebit.cli.command import Command, Entry
+
+_HELP = {
+    "capture": "show a model as a graph: nodes, operators, cost",
+    "compress": "find the recipe that meets given goals: pruning, bits, ranges, recovery",
+    "prune": "remove channels or single weights from a model",
+    "quantize": "quantize a model: choose what becomes integers, and calibrate",
+    "profile": "show where a quantized model errs, layer by layer",
+    "export": "write a model as ONNX, run the file and compare it",
+    "check": "run an ONNX file and compare it with its model",
+    "bench": "time models and ONNX files side by side",
+    "llm": "quantize a language model, write it for an engine, measure it",
+    "schema": "print the schema of config files, or the YAML of a preset",
+}
+
+
+def _load(name: str) -> Command:
+    command: Command = importlib.import_module(f"sparsebit.cli.{name}").COMMAND
+    return command
+
+
+COMMANDS = tuple(Entry(name, words, partial(_load, name)) for name, words in _HELP.items())

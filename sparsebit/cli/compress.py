@@ -19,8 +19,6 @@ from sparsebit.cli.arguments import (
     seconds,
 )
 from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.cli.result import require_report
-from sparsebit.storage import require_file
 from sparsebit.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -60,12 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """The pruning config, and the file of the report."""
+    """The pruning config."""
     from sparsebit.config import load_sconfig
 
     if arguments.prune:
         load_sconfig(arguments.prune)
-    require_report(arguments)
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -139,7 +136,6 @@ def _next(arguments: argparse.Namespace) -> str:
 def _refuse_other_search(folder: Path, resume: bool) -> None:
     from sparsebit.recipes.state import STATE
 
-    require_file(folder / STATE)
     begun = (folder / STATE).is_file()
     if begun and not resume:
         raise UsageError(
@@ -167,8 +163,6 @@ def _said(trial: Trial) -> str:
 
 
 COMMAND = Command(
-    name="compress",
-    help="find the recipe that meets given goals: pruning, bits, ranges, recovery",
     description="""
 Say what may be lost and what must be gained; recipes are tried, cheapest first, until one meets the
 goals or the time is over. Writes the best model, the recipe as YAML that makes it again, and every
@@ -184,4 +178,5 @@ exit code is 1. An interrupted search goes on with --resume.
     check=check,
     run=run,
     resume="go on with the search that is in the output folder",
+    writes="files",
 )

@@ -24,6 +24,7 @@ from sparsebit.cli.image_folder import ImageFolder
 from sparsebit.cli.preflight import require_data
 from sparsebit.cli.reference import blamed_on, call, resolve
 from sparsebit.progress import length
+from sparsebit.quantization import QuantModel
 from sparsebit.storage.archive import require_expansion
 
 MOST_EXPANSION = 100  # of an .npz file, when it is read; one of zeros has 1,000
@@ -163,7 +164,7 @@ def _tensor(name: str, array: Any, path: Path) -> Tensor:
 def example_inputs(
     arguments: argparse.Namespace, model: nn.Module, data: Iterable[Any] | None = None
 ) -> Call:
-    """What to record the model with: --input where given, else the first batch of the data."""
+    """What to record the model with: --input, else the first batch of the data, else what it was quantized with."""
     if arguments.input:
         args, kwargs = from_shapes(arguments.input)
     elif data is not None:
@@ -177,6 +178,8 @@ def example_inputs(
                 hint="arrays of an .npz and keys of a batch go by the names of the arguments; labels by "
                 f"{', '.join(LABELS)}",
             ) from error
+    elif isinstance(model, QuantModel):
+        return Call(*model.inputs.example)  # saved with it
     else:
         raise UsageError(
             "a model is recorded with an example input", hint="add --input 1x3x224x224, or --data DATA"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sparsebit.cli.command import Command, Outcome, UsageError
+from sparsebit.cli.command import Command, Outcome
 
 
 def make_command(demo: Callable[..., Any]) -> Command:
@@ -21,14 +21,10 @@ def make_command(demo: Callable[..., Any]) -> Command:
         )
 
     def run(arguments: argparse.Namespace) -> Outcome:
-        if arguments.output.exists() and not arguments.output.is_dir():
-            raise UsageError(f"{arguments.output} is a file", expected="a folder to write to")
         result = demo(arguments.output, train=arguments.train)
         return Outcome(shown=tuple(result.shown()), data=result.to_dict())
 
     return Command(
-        name="demo",
-        help="prune, quantize, export and run a small network on real images",
         description="""
 Take a small network that reads handwritten digits, prune it, quantize it to int8, export it, run
 the file in ONNX Runtime, and show accuracy, size, latency and agreement in one table. Also writes
@@ -37,4 +33,5 @@ report.html. Needs scikit-learn: pip install -e ".[demo]" in the source.
         examples=("sparsebit demo --output digits-demo",),
         add_arguments=add_arguments,
         run=run,
+        writes="files",
     )

@@ -7,7 +7,6 @@ import argparse
 from sparsebit.cli.arguments import add_data, add_input, add_model, add_output
 from sparsebit.cli.command import Command, Outcome
 from sparsebit.progress import waiting
-from sparsebit.storage import require_file
 from sparsebit.targets import TARGETS
 
 AXIS_NAMES = {0: "batch"}
@@ -53,11 +52,6 @@ def _dynamic(asked: list[tuple[str, list[int]]] | None) -> dict[str, dict[int, s
     return {name: {axis: AXIS_NAMES.get(axis, f"axis_{axis}") for axis in axes} for name, axes in asked}
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """The place to write to."""
-    require_file(arguments.output)
-
-
 def run(arguments: argparse.Namespace) -> Outcome:
     """Write, run, compare."""
     from sparsebit.cli.data import example_inputs, open_data
@@ -96,8 +90,6 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 COMMAND = Command(
-    name="export",
-    help="write a model as ONNX, run the file and compare it",
     description="""
 Write a quantized, pruned or plain model as an ONNX file with integer weights, run the file in ONNX
 Runtime, and compare it with the model tensor by tensor. Where the file would compute something else
@@ -105,11 +97,11 @@ there is an error and no file.
 """,
     examples=(
         "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",
-        "sparsebit export sparsebit.demo:net --quantized digits-int8 --input 2x1x8x8 --output digits.onnx",
+        "sparsebit export sparsebit.demo:net --quantized digits-int8 --output digits.onnx",
         "sparsebit export sparsebit.demo:net --input 2x1x8x8 --output digits-float.onnx",
         "sparsebit export sparsebit.demo:net --input 2x1x8x8 --dynamic images=0 --output digits-batch.onnx",
     ),
     add_arguments=add_arguments,
-    check=check,
     run=run,
+    writes="file",
 )

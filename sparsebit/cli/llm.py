@@ -9,8 +9,9 @@ from typing import Any
 
 from sparsebit.cli.arguments import add_config, add_output, positive
 from sparsebit.cli.command import Command, Outcome, UsageError
+from sparsebit.cli.preflight import LEAST_SHARE
 from sparsebit.cli.reference import is_reference, require_reference, resolve
-from sparsebit.storage import MANIFEST, require_place
+from sparsebit.storage import MANIFEST, require_file, require_place
 
 FORMATS = ("gguf", "onnxruntime-genai", "compressed-tensors", "gptq")
 
@@ -51,7 +52,7 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"no such file: {arguments.text}", expected="a text file in UTF-8")
     if arguments.verb == "quantize":
         load_llm_config(arguments.config, arguments.overrides)
-        require_place(arguments.output)
+        require_place(arguments.output, _bytes(arguments.origin) // LEAST_SHARE)
         if is_reference(arguments.origin):
             require_reference(arguments.origin, "model")
         elif not Path(arguments.origin, "config.json").is_file():
@@ -64,6 +65,13 @@ def check(arguments: argparse.Namespace) -> None:
             f"{arguments.origin} is not a saved language model",
             expected=f"a folder that `sparsebit llm quantize` wrote, with {MANIFEST} in it",
         )
+    elif arguments.output is not None:
+        require_file(arguments.output / "file", _bytes(arguments.origin))
+
+
+def _bytes(folder: str) -> int:
+    """Of the weights in a folder."""
+    return sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -133,8 +141,6 @@ def _evaluate(arguments: argparse.Namespace) -> Outcome:
 
 
 COMMAND = Command(
-    name="llm",
-    help="quantize a language model, write it for an engine, measure it",
     description="""
 quantize solves the weights of a language model block by block and saves them packed; export writes
 the saved model for an engine, bit for bit, and has that engine load it where it is installed; eval

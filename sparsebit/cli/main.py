@@ -11,24 +11,25 @@ import contextlib
 import importlib
 import json
 import logging
+import math
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
-from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.cli.plain import plain
-from sparsebit.cli.preflight import require_named_things
+from sparsebit.cli.command import Command, Entry, Outcome, UsageError
 from sparsebit.display import as_text, fit
 from sparsebit.errors import SparsebitError
 from sparsebit.progress import lines_without_terminal, waiting
 
 USER_MISTAKE, TROUBLE, INTERRUPTED = 2, 1, 130
 SCREEN = 24  # lines of a message at most
+GRACE = 10.0  # seconds for cleaning up, in which another Ctrl-C changes nothing
 
 _ABOUT = """\
 Make a trained PyTorch model small and fast, and prove it.
@@ -47,9 +48,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(
-    commands: Sequence[Command], words: Sequence[str], version: str = ""
+    entries: Sequence[Entry], words: Sequence[str], version: str = ""
 ) -> argparse.ArgumentParser:
-    """The parser for all commands; only the one that was typed is asked for its arguments."""
+    """The parser for all commands; only the one that was typed is loaded and asked for its arguments."""
     chosen = next((word for word in words if not word.startswith("-")), None)
     style = argparse.RawDescriptionHelpFormatter
     parser = _Parser(prog="sparsebit", description=_ABOUT, formatter_class=style)
@@ -57,50 +58,52 @@ def build_parser(
     subparsers = parser.add_subparsers(
         metavar="COMMAND", required=True, title="commands", parser_class=_Parser
     )
-    for command in commands:
+    for entry in entries:
+        word = subparsers.add_parser(entry.name, help=entry.help, formatter_class=style)
+        if entry.name != chosen:
+            continue
+        command = entry.load()
         examples = "\n".join(f"  {line}" for line in command.examples)
-        epilog = f"{'example' if len(command.examples) == 1 else 'examples'}:\n{examples}"
-        word = subparsers.add_parser(
-            command.name,
-            help=command.help,
-            description=command.description.strip(),
-            epilog=epilog,
-            formatter_class=style,
-        )
-        if command.name == chosen:
-            command.add_arguments(word)
+        word.epilog = f"{'example' if len(command.examples) == 1 else 'examples'}:\n{examples}"
+        word.description = command.description.strip()
+        command.add_arguments(word)
         common = word.add_argument_group("for every command")
         common.add_argument("--json", action="store_true", help="print one JSON object instead of text")
         common.add_argument("--debug", action="store_true", help="show the traceback of an error")
         if command.resume:
             common.add_argument("--resume", action="store_true", help=command.resume)
-        word.set_defaults(command=command)
+        word.set_defaults(command=command, name=entry.name)
     return parser
 
 
-def run(words: Sequence[str] | None, commands: Sequence[Command], *, version: str = "") -> int:
+def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str = "") -> int:
     """Run one command line; returns the exit code. Never raises, except for ``--help``."""
     words = list(sys.argv[1:] if words is None else words)
     as_json, debug = "--json" in words, "--debug" in words
     arguments = argparse.Namespace()
     try:
-        with _kill_means_interrupt(), _warnings_in_a_line(sys.stderr), lines_without_terminal():
-            arguments, unknown = build_parser(commands, words, version).parse_known_args(words)
+        with _one_interrupt(), _warnings_in_a_line(sys.stderr), lines_without_terminal():
+            arguments, unknown = build_parser(entries, words, version).parse_known_args(words)
             command: Command = arguments.command
             if unknown:
                 raise UsageError(
                     f"unknown arguments: {' '.join(unknown)}",
-                    hint=f"sparsebit {command.name} --help shows the arguments and an example",
+                    hint=f"sparsebit {arguments.name} --help shows the arguments and an example",
                 )
+            from sparsebit.cli.preflight import require_named_things, require_outputs  # --help needs neither
+
             require_named_things(arguments)
             command.check(arguments)
+            require_outputs(arguments)
             if command.loads_torch:
                 with waiting("loading torch"):
                     importlib.import_module("torch")
             with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
                 outcome = command.run(arguments)  # the user's code may print: not into the JSON
             if as_json:
-                _write_json({"command": command.name, "ok": outcome.exit_code == 0, **plain(outcome.data)})
+                from sparsebit.cli.plain import plain
+
+                _write_json({"command": arguments.name, "ok": outcome.exit_code == 0, **plain(outcome.data)})
             else:
                 _show(outcome)
             sys.stdout.flush()
@@ -182,16 +185,33 @@ def _write_json(data: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _kill_means_interrupt() -> Iterator[None]:
-    """A polite kill ends the command as Ctrl-C does, so that it cleans up. Only the main thread may ask for signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _one_interrupt() -> Iterator[None]:
+    """Ctrl-C and a polite kill end the command once: what comes while it cleans up is only answered.
+
+    After ``GRACE`` seconds another one counts again. A signal that is ignored, as in a background job of a shell,
+    stays ignored. Only the main thread may ask for signals.
+    """
+    last = -math.inf
+
+    def stop(*_: object) -> None:
+        nonlocal last
+        if time.monotonic() - last < GRACE:
+            sys.stderr.write("sparsebit: cleaning up, this takes a moment\n")
+            return
+        last = time.monotonic()
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGINT, signal.SIGTERM) if main else ()
+    before = {number: signal.getsignal(number) for number in signals}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

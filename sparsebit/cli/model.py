@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.cli.command import UsageError
+from sparsebit.cli.preflight import require_outputs
 from sparsebit.cli.reference import call, resolve
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
@@ -30,6 +31,7 @@ def open_model(arguments: argparse.Namespace, reference: str | None = None) -> n
     model = load_model(reference or arguments.model, arguments.weights)
     if arguments.pruned:
         model = load_pruned(arguments.pruned, model).eval()
+    require_outputs(arguments, sum(parameter.nbytes for parameter in model.parameters()))
     return model
 
 

@@ -1,19 +1,23 @@
-"""Files, folders and code that the typed words name: are they there? Answered before torch is loaded."""
+"""What the typed words name: is it there, and can the results be written? Answered before torch is loaded."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.reference import is_reference, require_reference
-from sparsebit.storage import MANIFEST
+from sparsebit.errors import missing_package
+from sparsebit.storage import MANIFEST, require_file, require_place
 
 _CODE = ("model", "metric", "loss", "finetune")  # arguments that name an object of the user's code
 _FILES = ("weights", "file")
 _FOLDERS = ("pruned", "quantized")
 _DATA = ("data", "test")
+LEAST = 2**16  # bytes that any result takes
+LEAST_SHARE = 8  # the part of a float model's bytes that any result takes, 4-bit weights too
 
 
 def require_named_things(arguments: argparse.Namespace) -> None:
@@ -22,6 +26,13 @@ def require_named_things(arguments: argparse.Namespace) -> None:
     def given(names: tuple[str, ...]) -> list[tuple[str, Any]]:
         return [(name, value) for name in names if (value := getattr(arguments, name, None))]
 
+    model, file = str(getattr(arguments, "model", "")), getattr(arguments, "file", None)
+    if file is not None and model.endswith(".onnx") and not model == str(file):
+        raise UsageError(
+            "the arguments are in the wrong order",
+            expected="FILE MODEL",
+            hint=f"sparsebit check {model} {file}",
+        )
     for kind, reference in given(_CODE):
         require_reference(reference, "function" if kind == "finetune" else kind)
     for what in getattr(arguments, "timed", ()):
@@ -40,6 +51,27 @@ def require_named_things(arguments: argparse.Namespace) -> None:
             )
     for _, source in given(_DATA):
         require_data(source)
+
+
+def require_outputs(arguments: argparse.Namespace, model_bytes: int = 0) -> None:
+    """Refuse places that cannot be written, and disks without room, before any work.
+
+    Asked twice: before torch is loaded, and again with the size of the float model as soon as that is known.
+    """
+    output, report = getattr(arguments, "output", None), getattr(arguments, "report", None)
+    writes = arguments.command.writes if "command" in arguments else ""
+    needs = max(LEAST, model_bytes // LEAST_SHARE)
+    if output is not None and writes == "folder":
+        require_place(output, needs)
+    elif output is not None and writes:
+        require_file(output if writes == "file" else output / "file", needs)
+    if report is None:
+        return
+    if importlib.util.find_spec("jinja2") is None:
+        raise missing_package("jinja2", "a report", extra="report")
+    require_file(report, LEAST)
+    if output is not None and report.absolute() == output.absolute():
+        raise UsageError(f"--report and --output both name {report}")
 
 
 def require_data(text: str) -> None:

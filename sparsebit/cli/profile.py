@@ -45,8 +45,6 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 COMMAND = Command(
-    name="profile",
-    help="show where a quantized model errs, layer by layer",
     description="""
 Run the float and the quantized model side by side. For each layer: how far its result is from float
 when only this layer is quantized (its own doing), and when all before it are too (what has gathered

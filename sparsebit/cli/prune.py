@@ -7,7 +7,6 @@ import argparse
 from sparsebit.cli.arguments import add_config, add_data, add_input, add_model, add_output, add_test
 from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.result import accuracy_rows, before_and_after
-from sparsebit.storage import require_place
 
 DEFAULT = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
 
@@ -32,11 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """The config, and the place to write to."""
+    """The config."""
     from sparsebit.config import load_sconfig
 
     load_sconfig(arguments.config or DEFAULT, arguments.overrides)
-    require_place(arguments.output)
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -89,8 +87,6 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 COMMAND = Command(
-    name="prune",
-    help="remove channels or single weights from a model",
     description="""
 Find what can only go together (residuals, norms, heads), score it, and remove the part the config
 asks for. What is left is an ordinary, smaller model, saved as a folder that --pruned of every other
@@ -105,4 +101,5 @@ command reads. Pruning costs accuracy until the model is trained again.
     add_arguments=add_arguments,
     check=check,
     run=run,
+    writes="folder",
 )

@@ -16,7 +16,7 @@ from sparsebit.cli.arguments import (
     add_test,
 )
 from sparsebit.cli.command import Command, Outcome
-from sparsebit.cli.result import accuracy_rows, before_and_after, require_report
+from sparsebit.cli.result import accuracy_rows, before_and_after
 from sparsebit.storage import require_place
 
 
@@ -40,13 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """The config, and the places to write to."""
+    """The config, and the place for finished steps."""
     from sparsebit.config import load_qconfig
 
     load_qconfig(arguments.config, arguments.overrides)
-    require_place(arguments.output)
     require_place(_steps(arguments) / "step")
-    require_report(arguments)
 
 
 def _steps(arguments: argparse.Namespace) -> Path:
@@ -70,7 +68,6 @@ def run(arguments: argparse.Namespace) -> Outcome:
     require_device(config.DEVICE)
     metric = open_metric(arguments)
     model, data = open_model(arguments), open_data(arguments)
-    require_place(arguments.output, sum(p.nbytes for p in model.parameters()) // 8)  # with 4 bits
     test = open_test(arguments)
     before = accuracy_of(model, test, metric, "measuring float") if test is not None else None
     qmodel = QuantModel(model, config, *example_inputs(arguments, model, data)).to(config.DEVICE)
@@ -112,8 +109,6 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 COMMAND = Command(
-    name="quantize",
-    help="quantize a model: choose what becomes integers, and calibrate",
     description="""
 Decide which tensors of a model are quantized for a runtime, measure their ranges on some data, and
 save the result: a folder of JSON and safetensors that `export`, `check` and `profile` read. With
@@ -127,5 +122,6 @@ save the result: a folder of JSON and safetensors that `export`, `check` and `pr
     add_arguments=add_arguments,
     check=check,
     run=run,
+    writes="folder",
     resume="go on where an interrupted run of long recovery steps (SCHEDULE.RECOVERY) stopped",
 )

@@ -2,24 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-
-from sparsebit.cli.command import UsageError
-from sparsebit.errors import missing_package
-from sparsebit.storage import require_file
-
-
-def require_report(arguments: argparse.Namespace) -> None:
-    """Make sure that what --report asks for can be written, before any work."""
-    if arguments.report is None:
-        return
-    if importlib.util.find_spec("jinja2") is None:
-        raise missing_package("jinja2", "a report", extra="report")
-    require_file(arguments.report)
-    if arguments.report.absolute() == arguments.output.absolute():
-        raise UsageError(f"--report and --output both name {arguments.report}")
-
 
 def before_and_after(before: float | None, after: float | None) -> tuple[float, float] | None:
     """Both, or nothing."""

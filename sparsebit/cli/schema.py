@@ -43,8 +43,6 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 COMMAND = Command(
-    name="schema",
-    help="print the schema of config files, or the YAML of a preset",
     description="""
 Print the JSON schema of a config file, which editors use for completion and checking, or a preset
 as YAML to start a file of your own from.
@@ -56,4 +54,5 @@ as YAML to start a file of your own from.
     add_arguments=add_arguments,
     run=run,
     loads_torch=False,
+    writes="file",
 )

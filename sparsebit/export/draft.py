@@ -1,4 +1,4 @@
-"""Write a model to disk whole, or not at all."""
+"""Write a model to disk completely, or not at all."""
 
 from __future__ import annotations
 
@@ -9,60 +9,75 @@ from pathlib import Path
 from typing import Any
 
 from sparsebit.export.errors import ExportError
+from sparsebit.runtime.onnx_file import weight_files
 from sparsebit.runtime.packages import require
+from sparsebit.storage.drafts import DRAFT, Locked, sweep
 
 LARGEST_FILE = 1_900_000_000  # bytes of weights in one protobuf message, which ends at 2 GiB
 
 
 class Draft:
-    """A model on disk that nobody sees yet: in a hidden folder beside the place it is meant for.
+    """A model on disk under a hidden name, in a folder beside the place it is meant for.
 
-    ``publish`` moves the files to their place, the model last; leaving the block without it removes them.
+    ``publish`` puts it in its place in one step; leaving the block without it removes it. What a killed process left
+    is removed by the next export to the same folder.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.parent.is_dir():
             raise ExportError("there is no such folder", where=str(path.parent), hint="create it first")
         self.path = path
-        self.folder = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        self.files: list[Path] = []
+        self.folder = path.with_name(f".sparsebit-{secrets.token_hex(8)}.draft")
+        self._lock, self._weights = Locked(self.folder), (f"{path.name}.data", f"{path.name}.2.data")
 
     def __enter__(self) -> Draft:
+        sweep(self.path.parent, DRAFT, frozenset)
         try:
             self.folder.mkdir()
+            self._lock.take()
             return self
         except BaseException:  # an interrupt may come right after it was made
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.__exit__()
             raise
 
     def __exit__(self, *error: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.release()
 
     @property
     def file(self) -> Path:
         """Where the model is until it is published."""
         return self.folder / self.path.name
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What was written, the model first."""
+        return tuple(sorted(self.folder.iterdir(), key=lambda file: file != self.file))
+
     def write(self, model: Any, *, external: bool | None = None) -> None:
-        """Write an ``onnx_ir`` model; the weights go to ``<name>.data`` where one file cannot hold them."""
+        """Write an ``onnx_ir`` model; the weights go to ``<name>.data`` where one file cannot hold them.
+
+        If a model in the same place uses that name, they go to ``<name>.2.data``: its own weights stay until the new
+        model has taken its place.
+        """
         onnx, ir = require("onnx"), require("onnx_ir")
         tensors = [value.const_value for value in model.graph.initializers.values()]
         size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
         if external or (external is None and size > LARGEST_FILE):
-            ir.save(model, self.file, external_data=f"{self.path.name}.data")
+            taken = weight_files(self.path)
+            ir.save(model, self.file, external_data=next(name for name in self._weights if name not in taken))
         else:
             self.file.write_bytes(ir.serde.serialize_model(model).SerializeToString())
-        self.files = sorted(self.folder.iterdir(), key=lambda file: file == self.file)  # the model last
         onnx.checker.check_model(str(self.file))
 
     def publish(self) -> tuple[Path, ...]:
-        """Move everything to its place; returns the files, the model first."""
-        placed = []
-        for file in self.files:
-            os.replace(file, self.path.with_name(file.name))
-            placed.append(self.path.with_name(file.name))
-        stale = self.path.with_name(f"{self.path.name}.data")
-        if stale not in placed:
-            stale.unlink(missing_ok=True)
-        shutil.rmtree(self.folder)
-        return tuple(reversed(placed))
+        """Put the model in its place; returns the files, the model first. One move decides between old and new."""
+        placed = [self.path.with_name(file.name) for file in self.files]
+        for file, place in reversed(list(zip(self.files, placed, strict=True))):
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+            os.replace(file, place)
+        for name in self._weights:  # of the model that was here before
+            if self.path.with_name(name) not in placed:
+                self.path.with_name(name).unlink(missing_ok=True)
+        return tuple(placed)

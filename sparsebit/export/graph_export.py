@@ -150,7 +150,7 @@ def export_graph(
         draft.write(model, external=external_data)
         exported = Exported(
             path=draft.file,
-            files=tuple(reversed(draft.files)),
+            files=draft.files,
             opset=opset,
             target=target,
             engine=translation.engine,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
+from sparsebit.runtime.packages import require
 from sparsebit.runtime.session import open_session
 
 
@@ -34,8 +35,8 @@ class OnnxFile:
     @property
     def bytes(self) -> int:
         """Size on disk, weights in a second file included."""
-        beside = self.path.with_name(f"{self.path.name}.data")
-        return self.path.stat().st_size + (beside.stat().st_size if beside.exists() else 0)
+        files = (self.path, *map(self.path.with_name, weight_files(self.path)))
+        return sum(file.stat().st_size for file in files)
 
     def feed(self, *tensors: Tensor, **named: Tensor) -> dict[str, Any]:
         """The arrays of a call by the names of the file: those given by name, and the others in order."""
@@ -71,3 +72,14 @@ class OnnxFile:
         found = self.run(self.feed(*tensors, **named))
         outputs = [torch.from_numpy(found[name]) for name in self.output_names]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def weight_files(path: str | os.PathLike[str]) -> set[str]:
+    """The names of the files beside a model that hold its weights; empty where there is no such model."""
+    onnx = require("onnx")
+    try:
+        model = onnx.load(os.fspath(path), load_external_data=False)
+    except Exception:  # protobuf's errors have no common base; what cannot be read refers to nothing
+        return set()
+    entries = (entry for tensor in model.graph.initializer for entry in tensor.external_data)
+    return {Path(entry.value).name for entry in entries if entry.key == "location"}

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
 import sys
 from collections.abc import Callable, Set
 from pathlib import Path
@@ -16,6 +17,32 @@ except ImportError:  # pragma: no cover  # Windows: nothing is locked there, and
     fcntl = None  # type: ignore[assignment]
 
 DRAFT = re.compile(r"\.sparsebit-[0-9a-f]{16}\.draft")
+
+
+class Locked:
+    """A lock on a file or folder, that a process holds until it ends: others leave what is locked alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._found: int | None = None
+
+    def take(self) -> bool:
+        """Take it; False where another process holds it, or where there are no locks."""
+        if fcntl is None:
+            return False
+        self._found = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            fcntl.flock(self._found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.release()
+            return False
+        return True
+
+    def release(self) -> None:
+        """Give it back."""
+        if self._found is not None:
+            os.close(self._found)
+            self._found = None
 
 
 class Draft:
@@ -44,7 +71,7 @@ class Draft:
 
 
 def sweep(folder: Path, names: re.Pattern[str], in_use: Callable[[], Set[str]]) -> None:
-    """Remove drafts of processes that are gone, and files of these names that are not in use.
+    """Remove drafts (files or folders) of processes that are gone, and files of these names that are not in use.
 
     Whether a file is in use is asked after its lock was taken: a process that still holds it may be about to use it.
     """
@@ -53,11 +80,8 @@ def sweep(folder: Path, names: re.Pattern[str], in_use: Callable[[], Set[str]]) 
     for path in list(folder.iterdir()):
         if not (DRAFT.fullmatch(path.name) or names.fullmatch(path.name)) or path.name in in_use():
             continue
+        lock = Locked(path)
         with contextlib.suppress(OSError):
-            found = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            try:
-                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if path.name not in in_use():
-                    path.unlink()
-            finally:
-                os.close(found)
+            if lock.take() and path.name not in in_use():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        lock.release()

@@ -45,12 +45,12 @@ def require_room(place: Path, above: Path, needs: int) -> None:
             raise cannot_write(place, f"it needs {short_bytes(needs)}, and {short_bytes(free)} are free")
 
 
-def require_file(path: str | os.PathLike[str]) -> Path:
-    """The place for a file, after making sure that it can go there."""
+def require_file(path: str | os.PathLike[str], needs: int = 0) -> Path:
+    """The place for a file, after making sure that it can go there; ``needs`` is how many bytes it will take."""
     place = require_name(path)
     if place.is_dir():
         raise ArtifactError(f"cannot write {place}: it is a folder", hint="name a file in it")
-    require_writable(place)
+    require_room(place, require_writable(place), needs)
     return place
 
 

@@ -12,24 +12,24 @@ import pytest
 
 from sparsebit.__main__ import main
 from sparsebit.cli import COMMANDS
-from sparsebit.cli.command import Command
+from sparsebit.cli.command import Entry
 from tests.cli.conftest import Cli, left_behind
 
 pytest.importorskip("sklearn", reason="the examples use scikit-learn's images")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_examples_work_in_an_empty_folder(cli: Cli, place: Path, command: Command) -> None:
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
+def test_examples_work_in_an_empty_folder(cli: Cli, place: Path, entry: Entry) -> None:
     (place / "net.py").unlink()
-    assert command.examples
-    for line in command.examples:
+    assert entry.load().examples
+    for line in entry.load().examples:
         program, *words = shlex.split(line)
         assert program == "sparsebit", line
         done = cli(*words)
         assert done.code == 0, f"{line}\n{done.err}"
         assert done.out and "Traceback" not in done.err
-    assert words[0] == command.name and left_behind(place) == []
+    assert words[0] == entry.name and left_behind(place) == []
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,16 @@ def test_what_needs_no_torch_does_not_wait_for_it(words: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_help_teaches(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    name = command.name
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
+def test_help_teaches(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
+    name = entry.name
     with pytest.raises(SystemExit) as stop:
         main([name, "--help"])
     text = capsys.readouterr().out
     assert stop.value.code == 0
     assert f"sparsebit {name}" in text and "example" in text and "--json" in text and "--debug" in text
     assert ("--resume" in text) == (name in ("quantize", "compress"))
-    for line in command.examples:
+    for line in entry.load().examples:
         assert line in text
 
 
@@ -75,5 +75,5 @@ def test_the_first_help_lists_every_command(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         main(["--help"])
     text = capsys.readouterr().out
-    for name in (*(command.name for command in COMMANDS), "demo"):
+    for name in (*(entry.name for entry in COMMANDS), "demo"):
         assert f"    {name} " in text

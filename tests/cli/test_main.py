@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsebit.cli.command import Command, Outcome
+from sparsebit.cli.command import Command, Entry, Outcome
 from sparsebit.cli.main import SCREEN, run
 from sparsebit.errors import SparsebitError
 from tests.cli.conftest import Cli, left_behind
@@ -20,25 +20,17 @@ from tests.cli.conftest import Cli, left_behind
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def command(action: object) -> tuple[Command, ...]:
+def command(action: object) -> tuple[Entry, ...]:
     def work(arguments: argparse.Namespace) -> Outcome:
         result = action() if callable(action) else action
         assert isinstance(result, Outcome)
         return result
 
-    return (
-        Command(
-            name="try",
-            help="h",
-            description="d",
-            examples=("sparsebit try",),
-            add_arguments=lambda p: None,
-            run=work,
-        ),
-    )
+    made = Command(description="d", examples=("sparsebit try",), add_arguments=lambda parser: None, run=work)
+    return (Entry("try", "h", lambda: made),)
 
 
-def raising(error: BaseException) -> tuple[Command, ...]:
+def raising(error: BaseException) -> tuple[Entry, ...]:
     def action() -> Outcome:
         raise error
 
@@ -135,6 +127,41 @@ def test_a_killed_run_leaves_nothing(place: Path) -> None:
     assert err.startswith("sparsebit: interrupted; nothing was left half-written; the same with --resume")
     assert not (place / "out").exists()
     assert left_behind(place) == []
+
+
+def test_an_interrupt_while_cleaning_up_does_not_break_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
+
+    def action() -> Outcome:
+        try:
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("not interrupted")
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            (tmp_path / "cleaned").touch()
+
+    try:
+        assert run(["try"], command(action)) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (tmp_path / "cleaned").exists()
+    assert capsys.readouterr().err.count("sparsebit: cleaning up, this takes a moment\n") == 2
+
+
+def test_an_ignored_interrupt_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert (
+            run(["try"], command(lambda: Outcome(exit_code=int(signal.raise_signal(signal.SIGINT) or 0))))
+            == 0
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_module_is_the_command() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,13 @@ DATA = ("--data", "net.py:batches")
         (("export", "net.py:make", "--quantized", ".", "-o", "x"), ". is not a saved model"),
         (("bench", "gone.onnx"), "no such file: gone.onnx"),
         (("check", "gone.onnx", "net.py:make"), "no such file: gone.onnx"),
+        (("check", "net.py:make", "float.onnx"), "next:     sparsebit check float.onnx net.py:make"),
         (("capture", "net.py:make", "--resume"), "unknown arguments: --resume"),
+        (("export", "net.py:make", "-o", "."), "it is a folder"),
+        (("quantize", "net.py:make", *DATA, "-o", "net.py"), "net.py is a file"),
+        (("compress", "net.py:make", *DATA, "-o", "net.py"), "net.py is a file"),
+        (("demo", "-o", "net.py"), "net.py is a file"),
+        (("quantize", "net.py:make", *DATA, "-o", "x", "--report", "x"), "--report and --output both name x"),
     ],
 )
 def test_typos_are_told_at_once(
@@ -37,6 +44,31 @@ def test_typos_are_told_at_once(
     monkeypatch.setattr("sparsebit.cli.main.waiting", _never)  # it is what loads torch
     done = cli(*words)
     assert done.code == 2 and message in done.err, done
+    assert not Path("x").exists()
+
+
+LONG = {
+    "export": (),
+    "prune": (),
+    "quantize": DATA,
+    "compress": DATA,
+}
+
+
+@pytest.mark.parametrize("command", LONG)
+@pytest.mark.parametrize(("free", "message"), [(0, "it needs 1 B, and 0 B are free"), (9, "and 9 B are free")])
+def test_a_full_disk_is_told_before_the_work(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch, command: str, free: int, message: str
+) -> None:
+    """A disk with no room at all before torch is loaded; one with too little for the model once it is known."""
+    usage = type(shutil.disk_usage("."))(1, 1, free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr("sparsebit.cli.preflight.LEAST", 1)
+    if not free:
+        monkeypatch.setattr("sparsebit.cli.main.waiting", _never)
+    monkeypatch.setattr("sparsebit.cli.data.example_inputs", _never)  # what comes before all work
+    done = cli(command, "net.py:make", *LONG[command], "-o", "x")
+    assert done.code == 2 and "cannot write x" in done.err and message in done.err, done
     assert not Path("x").exists()
 
 

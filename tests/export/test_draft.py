@@ -1,0 +1,77 @@
+"""A model takes its place in one step; what a killed process left is removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir
+import pytest
+
+from sparsebit.export.draft import Draft
+from sparsebit.runtime.onnx_file import weight_files
+
+
+def model(value: float) -> Any:
+    """One addition of a large constant."""
+    numbers = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [4096], [value] * 4096)
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4096]) for name in "xy"]
+    node = onnx.helper.make_node("Add", ["x", "w"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", ends[:1], ends[1:], [numbers])
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    return onnx_ir.serde.deserialize_model(made)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_weights_of_the_old_model_stay_until_the_new_one_has_taken_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    for value, weights in ((1.0, "net.onnx.data"), (2.0, "net.onnx.2.data"), (3.0, "net.onnx.data")):
+        with Draft(path) as draft:
+            draft.write(model(value), external=True)
+            before = names(tmp_path)
+            files = draft.publish()
+        assert [file.name for file in files] == ["net.onnx", weights] == [path.name, *weight_files(path)]
+        assert names(tmp_path) == sorted(["net.onnx", weights]), before
+        assert onnx.numpy_helper.to_array(onnx.load(path).graph.initializer[0])[0] == value
+    with Draft(path) as draft:
+        draft.write(model(4.0))
+        assert draft.publish() == (path,)
+    assert names(tmp_path) == ["net.onnx"]
+
+
+def test_a_stop_between_the_files_leaves_the_old_model_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "net.onnx"
+    with Draft(path) as draft:
+        draft.write(model(1.0), external=True)
+        draft.publish()
+    replaced: list[str] = []
+
+    def replace(source: Path, place: Path) -> None:
+        if Path(place) == path:
+            raise KeyboardInterrupt
+        replaced.append(Path(place).name)
+        Path(source).rename(place)
+
+    monkeypatch.setattr("os.replace", replace)
+    with pytest.raises(KeyboardInterrupt), Draft(path) as draft:
+        draft.write(model(2.0), external=True)
+        draft.publish()
+    assert "net.onnx.2.data" in replaced
+    assert onnx.numpy_helper.to_array(onnx.load(path).graph.initializer[0])[0] == 1.0
+
+
+def test_what_a_killed_process_left_is_removed_and_a_live_one_is_left_alone(tmp_path: Path) -> None:
+    dead = tmp_path / ".sparsebit-0123456789abcdef.draft"
+    dead.mkdir()
+    (dead / "net.onnx").write_text("half")
+    with Draft(tmp_path / "a.onnx") as live:
+        live.file.write_text("half")
+        with Draft(tmp_path / "b.onnx"):
+            assert not dead.exists() and live.file.exists()
+    assert names(tmp_path) == []
