@@ -56,7 +56,9 @@ LONG = {
 
 
 @pytest.mark.parametrize("command", LONG)
-@pytest.mark.parametrize(("free", "message"), [(0, "it needs 1 B, and 0 B are free"), (9, "and 9 B are free")])
+@pytest.mark.parametrize(
+    ("free", "message"), [(0, "it needs 1 B, and 0 B are free"), (9, "and 9 B are free")]
+)
 def test_a_full_disk_is_told_before_the_work(
     cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch, command: str, free: int, message: str
 ) -> None:
