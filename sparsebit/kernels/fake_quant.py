@@ -40,127 +40,141 @@ def snap_fused(
 
     Not covered: float64, memory with gaps, scales that no matrix describes, a ``gradient_scale`` of several numbers.
     """
-    if not x.is_cuda or x.dtype not in _DTYPES or scale.dtype != torch.float32 or not AVAILABLE:
-        return None
-    factor, number = None, gradient_scale
-    if isinstance(gradient_scale, Tensor):
-        factor, number = gradient_scale.detach(), 1.0
-        if factor.numel() != 1 or factor.device != x.device or factor.dtype != torch.float32:
-            return None
-    if (found := as_matrix(x, scale)) is None:
+    if not x.is_cuda or (found := as_matrix(x, scale)) is None:
         return None
     matrix, order = found
     if zero_point.shape != scale.shape:
         zero_point = zero_point.expand_as(scale)
     if order is not None:
         scale, zero_point = scale.permute(order), zero_point.permute(order)
-    arguments = (x, scale.contiguous(), zero_point.contiguous(), factor, float(low), float(high), number)
+    return snap_matrix(x, scale.contiguous(), zero_point.contiguous(), low, high, matrix, gradient_scale)
+
+
+def snap_matrix(
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    low: int,
+    high: int,
+    matrix: Matrix,
+    gradient_scale: float | Tensor = 1.0,
+    magnitude: bool = False,
+) -> Tensor | None:
+    """``snap_fused`` where it is known how ``x`` lies in memory and scales are in that order; None if not covered.
+
+    With ``magnitude`` a scale counts by its magnitude. The torch operator, which is for compilers, does not do that.
+    """
+    if x.dtype not in _DTYPES or scale.dtype != torch.float32 or not AVAILABLE:
+        return None
+    if zero_point.numel() != scale.numel() or zero_point.dtype != torch.float32 or not scale.is_cuda:
+        return None
+    factor, number = None, gradient_scale
+    if isinstance(gradient_scale, Tensor):
+        factor, number = gradient_scale.detach(), 1.0
+        if factor.numel() != 1 or factor.device != x.device or factor.dtype != torch.float32:
+            return None
     if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
         sizes = (matrix.rows, matrix.width, matrix.channels, matrix.by_column)
-        return torch.ops.sparsebit.snap(*arguments, *sizes)  # type: ignore[no-any-return]
+        settings = (factor, float(low), float(high), number)
+        return torch.ops.sparsebit.snap(x, scale, zero_point, *settings, *sizes)  # type: ignore[no-any-return]
     # The operator would do the same, with several times the work on the host.
     if torch.is_grad_enabled() and (x.requires_grad or scale.requires_grad or zero_point.requires_grad):
-        return _with_gradients(*arguments, matrix)
-    return _forward(x, *arguments[1:3], float(low), float(high), matrix)
+        return _with_gradients(x, scale, zero_point, matrix, low, high, number, factor, magnitude)
+    return _forward(x, scale, zero_point, matrix, low, high, magnitude)
 
 
 class _Snap(torch.autograd.Function):
     """Keeps ``x`` and the grid; everything else is computed again."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, *settings: Any) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, matrix: Matrix, low: float, high: float,
+        number: float, factor: Tensor | None, magnitude: bool,
+    ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, scale, zero_point)
-        ctx.settings = settings
-        _factor, low, high, _gradient_scale, matrix = settings
-        return _forward(x, scale, zero_point, low, high, matrix)
+        ctx.settings = matrix, low, high, number, factor, magnitude
+        return _forward(x, scale, zero_point, matrix, low, high, magnitude)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        needed = ctx.needs_input_grad
-        x, scale, zero_point = ctx.saved_tensors
-        factor, low, high, gradient_scale, matrix = ctx.settings
-        learned = needed[1] or needed[2]
-        found = _backward(
-            grads[0], x, scale, zero_point, factor, low, high, gradient_scale, matrix, learned=learned
-        )
-        gradients = [g if wanted else None for g, wanted in zip(found, needed[:3], strict=True)]
-        return *gradients, *[None] * len(ctx.settings)
+        if torch.is_grad_enabled():  # for gradients of gradients, which there are none of
+            return _differentiate_once(ctx, *grads)
+        return _gradients(ctx, *grads)
 
 
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    to_x, to_scale, to_zero_point = _backward(
+        grad, *ctx.saved_tensors, *ctx.settings, ctx.needs_input_grad[1], ctx.needs_input_grad[2]
+    )
+    return to_x, to_scale, to_zero_point, None, None, None, None, None, None
+
+
+_differentiate_once = once_differentiable(_gradients)
 _with_gradients = cast("Callable[..., Tensor]", _Snap.apply)
 
 
-def _forward(x: Tensor, scale: Tensor, zero_point: Tensor, low: float, high: float, matrix: Matrix) -> Tensor:
+def _forward(
+    x: Tensor, scale: Tensor, zero_point: Tensor, matrix: Matrix, low: float, high: float, magnitude: bool
+) -> Tensor:
     from sparsebit.kernels import fake_quant_triton as kernels
 
     y = torch.empty_like(x)
-    rows, columns = matrix.tile
-    programs = -(-matrix.rows // rows) * -(-matrix.width // columns)
-    settings = (matrix.rows, matrix.width, matrix.channels, matrix.by_column, rows, columns)
+    programs, settings = matrix.forward_launch
     with _on_device_of(x):
-        launch(kernels.snap_forward, programs, (x, y, scale, zero_point), (low, high), settings)
+        launch(
+            kernels.snap_forward,
+            programs,
+            (x, y, scale, zero_point),
+            (float(low), float(high)),
+            (*settings[:3], magnitude, *settings[3:]),
+        )
     return y
 
 
 def _backward(
-    grad: Tensor,
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    factor: Tensor | None,
-    low: float,
-    high: float,
-    gradient_scale: float,
-    matrix: Matrix,
-    learned: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, scale and zero point; the last two are empty where nothing is learned."""
+    grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, matrix: Matrix, low: float, high: float,
+    gradient_scale: float, factor: Tensor | None, magnitude: bool, learned: bool, learned_zero: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+    """Gradients of x, scale and zero point; the last two are None where neither is learned."""
     from sparsebit.kernels import fake_quant_triton as kernels
 
     to_x = torch.empty_like(x)
     if grad.stride() != to_x.stride() or grad.dtype != x.dtype:
         grad = torch.empty_like(to_x).copy_(grad)
-    rows, width, channels, by_column = matrix.rows, matrix.width, matrix.channels, matrix.by_column
-    tile_rows, tile_columns = matrix.tile
-    down, across = -(-rows // tile_rows), -(-width // tile_columns)
-    # Without sums to keep, every tile is a program of its own.
-    chunks, steps = matrix.chunks if learned else (down if by_column else across, 1)
-    programs = chunks * (across if by_column else down)
-    outer, inner = (chunks, 1) if by_column else (rows // channels, chunks)
-    last = outer * inner == 1
-    gradients = [torch.empty_like(scale) if learned else scale.new_empty(0) for _ in range(2)]
-    sums = gradients if last or not learned else [scale.new_empty(channels * outer * inner) for _ in range(2)]
+    sums_needed = learned or learned_zero
+    programs, (outer, inner, chunks, steps) = matrix.backward_launch(sums_needed)
+    last, count, has_factor = outer * inner == 1, outer * inner * matrix.channels, factor is not None
+    to_scale = to_zero_point = None
+    sums: tuple[Tensor, ...] = (scale, scale)  # not written
+    if sums_needed:
+        to_scale = torch.empty_like(scale)
+        to_zero_point = torch.empty_like(scale) if learned_zero else None
+        made = [to_scale, to_zero_point] if last else [scale.new_empty(count), None]
+        if learned_zero and not last:
+            made[1] = scale.new_empty(count)
+        sums = tuple([scale if sum_ is None else sum_ for sum_ in made])
     pointer = scale if factor is None else factor
+    numbers = (float(low), float(high), gradient_scale)
+    flags = (sums_needed, learned_zero, last, has_factor, magnitude, matrix.by_column)
     with _on_device_of(x):
         launch(
             kernels.snap_backward,
             programs,
             (grad, x, to_x, scale, zero_point, *sums, pointer),
-            (low, high, gradient_scale),
-            (
-                rows,
-                width,
-                channels,
-                chunks,
-                steps,
-                learned,
-                last,
-                factor is not None,
-                by_column,
-                *matrix.tile,
-            ),
+            numbers,
+            (matrix.rows, matrix.width, matrix.channels, chunks, steps, *flags, *matrix.tile),
         )
-        if sums is not gradients:
-            tile = 1 if channels == 1 else 16
+        if to_scale is not None and not last:
+            tile = 1 if matrix.channels == 1 else 16
+            ends = (to_scale, scale if to_zero_point is None else to_zero_point)
             launch(
                 kernels.add_sums,
-                -(-channels // tile),
-                (*sums, scale, *gradients, pointer),
+                -(-matrix.channels // tile),
+                (*sums, scale, *ends, pointer),
                 (gradient_scale,),
-                (outer, channels, inner, factor is not None, tile, 1024 // tile),
+                (outer, matrix.channels, inner, learned_zero, has_factor, magnitude, tile, 1024 // tile),
             )
-    return to_x, gradients[0], gradients[1]
+    return to_x, to_scale, to_zero_point
 
 
 def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
@@ -171,35 +185,21 @@ def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
 
 
 def _run_forward(
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    factor: Tensor | None,
-    low: float,
-    high: float,
-    gradient_scale: float,
-    *matrix: Any,
-) -> Tensor:
-    return _forward(x, scale, zero_point, low, high, Matrix(*matrix))
+    x: Tensor, scale: Tensor, zero_point: Tensor, factor: Tensor | None, low: float, high: float,
+    gradient_scale: float, *matrix: Any,
+) -> Tensor:  # fmt: skip
+    return _forward(x, scale, zero_point, Matrix(*matrix), low, high, magnitude=False)
 
 
 def _run_backward(
-    grad: Tensor,
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    factor: Tensor | None,
-    low: float,
-    high: float,
-    gradient_scale: float,
-    rows: int,
-    width: int,
-    channels: int,
-    by_column: bool,
-    learned: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+    grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, factor: Tensor | None, low: float, high: float,
+    gradient_scale: float, rows: int, width: int, channels: int, by_column: bool, learned: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     matrix = Matrix(rows, width, channels, by_column)
-    return _backward(grad, x, scale, zero_point, factor, low, high, gradient_scale, matrix, learned)
+    settings = (matrix, low, high, gradient_scale, factor, False, learned, learned)
+    to_x, *found = _backward(grad, x, scale, zero_point, *settings)
+    to_scale, to_zero_point = (scale.new_empty(0) if sums is None else sums for sums in found)
+    return to_x, to_scale, to_zero_point
 
 
 def _fake_forward(x: Tensor, *_: Any) -> Tensor:

@@ -28,7 +28,7 @@ def _round_clip(v, low, high):
 @triton.jit
 def snap_forward(
     x_ptr, y_ptr, scale_ptr, zero_point_ptr, low, high, rows, width, channels,
-    BY_COLUMN: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+    MAGNITUDE: tl.constexpr, BY_COLUMN: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """``y = clip(round(x / scale)) * scale``, one tile for each program."""
     across = tl.cdiv(width, TILE_COLUMNS)
@@ -43,6 +43,8 @@ def snap_forward(
     else:
         scale = tl.load(scale_ptr + row % channels)[:, None]
         zero_point = tl.load(zero_point_ptr + row % channels)[:, None]
+    if MAGNITUDE:
+        scale = tl.abs(scale)
     x = tl.load(x_ptr + at, mask=here, other=0.0).to(tl.float32)
     _, clipped = _round_clip(
         tl.div_rn(x, tl.broadcast_to(scale, x.shape)), low - zero_point, high - zero_point
@@ -54,12 +56,13 @@ def snap_forward(
 def snap_backward(
     grad_ptr, x_ptr, to_x_ptr, scale_ptr, zero_point_ptr, to_scale_ptr, to_zero_point_ptr, factor_ptr,
     low, high, gradient_scale, rows, width, channels, chunks, steps,
-    LEARNED: tl.constexpr, LAST: tl.constexpr, HAS_FACTOR: tl.constexpr,
-    BY_COLUMN: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+    LEARNED: tl.constexpr, LEARNED_ZERO: tl.constexpr, LAST: tl.constexpr, HAS_FACTOR: tl.constexpr,
+    MAGNITUDE: tl.constexpr, BY_COLUMN: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of ``x``, and sums of those of scale and zero point: [rows, chunks], or [chunks, width] by column.
 
     Each program takes ``steps`` tiles, along its rows or down its columns. With ``LAST`` its sums are the gradients.
+    With ``MAGNITUDE`` the scale counts by its magnitude.
     """
     program = tl.program_id(0)
     if BY_COLUMN:
@@ -75,6 +78,8 @@ def snap_backward(
         column = chunk.to(tl.int64) * steps * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
         scale = tl.load(scale_ptr + row % channels)[:, None]
         zero_point = tl.load(zero_point_ptr + row % channels)[:, None]
+    sign = tl.where(scale < 0, -1.0, 1.0) if MAGNITUDE else 1.0
+    scale = scale * sign
     to_scale = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
     to_zero_point = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
     for _ in range(steps):
@@ -89,21 +94,24 @@ def snap_backward(
         if LEARNED:
             wide = grad.to(tl.float32)
             to_scale += wide * tl.where(inside, clipped - v, clipped)
-            to_zero_point += tl.where(inside, 0.0, wide)
+            if LEARNED_ZERO:
+                to_zero_point += tl.where(inside, 0.0, wide)
         if BY_COLUMN:
             row += TILE_ROWS
         else:
             column += TILE_COLUMNS
     if LEARNED:
+        if MAGNITUDE:
+            to_scale = to_scale * sign
+        axis: tl.constexpr = 0 if BY_COLUMN else 1
+        sum_scale, sum_zero_point = tl.sum(to_scale, axis), tl.sum(to_zero_point, axis)
         if BY_COLUMN:
             at_sum = chunk * width + column
             kept = column < width
-            sum_scale, sum_zero_point = tl.sum(to_scale, 0), tl.sum(to_zero_point, 0)
             factor = tl.reshape(scale, (TILE_COLUMNS,))
         else:
             at_sum = row * chunks + chunk
             kept = row < rows
-            sum_scale, sum_zero_point = tl.sum(to_scale, 1), tl.sum(to_zero_point, 1)
             factor = tl.reshape(scale, (TILE_ROWS,))
         if LAST:
             if HAS_FACTOR:
@@ -111,14 +119,16 @@ def snap_backward(
             sum_scale = sum_scale * gradient_scale
             sum_zero_point = sum_zero_point * -factor * gradient_scale
         tl.store(to_scale_ptr + at_sum, sum_scale, mask=kept)
-        tl.store(to_zero_point_ptr + at_sum, sum_zero_point, mask=kept)
+        if LEARNED_ZERO:
+            tl.store(to_zero_point_ptr + at_sum, sum_zero_point, mask=kept)
 
 
 @triton.jit
 def add_sums(
     sums_scale_ptr, sums_zero_point_ptr, scale_ptr, to_scale_ptr, to_zero_point_ptr, factor_ptr,
     gradient_scale, outer, channels, inner,
-    HAS_FACTOR: tl.constexpr, TILE_CHANNELS: tl.constexpr, TILE_SUMS: tl.constexpr,
+    LEARNED_ZERO: tl.constexpr, HAS_FACTOR: tl.constexpr, MAGNITUDE: tl.constexpr,
+    TILE_CHANNELS: tl.constexpr, TILE_SUMS: tl.constexpr,
 ):  # fmt: skip
     """Sums [outer, channels, inner] to gradients [channels], always in the same order."""
     channel = tl.program_id(0) * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
@@ -129,10 +139,14 @@ def add_sums(
         here = (k < outer * inner)[:, None] & (channel < channels)[None, :]
         at = ((k // inner)[:, None] * channels + channel[None, :]) * inner + (k % inner)[:, None]
         to_scale += tl.load(sums_scale_ptr + at, mask=here, other=0.0)
-        to_zero_point += tl.load(sums_zero_point_ptr + at, mask=here, other=0.0)
+        if LEARNED_ZERO:
+            to_zero_point += tl.load(sums_zero_point_ptr + at, mask=here, other=0.0)
     if HAS_FACTOR:
         gradient_scale *= tl.load(factor_ptr)
-    scale = tl.load(scale_ptr + channel, mask=channel < channels, other=0.0)
     tl.store(to_scale_ptr + channel, tl.sum(to_scale, 0) * gradient_scale, mask=channel < channels)
-    total = tl.sum(to_zero_point, 0) * -scale * gradient_scale
-    tl.store(to_zero_point_ptr + channel, total, mask=channel < channels)
+    if LEARNED_ZERO:
+        scale = tl.load(scale_ptr + channel, mask=channel < channels, other=0.0)
+        if MAGNITUDE:
+            scale = tl.abs(scale)
+        total = tl.sum(to_zero_point, 0) * -scale * gradient_scale
+        tl.store(to_zero_point_ptr + channel, total, mask=channel < channels)

@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 AVAILABLE = importlib.util.find_spec("triton") is not None  # what the kernels are written in
@@ -24,11 +25,23 @@ def launch(
     """``kernel[programs](*tensors, *floats, *settings)`` on the device of the tensors, which has to be the current one.
 
     Triton compiles for the dtypes of tensors, whether they begin at a multiple of 16 bytes, and some properties of the
-    integers. With all of these in one key, what it compiled is started again without its own, slower, look-up.
+    integers. With all of these in one key, what it compiled is started again without its own, slower, look-up; and
+    with addresses instead of tensors, which it would ask the driver about one by one.
     """
-    key = (kernel, tensors[0].device, warps, settings, *[(t.dtype, t.data_ptr() % 16 == 0) for t in tensors])
+    addresses, dtypes = [t.data_ptr() for t in tensors], tuple([t.dtype for t in tensors])
+    aligned = tuple([address % 16 == 0 for address in addresses])
+    device = tensors[0].get_device()
+    key = (id(kernel), device, warps, settings, dtypes, aligned)
     found = _compiled.get(key)
     if found is None:
         _compiled[key] = kernel[(programs,)](*tensors, *floats, *settings, num_warps=warps)
-    else:
-        found[(programs, 1, 1)](*tensors, *floats, *settings)
+        return
+    metadata = found.packed_metadata
+    # What Triton's own start does, less its hooks.
+    start = (programs, 1, 1, current_stream(device), found.function, metadata, None, None, None)
+    found.run(*start, *addresses, *floats, *settings)
+
+
+def current_stream(device: int) -> int:
+    """The address of the stream that torch works on."""
+    return torch._C._cuda_getCurrentRawStream(device)  # type: ignore[no-any-return]

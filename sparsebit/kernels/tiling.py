@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,6 +50,34 @@ class Matrix:
         steps = math.ceil(tiles / min(tiles, math.ceil(PROGRAMS / beside)))
         return math.ceil(tiles / steps), steps
 
+    @functools.cached_property
+    def forward_launch(self) -> tuple[int, tuple[Any, ...]]:
+        """How many programs cover the matrix with a tile each, and what they have to know."""
+        rows, columns = self.tile
+        programs = math.ceil(self.rows / rows) * math.ceil(self.width / columns)
+        return programs, (self.rows, self.width, self.channels, self.by_column, rows, columns)
+
+    def backward_launch(self, sums: bool) -> tuple[int, tuple[int, int, int, int]]:
+        """How many programs, and (outer, inner, chunks, steps): with sums they are [outer, channels, inner].
+
+        Without sums to keep, every tile is a program of its own.
+        """
+        return self._with_sums if sums else self._without_sums
+
+    @functools.cached_property
+    def _with_sums(self) -> tuple[int, tuple[int, int, int, int]]:
+        return self._launch(*self.chunks)
+
+    @functools.cached_property
+    def _without_sums(self) -> tuple[int, tuple[int, int, int, int]]:
+        size, tile = (self.rows, self.tile[0]) if self.by_column else (self.width, self.tile[1])
+        return self._launch(math.ceil(size / tile), 1)
+
+    def _launch(self, chunks: int, steps: int) -> tuple[int, tuple[int, int, int, int]]:
+        size, tile = (self.width, self.tile[1]) if self.by_column else (self.rows, self.tile[0])
+        outer, inner = (chunks, 1) if self.by_column else (self.rows // self.channels, chunks)
+        return chunks * math.ceil(size / tile), (outer, inner, chunks, steps)
+
 
 def as_matrix(x: Tensor, scale: Tensor) -> tuple[Matrix, list[int] | None] | None:
     """How scales that broadcast against ``x`` lie in its memory; None where that is not a matrix.
@@ -61,13 +90,14 @@ def as_matrix(x: Tensor, scale: Tensor) -> tuple[Matrix, list[int] | None] | Non
         >>> as_matrix(torch.zeros(8, 3, 5, 5), torch.zeros(1, 3, 1, 1))
         (Matrix(rows=24, width=25, channels=3, by_column=False), None)
     """
-    find = _find_matrix if torch.compiler.is_compiling() else _found_matrix
+    find = find_matrix if torch.compiler.is_compiling() else _found_matrix
     return find(x.shape, x.stride(), scale.shape)
 
 
-def _find_matrix(
+def find_matrix(
     shape: Sequence[int], stride: Sequence[int], scale_shape: Sequence[int]
 ) -> tuple[Matrix, list[int] | None] | None:
+    """``as_matrix`` of tensors with these sizes."""
     size = math.prod(shape)
     if size == 0:
         return None
@@ -101,7 +131,7 @@ def _find_matrix(
 
 
 # torch.compile warns of a cache and does not use it.
-_found_matrix = functools.lru_cache(maxsize=4096)(_find_matrix)
+_found_matrix = functools.lru_cache(maxsize=4096)(find_matrix)
 
 
 def _power_of_two(size: int) -> int:

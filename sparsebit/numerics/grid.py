@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sparsebit.errors import SparsebitError
 from sparsebit.numerics.code_type import CodeType
-from sparsebit.numerics.layout import PER_TENSOR, Layout, align, spread
+from sparsebit.numerics.layout import PER_TENSOR, Layout, spread
 from sparsebit.numerics.packing import pack_bits, unpack_bits
-from sparsebit.numerics.snapping import snap, steps_of
+from sparsebit.numerics.snapping import align_grid, compute_dtype, snap_tensor, steps_of
 
 # The scale of a row that was zero throughout. Any scale represents zero exactly; this one also survives float16
 # and keeps bias / (input scale * weight scale) inside int32, so a dead channel still delivers its bias.
@@ -64,9 +63,7 @@ class Grid:
 
     def numbers(self, codes: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """The numbers that codes stand for, ``(q - zero_point) * scale``, in ``dtype``."""
-        steps = self.code.decode(codes, compute_dtype(dtype))
-        view, scale, zero_point = self._aligned(steps)
-        return view.sub(zero_point).mul_(scale).to(dtype).reshape(codes.shape)
+        return numbers_of(codes, self.scale, self.zero_point, self.code, self.layout, dtype, self.order)
 
     def snap(self, x: Tensor, gradient_scale: float | Tensor = 1.0) -> Tensor:
         """``numbers(codes(x))``; gradients pass straight through inside the range and stop outside.
@@ -81,8 +78,9 @@ class Grid:
             >>> y.detach(), x.grad, scale.grad
             (tensor([-2.,  0.,  1.]), tensor([0., 1., 1.]), tensor([-2.]))
         """
-        view, scale, zero_point = self._aligned(x)
-        return snap(view, scale, zero_point, self.code, gradient_scale).reshape(x.shape)
+        return snap_tensor(
+            x, self.scale, self.zero_point, self.code, self.layout, gradient_scale, order=self.order
+        )
 
     def steps(self, x: Tensor) -> Tensor:
         """``snap(x) / scale`` without a division: multiples of the scale, in the dtype that is computed in."""
@@ -125,14 +123,7 @@ class Grid:
 
     def unpack(self, packed: Tensor, length: int) -> Tensor:
         """The codes [..., length] that ``pack`` was given."""
-        codes = unpack_bits(packed, self.code.bits, length)
-        if not self.code.is_integer:
-            return codes if self.code.dtype == torch.uint8 else codes.contiguous().view(self.code.dtype)
-        if not self.code.low:
-            return codes.to(self.code.dtype)
-        if self.code.bits == 8:  # flipping the highest bit is the same, without a wider type in between
-            return torch.bitwise_xor(codes, 128).view(torch.int8)
-        return codes.to(self.code.dtype).add_(self.code.low)
+        return unpack_codes(packed, self.code, length)
 
     def to(self, device: torch.device | str) -> Grid:
         """The same grid on another device."""
@@ -144,23 +135,34 @@ class Grid:
         return replace(self, scale=self.scale.detach(), zero_point=self.zero_point.detach())
 
     def _aligned(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A view of ``x``, and scale and zero point that broadcast against it and make the result the compute dtype.
+        return align_grid(x, self.scale, self.zero_point, self.layout, self.order)
 
-        They have at least one dimension: one that is a number to torch would be weaker than half precision in type
-        promotion, and CUDA would multiply by its reciprocal instead of dividing.
-        """
-        wide = compute_dtype(x.dtype)
-        scale, zero_point = self.scale.to(x.device, wide), self.zero_point.to(x.device, wide)
-        if scale.numel() == 1:
-            return x, scale.reshape(1), zero_point.reshape(1)
-        if self.layout.kind == "tensor":
-            raise SparsebitError(
-                "several scales for a layout that has one",
-                got=f"{scale.numel()} scales for a tensor of shape {tuple(x.shape)}",
-                hint="say which elements share a scale: Layout(kind='channel', axes=(0,))",
-            )
-        view, (scale, zero_point) = align(x, self.layout, scale, zero_point, order=self.order)
-        return view, scale, zero_point
+
+def numbers_of(
+    codes: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    code: CodeType,
+    layout: Layout,
+    dtype: torch.dtype = torch.float32,
+    order: Tensor | None = None,
+) -> Tensor:
+    """``Grid.numbers`` of a grid in its parts: no object is made, which ``torch.compile`` could not follow."""
+    steps = code.decode(codes, compute_dtype(dtype))
+    view, scale, zero_point = align_grid(steps, scale, zero_point, layout, order)
+    return view.sub(zero_point).mul_(scale).to(dtype).reshape(codes.shape)
+
+
+def unpack_codes(packed: Tensor, code: CodeType, length: int) -> Tensor:
+    """The codes [..., length] that ``Grid.pack`` was given."""
+    codes = unpack_bits(packed, code.bits, length)
+    if not code.is_integer:
+        return codes if code.dtype == torch.uint8 else codes.contiguous().view(code.dtype)
+    if not code.low:
+        return codes.to(code.dtype)
+    if code.bits == 8:  # flipping the highest bit is the same, without a wider type in between
+        return torch.bitwise_xor(codes, 128).view(torch.int8)
+    return codes.to(code.dtype).add_(code.low)
 
 
 def choose_grid(
@@ -184,6 +186,14 @@ def choose_grid(
         >>> choose_grid(torch.tensor([-1.0]), torch.tensor([4.0]), CodeType("full", 4)).scale  # 4 is code -8
         tensor([-0.5000])
     """
+    scale, zero_point = choose_scale(lo, hi, code, scale_dtype)
+    return Grid(scale, zero_point, code, layout or PER_TENSOR, order)
+
+
+def choose_scale(
+    lo: Tensor, hi: Tensor, code: CodeType, scale_dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """Scale and zero point of ``choose_grid``, without the grid around them."""
     wide = compute_dtype(lo.dtype)
     lo, hi = lo.to(wide).clamp(max=0), hi.to(wide).clamp(min=0)
     if code.kind == "full":
@@ -201,9 +211,4 @@ def choose_grid(
     zero_point = torch.zeros_like(scale, dtype=wide)
     if not code.symmetric:
         zero_point = ((0 - lo) / scale.to(wide)).round().clamp(code.low, code.high)
-    return Grid(scale, zero_point, code, layout or PER_TENSOR, order)
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What numbers of a dtype are computed in: float64 for float64, else float32."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+    return scale, zero_point

@@ -14,16 +14,87 @@ the dtype that is computed in.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from sparsebit.kernels.fake_quant import snap_fused
+from sparsebit.errors import SparsebitError
+from sparsebit.kernels.fake_quant import snap_fused, snap_matrix
+from sparsebit.kernels.tiling import Matrix, find_matrix
 from sparsebit.numerics.code_type import CodeType
+from sparsebit.numerics.layout import Layout, align
 
 USE_KERNELS = True  # fused kernels on CUDA, where they cover the case; False leaves everything to torch
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What numbers of a dtype are computed in: float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def snap_tensor(
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    code: CodeType,
+    layout: Layout,
+    gradient_scale: float | Tensor = 1.0,
+    *,
+    order: Tensor | None = None,
+    magnitude: bool = False,
+) -> Tensor:
+    """``snap`` with scale and zero point as a grid holds them, [C]; no object is made on the way.
+
+    With ``magnitude`` the scale counts by its magnitude, and its gradient has its sign.
+    """
+    if USE_KERNELS and x.is_cuda and code.is_integer and order is None and not torch.compiler.is_compiling():
+        matrix = _matrix_of(x.shape, x.stride(), layout, scale.numel())
+        if matrix is not None:
+            y = snap_matrix(x, scale, zero_point, code.low, code.high, matrix, gradient_scale, magnitude)
+            if y is not None:
+                return y
+    view, scale, zero_point = align_grid(x, scale, zero_point, layout, order)
+    if magnitude:
+        scale = scale.abs()
+    return snap(view, scale, zero_point, code, gradient_scale).reshape(x.shape)
+
+
+def align_grid(
+    x: Tensor, scale: Tensor, zero_point: Tensor, layout: Layout, order: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A view of ``x``, and scale and zero point that broadcast against it and make the result the compute dtype.
+
+    They have at least one dimension: one that is a number to torch would be weaker than half precision in type
+    promotion, and CUDA would multiply by its reciprocal instead of dividing.
+    """
+    wide = compute_dtype(x.dtype)
+    scale, zero_point = scale.to(x.device, wide), zero_point.to(x.device, wide)
+    if scale.numel() == 1:
+        return x, scale.reshape(1), zero_point.reshape(1)
+    if layout.kind == "tensor":
+        raise SparsebitError(
+            "several scales for a layout that has one",
+            got=f"{scale.numel()} scales for a tensor of shape {tuple(x.shape)}",
+            hint="say which elements share a scale: Layout(kind='channel', axes=(0,))",
+        )
+    view, (scale, zero_point) = align(x, layout, scale, zero_point, order=order)
+    return view, scale, zero_point
+
+
+@functools.lru_cache(maxsize=4096)
+def _matrix_of(shape: torch.Size, stride: tuple[int, ...], layout: Layout, count: int) -> Matrix | None:
+    """A tensor of this shape in memory with its scales in the order of the layout; None where that is not a matrix."""
+    x = torch.empty_strided(shape, stride, device="meta")
+    scale = torch.empty(count, device="meta")
+    try:
+        view, scale, _ = align_grid(x, scale, scale, layout)
+    except (SparsebitError, RuntimeError):  # the caller meets the same error, in its own words
+        return None
+    found = find_matrix(view.shape, view.stride(), scale.shape)
+    return found[0] if found is not None and found[1] is None else None
 
 
 def steps_of(x: Tensor, scale: Tensor, zero_point: Tensor, code: CodeType) -> Tensor:
@@ -42,6 +113,8 @@ def snap(
         fused = snap_fused(x, scale, zero_point, code.low, code.high, gradient_scale)
         if fused is not None:
             return fused
+    if torch.compiler.is_compiling():
+        return snap_composed(x, scale, zero_point, code, gradient_scale)
     return snap_plain(x, scale, zero_point, code, gradient_scale)
 
 
@@ -54,6 +127,34 @@ def snap_plain(
         if learned or x.requires_grad:
             return _with_gradients(x, scale, zero_point, code, gradient_scale, learned)
     return steps_of(x, scale, zero_point, code).mul_(scale).to(x.dtype)
+
+
+def snap_composed(
+    x: Tensor, scale: Tensor, zero_point: Tensor, code: CodeType, gradient_scale: float | Tensor = 1.0
+) -> Tensor:
+    """``snap`` of operators that have the right gradients themselves: what a compiler differentiates and fuses.
+
+    ``a + (b - a).detach()`` is the number ``b`` with the gradient of ``a``.
+    """
+    low, high = code.low - zero_point, code.high - zero_point
+    if scale.requires_grad:
+        scale = scale.detach() + (scale - scale.detach()) * gradient_scale
+    if zero_point.requires_grad:
+        low, high = (end.detach() + (end - end.detach()) * gradient_scale for end in (low, high))
+    v = torch.div(x, scale)
+    if code.is_integer:
+        # One step more on both sides does not change what is inside, and keeps infinity out of the difference.
+        v = torch.maximum(torch.minimum(v, high.detach() + 1), low.detach() - 1)
+        v = v + (v.round() - v).detach()
+    clipped = _clip(v, low, high)
+    if not code.is_integer:
+        clipped = clipped + (code.nearest(clipped.detach()) - clipped).detach()
+    return (clipped * scale).to(x.dtype)
+
+
+def _clip(v: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """``v`` between two bounds; the gradient of a number on a bound is that of the number alone, and NaN stays."""
+    return torch.where(v < low, low, torch.where(v > high, high, v))
 
 
 class _Snap(torch.autograd.Function):

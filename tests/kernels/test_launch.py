@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
+from sparsebit.kernels import launch as launch_module
 from sparsebit.kernels.launch import launch
 
 
 class Compiled:
     """Stands for what Triton compiled."""
 
+    function, packed_metadata = "function", "metadata"
+
     def __init__(self) -> None:
         self.started: list[Any] = []
 
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *arguments: self.started.append((grid, arguments))
+    def run(self, *arguments: Any) -> None:
+        self.started.append(arguments)
 
 
 class Kernel:
@@ -33,12 +37,14 @@ class Kernel:
         return start
 
 
-def test_the_second_launch_skips_the_look_up() -> None:
+def test_the_second_launch_skips_the_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_module, "current_stream", lambda device: 77)
     kernel, x = Kernel(), torch.zeros(32)
     launch(kernel, 3, (x,), (0.5,), (32, True))
     launch(kernel, 3, (x,), (0.25,), (32, True))  # numbers in floating point are never compiled in
     assert kernel.looked_up == 1
-    assert kernel.compiled.started == [((3, 1, 1), (x, 0.25, 32, True))]
+    (started,) = kernel.compiled.started
+    assert started == (3, 1, 1, 77, "function", "metadata", None, None, None, x.data_ptr(), 0.25, 32, True)
 
 
 def test_other_kinds_of_arguments_are_looked_up_again() -> None:

@@ -15,7 +15,7 @@ Kind = TypeVar("Kind", bound=Quantizer)
 
 def is_plain(quantizer: Quantizer) -> bool:
     """Whether a quantizer rounds to the nearest value of its grid and nothing else, under whatever name."""
-    methods = ("prepare", "grid", "snap", "forward")
+    methods = ("prepare", "scale_and_zero_point", "grid", "snap", "forward")
     return all(getattr(type(quantizer), name) is getattr(Quantizer, name) for name in methods)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sparsebit.config import Side, TensorSpec
 from sparsebit.numerics import Layout
+from sparsebit.numerics.snapping import align_grid
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
 
 ZETA, GAMMA = 1.1, -0.1
@@ -54,9 +55,8 @@ class AdaRound(Quantizer):
         if self.up.numel() == 0:
             return x
         with torch.no_grad():
-            grid = self.grid()
-            moved = grid.positions(x).floor_().add_(self.up)
-            moved = moved.mul_(grid.spread(x.shape)[0].to(moved.dtype))
+            view, scale, _ = align_grid(x, self.scale, self.zero_point, self.layout)
+            moved = torch.div(view, scale).floor_().add_(self.up.view_as(view)).mul_(scale).view_as(x)
         if torch.is_grad_enabled() and x.requires_grad:
             return x + (moved - x.detach()).to(x.dtype)
         return moved.to(x.dtype)

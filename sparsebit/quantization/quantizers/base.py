@@ -14,7 +14,9 @@ from sparsebit.config import Side, TensorSpec, register_name
 from sparsebit.config.engine.plugins import name_to_register
 from sparsebit.errors import RegistryError, SparsebitError
 from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
+from sparsebit.numerics.grid import choose_scale
 from sparsebit.numerics.layout import activation_axis, join_blocks, row_blocks, to_rows, to_samples
+from sparsebit.numerics.snapping import snap_tensor
 from sparsebit.quantization.observers import OBSERVERS, CalibrationError, Observer, observe
 from sparsebit.quantization.processes import merge_across_processes
 from sparsebit.registry import Registry
@@ -27,6 +29,9 @@ OUTLIER_STEP = 1e4
 
 # What a quantizer of the old toolkit overrode; registered as it is, such a class would quantize as if it had not.
 OLD_METHODS = ("_forward", "calc_qparams", "_qparams_preprocess", "update_observer")
+
+# Layouts by the axis of the channels, made once: torch.compile can read an object, but not make one.
+_BY_AXIS = tuple(Layout(kind="channel", axes=(axis,)) for axis in range(64))
 
 QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer")
 
@@ -64,8 +69,8 @@ class Quantizer(nn.Module):
     """One grid in the state dict, how it was found, and whether it is applied.
 
     ``forward`` is the identity until ``enable_quant``; while ``observing`` it also measures what passes. Subclasses
-    change one of three things: ``prepare`` (what happens to the tensor before it is snapped), ``grid`` (where
-    the grid comes from) or ``set_range`` (what becomes of the measured range). Whatever they do,
+    change one of three things: ``prepare`` (what happens to the tensor before it is snapped), ``scale_and_zero_point``
+    (where the grid comes from) or ``set_range`` (what becomes of the measured range). Whatever they do,
     the result is ``grid().snap(prepare(x))``, which is what makes every quantizer exportable.
 
     Attributes:
@@ -74,9 +79,11 @@ class Quantizer(nn.Module):
         spec: what was asked for, and ``code``, the type of the stored values. Replaced by ``set_bit``.
         layout: what shares a scale; for an activation the axis is that of its layout.
         substitute: a function called instead of ``snap``, by which exporters put their own operator here.
+        ready: what ``snap`` would return, computed before for many weights at once; None where it was not.
     """
 
     TYPE: ClassVar[str] = ""
+    MAGNITUDE: ClassVar[bool] = False  # whether a scale below zero counts by its magnitude
     scale: Tensor
     zero_point: Tensor
     followed: Tensor
@@ -88,6 +95,7 @@ class Quantizer(nn.Module):
         self.layout = layout or Layout(kind=spec.granularity, group_size=spec.group_size)
         self.use_quant = self.fake_fused = self.observing = self.following = False
         self.substitute: Substitute | None = None
+        self.ready: Tensor | None = None
         self.observer: Observer[Any] = OBSERVERS[spec.observer](**spec.observer_options)
         self._state: Any = None
         self._batches = 0
@@ -298,23 +306,29 @@ class Quantizer(nn.Module):
     def layout_of(self, x: Tensor) -> Layout:
         """What shares a scale in this tensor."""
         if self.side == "A" and self.layout.kind == "channel":
-            return replace(self.layout, axes=(activation_axis(x.dim(), self.spec.layout),))
+            return _BY_AXIS[activation_axis(x.dim(), self.spec.layout)]
         return self.layout
 
     def prepare(self, x: Tensor) -> Tensor:
         """What happens to a tensor before it is snapped. Here: nothing."""
         return x
 
-    def grid(self, x: Tensor | None = None) -> Grid:
-        """The grid as it is now; with one scale per token, that of ``x``."""
+    def scale_and_zero_point(self, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Those of the grid as it is now, [C] each; with one scale per token, those of ``x``."""
         if self.layout.kind == "token":
             assert x is not None
             rows = to_rows(x, self.layout)
-            return choose_grid(rows.amin(1), rows.amax(1), self.code, self.layout)
-        layout = self.layout if x is None else self.layout_of(x)
-        if x is not None and self.side == "A" and layout.kind == "channel" and x.dim() > 0:
-            self._require_channels(x, x.shape[layout.axes[0]])
-        return Grid(self.scale, self.zero_point, self.code, layout)
+            return choose_scale(rows.amin(1), rows.amax(1), self.code)
+        if x is not None and self.side == "A" and self.layout.kind == "channel" and x.dim() > 0:
+            self._require_channels(x, x.shape[activation_axis(x.dim(), self.spec.layout)])
+        return self.scale, self.zero_point
+
+    def grid(self, x: Tensor | None = None) -> Grid:
+        """The grid as it is now; with one scale per token, that of ``x``."""
+        scale, zero_point = self.scale_and_zero_point(x)
+        if self.MAGNITUDE:
+            scale = scale.abs()
+        return Grid(scale, zero_point, self.code, self.layout if x is None else self.layout_of(x))
 
     def gradient_scale(self, x: Tensor) -> float | Tensor:
         """What gradients to scale and zero point are multiplied by, where they learn."""
@@ -323,7 +337,11 @@ class Quantizer(nn.Module):
     def snap(self, x: Tensor) -> Tensor:
         """``grid().snap(prepare(x))``, whether switched on or not."""
         x = self.prepare(x)
-        return self.grid(x).snap(x, self.gradient_scale(x))
+        if type(self).grid is not Quantizer.grid:  # a user's own
+            return self.grid(x).snap(x, self.gradient_scale(x))
+        scale, zero_point = self.scale_and_zero_point(x)
+        layout, factor = self.layout_of(x), self.gradient_scale(x)
+        return snap_tensor(x, scale, zero_point, self.code, layout, factor, magnitude=self.MAGNITUDE)
 
     def forward(self, x: Tensor) -> Tensor:
         """Measure if observing, snap if switched on."""
@@ -335,6 +353,8 @@ class Quantizer(nn.Module):
             self.follow(x)
         if self.substitute is not None:
             return self.substitute(self, x)
+        if self.ready is not None:
+            return self.ready
         return self.snap(x) if x.numel() else x  # an expert that no token went to
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from sparsebit.config import Options
 from sparsebit.errors import SparsebitError
-from sparsebit.numerics import Grid
+from sparsebit.numerics.grid import numbers_of, unpack_codes
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.quantization.quantizers.base import Quantizer
 from sparsebit.quantization.quantizers.uniform import Uniform
@@ -46,13 +47,14 @@ class Frozen(Quantizer):
         """The codes with their grid."""
         return PackedTensor(self.packed, self.grid(), self.shape, self.dtype)
 
-    def grid(self, x: Tensor | None = None) -> Grid:
-        """The grid, which stays as it is."""
-        return Grid(self.scale, self.zero_point.expand_as(self.scale), self.code, self.layout)
+    def scale_and_zero_point(self, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Those of the grid, which stays as it is."""
+        return self.scale, self.zero_point.expand_as(self.scale)
 
     def snap(self, x: Tensor) -> Tensor:
         """The numbers of the codes; ``x`` is not looked at."""
-        return self.held.numbers()
+        codes = unpack_codes(self.packed, self.code, math.prod(self.shape[1:])).reshape(self.shape)
+        return numbers_of(codes, *self.scale_and_zero_point(), self.code, self.layout, self.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """The same, or what an exporter puts in its place."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.numerics import CodeType, Grid, Layout
+from sparsebit.numerics import CodeType, Layout
 from sparsebit.numerics.grid import SCALE_OF_ZEROS
 from sparsebit.quantization.observers.base import Observer, Range, extremes
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
@@ -63,10 +63,11 @@ class LSQ(Quantizer):
 
     The gradient of the scale is divided by sqrt(N * qmax), where N is how many values share it, so that it moves as
     slowly as the values do. The zero point is fixed: 0 for values that are never negative, and in the middle of the
-    codes otherwise, whatever the scheme calls it.
+    codes otherwise, whatever the scheme calls it. A scale that training pushed below zero counts by its magnitude.
     """
 
     TYPE = "lsq"
+    MAGNITUDE = True
 
     def __init__(self, name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> None:
         super().__init__(name, side, spec, layout)
@@ -85,10 +86,6 @@ class LSQ(Quantizer):
         self.set_grid(
             torch.where(scale > 0, scale, SCALE_OF_ZEROS), torch.full_like(hi, self.code.high - top)
         )
-
-    def grid(self, x: Tensor | None = None) -> Grid:
-        """The grid as it is now; a scale that training pushed below zero counts by its magnitude."""
-        return replace(super().grid(x), scale=self.scale.abs())
 
     def gradient_scale(self, x: Tensor) -> float | Tensor:
         """1 / sqrt(N * qmax), N values to a scale, qmax counted from the zero point."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.numerics import Grid, Layout
+from sparsebit.numerics import Layout
 from sparsebit.numerics.grid import SCALE_OF_ZEROS
 from sparsebit.numerics.layout import join_blocks, row_blocks
 from sparsebit.quantization.observers.base import OBSERVERS, Observer
@@ -50,13 +49,13 @@ class LSQPlus(LSQ):
         """1 / sqrt(N * qmax), N values to a scale, wherever the zero point is just now."""
         return 1 / math.sqrt(max(x.numel() / max(self.scale.numel(), 1), 1) * self.code.high)
 
-    def grid(self, x: Tensor | None = None) -> Grid:
-        """The grid as it is now, its zero point on a code."""
-        grid = super().grid(x)
-        zero_point = grid.zero_point.clamp(self.code.low, self.code.high)
+    def scale_and_zero_point(self, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """As they are now, the zero point on a code."""
+        scale, zero_point = super().scale_and_zero_point(x)
+        zero_point = zero_point.clamp(self.code.low, self.code.high)
         if zero_point.requires_grad:  # rounded, with the gradient of the number itself
-            return replace(grid, zero_point=zero_point + (zero_point.round() - zero_point).detach())
-        return replace(grid, zero_point=zero_point.round())
+            return scale, zero_point + (zero_point.round() - zero_point).detach()
+        return scale, zero_point.round()
 
 
 def _reach(values: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
 from sparsebit.config.quantization.plugins import PactSettings
-from sparsebit.numerics import Grid, Layout, choose_grid
-from sparsebit.numerics.grid import compute_dtype
+from sparsebit.numerics import Layout
+from sparsebit.numerics.grid import choose_scale
+from sparsebit.numerics.snapping import compute_dtype
 from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
 
 
@@ -42,18 +43,22 @@ class PACT(Quantizer):
         lower, upper = (bound.to(x.dtype) for bound in self._range())
         return torch.maximum(torch.minimum(x, upper), lower)
 
-    def grid(self, x: Tensor | None = None) -> Grid:
-        """The grid over the clipped range as it is now."""
-        return choose_grid(*self._range(), self.code)
+    def scale_and_zero_point(self, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Those of the grid over the clipped range as it is now."""
+        return choose_scale(*self._range(), self.code)
 
     def snap(self, x: Tensor) -> Tensor:
         """As every quantizer; with a gradient to alpha where gradients are wanted."""
         if not torch.is_grad_enabled():
             return super().snap(x)
         wide = compute_dtype(x.dtype)
+        scale, zero_point = self.scale_and_zero_point()
+        low, high = self.code.low, self.code.high
+        if self.spec.symmetric:
+            low = -high  # alpha on both sides, and so one code less
         apply = cast("Callable[..., Tensor]", _Clipped.apply)
-        snapped = apply(x.to(wide), self.alpha.to(wide), self.grid())
-        return snapped.to(x.dtype)
+        ends = (scale.to(wide), low - zero_point.to(wide), high - zero_point.to(wide), self.spec.symmetric)
+        return apply(x.to(wide), self.alpha.to(wide), *ends).to(x.dtype)
 
     def regularization(self) -> Tensor:
         """alpha squared, to be added to the loss with a small factor (1e-4 in the old examples)."""
@@ -68,13 +73,12 @@ class _Clipped(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, alpha: Tensor, grid: Grid) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, alpha: Tensor, scale: Tensor, low: Tensor, high: Tensor, two_sided: bool
+    ) -> Tensor:
         ctx.save_for_backward(x, alpha)
-        ctx.two_sided = grid.code.symmetric
-        steps = grid.steps(x)
-        if ctx.two_sided:
-            steps = steps.clamp_(min=-grid.code.high)  # alpha on both sides, and so one code less
-        return steps.mul_(grid.scale.to(x.dtype))
+        ctx.two_sided = two_sided
+        return torch.div(x, scale).round_().clamp_(min=low).clamp_(max=high).mul_(scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -91,4 +95,4 @@ class _Clipped(torch.autograd.Function):
             to_alpha = torch.dot(clipped.reshape(-1), grad.reshape(-1)).reshape(alpha.shape)
         if ctx.needs_input_grad[0]:
             to_x = torch.addcmul(grad, over.add_(under), grad, value=-1)
-        return to_x, to_alpha, None
+        return to_x, to_alpha, None, None, None, None
