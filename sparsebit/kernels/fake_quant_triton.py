@@ -14,7 +14,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _round_clip(v, low, high):
+def round_clip(v, low, high):
     """round(v), half to even, and that clipped. Adding 1.5 * 2**23 leaves no bits for a fraction.
 
     Beyond 2**22, where that fails, ``v`` is outside of every grid, rounded or not. Comparisons with NaN are false, so
@@ -46,7 +46,7 @@ def snap_forward(
     if MAGNITUDE:
         scale = tl.abs(scale)
     x = tl.load(x_ptr + at, mask=here, other=0.0).to(tl.float32)
-    _, clipped = _round_clip(
+    _, clipped = round_clip(
         tl.div_rn(x, tl.broadcast_to(scale, x.shape)), low - zero_point, high - zero_point
     )
     tl.store(y_ptr + at, (clipped * scale).to(y_ptr.dtype.element_ty), mask=here)
@@ -88,7 +88,7 @@ def snap_backward(
         x = tl.load(x_ptr + at, mask=here, other=0.0).to(tl.float32)
         grad = tl.load(grad_ptr + at, mask=here, other=0.0)
         v = tl.div_rn(x, tl.broadcast_to(scale, x.shape))
-        rounded, clipped = _round_clip(v, low - zero_point, high - zero_point)
+        rounded, clipped = round_clip(v, low - zero_point, high - zero_point)
         inside = rounded == clipped
         tl.store(to_x_ptr + at, tl.where(inside, grad, 0.0).to(to_x_ptr.dtype.element_ty), mask=here)
         if LEARNED:

@@ -51,7 +51,7 @@ def snap_tensor(
     With ``magnitude`` the scale counts by its magnitude, and its gradient has its sign.
     """
     if USE_KERNELS and x.is_cuda and code.is_integer and order is None and not torch.compiler.is_compiling():
-        matrix = _matrix_of(x.shape, x.stride(), layout, scale.numel())
+        matrix = matrix_of(x.shape, x.stride(), layout, scale.numel())
         if matrix is not None:
             y = snap_matrix(x, scale, zero_point, code.low, code.high, matrix, gradient_scale, magnitude)
             if y is not None:
@@ -85,7 +85,7 @@ def align_grid(
 
 
 @functools.lru_cache(maxsize=4096)
-def _matrix_of(shape: torch.Size, stride: tuple[int, ...], layout: Layout, count: int) -> Matrix | None:
+def matrix_of(shape: torch.Size, stride: tuple[int, ...], layout: Layout, count: int) -> Matrix | None:
     """A tensor of this shape in memory with its scales in the order of the layout; None where that is not a matrix."""
     x = torch.empty_strided(shape, stride, device="meta")
     scale = torch.empty(count, device="meta")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from sparsebit.batches import Feed, ModelInputs, crop_like
@@ -30,6 +31,7 @@ from sparsebit.quantization.quantized_module import QuantizedModule
 from sparsebit.quantization.recovery import Recovery
 from sparsebit.quantization.training.optimizer_groups import parameter_groups
 from sparsebit.quantization.training.training import BatchNormMode, ObserverMode
+from sparsebit.quantization.training.weight_groups import WeightGroups
 
 if TYPE_CHECKING:
     from sparsebit.export import OnnxExport
@@ -85,6 +87,7 @@ class QuantModel(QuantizedModule):
         self.record = CalibrationRecord(batch_norms=built.batch_norms)
         self.recovery = Recovery(settings, self.quantizers)
         self.calibration: CalibrationRound | None = None
+        self.weight_groups = WeightGroups()
         self.tuned, self.made_from = False, type(model).__name__
         self.training = model.training
 
@@ -93,7 +96,11 @@ class QuantModel(QuantizedModule):
         if self.calibration is not None:
             with self.calibration.recorded(args, kwargs, training=self.training):
                 return self.model(*args, **kwargs)
-        outputs = self.model(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            outputs = self.model(*args, **kwargs)
+        else:
+            with self.weight_groups.snapped(self.model):
+                outputs = self.model(*args, **kwargs)
         if self.qat.distillation is not None and self.training:
             self.qat.distillation.see(outputs, args, kwargs, self.device)
         return outputs

@@ -79,7 +79,7 @@ class Quantizer(nn.Module):
         spec: what was asked for, and ``code``, the type of the stored values. Replaced by ``set_bit``.
         layout: what shares a scale; for an activation the axis is that of its layout.
         substitute: a function called instead of ``snap``, by which exporters put their own operator here.
-        ready: what ``snap`` would return, computed before for many weights at once; None where it was not.
+        ready: a weight and what ``snap`` returns for it, where that was computed before with other weights.
     """
 
     TYPE: ClassVar[str] = ""
@@ -95,7 +95,7 @@ class Quantizer(nn.Module):
         self.layout = layout or Layout(kind=spec.granularity, group_size=spec.group_size)
         self.use_quant = self.fake_fused = self.observing = self.following = False
         self.substitute: Substitute | None = None
-        self.ready: Tensor | None = None
+        self.ready: tuple[Tensor, Tensor] | None = None
         self.observer: Observer[Any] = OBSERVERS[spec.observer](**spec.observer_options)
         self._state: Any = None
         self._batches = 0
@@ -353,8 +353,8 @@ class Quantizer(nn.Module):
             self.follow(x)
         if self.substitute is not None:
             return self.substitute(self, x)
-        if self.ready is not None:
-            return self.ready
+        if self.ready is not None and self.ready[0] is x:
+            return self.ready[1]
         return self.snap(x) if x.numel() else x  # an expert that no token went to
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantizer:

@@ -1,0 +1,132 @@
+"""The weights of a model snapped together before each forward on a GPU, where one by one is mostly launching."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.kernels.grouped import Group, Member, snap_group
+from sparsebit.kernels.launch import AVAILABLE
+from sparsebit.numerics import snapping
+from sparsebit.quantization.modules.qmodules import QuantOpr
+from sparsebit.quantization.quantizers import Quantizer
+
+LARGEST = 2**22  # numbers of one weight: a larger one has enough work for a launch of its own
+# Numbers of one group: about the bucket of DistributedDataParallel, which sends gradients while others are computed.
+GROUP = 2**23
+
+
+class WeightGroups:
+    """Finds which weights of a graph can be snapped together, and does it for the time of a forward.
+
+    Those are weights on CUDA with symmetric integer grids whose quantizer does nothing else than snap.
+    """
+
+    def __init__(self) -> None:
+        self._leaves: list[nn.Module] | None = None
+        self._groups: dict[Any, list[tuple[slice, Group]]] = {}
+
+    @contextlib.contextmanager
+    def snapped(self, gm: nn.Module) -> Iterator[None]:
+        """Inside the block, quantizers of weights have their result ready where that was possible."""
+        if not (snapping.USE_KERNELS and AVAILABLE):
+            yield
+            return
+        found = self._find(gm)
+        try:
+            for part, group in self._grouped(found):
+                weights = [weight for weight, _ in found[part]]
+                results = snap_group(group, weights, [quantizer.scale for _, quantizer in found[part]])
+                for (weight, quantizer), result in zip(found[part], results, strict=True):
+                    quantizer.ready = weight, result
+            yield
+        finally:
+            for _, quantizer in found:
+                quantizer.ready = None
+
+    def _find(self, gm: nn.Module) -> list[tuple[Tensor, Quantizer]]:
+        if self._leaves is None:
+            self._leaves = [
+                module
+                for module in gm.modules()
+                if isinstance(getattr(module, "weight_quantizer", None), Quantizer)
+                and not isinstance(module, QuantOpr)
+            ]
+        found: dict[int, tuple[Tensor, Quantizer]] = {}  # one that two layers share is snapped once
+        for leaf in self._leaves:
+            quantizer: Any = leaf.weight_quantizer
+            weight: Any = leaf.weight
+            if type(weight) is nn.Parameter and weight.is_cuda and _is_plain(quantizer):
+                found.setdefault(id(quantizer), (weight, quantizer))
+        return list(found.values())
+
+    def _grouped(self, found: list[tuple[Tensor, Quantizer]]) -> list[tuple[slice, Group]]:
+        """Groups of consecutive weights, as slices of what was found."""
+        key = tuple(
+            [
+                (id(q), w.shape, w.stride(), w.dtype, w.get_device(), q.scale.shape, q.scale.requires_grad)
+                for w, q in found
+            ]
+        )
+        if key not in self._groups:
+            self._groups = {key: _divide(found)}
+        return self._groups[key]
+
+
+def _is_plain(quantizer: Quantizer) -> bool:
+    kind = type(quantizer)
+    return (
+        quantizer.is_enable
+        and quantizer.substitute is None
+        and not quantizer.observing
+        and not quantizer.following
+        and kind.prepare is Quantizer.prepare
+        and kind.snap is Quantizer.snap
+        and kind.grid is Quantizer.grid
+        and quantizer.code.kind == "int"
+    )
+
+
+def _divide(found: list[tuple[Tensor, Quantizer]]) -> list[tuple[slice, Group]]:
+    """Cut into groups that the kernels cover; weights between them stay alone."""
+    groups: list[tuple[slice, Group]] = []
+    members: list[Member] = []
+    kind: Any = None
+    size = 0
+
+    def close(end: int) -> None:
+        nonlocal members, size
+        if len(members) > 1:
+            device, _, magnitude, _ = kind
+            groups.append((slice(end - len(members), end), Group(members, device, magnitude)))
+        members, size = [], 0
+
+    for index, (weight, quantizer) in enumerate(found):
+        member = _member(weight, quantizer)
+        own = (weight.device, weight.dtype, quantizer.MAGNITUDE, quantizer.scale.requires_grad)
+        if member is None or own != kind or size + weight.numel() > GROUP:
+            close(index)
+        kind = own
+        if member is not None:
+            members.append(member)
+            size += weight.numel()
+    close(len(found))
+    return groups
+
+
+def _member(weight: Tensor, quantizer: Quantizer) -> Member | None:
+    scale, factor = quantizer.scale, quantizer.gradient_scale(weight)
+    matrix = snapping.matrix_of(weight.shape, weight.stride(), quantizer.layout, scale.numel())
+    if matrix is None or matrix.by_column or matrix.rows != matrix.channels or not isinstance(factor, float):
+        return None
+    # Results lie one behind the other, and the kernels of convolutions want them at multiples of 16 bytes.
+    if weight.numel() % 8 or weight.numel() > LARGEST or scale.dtype != torch.float32 or scale.dim() != 1:
+        return None
+    if weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return None
+    code = quantizer.code
+    return Member(tuple(weight.shape), weight.stride(), matrix, code.low, code.high, factor)
