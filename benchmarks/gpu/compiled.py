@@ -55,7 +55,7 @@ def make(case: Case) -> tuple[sparsebit.QuantModel, Tensor]:
     kind_of_weight = "uniform" if case.kind == "pact" else case.kind
     weight: dict[str, Any] = {"QSCHEME": case.weight_scheme, "QUANTIZER": {"TYPE": kind_of_weight, "BIT": 4}}
     if "group" in case.weight_scheme:
-        weight["OBSERVER"] = {"GROUP_SIZE": 4}
+        weight["GROUP_SIZE"] = 4
     config = {
         "W": weight,
         "A": {"QSCHEME": case.activation_scheme, "QUANTIZER": {"TYPE": kind_of_activation, "BIT": 4}},

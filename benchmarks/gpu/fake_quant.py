@@ -44,8 +44,8 @@ class Case:
             "device": device,
         }
         x, grad = (torch.randn(self.shape, **drawn).to(self.dtype) for _ in range(2))
-        if self.channels_last:
-            x = x.to(memory_format=torch.channels_last)
+        if self.channels_last:  # as the layer behind it returns its gradient
+            x, grad = (t.to(memory_format=torch.channels_last) for t in (x, grad))
         count = row_count(self.shape, LAYOUTS[self.layout])
         scale = torch.rand(count, **drawn) * 0.3 + 0.05
         code = CodeType.parse(self.code)

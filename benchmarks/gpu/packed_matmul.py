@@ -54,7 +54,9 @@ def draw_cases(count: int, seed: int) -> list[Case]:
             rows=draw.choice([1, 3, 16, 33, 100, 257, 1024]),
             channels=128 * draw.choice([1, 2, 3, 7, 16, 33]),
             batch=draw.choice([1, 1, 2, 3, 5, 8, 15, 16, 17, 40]),
-            code=draw.choice(["int4", "uint4", "int8", "uint8", "int2", "uint2", "int4_full"]),
+            code=draw.choice(
+                ["int4", "uint4", "int8", "uint8", "int3", "uint3", "int2", "uint2", "int4_full"]
+            ),
             group_size=draw.choice([32, 64, 128, None]),
             dtype=draw.choice([torch.bfloat16, torch.float16]),
             scale_dtype=draw.choice([torch.float16, torch.bfloat16, torch.float32]),
@@ -67,7 +69,8 @@ def draw_cases(count: int, seed: int) -> list[Case]:
 def compare(case: Case, device: str, is_covered: Callable[..., bool] = packed_matmul.covers) -> str | None:
     """How the product differs from that with the unpacked weight in float64; None where it does not."""
     x, packed, grid = case.make(device)
-    code, zero_point = grid.code, grid.zero_point.to(torch.int16)
+    code = grid.code
+    zero_point = None if code.symmetric else grid.zero_point.to(torch.int16)
     if not is_covered(x, packed, grid.scale, code.bits, case.group_size):
         return "not covered"
     got, again = (
@@ -84,55 +87,73 @@ def compare(case: Case, device: str, is_covered: Callable[..., bool] = packed_ma
 
 
 SHAPES = ((28672, 8192), (8192, 8192), (4096, 4096))
-VECTOR_TILES = ((8, 256, 4), (4, 512, 4), (16, 128, 4), (16, 256, 8), (4, 256, 4), (8, 128, 4), (8, 512, 8))
-BATCH_TILES = ((32, 16, 4), (64, 16, 4), (16, 16, 2), (64, 32, 8), (32, 32, 4), (128, 16, 8))
+BATCHES = {
+    "int4": (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024),
+    "uint4": (1, 16),
+    "int8": (1, 16),
+    "int3": (1, 4),
+    "int2": (1, 16),
+}
+VECTOR_TILES = (
+    (8, 256, 3, 4), (16, 256, 3, 4), (4, 256, 3, 4), (8, 256, 4, 4), (16, 256, 4, 8), (8, 512, 3, 8), (4, 512, 3, 4),
+    (8, 128, 4, 4), (4, 128, 4, 2), (8, 256, 2, 4),
+)  # fmt: skip
+BATCH_TILES = (
+    (64, 16, 4, 4), (128, 16, 4, 4), (64, 16, 6, 4), (128, 16, 4, 8), (32, 16, 5, 2), (16, 16, 6, 1), (64, 32, 3, 4),
+    (256, 16, 3, 8),
+)  # fmt: skip
 
 
 def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
-    """Microseconds for each shape and batch, beside bfloat16 and the memory floor, and the tile that was fastest."""
+    """Microseconds for each shape and batch, beside bfloat16 and the memory floor, for each tile of each kernel."""
     for out, channels in SHAPES:
         reference = torch.randn(out, channels, device="cuda", dtype=torch.bfloat16)
-        for code, batches in (("int4", (1, 4, 16, 64, 256)), ("int8", (1, 16)), ("int2", (1,))):
+        plain = [reference] + [reference.clone() for _ in range(2**28 // reference.nbytes)]
+        for code, batches in BATCHES.items():
             for batch in batches:
                 case = Case(out, channels, batch, code)
                 x, packed, grid = case.make("cuda")
-                zero_point = grid.zero_point.to(torch.int16)
+                zero_point = None if grid.code.symmetric else grid.zero_point.to(torch.int16)
                 # Copies in turn, so that no weight is found in the cache.
                 copies = [packed.clone() for _ in range(max(1, 2**28 // packed.numel()))]
-                plain = [reference] + [reference.clone() for _ in range(2**28 // reference.nbytes)]
                 turn = iter(range(10**9))
+                arguments = (grid.scale, zero_point, grid.code.bits, grid.code.low)
 
-                def step(x: Tensor = x, grid: Grid = grid, copies: list[Tensor] = copies, turn: Any = turn,
-                         zero_point: Tensor = zero_point) -> None:  # fmt: skip
-                    held = copies[next(turn) % len(copies)]
-                    packed_matmul.multiply_packed(
-                        x, held, grid.scale, zero_point, grid.code.bits, grid.code.low
-                    )
+                def step(
+                    multiply: Callable[..., Tensor] = packed_matmul.multiply_packed, x: Tensor = x,
+                    copies: list[Tensor] = copies, turn: Any = turn, arguments: Any = arguments,
+                ) -> None:  # fmt: skip
+                    multiply(x, copies[next(turn) % len(copies)], *arguments)
 
                 def step_plain(x: Tensor = x, plain: list[Tensor] = plain, turn: Any = turn) -> None:
                     F.linear(x, plain[next(turn) % len(plain)])
 
-                name = "VECTOR_TILE" if batch == 1 else "BATCH_TILE" if batch <= packed_matmul.BATCH else None
-                chosen = getattr(packed_matmul, name) if name else None
-                tiles = VECTOR_TILES if batch == 1 else BATCH_TILES
                 times: dict[str, float] = {}
-                for tile in tiles if name and code == "int4" else [chosen]:
-                    if name:
+                for kernel, tiles, smallest, largest in (
+                    ("vector", VECTOR_TILES, 1, 4),
+                    ("batch", BATCH_TILES, 1, 256),
+                ):
+                    if not smallest <= batch <= largest or (kernel == "batch" and grid.code.bits == 3):
+                        continue
+                    name, multiply = f"{kernel.upper()}_TILE", getattr(packed_matmul, f"_multiply_{kernel}")
+                    chosen = getattr(packed_matmul, name)
+                    for tile in tiles if code == "int4" else tiles[:3]:
                         setattr(packed_matmul, name, tile)
-                    try:
-                        times[str(tile)] = time_of(step, graph=True)
-                    except Exception as error:
-                        print(f"  tile {tile} failed: {type(error).__name__}: {str(error)[:200]}")
-                if name:
+                        try:
+                            times[f"{kernel} {tile}"] = time_of(lambda m=multiply, s=step: s(m), graph=True)
+                        except Exception as error:
+                            print(f"  {kernel} {tile} failed: {type(error).__name__}: {str(error)[:200]}")
                     setattr(packed_matmul, name, chosen)
-                moved = packed.nbytes + grid.scale.nbytes + zero_point.nbytes + x.nbytes + 2 * batch * out
+                moved = packed.nbytes + grid.scale.nbytes + x.nbytes + 2 * batch * out
+                moved += 0 if zero_point is None else zero_point.nbytes
                 yield {
                     "shape": [out, channels],
                     "code": code,
                     "batch": batch,
                     "floor_us": moved / copy_bytes_per_second * 1e6,
                     "bf16_us": time_of(step_plain, graph=True),
-                    "packed_us": times.get(str(chosen)),
+                    "packed_us": time_of(step, graph=True),
                     "tiles_us": times,
                 }
-                del copies, plain
+                del copies
+        del plain

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.environment import describe
-from benchmarks.gpu import compiled, fake_quant, packed_matmul
+from benchmarks.gpu import compiled, fake_quant, packed_matmul, resnet50
 
 
 def time_of(step: Callable[[], Any], repeats: int = 20, graph: bool = False) -> float:
@@ -109,36 +109,55 @@ def ask_packed_matmul(bandwidth: float) -> dict[str, Any]:
     cases += packed_matmul.draw_cases(150, seed=1)
     found["check"] = check("packed_matmul", cases, lambda case: packed_matmul.compare(case, "cuda"), 15)
     found["rows"] = []
-    for row in packed_matmul.measure(bandwidth, time_of):  # printed one by one: a run may be cut short
+    for row in packed_matmul.measure(bandwidth, time_of):
         found["rows"].append(row)
-        packed, best = (
-            row["packed_us"] or float("nan"),
-            min(row["tiles_us"].items(), key=lambda item: item[1]),
-        )
+        tiles = sorted(row["tiles_us"].items(), key=lambda item: item[1])
         print(
-            f"{row['shape']!s:14s} {row['code']} batch {row['batch']:3d} floor {row['floor_us']:6.1f} us"
-            f"  bf16 {row['bf16_us']:7.1f}  packed {packed:7.1f} ({row['bf16_us'] / packed:4.2f}x bf16,"
-            f" {packed / row['floor_us']:4.2f}x floor)  best tile {best[0]} {best[1]:.1f}"
+            f"{row['shape']!s:14s} {row['code']:5s} batch {row['batch']:4d} floor {row['floor_us']:6.1f} bf16"
+            f" {row['bf16_us']:6.1f} packed {row['packed_us']:6.1f} ({row['bf16_us'] / row['packed_us']:4.2f}x,"
+            f" {row['packed_us'] / row['floor_us']:4.2f} floor) "
+            + " ".join(f"{n} {t:.1f};" for n, t in tiles[:5])
         )
     return found
 
 
 def ask_compiled(bandwidth: float) -> dict[str, Any]:
-    """``torch.compile`` of a quantized model in training, without a graph break, beside the same model as it is."""
-    return {
-        str(kernels): check(
-            f"compiled, kernels {kernels}",
-            ["lsq", "uniform"],
-            lambda kind, kernels=kernels: compiled.compare(kind, kernels),
-        )
-        for kernels in (False, True)
+    """``torch.compile`` of quantized models, without a graph break, beside the same models as they are."""
+    found = {"small": check("compiled", compiled.CASES, compiled.compare, 80)}
+    found["zoo"] = check("compiled zoo", list(compiled.SAMPLE), compiled.compare_zoo, 60)
+    return found
+
+
+def ask_resnet50(bandwidth: float) -> dict[str, Any]:
+    """A training step of ResNet-50 in bfloat16, beside the float step."""
+    found: dict[str, Any] = {
+        "host_us": resnet50.profile_host(torch.zeros(1, device="cuda", dtype=torch.bfloat16))
     }
+    print("host, us: " + ", ".join(f"{name} {us:.0f}" for name, us in found["host_us"].items()))
+    found["rows"] = rows = []
+    floats: dict[Any, dict[str, Any]] = {}
+    for formats, is_compiled in (((False, True), False), ((True,), True)):
+        try:
+            for row in resnet50.measure(time_of, compiled=is_compiled, formats=formats):
+                rows.append(row)
+                base = floats.setdefault((row["channels_last"], is_compiled), row)
+                print(
+                    f"resnet50 {row['model']:13s} kernels {row['kernels']!s:5s}"
+                    f" channels_last {row['channels_last']!s:5s}"
+                    f" compiled {is_compiled!s:5s} {row['ms']:6.1f} ms {row['ms'] / base['ms']:4.2f}x host"
+                    f" {row['host_ms']:5.1f} peak {row['peak_mb']:6.0f} MB {row['peak_mb'] / base['peak_mb']:4.2f}x"
+                    f" loss {row['loss']:.3f}"
+                )
+        except Exception:
+            traceback.print_exc()
+    return found
 
 
 QUESTIONS: dict[str, Callable[[float], dict[str, Any]]] = {
     "fake_quant": ask_fake_quant,
     "packed_matmul": ask_packed_matmul,
     "compiled": ask_compiled,
+    "resnet50": ask_resnet50,
 }
 
 

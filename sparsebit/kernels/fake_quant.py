@@ -7,7 +7,6 @@ float32. They work under autograd and ``torch.compile``. The reference is ``nume
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 
-from sparsebit.kernels.launch import AVAILABLE, launch
+from sparsebit.kernels.launch import AVAILABLE, launch, on_device_of
 from sparsebit.kernels.tiling import Matrix, as_matrix
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -120,7 +119,7 @@ def _forward(
 
     y = torch.empty_like(x)
     programs, settings = matrix.forward_launch
-    with _on_device_of(x):
+    with on_device_of(x):
         launch(
             kernels.snap_forward,
             programs,
@@ -156,7 +155,7 @@ def _backward(
     pointer = scale if factor is None else factor
     numbers = (float(low), float(high), gradient_scale)
     flags = (sums_needed, learned_zero, last, has_factor, magnitude, matrix.by_column)
-    with _on_device_of(x):
+    with on_device_of(x):
         launch(
             kernels.snap_backward,
             programs,
@@ -175,13 +174,6 @@ def _backward(
                 (outer, matrix.channels, inner, learned_zero, has_factor, magnitude, tile, 1024 // tile),
             )
     return to_x, to_scale, to_zero_point
-
-
-def _on_device_of(x: Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device."""
-    if not x.is_cuda or x.get_device() == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(x.device)
 
 
 def _run_forward(

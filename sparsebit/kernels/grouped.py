@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sparsebit.kernels.launch import launch
+from sparsebit.kernels.launch import launch, on_device_of
 from sparsebit.kernels.tiling import Matrix
 
 CHUNK = 1024
@@ -131,7 +131,7 @@ def _forward(group: Group, x: Tensor, scale: Tensor) -> Tensor:
     from sparsebit.kernels import grouped_triton as kernels
 
     y = torch.empty_like(x)
-    with torch.cuda.device_of(x):
+    with on_device_of(x):
         launch(
             kernels.snap_chunks,
             group.chunks,
@@ -150,7 +150,7 @@ def _backward(
     to_x = torch.empty_like(x)
     sums = scale.new_empty(group.chunks) if learned else scale
     tables = (scale, group.starts, group.lengths, group.owner, group.low, group.high)
-    with torch.cuda.device_of(x):
+    with on_device_of(x):
         launch(
             kernels.snap_chunks_backward,
             group.chunks,

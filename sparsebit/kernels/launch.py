@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -21,8 +22,9 @@ def launch(
     floats: tuple[float, ...],
     settings: tuple[int | bool, ...],
     warps: int = 4,
+    across: int = 1,
 ) -> None:
-    """``kernel[programs](*tensors, *floats, *settings)`` on the device of the tensors, which has to be the current one.
+    """``kernel[programs, across](*tensors, *floats, *settings)`` on the tensors' device, which is the current one.
 
     Triton compiles for the dtypes of tensors, whether they begin at a multiple of 16 bytes, and some properties of the
     integers. With all of these in one key, what it compiled is started again without its own, slower, look-up; and
@@ -34,12 +36,19 @@ def launch(
     key = (id(kernel), device, warps, settings, dtypes, aligned)
     found = _compiled.get(key)
     if found is None:
-        _compiled[key] = kernel[(programs,)](*tensors, *floats, *settings, num_warps=warps)
+        _compiled[key] = kernel[(programs, across)](*tensors, *floats, *settings, num_warps=warps)
         return
     metadata = found.packed_metadata
     # What Triton's own start does, less its hooks.
-    start = (programs, 1, 1, current_stream(device), found.function, metadata, None, None, None)
+    start = (programs, across, 1, current_stream(device), found.function, metadata, None, None, None)
     found.run(*start, *addresses, *floats, *settings)
+
+
+def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device."""
+    if not x.is_cuda or x.get_device() == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(x.device)
 
 
 def current_stream(device: int) -> int:

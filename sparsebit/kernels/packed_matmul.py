@@ -1,7 +1,8 @@
-"""Products with a weight that stays packed in 2, 4 or 8 bits: the torch operator ``sparsebit::packed_matmul``.
+"""Products with a weight that stays packed in 2, 3, 4 or 8 bits: the torch operator ``sparsebit::packed_matmul``.
 
-One vector reads every row of the weight once; up to ``BATCH`` vectors go through the matrix units; for more, the weight
-is written out in float in one pass and cuBLAS multiplies. The reference is ``F.linear`` with ``Grid.numbers``.
+One vector is multiplied in float32 while the weight is read once; up to ``BATCH`` vectors go through the matrix units,
+with the weight unpacked in registers; for more, the weight is written out in float in one pass and cuBLAS multiplies.
+The reference is ``F.linear`` with ``Grid.numbers``.
 """
 
 from __future__ import annotations
@@ -11,20 +12,23 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
-from sparsebit.kernels.launch import AVAILABLE
+from sparsebit.kernels.launch import AVAILABLE, launch, on_device_of
 
-BATCH = 16  # as many vectors as one step of the matrix units takes
-# Rows and words of a tile, and warps, of each kernel. Replaced in benchmarks to compare.
-VECTOR_TILE = (8, 256, 4)
-BATCH_TILE = (32, 16, 4)
+BATCH = 64  # the most vectors that are multiplied with the packed weight
+# Tiles of each kernel, replaced in benchmarks to compare: rows, words, stages of loads, warps.
+VECTOR_TILE = (8, 256, 3, 4)
+BATCH_TILE = (64, 16, 4, 4)
 PROGRAMS = (
-    528  # four for each multiprocessor of a large GPU: fewer rows than that are divided along the inputs
+    528  # four for each multiprocessor of a large GPU: fewer tiles of rows are divided along the inputs
 )
+MAGIC = {8: 0x43800000}  # bits of 256.0, which has room for 8 bits
+OTHER_MAGIC = 0x43000000  # of 128.0
 
 _library = torch.library.Library("sparsebit", "FRAGMENT")
 _library.define(
-    "packed_matmul(Tensor x, Tensor packed, Tensor scale, Tensor zero_point, int bits, int low) -> Tensor",
+    "packed_matmul(Tensor x, Tensor packed, Tensor scale, Tensor? zero_point, int bits, int low) -> Tensor",
     tags=(torch.Tag.needs_exact_strides,),
 )
 
@@ -32,68 +36,155 @@ _library.define(
 def covers(x: Tensor, packed: Tensor, scale: Tensor, bits: int, group_size: int | None) -> bool:
     """Whether the kernels can multiply x [..., in] with a packed weight [out, bytes], scales in row order.
 
-    Groups (or rows, where there are none) have to consist of 32-bit words. No gradients are computed.
+    Groups (or rows, where there are none) have to consist of 32-bit words, of 3 words for 3 bits. No gradients are
+    computed.
     """
     rows, channels = packed.shape[0], x.shape[-1]
     size = channels if group_size is None else min(group_size, channels)
-    if not x.is_cuda or bits not in (2, 4, 8) or x.dtype not in (torch.float16, torch.bfloat16):
+    if not x.is_cuda or bits not in (2, 3, 4, 8) or x.dtype not in (torch.float16, torch.bfloat16):
         return False
     if x.requires_grad and torch.is_grad_enabled():
         return False
-    if not x.numel() or not rows or channels % size or size * bits % 32 or not packed.is_contiguous():
+    if not x.numel() or not rows or channels % size or size % values_of(bits) or not packed.is_contiguous():
         return False
-    return scale.numel() == rows * (channels // size) and AVAILABLE
+    return scale.numel() == rows * (channels // size) and packed.storage_offset() % 4 == 0 and AVAILABLE
 
 
 def multiply_packed(
-    x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor, bits: int, low: int
+    x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
 ) -> Tensor:
-    """``x @ weight.T`` where ``covers`` says yes; ``zero_point`` counts in the values of the type, from ``low``."""
-    return torch.ops.sparsebit.packed_matmul(x, packed, scale, zero_point, bits, low)  # type: ignore[no-any-return]
+    """``x @ weight.T`` where ``covers`` says yes.
+
+    ``zero_point`` counts in the values of the type, from ``low``; None where all are 0.
+    """
+    if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+        return torch.ops.sparsebit.packed_matmul(x, packed, scale, zero_point, bits, low)  # type: ignore[no-any-return]
+    return _run(x, packed, scale, zero_point, bits, low)
 
 
-def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor, bits: int, low: int) -> Tensor:
-    from sparsebit.kernels import packed_matmul_triton as kernels
+def values_of(bits: int) -> int:
+    """How many values fill one word, or three."""
+    return 32 if bits == 3 else 32 // bits
 
-    flat = x.reshape(-1, x.shape[-1]).contiguous()
-    batch, channels = flat.shape
-    rows, per_word, groups = packed.shape[0], 32 // bits, scale.numel() // packed.shape[0]
-    words, per_row = packed.view(torch.int32), channels // per_word
-    grid = (words, scale, zero_point)
-    sizes = (per_row, groups, per_row // groups)
-    with torch.cuda.device_of(x):  # Triton launches on the current device
+
+def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int) -> Tensor:
+    rows, channels = packed.shape[0], x.shape[-1]
+    flat = x.reshape(-1, channels).contiguous()
+    batch = flat.shape[0]
+    with on_device_of(x):
         if batch == 1:
-            tile_rows, tile_words, warps = VECTOR_TILE
-            y = torch.empty(1, rows, dtype=x.dtype, device=x.device)
-            kernels.multiply_vector[(math.ceil(rows / tile_rows),)](
-                flat, *grid, y, rows, *sizes, low,
-                BITS=bits, PER_WORD=per_word, TILE_ROWS=tile_rows, TILE_WORDS=tile_words, num_warps=warps,
-            )  # fmt: skip
-        elif batch <= BATCH:
-            tile_rows, tile_words, warps = BATCH_TILE
-            down, tiles = math.ceil(rows / tile_rows), math.ceil(per_row / tile_words)
-            parts = min(tiles, max(1, PROGRAMS // down))
-            per_part = math.ceil(tiles / parts) * tile_words
-            parts = math.ceil(per_row / per_part)
-            kind = x.dtype if parts == 1 else torch.float32
-            sums = torch.empty(parts, batch, rows, dtype=kind, device=x.device)
-            kernels.multiply_batch[(down, parts)](
-                flat, *grid, sums, batch, rows, *sizes, per_part, low,
-                BITS=bits, PER_WORD=per_word, BATCH=BATCH, TILE_ROWS=tile_rows, TILE_WORDS=tile_words,
-                num_warps=warps,
-            )  # fmt: skip
-            y = sums[0] if parts == 1 else sums.sum(0, dtype=torch.float32).to(x.dtype)
+            y = _multiply_vector(flat, packed, scale, zero_point, bits, low)
+        elif batch <= BATCH and bits != 3:
+            y = _multiply_batch(flat, packed, scale, zero_point, bits, low)
         else:
-            weight = torch.empty(rows, channels, dtype=x.dtype, device=x.device)
-            kernels.write_numbers[(math.ceil(rows / 8) * math.ceil(per_row / 64),)](
-                *grid, weight, rows, *sizes, low,
-                BITS=bits, PER_WORD=per_word, TILE_ROWS=8, TILE_WORDS=64,
-            )  # fmt: skip
-            y = F.linear(flat, weight)
+            y = F.linear(flat, _write_numbers(flat, packed, scale, zero_point, bits, low))
     return y.reshape(*x.shape[:-1], rows)
 
 
-def _fake(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor, bits: int, low: int) -> Tensor:
+def _sizes(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> tuple[int, int, int, int]:
+    """Rows, units a row, groups a row and units a group."""
+    rows, units = packed.shape[0], x.shape[-1] // values_of(bits)
+    groups = scale.numel() // rows
+    return rows, units, groups, units // groups
+
+
+def _multiply_vector(
+    x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
+) -> Tensor:
+    from sparsebit.kernels import packed_matmul_triton as kernels
+
+    rows, units, groups, per_group = _sizes(x, packed, scale, bits)
+    tile_rows, tile_units, stages, warps = VECTOR_TILE
+    block = math.gcd(per_group, 16)
+    blocks = max(1, tile_units // (3 if bits == 3 else 1) // block)
+    y = torch.empty(x.shape[0], rows, dtype=x.dtype, device=x.device)
+    points = packed if zero_point is None else zero_point
+    launch(
+        kernels.multiply_vector,
+        math.ceil(rows / tile_rows),
+        (x, packed.view(torch.int32), scale, points, y),
+        (),
+        (
+            *(rows, units, groups, per_group, low, MAGIC.get(bits, OTHER_MAGIC)),
+            *(bits, 3 if bits == 3 else 1, values_of(bits), zero_point is not None),
+            *(tile_rows, 1 << (blocks.bit_length() - 1), block, stages),
+        ),
+        warps=warps,
+        across=x.shape[0],
+    )
+    return y
+
+
+def _multiply_batch(
+    x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
+) -> Tensor:
+    from sparsebit.kernels import packed_matmul_triton as kernels
+
+    rows, units, groups, per_group = _sizes(x, packed, scale, bits)
+    batch = x.shape[0]
+    tile_rows, block, stages, warps = BATCH_TILE
+    values = values_of(bits)
+    one_scale = per_group % block == 0
+    down, blocks = math.ceil(rows / tile_rows), math.ceil(units / block)
+    parts = min(max(1, PROGRAMS // down), max(1, blocks // 4))
+    per_part = math.ceil(blocks / parts) * block
+    parts = math.ceil(units / per_part)
+    by_place = x.view(batch, units, values).permute(2, 0, 1).contiguous()
+    sums = scale
+    if zero_point is not None and one_scale:
+        sums = x.view(batch, blocks, block * values).sum(-1, dtype=torch.float32).t().contiguous()
+    made = torch.empty(parts, batch, rows, dtype=x.dtype if parts == 1 else torch.float32, device=x.device)
+    asm = bits == 4 and low in (-8, 0)
+    # With zero points from 0 the eight is theirs; what the kernel subtracts is always 8 for 4 bits.
+    points = packed if zero_point is None else zero_point
+    shift = -low
+    if asm and low == 0:
+        assert zero_point is not None
+        points, shift = zero_point - 8, 8
+    launch(
+        kernels.multiply_batch,
+        down,
+        (by_place, sums, packed.view(torch.int32), scale, points, made),
+        (),
+        (
+            *(batch, rows, units, groups, per_group, per_part, shift),
+            *(bits, values, zero_point is not None, one_scale, asm),
+            *(tile_rows, max(16, 1 << (batch - 1).bit_length()), block, stages),
+        ),
+        warps=warps,
+        across=parts,
+    )
+    if parts == 1:
+        return made[0]
+    y = torch.empty(batch, rows, dtype=x.dtype, device=x.device)
+    launch(kernels.add_parts, math.ceil(y.numel() / 256), (made, y), (), (y.numel(), parts, 256), warps=1)
+    return y
+
+
+def _write_numbers(
+    x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
+) -> Tensor:
+    from sparsebit.kernels import packed_matmul_triton as kernels
+
+    rows, units, groups, per_group = _sizes(x, packed, scale, bits)
+    values = values_of(bits)
+    tile_units = 2048 // values // 4
+    weight = torch.empty(rows, units * values, dtype=x.dtype, device=x.device)
+    points = packed if zero_point is None else zero_point
+    launch(
+        kernels.write_numbers,
+        math.ceil(rows / 4) * math.ceil(units / tile_units),
+        (packed.view(torch.int32), scale, points, weight),
+        (),
+        (
+            *(rows, units, groups, per_group, low),
+            *(bits, 3 if bits == 3 else 1, values, zero_point is not None, 4, tile_units),
+        ),
+    )
+    return weight
+
+
+def _fake(x: Tensor, packed: Tensor, *_: object) -> Tensor:
     return x.new_empty(*x.shape[:-1], packed.shape[0])
 
 

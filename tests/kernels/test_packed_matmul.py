@@ -23,7 +23,9 @@ def test_products_equal_those_with_the_unpacked_weight(case: Case) -> None:
         (256, 4, 128, torch.bfloat16, True),
         (256, 8, None, torch.float16, True),
         (32, 4, 128, torch.bfloat16, True),  # one group that is not full
-        (256, 3, 128, torch.bfloat16, False),  # values run across words
+        (256, 3, 128, torch.bfloat16, True),
+        (48, 3, 16, torch.bfloat16, False),  # values run across words of two groups
+        (256, 5, 128, torch.bfloat16, False),
         (256, 4, 128, torch.float32, False),
         (192, 4, 128, torch.bfloat16, False),  # the last group is shorter
         (256, 4, 4, torch.bfloat16, False),  # a word would have two scales
