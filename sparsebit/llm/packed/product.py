@@ -72,7 +72,7 @@ def multiply(x: Tensor, held: PackedTensor, cpu: CpuWeight | None) -> Tensor:
         return cpu.multiply(x)
     grid, size = held.grid, held.grid.layout.group_size
     if grid.order is None and grid.code.is_integer and covers(x, held.bits, grid.scale, grid.code.bits, size):
-        points = grid.zero_point.to(torch.int16)
+        points = None if grid.code.symmetric else grid.zero_point.to(torch.int16)
         return multiply_packed(x, held.bits, grid.scale, points, grid.code.bits, grid.code.low)
     return F.linear(x, held.numbers(x.dtype))
 
