@@ -22,15 +22,15 @@ from sparsebit.graph.digest import graph_digest
 from sparsebit.quantization.algorithms.edits import restore_edits
 from sparsebit.quantization.batch_norm.fold import fold_quantized
 from sparsebit.quantization.modules.freeze import (
+    freezable_weights,
     freeze_weights,
     frozen_names,
     packed_state,
-    quantized_weights,
     thaw_weights,
 )
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quantizers import Frozen, Quantizer
-from sparsebit.quantization.training.state import TrainingState
+from sparsebit.quantization.training.training import TrainingState
 from sparsebit.storage import ArtifactError, read_folder, unshared, with_aliases, write_folder
 from sparsebit.storage.nested import UnsupportedValue, decode_call, encode_nested
 
@@ -107,7 +107,7 @@ def load_checkpoint(
         home = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
         example_inputs, example_kwargs = to_device(example, home)
     plan = QuantPlan.from_dict(content.section("plan").data)
-    training = TrainingState.read(content.section("training"))
+    training = content.section("training").into(TrainingState)
     tuned = content.flag("tuned")
     try:
         # The device of the machine it was saved on may be missing here.
@@ -201,7 +201,7 @@ def _digest(gm: GraphModule) -> str:
     """Of the graph, whatever quantizers have learned."""
     learned = {id(p) for m in gm.modules() if isinstance(m, Quantizer) for p in m.parameters()}
     # A quantized weight may be there or frozen; that its shape is right shows when it is loaded.
-    return graph_digest(gm, without=learned | {id(weight) for weight in quantized_weights(gm)})
+    return graph_digest(gm, without=learned | {id(weight) for weight in freezable_weights(gm)})
 
 
 def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.PathLike[str]) -> None:

@@ -28,7 +28,7 @@ from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quant_config import parse_qconfig
 from sparsebit.quantization.quantized_module import QuantizedModule
-from sparsebit.quantization.recovery import Recovery
+from sparsebit.quantization.recovery import make_recovery
 from sparsebit.quantization.training.optimizer_groups import parameter_groups
 from sparsebit.quantization.training.training import BatchNormMode, ObserverMode
 from sparsebit.quantization.training.weight_groups import WeightGroups
@@ -85,7 +85,7 @@ class QuantModel(QuantizedModule):
         built = build_graph(model, inputs.example, settings, plan, dynamic)
         super().__init__(built.graph, settings, built.plan, inputs)
         self.record = CalibrationRecord(batch_norms=built.batch_norms)
-        self.recovery = Recovery(settings, self.quantizers)
+        self.recovery = make_recovery(settings, self.quantizers.values())
         self.calibration: CalibrationRound | None = None
         self.weight_groups = WeightGroups()
         self.tuned, self.made_from = False, type(model).__name__

@@ -1,35 +1,20 @@
-"""The recovery steps of one model: those of its config, run before and after the ranges are taken."""
+"""The recovery steps of one model: those that its config names, and AdaRound where a weight's quantizer asks for it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from sparsebit.config import QConfig
-from sparsebit.quantization.algorithms import AdaRoundLayers, Algorithm, Job, make_algorithms
+from sparsebit.quantization.algorithms import ALGORITHMS, AdaRoundLayers, Algorithm
 from sparsebit.quantization.algorithms.reconstruction import Reconstruction
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
 
 
-class Recovery:
-    """The algorithms that ``SCHEDULE.RECOVERY`` names, and AdaRound where a weight's quantizer asks for it.
-
-    They are made with the model, so that a wrong option is found before any work.
-    """
-
-    def __init__(self, config: QConfig, quantizers: Mapping[str, Quantizer]) -> None:
-        steps = config.SCHEDULE.RECOVERY
-        self.before: list[Algorithm] = make_algorithms(steps, "before")
-        self.after: list[Algorithm] = make_algorithms(steps, "after")
-        rounding = any(isinstance(quantizer, AdaRound) for quantizer in quantizers.values())
-        if rounding and not any(isinstance(step, Reconstruction) for step in self.after):
-            self.after.insert(0, AdaRoundLayers())  # the others then see what was decided
-
-    def run_before(self, job: Job) -> None:
-        """Change weights before their ranges are taken."""
-        for algorithm in self.before:
-            algorithm.apply(job)
-
-    def run_after(self, job: Job) -> None:
-        """Win accuracy back with the ranges in place."""
-        for algorithm in self.after:
-            algorithm.apply(job)
+def make_recovery(config: QConfig, quantizers: Iterable[Quantizer]) -> list[Algorithm]:
+    """The steps, in order; made with the model, so that a wrong option is found before any work."""
+    kinds: Mapping[str, Callable[..., Algorithm]] = ALGORITHMS
+    made = [kinds[name](**options) for name, options in config.SCHEDULE.RECOVERY]
+    rounding = any(isinstance(quantizer, AdaRound) for quantizer in quantizers)
+    if rounding and not any(isinstance(step, Reconstruction) for step in made):
+        made.insert(0, AdaRoundLayers())  # the others then see what was decided
+    return made

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from sparsebit.storage.errors import ArtifactError
+from sparsebit.storage.typed import from_plain
+
+T = TypeVar("T")
 
 
 class Fields:
@@ -81,6 +84,14 @@ class Fields:
         if not all(isinstance(item, str) for pair in value.items() for item in pair):
             raise self.wrong(key, "texts by name")
         return dict(value)
+
+    def into(self, kind: type[T]) -> T:
+        """All fields as a dataclass of this kind, each of its annotated type."""
+        try:
+            return from_plain(kind, self.data)
+        except (TypeError, ValueError) as error:
+            hint = "save the model again"
+            raise ArtifactError(f"{self.where} is not what sparsebit writes: {error}", hint=hint) from None
 
     def section(self, key: str) -> Fields:
         """A field that has fields."""

@@ -12,7 +12,8 @@ from tests.quantization.nets import config, images, residual
 
 def steps(**changes: object) -> tuple[list[type], list[type]]:
     recovery = QuantModel(residual(), config(**changes), images()).recovery
-    return [type(step) for step in recovery.before], [type(step) for step in recovery.after]
+    before, after = ([type(step) for step in recovery if step.stage == when] for when in ("before", "after"))
+    return before, after
 
 
 def test_steps_run_before_or_after_the_ranges_in_the_order_of_the_config() -> None:

@@ -1,13 +1,6 @@
 """Algorithms that win accuracy back, each switched on by a line in ``SCHEDULE.RECOVERY``."""
 
-from sparsebit.quantization.algorithms.base import (
-    ALGORITHMS,
-    Algorithm,
-    Job,
-    Stage,
-    make_algorithms,
-    register_algorithm,
-)
+from sparsebit.quantization.algorithms.base import ALGORITHMS, Algorithm, Job, Stage, register_algorithm
 from sparsebit.quantization.algorithms.bias_correction import BiasCorrection
 from sparsebit.quantization.algorithms.equalization import Equalization
 from sparsebit.quantization.algorithms.reconstruction import AdaRoundLayers, Brecq
@@ -25,6 +18,5 @@ __all__ = [
     "SmoothQuant",
     "Stage",
     "WeightCorrection",
-    "make_algorithms",
     "register_algorithm",
 ]

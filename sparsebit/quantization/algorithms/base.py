@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from torch import Tensor
 
@@ -74,14 +74,3 @@ def register_algorithm(cls: Kind) -> Kind:
     ALGORITHMS.register(cls.NAME)(cls)
     STEP_RULES.add(cls.NAME, PlugInRule(options=cls))
     return cls
-
-
-def make_algorithms(steps: Sequence[tuple[str, Mapping[str, Any]]], stage: Stage) -> list[Algorithm]:
-    """The algorithms of one stage that a config asks for, in its order."""
-    made = []
-    for name, options in steps:
-        kind: Callable[..., Algorithm] = ALGORITHMS[name]
-        if ALGORITHMS[name].stage != stage:
-            continue
-        made.append(kind(**options))
-    return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from sparsebit.graph.passes.why_not_fold import tensor_of
 from sparsebit.numerics.layout import spread, to_rows
 from sparsebit.quantization.algorithms.layers import put_parameter
 from sparsebit.quantization.modules.exchange import exchange_quantizer
+from sparsebit.quantization.modules.insert import insert_call
 from sparsebit.quantization.modules.leaves import evaluating
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.modules.weights import quantized_weights, quantizer_at, weights_read
@@ -43,8 +43,8 @@ def fold_quantized(gm: QuantGraph, *, exact: bool) -> None:
         lifted = _lift_weight_quantizers(gm)
         fold_batch_norm(gm, kept)
         remove_dead_nodes(gm)
-        for each in lifted:
-            each.put_back(gm)
+        for node, source, readers in lifted:
+            insert_call(gm, source, readers, str(node.target), node.name, node.meta)
         gm.graph.lint()
         gm.recompile()
         for path, quantizer in held.items():
@@ -59,32 +59,14 @@ def needs_batch_norm(gm: QuantGraph) -> list[str]:
     return [q.name for path, q, _ in pairs if q.scale.numel() and not _scales(gm, path, q)]
 
 
-@dataclass
-class _Lifted:
-    """The node of a weight's quantizer, taken out so that a layer reads the weight itself."""
-
-    node: Node
-    source: Node
-    readers: list[Node]
-
-    def put_back(self, gm: QuantGraph) -> None:
-        behind = self.source
-        while behind.op in ("placeholder", "get_attr") and behind.next.op in ("placeholder", "get_attr"):
-            behind = behind.next
-        with gm.graph.inserting_after(behind):
-            node = gm.graph.create_node("call_module", self.node.target, (self.source,), {}, self.node.name)
-        node.meta = dict(self.node.meta)
-        for reader in self.readers:
-            reader.replace_input_with(self.source, node)
-
-
-def _lift_weight_quantizers(gm: QuantGraph) -> list[_Lifted]:
+def _lift_weight_quantizers(gm: QuantGraph) -> list[tuple[Node, Node, list[Node]]]:
+    """Take the nodes of weights' quantizers out, so that layers read the weights: (node, source, readers) of each."""
     lifted = []
     for node in list(gm.graph.nodes):
         quantizer = quantizer_at(gm, node)
         if quantizer is not None and quantizer.side == "W":
             (source,) = node.all_input_nodes
-            lifted.append(_Lifted(node, source, list(node.users)))
+            lifted.append((node, source, list(node.users)))
             node.replace_all_uses_with(source)
             gm.graph.erase_node(node)
     return lifted[::-1]  # each is put at one place, so the last one first

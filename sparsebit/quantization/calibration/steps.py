@@ -44,15 +44,18 @@ def finish_round(
 ) -> None:
     """Grids from what was measured, with the recovery steps before and after; nothing is left half-measured."""
     with calibration.finishing():
-        if qmodel.recovery.before:
+        if before := [step for step in qmodel.recovery if step.stage == "before"]:
             calibration.drop_backup()
-            qmodel.recovery.run_before(job)
+            for step in before:
+                step.apply(job)
             calibration.measure_again(job.shown)
         if asym:
             calibration.finish_in_order(qmodel.weights(), w_quant=w_quant, a_quant=a_quant, shown=job.shown)
         else:
             calibration.finish(qmodel.weights())
-    qmodel.recovery.run_after(job)
+    for step in qmodel.recovery:
+        if step.stage == "after":
+            step.apply(job)
     qmodel.record.sample = calibration.inputs[0] if len(calibration.inputs) else None
 
 

@@ -64,9 +64,7 @@ def thaw_weights(gm: GraphModule, only: Container[str] | None = None) -> list[st
     """Make float weights of frozen ones, each on its grid under a plain quantizer; returns their names."""
     thawed, found = [], _weights(gm)
     for key in list(found):
-        reads = found.pop(
-            key
-        )  # so that the codes of one weight are gone before the floats of the next are made
+        reads = found.pop(key)  # so that one weight's packed values are gone before the next weight is made
         held = reads.alone
         if isinstance(held, Frozen) and (only is None or held.name in only):
             quantizer, weight = held.thawed()
@@ -94,10 +92,10 @@ def packed_state(gm: GraphModule) -> tuple[dict[str, Any], list[str]]:
         if not isinstance(weight, nn.Parameter):  # a constant, which the state dict does not have
             continue
         held: dict[str, Any] = dict(Frozen(quantizer, weight).state_dict())
-        bits = held[
-            "packed"
-        ]  # made again when it is written: all of them at once would be another part of the model
-        held["packed"] = Deferred(bits.dtype, tuple(bits.shape), partial(_packed, quantizer, weight))
+        bits = held["packed"]
+        # Made again when it is written: all of them at once would be another part of the model.
+        again = partial(lambda quantizer, weight: Frozen(quantizer, weight).packed, quantizer, weight)
+        held["packed"] = Deferred(bits.dtype, tuple(bits.shape), again)
         for module, attribute in reads.places:
             for prefix in paths[id(module)]:
                 state.pop(f"{prefix}{attribute}", None)
@@ -109,11 +107,7 @@ def packed_state(gm: GraphModule) -> tuple[dict[str, Any], list[str]]:
     return state, names
 
 
-def _packed(quantizer: Quantizer, weight: Tensor) -> Tensor:
-    return Frozen(quantizer, weight).packed
-
-
-def quantized_weights(gm: GraphModule) -> list[Tensor]:
+def freezable_weights(gm: GraphModule) -> list[Tensor]:
     """The weights that can be frozen, or are, as they are kept now."""
     return [getattr(*reads.places[0]) for reads in _weights(gm).values() if reads.alone is not None]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from sparsebit.config import QConfig, TensorSpec
+from sparsebit.config import QConfig, Side, TensorSpec
 from sparsebit.errors import GraphError
 from sparsebit.graph.ops import bind, op_name
 from sparsebit.graph.ops.spec import nodes_in
@@ -19,9 +21,9 @@ from sparsebit.quantization.quantizers import QUANTIZERS, Quantizer
 HOME = "quantizers"  # the part of the graph module that holds those of activations
 
 
-def make_quantizer(name: str, side: str, spec: TensorSpec, layout: Layout) -> Quantizer:
+def make_quantizer(name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> Quantizer:
     """The quantizer a spec asks for; ``register_quantizer`` adds kinds."""
-    return QUANTIZERS[spec.quantizer](name, side, spec, layout)  # type: ignore[arg-type]
+    return QUANTIZERS[spec.quantizer](name, side, spec, layout)
 
 
 def replace_registered(gm: GraphModule, config: QConfig) -> tuple[str, ...]:
@@ -67,13 +69,13 @@ def build_own_quantizers(gm: GraphModule, config: QConfig, nodes: tuple[str, ...
         call = bind(gm, by_name[name])
         names, op = names_of(by_name[name], call), call.placed_as if call is not None else None
         spec = config.spec_for("A", names=names, op=op)
-        module.input_quantizer = make_quantizer(f"{name}.input", "A", spec, _layout(spec))
+        module.input_quantizer = make_quantizer(f"{name}.input", "A", spec)
         if not spec.enabled:
             module.input_quantizer.set_fake_fused()
         module.weight_quantizer = None
         if module.weight is not None:
             spec = config.spec_for("W", names=names, op=op)
-            module.weight_quantizer = make_quantizer(f"{name}.weight", "W", spec, _layout(spec))
+            module.weight_quantizer = make_quantizer(f"{name}.weight", "W", spec)
             if not spec.enabled:
                 module.weight_quantizer.set_fake_fused()
 
@@ -92,7 +94,8 @@ def insert_quantizers(gm: GraphModule, plan: QuantPlan) -> dict[str, Quantizer]:
         if tensor.side == "W":
             _insert_weight(gm, tensor, quantizer, nodes, home)
         else:
-            _insert_activation(gm, tensor, quantizer, nodes, home)
+            source, readers = _find(nodes, tensor.producer), [_find(nodes, name) for name in tensor.readers]
+            _insert_node(gm, source, readers, quantizer, f"{home}.{source.name}_")
     _show_inputs(gm, plan, made, nodes)
     gm.graph.lint()
     gm.recompile()
@@ -114,25 +117,22 @@ def _insert_weight(
         _insert_node(gm, source, functions, quantizer, f"{home}.{source.name}_weight")
 
 
-def _insert_activation(
-    gm: GraphModule, tensor: PlannedTensor, quantizer: Quantizer, nodes: dict[str, Node], home: str
-) -> None:
-    source = _find(nodes, tensor.producer)
-    _insert_node(
-        gm, source, [_find(nodes, name) for name in tensor.readers], quantizer, f"{home}.{source.name}_"
-    )
-
-
 def _insert_node(gm: GraphModule, source: Node, readers: list[Node], quantizer: Quantizer, path: str) -> None:
     gm.get_submodule(path.rpartition(".")[0]).add_module(path.rpartition(".")[2], quantizer)
+    meta = {key: source.meta[key] for key in ("value", "module_path", "source") if key in source.meta}
+    insert_call(gm, source, readers, path, f"{source.name}_quantizer", meta)
+
+
+def insert_call(
+    gm: GraphModule, source: Node, readers: list[Node], path: str, name: str, meta: dict[str, Any]
+) -> None:
+    """Let ``readers`` read what the module at a path makes of ``source``; the call comes behind all inputs."""
     behind = source
     while behind.op in ("placeholder", "get_attr") and behind.next.op in ("placeholder", "get_attr"):
         behind = behind.next
     with gm.graph.inserting_after(behind):
-        node = gm.graph.create_node("call_module", path, (source,), {}, name=f"{source.name}_quantizer")
-    if "value" in source.meta:
-        node.meta["value"] = source.meta["value"]
-    node.meta.update({key: source.meta[key] for key in ("module_path", "source") if key in source.meta})
+        node = gm.graph.create_node("call_module", path, (source,), {}, name=name)
+    node.meta.update(meta)
     for reader in readers:
         reader.replace_input_with(source, node)
 
@@ -167,7 +167,3 @@ def _home(gm: GraphModule) -> str:
     while hasattr(gm, name):
         name = f"_{name}"
     return name
-
-
-def _layout(spec: TensorSpec) -> Layout:
-    return Layout(kind=spec.granularity, group_size=spec.group_size)

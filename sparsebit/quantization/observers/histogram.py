@@ -42,36 +42,6 @@ class Histogram(NamedTuple):
     hi: Tensor  # [C], largest value seen; -inf before any
 
 
-def empty_histogram(x: Tensor, bins: int) -> Histogram:
-    """No data, for rows like those of ``x`` [C, N]."""
-    counts = torch.zeros(len(x), 2 * bins, dtype=torch.int64, device=x.device)
-    exponent = torch.full((len(x),), SMALLEST_EXPONENT, dtype=torch.int32, device=x.device)
-    return Histogram(counts, exponent, *no_range(x))
-
-
-def add_to_histogram(histogram: Histogram, x: Tensor) -> Histogram:
-    """Count the values of ``x`` [C, N] in. Raises ``CalibrationError`` on NaN or infinity."""
-    if x.numel() == 0:
-        return histogram
-    lo, hi = extremes(x)
-    largest = torch.maximum(hi, -lo).clamp_(min=2.0 ** (SMALLEST_EXPONENT - 1))
-    exponent = torch.maximum(histogram.exponent, torch.frexp(largest).exponent)
-    grown = grow(histogram, exponent)
-    return Histogram(
-        _count(x, grown.exponent, grown.counts),
-        exponent,
-        torch.minimum(histogram.lo, lo),
-        torch.maximum(histogram.hi, hi),
-    )
-
-
-def merge_histograms(a: Histogram, b: Histogram) -> Histogram:
-    """The histogram of all data of both, exactly."""
-    exponent = torch.maximum(a.exponent, b.exponent)
-    a, b = grow(a, exponent), grow(b, exponent)
-    return Histogram(a.counts + b.counts, exponent, torch.minimum(a.lo, b.lo), torch.maximum(a.hi, b.hi))
-
-
 def grow(histogram: Histogram, exponent: Tensor) -> Histogram:
     """The same data on a wider range; ``exponent`` [C] is nowhere smaller than the histogram's."""
     shift = exponent - histogram.exponent
@@ -140,19 +110,30 @@ class HistogramObserver(HistogramSettings, Observer[Histogram]):
     """
 
     def init(self, x: Tensor) -> Histogram:
-        """An empty histogram."""
-        return empty_histogram(x, self.bins)
+        """No data, for rows like those of ``x`` [C, N]."""
+        counts = torch.zeros(len(x), 2 * self.bins, dtype=torch.int64, device=x.device)
+        exponent = torch.full((len(x),), SMALLEST_EXPONENT, dtype=torch.int32, device=x.device)
+        return Histogram(counts, exponent, *no_range(x))
 
     def update(self, state: Histogram, x: Tensor) -> Histogram:
-        """Count ``x`` [C, N] in."""
-        return add_to_histogram(state, x.detach())
+        """Count the values of ``x`` [C, N] in."""
+        if x.numel() == 0:
+            return state
+        x = x.detach()
+        lo, hi = extremes(x)
+        largest = torch.maximum(hi, -lo).clamp_(min=2.0 ** (SMALLEST_EXPONENT - 1))
+        exponent = torch.maximum(state.exponent, torch.frexp(largest).exponent)
+        counts = _count(x, exponent, grow(state, exponent).counts)
+        return Histogram(counts, exponent, torch.minimum(state.lo, lo), torch.maximum(state.hi, hi))
+
+    def merge(self, a: Histogram, b: Histogram) -> Histogram:
+        """The histogram of all data of both, exactly."""
+        exponent = torch.maximum(a.exponent, b.exponent)
+        counts = grow(a, exponent).counts + grow(b, exponent).counts
+        return Histogram(counts, exponent, torch.minimum(a.lo, b.lo), torch.maximum(a.hi, b.hi))
 
     def observe(self, x: Tensor, code: CodeType) -> Range:
         """The ranges of a tensor [C, N] that is there at once, in blocks of rows, so that memory stays bounded."""
         most = max(1, BLOCK_BYTES // (16 * self.bins))
         found = [self.finish(self.update(self.init(rows), rows), code) for rows in x.split(most)]
         return found[0] if len(found) == 1 else Range(*(torch.cat(ends) for ends in zip(*found, strict=True)))
-
-    def merge(self, a: Histogram, b: Histogram) -> Histogram:
-        """The histogram of all data of both, exactly."""
-        return merge_histograms(a, b)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -12,7 +13,6 @@ from sparsebit.quantization.batch_norm.fold import fold_quantized, needs_batch_n
 from sparsebit.quantization.modules.leaves import own_memory
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.training.distillation import Distillation
-from sparsebit.quantization.training.state import TrainingState
 
 if TYPE_CHECKING:
     from sparsebit.quantization.modules.quant_graph import QuantGraph
@@ -20,6 +20,32 @@ if TYPE_CHECKING:
 
 BatchNormMode = Literal["leave", "freeze", "fold"]
 ObserverMode = Literal["freeze", "update"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingState:
+    """What ``init_QAT`` was told, as it is saved.
+
+    Attributes:
+        freeze: whether batch norms stay in evaluation mode.
+        following: the quantizers whose ranges follow what they see.
+        held: the parameters without a gradient.
+        distill, temperature: of distillation; None where there is none.
+        folded: whether batch norm was folded already in the model that is distilled from.
+    """
+
+    freeze: bool
+    following: tuple[str, ...]
+    held: tuple[str, ...]
+    distill: float | None = None
+    temperature: float | None = None
+    folded: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.distill is None) != (self.temperature is None) or (
+            self.temperature is not None and self.temperature <= 0
+        ):
+            raise ValueError("a distilled model needs a temperature above 0")
 
 
 class Training:
@@ -60,7 +86,7 @@ class Training:
         self.distillation = None
         if distill:
             self.distillation = Distillation(
-                _float_copy(qmodel.model), distill, temperature, folded=qmodel.tuned
+                _quantizers_off(copy.deepcopy(qmodel.model)), distill, temperature, folded=qmodel.tuned
             )
         if not self.started:
             own_memory(qmodel.model)
@@ -94,8 +120,8 @@ class Training:
         taught = self.distillation
         return TrainingState(
             freeze=self.frozen_norms,
-            following=sorted(name for name, q in qmodel.quantizers.items() if q.following),
-            held=sorted(n for n, p in qmodel.model.named_parameters() if not p.requires_grad),
+            following=tuple(sorted(name for name, q in qmodel.quantizers.items() if q.following)),
+            held=tuple(sorted(n for n, p in qmodel.model.named_parameters() if not p.requires_grad)),
             distill=taught.weight if taught else None,
             temperature=taught.temperature if taught else None,
             folded=taught.folded if taught else False,
@@ -116,10 +142,6 @@ class Training:
                 _quantizers_off(teacher), state.distill, state.temperature, folded=state.folded
             )
         qmodel.train(qmodel.training)
-
-
-def _float_copy(gm: QuantGraph) -> QuantGraph:
-    return _quantizers_off(copy.deepcopy(gm))
 
 
 def _quantizers_off(gm: QuantGraph) -> QuantGraph:

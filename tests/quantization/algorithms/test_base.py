@@ -13,14 +13,7 @@ from torch import nn
 from sparsebit.config.quantization import recovery
 from sparsebit.errors import RegistryError
 from sparsebit.quantization import QuantModel
-from sparsebit.quantization.algorithms import (
-    ALGORITHMS,
-    Algorithm,
-    Job,
-    Stage,
-    make_algorithms,
-    register_algorithm,
-)
+from sparsebit.quantization.algorithms import ALGORITHMS, Algorithm, Job, Stage, register_algorithm
 from sparsebit.quantization.algorithms.layers import find_layers
 from tests.quantization.algorithms.jobs import is_same, snapshot
 from tests.quantization.nets import config, images, residual
@@ -92,14 +85,6 @@ def test_a_step_that_fails_leaves_nothing_measuring(
     with pytest.raises(KeyError, match="mine"):
         qmodel.calibrate([images()], progress=False)
     assert not any(q.observing for q in qmodel.quantizers.values())
-
-
-def test_stages_and_order() -> None:
-    steps = recovery.RECOVERY.parse(["brecq", "equalization", "bias_correction", "smoothquant"])
-    assert [a.NAME for a in make_algorithms(steps, "before")] == ["equalization", "smoothquant"]
-    assert [a.NAME for a in make_algorithms(steps, "after")] == ["brecq", "bias_correction"]
-    (brecq,) = make_algorithms(recovery.RECOVERY.parse([{"brecq": {"steps": None}}]), "after")
-    assert brecq == ALGORITHMS["brecq"]()  # without a value it keeps its default
 
 
 def test_frozen_parameters_stay_frozen() -> None:

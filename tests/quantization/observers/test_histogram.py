@@ -11,20 +11,19 @@ from sparsebit.quantization.observers import histogram as module
 from sparsebit.quantization.observers.histogram import (
     SMALLEST_EXPONENT,
     Histogram,
-    add_to_histogram,
     bin_edges,
     bin_width,
-    empty_histogram,
     grow,
-    merge_histograms,
 )
 from tests.quantization.observers.data import NAMES, draw
 
 BINS = 64
+OBSERVER = Percentile(bins=BINS)
 
 
 def histogram_of(x: torch.Tensor, bins: int = BINS) -> Histogram:
-    return add_to_histogram(empty_histogram(x, bins), x)
+    observer = Percentile(bins=bins)
+    return observer.update(observer.init(x), x)
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -63,17 +62,17 @@ def test_growing_loses_nothing(batches: list[list[float]], powers: list[int]) ->
     parts = [torch.tensor([batch]) * 2.0**power for batch, power in zip(batches, powers, strict=False)]
     whole = histogram_of(torch.cat(parts, 1))
     for order in (parts, parts[::-1]):
-        streamed, merged = empty_histogram(order[0], BINS), empty_histogram(order[0], BINS)
+        streamed, merged = OBSERVER.init(order[0]), OBSERVER.init(order[0])
         for part in order:
-            streamed = add_to_histogram(streamed, part)
-            merged = merge_histograms(merged, histogram_of(part))
+            streamed = OBSERVER.update(streamed, part)
+            merged = OBSERVER.merge(merged, histogram_of(part))
         assert all(a.equal(b) for a, b in zip(whole, streamed, strict=True))
         assert all(a.equal(b) for a, b in zip(whole, merged, strict=True))
 
 
 def test_rows_grow_by_themselves() -> None:
     found = histogram_of(torch.tensor([[1.0, 0.1], [1.0, 0.1]]))
-    grown = add_to_histogram(found, torch.tensor([[0.5], [100.0]]))
+    grown = OBSERVER.update(found, torch.tensor([[0.5], [100.0]]))
     assert grown.exponent.tolist() == [1, 7]
     assert grown.counts.sum(1).tolist() == [3, 3]
     alone = histogram_of(torch.tensor([[1.0, 0.1, 0.5]]))
@@ -81,7 +80,7 @@ def test_rows_grow_by_themselves() -> None:
 
 
 def test_a_bin_moves_whole() -> None:
-    start = empty_histogram(torch.zeros(1, 1), BINS)
+    start = OBSERVER.init(torch.zeros(1, 1))
     start = start._replace(counts=torch.arange(2 * BINS)[None])
     grown = grow(start, start.exponent + 1)
     halves = start.counts.view(1, BINS, 2).sum(2)
@@ -95,7 +94,7 @@ def test_a_bin_moves_whole() -> None:
 def test_zeros_cover_next_to_nothing_and_cost_no_resolution() -> None:
     zeros = histogram_of(torch.zeros(1, 5))
     assert zeros.exponent.tolist() == [SMALLEST_EXPONENT]
-    later = add_to_histogram(zeros, torch.tensor([[3.0]]))
+    later = OBSERVER.update(zeros, torch.tensor([[3.0]]))
     assert later.counts[0, BINS] == 5
     assert bin_width(later).item() == 4 / BINS
 
@@ -117,8 +116,8 @@ def test_counts_beyond_a_float32_stay_exact() -> None:
     x = torch.zeros(1, 2**20)
     state = histogram_of(x)
     for _ in range(4):
-        state = merge_histograms(state, merge_histograms(state, state))
-    odd = add_to_histogram(state, torch.zeros(1, 1))
+        state = OBSERVER.merge(state, OBSERVER.merge(state, state))
+    odd = OBSERVER.update(state, torch.zeros(1, 1))
     assert odd.counts.sum() == 3**4 * 2**20 + 1
 
 
@@ -129,13 +128,13 @@ def test_many_rows_are_done_in_blocks(kind: type[HistogramObserver], monkeypatch
     expected = observer.finish(observer.update(observer.init(x), x), code)
     monkeypatch.setattr(module, "BLOCK_BYTES", 16 * 64 * 3)
     sizes: list[int] = []
-    make = module.empty_histogram
+    make = HistogramObserver.init
 
-    def counted(x: torch.Tensor, bins: int) -> Histogram:
+    def counted(self: HistogramObserver, x: torch.Tensor) -> Histogram:
         sizes.append(len(x))
-        return make(x, bins)
+        return make(self, x)
 
-    monkeypatch.setattr(module, "empty_histogram", counted)
+    monkeypatch.setattr(HistogramObserver, "init", counted)
     for got, wanted in zip(observer.observe(x, code), expected, strict=True):
         assert torch.equal(got, wanted)
     assert sizes == [3, 3, 3, 1]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QUANTIZERS, QuantModel
 from sparsebit.quantization.quantizers import PACT
 from sparsebit.quantization.training.distillation import Distillation
+from sparsebit.quantization.training.training import TrainingState
+from sparsebit.storage import ArtifactError, Fields
 from tests.quantization.nets import config, images, residual
 
 CLIPPING = ("alpha", "zero_point")  # only values beyond the grid move these
@@ -430,3 +434,17 @@ def test_training_and_moving_leave_the_float_model_as_it_was() -> None:
     qmodel.to(torch.float64)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert any(not torch.equal(p, q) for p, q in zip(qmodel.parameters(), net.parameters(), strict=False))
+
+
+def test_what_training_was_told_round_trips_through_plain_data() -> None:
+    qmodel = training("uniform", observers="update", batch_norm="freeze", distill=0.5)
+    state = qmodel.qat.state(qmodel)
+    assert state.freeze and state.distill == 0.5 and state.temperature == 4.0 and state.following
+    assert Fields(json.loads(json.dumps(asdict(state))), "a folder").into(TrainingState) == state
+
+
+@pytest.mark.parametrize("temperature", [None, 0.0, -1.0])
+def test_half_of_a_distillation_is_refused(temperature: float | None) -> None:
+    written = {"freeze": False, "following": [], "held": [], "distill": 0.5, "temperature": temperature}
+    with pytest.raises(ArtifactError, match="a distilled model needs a temperature above 0"):
+        Fields(written, "a folder").into(TrainingState)
