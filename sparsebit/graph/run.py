@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from sparsebit.errors import GraphError
+from sparsebit.errors import CaptureError, GraphError
 from sparsebit.graph.effects import overwritten
 from sparsebit.graph.ops import op_name
 from sparsebit.graph.ops.spec import place
@@ -430,3 +430,19 @@ def _spell(value: Any) -> str:
         return f"[{inside}]" if isinstance(value, list) else f"({inside})"
     text = repr(value)
     return text if len(text) <= 40 else f"{type(value).__name__}"
+
+
+@contextlib.contextmanager
+def evaluating(gm: GraphModule, *, if_possible: bool = False) -> Iterator[None]:
+    """Evaluation mode inside the block; afterwards every module is in the mode it was in, frozen ones included.
+
+    With ``if_possible`` a graph that cannot switch stays in the only mode that it was recorded in.
+    """
+    before, was = {module: module.training for module in gm.modules()}, gm.training
+    with contextlib.suppress(*([CaptureError] if if_possible else [])):
+        gm.eval()
+    try:
+        yield
+    finally:
+        for module in gm.modules():
+            module.training = before.get(module, was)

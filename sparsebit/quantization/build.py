@@ -13,9 +13,10 @@ from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.graph.capture.frontend import capture
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.graph.passes import SIMPLIFY, fold_batch_norm, remove_dead_nodes, run_passes
+from sparsebit.graph.run import evaluating
 from sparsebit.quantization.batch_norm.statistics import statistics_of
 from sparsebit.quantization.modules.insert import build_own_quantizers, insert_quantizers, replace_registered
-from sparsebit.quantization.modules.leaves import evaluating, own_leaves
+from sparsebit.quantization.modules.leaves import own_leaves
 from sparsebit.quantization.modules.qmodules import QuantOpr
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.plan import QuantPlan, make_plan

@@ -12,8 +12,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
 from sparsebit.graph.ops import bind
-from sparsebit.graph.run import flatten_call, last_uses
-from sparsebit.quantization.modules.leaves import evaluating
+from sparsebit.graph.run import evaluating, flatten_call, last_uses
 from sparsebit.quantization.modules.weights import quantizer_at
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.switches import require_calibrated, switched

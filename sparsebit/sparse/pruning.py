@@ -13,7 +13,7 @@ from sparsebit.batches import ModelInputs, peek
 from sparsebit.config import SConfig
 from sparsebit.errors import GraphError
 from sparsebit.sparse.choose.pruner import Latency
-from sparsebit.sparse.evidence.loss import Loss
+from sparsebit.sparse.evidence.gradients import Loss
 from sparsebit.sparse.layer_sparser import detach
 from sparsebit.sparse.report import require_choice
 from sparsebit.sparse.shrink.pretrained import is_pretrained

@@ -23,8 +23,8 @@ from sparsebit.sparse.choose.channel_pruner import require_channels
 from sparsebit.sparse.choose.make_pruner import make_pruner
 from sparsebit.sparse.choose.pruner import Latency
 from sparsebit.sparse.choose.runtime_clock import RuntimeClock
-from sparsebit.sparse.evidence.collect import collect
-from sparsebit.sparse.evidence.loss import Loss
+from sparsebit.sparse.evidence.gather import collect
+from sparsebit.sparse.evidence.gradients import Loss
 from sparsebit.sparse.guess_inputs import guess_inputs
 from sparsebit.sparse.layer_sparser import LayerSparser, keep_layers_before_add
 from sparsebit.sparse.layers import require_finite, tensors_of

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.errors import GraphError
 from sparsebit.graph.capture import capture
-from sparsebit.graph.run import Runner, RunState, annotate, flatten_call
+from sparsebit.graph.run import Runner, RunState, annotate, evaluating, flatten_call
 from sparsebit.graph.value import TensorInfo
 
 
@@ -482,3 +482,11 @@ def test_annotate_leaves_the_state_alone(model: Net) -> None:
     torch.random.set_rng_state(seed)
     annotate(trace(nn.Sequential(nn.Dropout())), torch.randn(2, 3, 5, 5))
     assert torch.equal(torch.rand(1), after)
+
+
+def test_evaluating_puts_every_mode_back() -> None:
+    gm = capture(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout()).train(), torch.randn(2, 4))
+    gm.get_submodule("1").eval()
+    with evaluating(gm):
+        assert not any(module.training for module in gm.modules())
+    assert gm.training and gm.get_submodule("2").training and not gm.get_submodule("1").training

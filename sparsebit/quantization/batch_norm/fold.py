@@ -12,11 +12,11 @@ from sparsebit.graph.ops import OpCall, bind
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes import fold_batch_norm, remove_dead_nodes
 from sparsebit.graph.passes.why_not_fold import tensor_of
+from sparsebit.graph.run import evaluating
 from sparsebit.numerics.layout import spread, to_rows
 from sparsebit.quantization.algorithms.layers import put_parameter
 from sparsebit.quantization.modules.exchange import exchange_quantizer
 from sparsebit.quantization.modules.insert import insert_call
-from sparsebit.quantization.modules.leaves import evaluating
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.modules.weights import quantized_weights, quantizer_at, weights_read
 from sparsebit.quantization.quantizers import AdaRound, Quantizer

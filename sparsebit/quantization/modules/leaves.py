@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
@@ -52,16 +49,3 @@ def _copy(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
         for name, child in module._modules.items():
             own._modules[name] = None if child is None else _copy(child, copies)
     return copies[id(module)]
-
-
-@contextlib.contextmanager
-def evaluating(gm: GraphModule) -> Iterator[None]:
-    """Evaluation mode inside the block; afterwards every module is in the mode it was in, frozen ones included."""
-    before = {module: module.training for module in gm.modules()}
-    was = gm.training
-    gm.eval()
-    try:
-        yield
-    finally:
-        for module in gm.modules():
-            module.training = before.get(module, was)

@@ -29,7 +29,7 @@ from sparsebit.sparse.choose.budget import (
 from sparsebit.sparse.choose.cost import ChoiceCost
 from sparsebit.sparse.choose.pruner import Latency, Pruner, ReportRow
 from sparsebit.sparse.choose.scores import score_group
-from sparsebit.sparse.evidence.gather import Evidence
+from sparsebit.sparse.evidence.statistic import Evidence
 from sparsebit.sparse.layer_sparser import LayerSparser
 from sparsebit.sparse.layers import tensors_of
 from sparsebit.sparse.schedule import Schedule

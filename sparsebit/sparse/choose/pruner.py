@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from sparsebit.config.pruning.sconfig import SConfig
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.sparse.channels import ChannelGroups
-from sparsebit.sparse.evidence.gather import Evidence
-from sparsebit.sparse.evidence.statistic import Statistic
+from sparsebit.sparse.evidence.statistic import Evidence, Statistic
 from sparsebit.sparse.layer_sparser import LayerSparser
 from sparsebit.sparse.layers import WeightedLayer
 from sparsebit.sparse.schedule import Schedule

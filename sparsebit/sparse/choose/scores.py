@@ -9,8 +9,7 @@ from torch import Tensor
 
 from sparsebit.sparse.channels.group import Group, Slice
 from sparsebit.sparse.choose.masks import Blocks
-from sparsebit.sparse.evidence.gather import Evidence
-from sparsebit.sparse.evidence.statistic import wide
+from sparsebit.sparse.evidence.statistic import Evidence, wide
 from sparsebit.sparse.sparsers import Rows, Sparser
 
 

@@ -20,7 +20,7 @@ from sparsebit.sparse.choose.masks import (
 )
 from sparsebit.sparse.choose.pruner import Latency, Pruner, ReportRow
 from sparsebit.sparse.choose.scores import score_blocks, score_weights
-from sparsebit.sparse.evidence.gather import Evidence
+from sparsebit.sparse.evidence.statistic import Evidence
 from sparsebit.sparse.layers import WeightedLayer, makes_outputs
 from sparsebit.sparse.schedule import Schedule
 

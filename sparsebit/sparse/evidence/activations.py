@@ -12,14 +12,14 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.batches import Batch
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.sparse.evidence.statistic import Statistic, Sum, register_statistic, wide
+from sparsebit.sparse.evidence.statistic import States, Statistic, register_statistic, wide
 from sparsebit.sparse.layers import WeightedLayer, activation_behind
 from sparsebit.sparse.masking.masked_graph import MaskedGraph
 
 
 @register_statistic("input_norm")
 @dataclass(frozen=True)
-class InputNorm(Sum):
+class InputNorm(Statistic):
     """L2 norm of every input channel, over all the data."""
 
     source, per = "input", "input"
@@ -35,7 +35,7 @@ class InputNorm(Sum):
 
 @register_statistic("input_mean")
 @dataclass(frozen=True)
-class InputMean(Sum):
+class InputMean(Statistic):
     """Mean magnitude of every input channel."""
 
     source, per = "input", "input"
@@ -47,7 +47,7 @@ class InputMean(Sum):
 
 @register_statistic("input_products")
 @dataclass(frozen=True)
-class InputProducts(Sum):
+class InputProducts(Statistic):
     """XᵀX of a layer's inputs, [channels, channels], summed over the data: what second-order methods start from."""
 
     source, per = "input", "layer"
@@ -64,7 +64,7 @@ class InputProducts(Sum):
 
 @register_statistic("feature_rank")
 @dataclass(frozen=True)
-class FeatureRank(Sum):
+class FeatureRank(Statistic):
     """Average rank of the map that every output channel makes."""
 
     source, per = "output", "output"
@@ -93,19 +93,13 @@ class Activations:
     def __init__(
         self, graph: MaskedGraph, layers: Sequence[WeightedLayer], statistics: Mapping[str, Statistic]
     ) -> None:
-        self.graph, self.statistics = graph, statistics
-        self.layers = {layer.tensor: layer for layer in layers}
-        self.states: dict[tuple[str, str], Any] = {}  # by statistic and weight
+        self.graph, self.layers, self.states = graph, layers, States(statistics)
         self.watched: dict[str, list[tuple[str, WeightedLayer]]] = {}  # by node
         for name, statistic in statistics.items():
             for layer in layers:
-                if node := self._watched_node(statistic, layer):
+                behind = activation_behind(graph.gm, layer.node) if statistic.source == "output" else None
+                for node in [behind] if behind is not None else layer.call.activations[:1]:
                     self.watched.setdefault(node.name, []).append((name, layer))
-
-    def _watched_node(self, statistic: Statistic, layer: WeightedLayer) -> Node | None:
-        if statistic.source == "output":
-            return activation_behind(self.graph.gm, layer.node)
-        return layer.call.activations[0] if layer.call.activations else None
 
     def update(self, batch: Batch) -> None:
         """Run the graph on one batch and look."""
@@ -113,48 +107,42 @@ class Activations:
         def saw(node: Node, value: Any) -> None:
             if isinstance(value, Tensor) and value.is_floating_point():
                 for name, layer in self.watched.get(node.name, ()):
-                    statistic, key = self.statistics[name], (name, layer.tensor)
-                    state = self.states[key] if key in self.states else statistic.init()
-                    self.states[key] = statistic.update(state, value.movedim(_channel_axis(layer), 0))
+                    axis = layer.call.spec.channel_axis
+                    self.states.add(name, layer.tensor, value.movedim(-1 if axis is None else axis, 0))
 
         with torch.no_grad():
             self.graph.watch(batch.args, batch.kwargs, saw)
 
     def finish(self, batches: int) -> dict[str, dict[str, Tensor]]:
         """By statistic and weight: in the weight's shape where there is a number for each input channel."""
-        found: dict[str, dict[str, Tensor]] = {name: {} for name in self.statistics}
-        for (name, tensor), state in self.states.items():
-            found[name][tensor] = self.statistics[name].finish(state, batches)
-        for name, statistic in self.statistics.items():
+        found = self.states.finish(batches)
+        for name, statistic in self.states.statistics.items():
             results = found[name]
-            for tensor, layer in self.layers.items():
+            for layer in self.layers:
                 if statistic.per == "input":
-                    results[tensor] = _over_weight(self.graph.gm, layer, results.get(tensor))
-                elif statistic.per == "output" and tensor in results and layer.call.spec.family == "rnn":
-                    # a cell's rows are its hidden units, once for every gate
-                    gates = fetch_tensor(self.graph.gm, tensor).shape[0] // len(results[tensor])
-                    results[tensor] = results[tensor].repeat(gates)
+                    results[layer.tensor] = _over_weight(self.graph.gm, layer, results.get(layer.tensor))
+                elif statistic.per == "output" and layer.tensor in results:
+                    # a recurrent cell has a row for every gate of a hidden unit
+                    rows, units = (
+                        fetch_tensor(self.graph.gm, layer.tensor).shape[0],
+                        len(results[layer.tensor]),
+                    )
+                    gates = rows // units if layer.call.spec.family == "rnn" else 1
+                    results[layer.tensor] = results[layer.tensor].repeat(gates)
         return found
-
-
-def _channel_axis(layer: WeightedLayer) -> int:
-    return layer.call.spec.channel_axis if layer.call.spec.channel_axis is not None else -1
 
 
 def _over_weight(gm: GraphModule, layer: WeightedLayer, numbers: Tensor | None) -> Tensor:
     """What belongs to the input that each element of the weight multiplies; ones where that is not known."""
     weight = fetch_tensor(gm, layer.tensor)
     outputs, inputs = layer.axes
-    shape = [1] * weight.ndim
-    if numbers is not None and len(numbers) == weight.shape[inputs]:
+    shape, width = [1] * weight.ndim, weight.shape[inputs]
+    groups = 0 if numbers is None or len(numbers) % width else len(numbers) // width
+    if numbers is not None and groups == 1:
         shape[inputs] = -1
         return numbers.view(shape).expand(weight.shape)
-    if numbers is not None and outputs == 0 and len(numbers) % weight.shape[inputs] == 0:
-        groups = len(numbers) // weight.shape[inputs]
-        if (
-            weight.shape[0] % groups == 0
-        ):  # a grouped convolution: every group of outputs has inputs of its own
-            shape[0], shape[inputs] = weight.shape[0], weight.shape[inputs]
-            each = numbers.view(groups, 1, -1).expand(groups, weight.shape[0] // groups, -1)
-            return each.reshape(shape).expand(weight.shape)
+    if numbers is not None and groups and outputs == 0 and weight.shape[0] % groups == 0:
+        shape[0], shape[inputs] = weight.shape[0], width  # every group of outputs has inputs of its own
+        each = numbers.view(groups, 1, -1).expand(groups, weight.shape[0] // groups, -1)
+        return each.reshape(shape).expand(weight.shape)
     return torch.ones((), device=weight.device, dtype=wide(weight)).expand(weight.shape)

@@ -1,25 +1,60 @@
-"""What criteria need beside the weights, gathered from data in one pass."""
+"""The evidence that criteria need beside the weights: from data, from inputs seen before, or from a training step."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch import nn
 
-from sparsebit.batches import DataError, ModelInputs, read_batches, to_device
-from sparsebit.errors import CaptureError
+from sparsebit.batches import Call, DataError, ModelInputs, read_batches, to_device
+from sparsebit.graph.run import evaluating
+from sparsebit.sparse.choose.pruner import Pruner
 from sparsebit.sparse.evidence.activations import Activations
-from sparsebit.sparse.evidence.gradients import Gradients
-from sparsebit.sparse.evidence.loss import Loss
-from sparsebit.sparse.evidence.statistic import Statistic
+from sparsebit.sparse.evidence.gradients import Gradients, Loss
+from sparsebit.sparse.evidence.statistic import Evidence, Statistic
 from sparsebit.sparse.layers import WeightedLayer
 from sparsebit.sparse.masking.masked_graph import MaskedGraph
 
-Evidence = Mapping[str, Mapping[str, Tensor]]  # by statistic, then by the name of the weight
+
+def collect(
+    graph: MaskedGraph,
+    pruner: Pruner,
+    inputs: ModelInputs,
+    data: Iterable[Any] | None,
+    loss: Loss | None,
+    *,
+    seen: Sequence[Call] | None = None,
+    training: bool = False,
+) -> Evidence:
+    """Everything that a pruner's criteria need.
+
+    Args:
+        graph: what is run.
+        pruner: whose criteria and layers.
+        inputs: what the model takes, which says what of a batch is input.
+        data: batches; without any, ``seen`` is used where activations are enough.
+        loss: for gradients.
+        seen: calls of the model that were remembered.
+        training: whether the gradients that a training step has left will do, where no data is given.
+    """
+    statistics, extra = pruner.statistics, pruner.extra_tensors
+    sources = {one.source for one in statistics.values()}
+    unlabelled = sources <= {"input", "output"}
+    if not statistics:
+        return {}
+    if data is None and training and sources == {"gradient"}:
+        return _from_training(graph, pruner.layers, statistics, extra)
+    if data is None and seen and unlabelled:
+        return gather(graph, pruner.layers, statistics, seen)
+    if data is None:
+        raise DataError(
+            f"the criterion needs data: {', '.join(sorted(statistics))}",
+            where=f"SPARSER.STRATEGY {pruner.config.SPARSER.STRATEGY}",
+            hint="pass batches" + ("" if unlabelled else " of (inputs, targets) and loss=..."),
+        )
+    return gather(graph, pruner.layers, statistics, data, loss, inputs=inputs, extra=extra)
 
 
 def gather(
@@ -32,7 +67,7 @@ def gather(
     inputs: ModelInputs | None = None,
     extra: Iterable[str] = (),
 ) -> Evidence:
-    """Every one of ``statistics``, over all the batches. The model's weights, statistics and mode stay as they are.
+    """Every one of ``statistics``, over all the batches. The model's weights, buffers and mode stay as they are.
 
     Args:
         graph: what is run.
@@ -43,14 +78,15 @@ def gather(
         inputs: what the model takes; by default, what the graph's signature says.
         extra: names of further tensors whose gradients are wanted, such as the scales of norms.
     """
-    names = list(dict.fromkeys([*(layer.tensor for layer in layers), *extra]))
     watched = {name: one for name, one in statistics.items() if one.source in ("input", "output")}
     differentiated = {name: one for name, one in statistics.items() if name not in watched}
     activations = Activations(graph, layers, watched)
-    gradients = Gradients(graph, names, differentiated)
+    gradients = Gradients(graph, _names(layers, extra), differentiated)
     batches, known = 0, inputs or ModelInputs(graph.gm)
     device = next((tensor.device for tensor in graph.gm.parameters()), torch.device("cpu"))
-    with evaluating(graph.gm):
+    # cuDNN has no backward pass for recurrent layers that are evaluating
+    cudnn = torch.backends.cudnn.enabled and not any(isinstance(m, nn.RNNBase) for m in graph.gm.modules())
+    with evaluating(graph.gm, if_possible=True), torch.backends.cudnn.flags(enabled=cudnn):
         for item in read_batches(data, None, "gathering what the criterion needs", None):
             batch = known.batch(to_device(item, device))
             batches += 1
@@ -58,12 +94,17 @@ def gather(
                 activations.update(batch)
             if differentiated:
                 gradients.update(batch, loss)
-    return {**gradients.finish(batches), **activations.finish(batches)}
+    return {**gradients.states.finish(batches), **activations.finish(batches)}
 
 
-def from_training(graph: MaskedGraph, names: Sequence[str], statistics: Mapping[str, Statistic]) -> Evidence:
+def _from_training(
+    graph: MaskedGraph,
+    layers: Sequence[WeightedLayer],
+    statistics: Mapping[str, Statistic],
+    extra: Iterable[str],
+) -> Evidence:
     """Statistics of the gradients that a training step has left on the parameters."""
-    gradients = Gradients(graph, names, statistics)
+    gradients = Gradients(graph, _names(layers, extra), statistics)
     found = {name: tensor.grad for name, tensor in gradients.tensors.items()}
     if all(gradient is None for gradient in found.values()):
         raise DataError(
@@ -71,23 +112,9 @@ def from_training(graph: MaskedGraph, names: Sequence[str], statistics: Mapping[
             hint="call step() between backward() and zero_grad(), or pass data and loss",
         )
     for name in statistics:
-        for tensor, gradient in found.items():
-            gradients.add(name, tensor, gradient)
-    return gradients.finish(1)
+        gradients.add(name, found)
+    return gradients.states.finish(1)
 
 
-@contextlib.contextmanager
-def evaluating(gm: GraphModule) -> Iterator[None]:
-    """Evaluation mode inside the block; afterwards every module is in the mode it was in."""
-    modes = [(module, module.training) for module in gm.modules()]
-    # where a model cannot switch modes, its own is the only one it was recorded in
-    with contextlib.suppress(CaptureError):
-        gm.eval()
-    recurrent = any(isinstance(module, nn.RNNBase) for module in gm.modules())
-    try:
-        # cuDNN has no backward pass for recurrent layers that are evaluating
-        with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled and not recurrent):
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
+def _names(layers: Sequence[WeightedLayer], extra: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys([*(layer.tensor for layer in layers), *extra]))

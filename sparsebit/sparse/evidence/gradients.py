@@ -1,9 +1,9 @@
-"""Statistics of the gradients and the curvature of the loss."""
+"""The loss of a batch, and statistics of its gradients and its curvature."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sparsebit.batches import Batch, DataError
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.sparse.evidence.loss import Loss, measure_loss
-from sparsebit.sparse.evidence.statistic import Curvature, Statistic, Sum, register_statistic
+from sparsebit.sparse.evidence.statistic import Curvature, States, Statistic, register_statistic
 from sparsebit.sparse.masking.masked_graph import MaskedGraph
 
 
 @register_statistic("gradient")
 @dataclass(frozen=True)
-class Gradient(Sum):
+class Gradient(Statistic):
     """The gradient of the loss, averaged over the batches."""
 
     source = "gradient"
@@ -32,7 +31,7 @@ class Gradient(Sum):
 
 @register_statistic("gradient_square")
 @dataclass(frozen=True)
-class GradientSquare(Sum):
+class GradientSquare(Statistic):
     """The gradient of the loss, squared in every batch, then averaged."""
 
     source = "gradient"
@@ -81,13 +80,40 @@ class HessianDiagonalEstimate(Curvature):
         return product * vector / self.samples
 
 
+Loss = Callable[..., Tensor]
+
+
+def measure_loss(batch: Batch, output: Any, loss: Loss | None) -> Tensor:
+    """``loss(output, *batch.rest)``: with the items of a tuple behind the inputs, or with the whole dict.
+
+    Without a loss, the one that the output holds.
+    """
+    value = loss(output, *batch.rest) if loss is not None else _own_loss(output)
+    if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+        raise DataError(
+            "the loss is not a number that depends on the weights",
+            got=f"{type(value).__name__}{list(value.shape) if isinstance(value, Tensor) else ''}",
+            hint="return a scalar tensor, computed from the output without detach()",
+        )
+    return value
+
+
+def _own_loss(output: Any) -> Any:
+    found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if found is None:
+        raise DataError(
+            "this criterion needs gradients, and there is no loss to differentiate",
+            hint="pass loss=..., such as torch.nn.functional.cross_entropy, called with the output and the targets",
+        )
+    return found
+
+
 class Gradients:
     """Takes gradients of the loss, and keeps the states of statistics of them."""
 
     def __init__(self, graph: MaskedGraph, names: Sequence[str], statistics: Mapping[str, Statistic]) -> None:
-        self.graph, self.statistics = graph, statistics
+        self.graph, self.states = graph, States(statistics)
         self.tensors = {name: fetch_tensor(graph.gm, name) for name in names}
-        self.states: dict[tuple[str, str], Any] = {}  # by statistic and weight
         self.second = {name: one for name, one in statistics.items() if isinstance(one, Curvature)}
         self.generators = {name: torch.Generator().manual_seed(one.seed) for name, one in self.second.items()}
 
@@ -117,23 +143,24 @@ class Gradients:
                 tensor.requires_grad_(flag)
 
     def _update_all(self, gradients: Mapping[str, Tensor | None]) -> None:
-        for name, statistic in self.statistics.items():
+        for name, statistic in self.states.statistics.items():
             if not isinstance(statistic, Curvature):
-                for tensor, gradient in gradients.items():
-                    self.add(name, tensor, None if gradient is None else gradient.detach())
+                self.add(name, gradients)
                 continue
             weights = {tensor: held.detach() for tensor, held in self.tensors.items()}
             for vectors in statistic.directions(weights, self.generators[name]):
-                for tensor, product in self._times_hessian(gradients, vectors).items():
-                    made = None if product is None else statistic.combine(product.detach(), vectors[tensor])
-                    self.add(name, tensor, made)
+                products = self._times_hessian(gradients, vectors).items()
+                made = {
+                    tensor: None if one is None else statistic.combine(one, vectors[tensor])
+                    for tensor, one in products
+                }
+                self.add(name, made)
 
-    def add(self, name: str, tensor: str, seen: Tensor | None) -> None:
-        """Update one statistic of one weight; None counts as zeros."""
-        statistic, key = self.statistics[name], (name, tensor)
-        state = self.states[key] if key in self.states else statistic.init()
-        zeros = torch.zeros_like(self.tensors[tensor], requires_grad=False) if seen is None else seen
-        self.states[key] = statistic.update(state, zeros)
+    def add(self, name: str, seen: Mapping[str, Tensor | None]) -> None:
+        """Update one statistic of every weight; None counts as zeros."""
+        for tensor, one in seen.items():
+            found = torch.zeros_like(self.tensors[tensor]) if one is None else one
+            self.states.add(name, tensor, found.detach())
 
     def _times_hessian(
         self, gradients: Mapping[str, Tensor | None], vectors: Mapping[str, Tensor]
@@ -148,10 +175,3 @@ class Gradients:
             heads, list(self.tensors.values()), tails, retain_graph=True, allow_unused=True
         )
         return dict(zip(self.tensors, products, strict=True))
-
-    def finish(self, batches: int) -> dict[str, dict[str, Tensor]]:
-        """By statistic and weight."""
-        found: dict[str, dict[str, Tensor]] = {name: {} for name in self.statistics}
-        for (name, tensor), state in self.states.items():
-            found[name][tensor] = self.statistics[name].finish(state, batches)
-        return found

@@ -1,8 +1,7 @@
 """What a statistic over data is, and how one is made known.
 
-A statistic is a frozen dataclass of settings; its state is a value that it returns, so that it can be streamed, merged
-across processes, saved and tested without a model. Criteria name statistics in ``needs``; anything else that runs data
-through layers (methods for language models) may use them as they are.
+A statistic is a frozen dataclass of settings. Its state is a value that it returns, so that it can be streamed, merged
+across processes, saved and tested without a model.
 """
 
 from __future__ import annotations
@@ -17,16 +16,17 @@ from torch import Tensor
 from sparsebit.registry import Registry
 
 Source = Literal["input", "output", "gradient", "curvature"]
+Evidence = Mapping[str, Mapping[str, Tensor]]  # by statistic, then by the name of the weight
 Per = Literal["weight", "input", "output", "layer"]
 
 
 class Statistic(ABC):
-    """Something measured over batches, for every layer apart. Batches in any order and split in any way give the same.
+    """Something measured over batches, for each layer; by default a sum over batches, and the result their average.
 
     Class attributes:
-        source: what ``update`` is given. "input" and "output": the layer's input, or its output behind norm and
-            activation, as [channels, batch, ...]. "gradient": that of the loss, in the shape of the weight.
-            "curvature": see ``Curvature``.
+        source: what ``measure`` is given, in float32 or wider. "input" and "output": the layer's input, or its output
+            behind norm and activation, as [channels, batch, ...]. "gradient": that of the loss, in the shape of the
+            weight. "curvature": see ``Curvature``.
         per: what the result has a number for: each "weight", each "input" channel, each "output" channel, or the
             "layer" as one thing (any shape).
     """
@@ -35,48 +35,20 @@ class Statistic(ABC):
     per: ClassVar[Per] = "weight"
 
     @abstractmethod
-    def init(self) -> Any:
-        """The state before any data."""
+    def measure(self, seen: Tensor) -> Any:
+        """The state after one batch alone."""
 
-    @abstractmethod
-    def update(self, state: Any, seen: Tensor) -> Any:
-        """The state after one batch more."""
-
-    @abstractmethod
     def merge(self, one: Any, other: Any) -> Any:
         """The state after the data of both."""
+        return one + other
 
-    @abstractmethod
     def finish(self, state: Any, batches: int) -> Tensor:
         """The result, from the state and the number of batches."""
+        average: Tensor = state / batches
+        return average
 
 
-class Sum(Statistic):
-    """A statistic that adds up something of every batch, in float32 or wider; the result is the average."""
-
-    @abstractmethod
-    def measure(self, seen: Tensor) -> Tensor:
-        """What one batch adds."""
-
-    def init(self) -> Tensor | None:
-        """Nothing yet."""
-        return None
-
-    def update(self, state: Tensor | None, seen: Tensor) -> Tensor:
-        """Add one batch."""
-        return self.merge(state, self.measure(seen.to(wide(seen))))
-
-    def merge(self, one: Tensor | None, other: Tensor | None) -> Tensor:
-        """The sum of both."""
-        assert one is not None or other is not None, "nothing was measured"
-        return other if one is None else one if other is None else one + other  # type: ignore[return-value]
-
-    def finish(self, state: Tensor, batches: int) -> Tensor:
-        """The average over the batches."""
-        return state / batches
-
-
-class Curvature(Sum):
+class Curvature(Statistic):
     """A sum of products with the Hessian of the loss. ``directions`` says with which vectors it is multiplied."""
 
     source = "curvature"
@@ -90,11 +62,32 @@ class Curvature(Sum):
 
     @abstractmethod
     def combine(self, product: Tensor, vector: Tensor) -> Tensor:
-        """What ``update`` is given, from the part of the product and of the vector that belong to one weight."""
+        """What ``measure`` is given, from the part of the product and of the vector that belong to one weight."""
 
     def measure(self, seen: Tensor) -> Tensor:
         """As ``combine`` made it."""
         return seen
+
+
+class States:
+    """The states of several statistics, each of several weights."""
+
+    def __init__(self, statistics: Mapping[str, Statistic]) -> None:
+        self.statistics = statistics
+        self._states: dict[tuple[str, str], Any] = {}  # by statistic and weight
+
+    def add(self, name: str, tensor: str, seen: Tensor) -> None:
+        """One batch more for one statistic of one weight."""
+        statistic, key = self.statistics[name], (name, tensor)
+        new = statistic.measure(seen.to(wide(seen)))
+        self._states[key] = statistic.merge(self._states[key], new) if key in self._states else new
+
+    def finish(self, batches: int) -> dict[str, dict[str, Tensor]]:
+        """The results, by statistic and weight."""
+        found: dict[str, dict[str, Tensor]] = {name: {} for name in self.statistics}
+        for (name, tensor), state in self._states.items():
+            found[name][tensor] = self.statistics[name].finish(state, batches)
+        return found
 
 
 Kind = TypeVar("Kind", bound="type[Statistic]")

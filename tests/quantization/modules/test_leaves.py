@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sparsebit.graph.capture import capture
 from sparsebit.graph.passes.edit import copy_module
-from sparsebit.quantization.modules.leaves import evaluating, own_leaves
+from sparsebit.quantization.modules.leaves import own_leaves
 from tests.quantization.nets import images, residual
 from tests.zoo import ZOO
 
@@ -72,15 +72,6 @@ def test_a_skipped_module_is_copied_with_its_children() -> None:
     own_leaves(gm)
     gm.eval()
     assert all(module.training for module in net.modules())
-
-
-def test_evaluating_puts_every_mode_back() -> None:
-    gm = capture(residual().train(), images())
-    own_leaves(gm)
-    gm.bn1.eval()
-    with evaluating(gm):
-        assert not any(module.training for module in gm.modules())
-    assert gm.training and gm.drop.training and not gm.bn1.training
 
 
 def test_modules_that_refuse_to_be_copied_are_copied() -> None:

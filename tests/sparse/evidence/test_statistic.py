@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sparsebit.config.pruning.criteria import SPARSER_RULES
 from sparsebit.sparse import SPARSERS, Rows, SparseModel, Sparser, register_sparser, register_statistic
 from sparsebit.sparse.evidence.activations import InputProducts
-from sparsebit.sparse.evidence.statistic import STATISTICS, Sum
+from sparsebit.sparse.evidence.statistic import STATISTICS, States, Statistic
 
 
 @pytest.mark.parametrize("name", sorted(STATISTICS))
@@ -19,28 +19,27 @@ def test_merged_parts_are_the_whole(name: str) -> None:
     statistic = STATISTICS[name]
     parts = [torch.randn(3, 2, 4, 4, dtype=torch.float64) for _ in range(3)]
 
-    def stream(seen: list[Tensor]) -> Tensor:
-        state = statistic.init()
-        for one in seen:
-            state = statistic.update(state, one)
-        return state  # type: ignore[no-any-return]
-
-    merged = statistic.merge(stream(parts[:1]), stream(parts[1:]))
-    torch.testing.assert_close(statistic.finish(merged, 3), statistic.finish(stream(parts), 3))
+    a, b, c = map(statistic.measure, parts)
+    left, right = statistic.merge(statistic.merge(a, b), c), statistic.merge(a, statistic.merge(b, c))
+    torch.testing.assert_close(statistic.finish(left, 3), statistic.finish(right, 3))
+    states = States({name: statistic})
+    for one in parts:
+        states.add(name, "w", one)
+    torch.testing.assert_close(states.finish(3)[name]["w"], statistic.finish(left, 3))
     assert type(statistic).__doc__
 
 
 def test_products_of_inputs() -> None:
     x = torch.randn(5, 3, dtype=torch.float64)
     products = InputProducts()
-    state = products.update(products.update(products.init(), x[:2].T), x[2:].T)
+    state = products.merge(products.measure(x[:2].T), products.measure(x[2:].T))
     torch.testing.assert_close(products.finish(state, 2), x.T @ x)
 
 
 def test_new_evidence_and_its_criterion_are_one_file_outside() -> None:
     @register_statistic("test_peak")
     @dataclass(frozen=True)
-    class Peak(Sum):
+    class Peak(Statistic):
         """The largest output of every channel, averaged over the batches."""
 
         source, per = "output", "output"

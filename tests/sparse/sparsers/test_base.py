@@ -14,7 +14,6 @@ from torch import Tensor
 
 from sparsebit.config.pruning.criteria import SPARSER_RULES
 from sparsebit.errors import RegistryError
-from sparsebit.sparse.evidence.activations import map_ranks
 from sparsebit.sparse.evidence.statistic import STATISTICS
 from sparsebit.sparse.sparsers import (
     SPARSERS,
@@ -132,45 +131,6 @@ def test_the_criteria_really_differ() -> None:
         for other in orders:
             if one != other and same.get(one) != other and same.get(other) != one:
                 assert orders[one] != orders[other], (one, other)
-
-
-def test_chance_follows_seed_and_name() -> None:
-    rows = make_rows()
-    other = Rows(name="v", weight=rows.weight)
-    assert not torch.equal(make_sparser("random").score(rows), make_sparser("random").score(other))
-    assert not torch.equal(
-        make_sparser("random").score(rows), make_sparser("random", {"seed": 1}).score(rows)
-    )
-
-
-def test_equal_filters_have_no_distance() -> None:
-    twins = Rows(name="w", weight=torch.ones(4, 3))
-    assert torch.equal(make_sparser("fpgm").score(twins), torch.zeros(4))
-
-
-def test_lamp_of_nothing_is_nothing() -> None:
-    assert torch.equal(make_sparser("lamp").score(Rows(name="w", weight=torch.zeros(3, 2))), torch.zeros(3))
-
-
-def test_the_penalty_of_slimming_makes_scales_small() -> None:
-    scales = [torch.tensor([1.0, -2.0], requires_grad=True), torch.tensor([3.0], requires_grad=True)]
-    penalty = make_sparser("slimming", {"strength": 0.1}).penalty(scales)
-    assert penalty is not None
-    penalty.backward()  # type: ignore[no-untyped-call]
-    assert penalty.item() == pytest.approx(0.6)
-    assert scales[0].grad is not None
-    torch.testing.assert_close(scales[0].grad, torch.tensor([0.1, -0.1]))
-    assert make_sparser("slimming").penalty([]) is None
-    assert make_sparser("l1norm").penalty(scales) is None
-
-
-def test_ranks_of_maps() -> None:
-    value = torch.zeros(2, 3, 4, 4)
-    value[:, 1] = torch.eye(4)
-    value[:, 2] = 1
-    assert map_ranks(value.movedim(1, 0)).tolist() == [0, 8, 2]
-    assert map_ranks((torch.tensor([[0.0, 1.0], [0.0, 2.0]])).movedim(-1, 0)).tolist() == [0, 2]
-    assert map_ranks((torch.tensor([[[0.0, 1.0], [0.0, 0.0]]])).movedim(-1, 0)).tolist() == [0, 1]
 
 
 def test_a_criterion_of_ones_own() -> None:

@@ -1,4 +1,4 @@
-"""The change of the loss when a row becomes zero, estimated from gradients and curvature."""
+"""Criteria that look at activations and at gradients of the loss."""
 
 from __future__ import annotations
 
@@ -12,14 +12,43 @@ from sparsebit.sparse.evidence.statistic import Statistic
 from sparsebit.sparse.sparsers.base import Rows, Sparser, register_sparser
 
 
+@register_sparser("activation_norm")
+@dataclass(frozen=True)
+class ActivationNorm(Sparser):
+    """Sun et al. (2024), "A Simple and Effective Pruning Approach for Large Language Models" (Wanda), equation 1."""
+
+    needs = frozenset({"input_norm"})
+
+    def score(self, rows: Rows) -> Tensor:
+        """Σ |w| ‖x‖: a large weight on a silent input does nothing."""
+        return (rows.weight.abs() * rows.need("input_norm")).sum(1)
+
+
+@register_sparser("hrank")
+@dataclass(frozen=True)
+class HRank(Sparser):
+    """Average rank of the feature maps (Lin et al., 2020, equation 5), taken behind the norm and the activation."""
+
+    needs = frozenset({"feature_rank"})
+
+    def score(self, rows: Rows) -> Tensor:
+        """The average rank: a channel whose maps have low rank carries little."""
+        return rows.need("feature_rank")
+
+
+class LossChange(Sparser):
+    """The change of the loss when a row becomes zero, estimated from gradients and curvature."""
+
+    comparable = True
+    joint = True
+
+
 @register_sparser("taylor")
 @dataclass(frozen=True)
-class Taylor(Sparser):
+class Taylor(LossChange):
     """First order (Molchanov et al., 2019, "Importance Estimation for Neural Network Pruning", equations 7 and 8)."""
 
     needs = frozenset({"gradient"})
-    comparable = True
-    joint = True
 
     def score(self, rows: Rows) -> Tensor:
         """(Σ g w)²: summed before squaring, so gains and losses inside a row cancel."""
@@ -28,12 +57,10 @@ class Taylor(Sparser):
 
 @register_sparser("taylor2")
 @dataclass(frozen=True)
-class Taylor2(Sparser):
+class Taylor2(LossChange):
     """Second order (the same paper, equation 6). Costs one more backward pass a batch."""
 
     needs = frozenset({"gradient", "hessian_weight"})
-    comparable = True
-    joint = True
 
     def score(self, rows: Rows) -> Tensor:
         """(Σ g w − ½ w (H w))², where H w is the Hessian times all weights."""
@@ -42,12 +69,10 @@ class Taylor2(Sparser):
 
 @register_sparser("gradient_weight")
 @dataclass(frozen=True)
-class GradientWeight(Sparser):
+class GradientWeight(LossChange):
     """Connection sensitivity (Lee et al., 2019, "SNIP", equation 4); one weight alone is ordered as by ``taylor``."""
 
     needs = frozenset({"gradient"})
-    comparable = True
-    joint = True
 
     def score(self, rows: Rows) -> Tensor:
         """Σ|g w|: unlike in a Taylor term, gains and losses inside a row add up."""
@@ -56,12 +81,10 @@ class GradientWeight(Sparser):
 
 @register_sparser("fisher")
 @dataclass(frozen=True)
-class Fisher(Sparser):
+class Fisher(LossChange):
     """Empirical Fisher (Theis et al., 2018). A batch is one draw of the gradient: keep batches small."""
 
     needs = frozenset({"gradient_square"})
-    comparable = True
-    joint = True
 
     def score(self, rows: Rows) -> Tensor:
         """½ Σ E[g²] w²: the second-order change with the Fisher diagonal for the Hessian."""
@@ -70,12 +93,10 @@ class Fisher(Sparser):
 
 @register_sparser("hessian")
 @dataclass(frozen=True)
-class HessianDiagonal(HessianSettings, Sparser):
+class HessianDiagonal(HessianSettings, LossChange):
     """LeCun et al. (1990), equation 5, with Hutchinson's estimate of the diagonal: ``samples`` random signs a batch."""
 
     needs = frozenset({"hessian_diagonal"})
-    comparable = True
-    joint = True
 
     def statistic(self, name: str) -> Statistic:
         """The estimate, with this criterion's settings."""
