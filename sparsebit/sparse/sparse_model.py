@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -267,7 +268,8 @@ class SparseModel(nn.Module):
         require_finite(self.model)
         if latency is None and self.cfg.SPARSER.TARGET == "latency":
             latency = RuntimeClock(fit_examples(self.model, self.examples) if self.sizes_known else Call())
-        return self.pruner.choose(self.masks.as_dict(), evidence, self.schedule, progress, latency)
+        ratio = functools.partial(self.schedule.scale, progress)
+        return self.pruner.choose(self.masks.as_dict(), evidence, ratio, latency)
 
     def _hold(self, chosen: Mapping[str, Tensor], *, decided: bool = False) -> None:
         """Take over a choice: hold every tensor that loses something at zero, and release the others."""

@@ -52,13 +52,12 @@ class Ladder:
 
     def rung_for(self, ratio: float) -> int:
         """The rung whose width comes closest to what a ratio asks for; the wider of two."""
-        wish = count_removed(self.channels, ratio)
-        return min(range(len(self.removed)), key=lambda rung: (abs(self.removed[rung] - wish), rung))
+        asked = count_removed(self.channels, ratio)
+        return min(range(len(self.removed)), key=lambda rung: (abs(self.removed[rung] - asked), rung))
 
-    def last(self, most: float) -> int:
-        """The narrowest rung that loses no more than the part ``most``."""
-        limit = count_removed(self.channels, most)
-        return max(rung for rung, gone in enumerate(self.removed) if gone <= limit)
+    def part(self, rung: int) -> float:
+        """The part of the channels that is gone on a rung."""
+        return self.removed[rung] / self.channels
 
 
 def make_ladder(
@@ -111,11 +110,9 @@ def _leaving(scores: Tensor, blocks: Tensor | None) -> tuple[Tensor, int, int]:
     return torch.argsort(place * count + blocks), count, count * int(torch.bincount(blocks).min())
 
 
-def choose_by_layer(
-    ladders: Sequence[Ladder], scale: Callable[[float], float] = lambda ratio: ratio
-) -> Rungs:
-    """Every group by its own ratio; ``scale`` turns the final ratio into that of the moment."""
-    return {ladder.name: ladder.rung_for(scale(ladder.ratio)) for ladder in ladders}
+def choose_by_layer(ladders: Sequence[Ladder]) -> Rungs:
+    """Every group by its own ratio."""
+    return {ladder.name: ladder.rung_for(ladder.ratio) for ladder in ladders}
 
 
 Step = tuple[int, int]  # index of a ladder, and the rung it goes down to
@@ -123,25 +120,19 @@ Step = tuple[int, int]  # index of a ladder, and the rung it goes down to
 
 def steps_by_price(ladders: Sequence[Ladder], most: float) -> list[Step]:
     """Every step of the ladders that are not fixed, what matters least first: a choice over all layers together."""
-    return [
-        step for _, step in sorted((float(ladders[i].price[r - 1]), (i, r)) for i, r in _steps(ladders, most))
-    ]
+    return sorted(_steps(ladders, most), key=lambda step: (float(ladders[step[0]].price[step[1] - 1]), step))
 
 
 def steps_by_part(ladders: Sequence[Ladder], most: float) -> list[Step]:
     """Every step of the ladders that are not fixed, the smallest loss first: all layers shrink alike."""
-    return [
-        step
-        for _, step in sorted(
-            (ladders[i].removed[r] / ladders[i].channels, (i, r)) for i, r in _steps(ladders, most)
-        )
-    ]
+    return sorted(_steps(ladders, most), key=lambda step: (ladders[step[0]].part(step[1]), step))
 
 
 def _steps(ladders: Sequence[Ladder], most: float) -> Iterator[Step]:
+    """Those that leave every ladder at least the part that is not ``most``."""
     for index, ladder in enumerate(ladders):
-        if not ladder.fixed:
-            yield from ((index, rung) for rung in range(1, ladder.last(most) + 1))
+        limit = -1 if ladder.fixed else count_removed(ladder.channels, most)
+        yield from ((index, rung) for rung, gone in enumerate(ladder.removed) if 0 < gone <= limit)
 
 
 def choose_together(ladders: Sequence[Ladder], ratio: float, most: float) -> Rungs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -27,12 +27,11 @@ from sparsebit.sparse.choose.budget import (
     steps_by_price,
 )
 from sparsebit.sparse.choose.cost import ChoiceCost
-from sparsebit.sparse.choose.pruner import Latency, Pruner, ReportRow
+from sparsebit.sparse.choose.pruner import Latency, Pruner, Ratio, ReportRow
 from sparsebit.sparse.choose.scores import score_group
 from sparsebit.sparse.evidence.statistic import Evidence
 from sparsebit.sparse.layer_sparser import LayerSparser
 from sparsebit.sparse.layers import tensors_of
-from sparsebit.sparse.schedule import Schedule
 from sparsebit.sparse.shrink import ShrinkPlan, make_plan, shrink_graph
 
 logger = logging.getLogger(__name__)
@@ -47,12 +46,11 @@ class ChannelPruner(Pruner):
     groups: ChannelGroups = field(init=False)
     cost: ChoiceCost = field(init=False)
     gates: frozenset[str] = field(init=False)
-    unmoved: dict[str, str] = field(
-        default_factory=dict
-    )  # groups that the last choice could not change, and why
-    reached: Reached | None = None  # what the last choice for a target of cost came to
+    unmoved: dict[str, str] = field(init=False, default_factory=dict)  # what the last choice could not change
+    reached: Reached | None = field(init=False, default=None)  # what the last choice for a target came to
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.groups = find_groups(self.gm, keep=self.config.IGNORE, prune_outputs=self._may_shrink_outputs)
         self.cost = ChoiceCost(self.gm, self.groups)
         self.gates = _find_gates(self.gm)
@@ -107,55 +105,42 @@ class ChannelPruner(Pruner):
         return found
 
     def choose(
-        self,
-        kept: Mapping[str, Tensor],
-        evidence: Evidence,
-        schedule: Schedule,
-        progress: float,
-        latency: Latency | None,
+        self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio, latency: Latency | None
     ) -> dict[str, Tensor]:
         """New flags, by SCOPE and TARGET. Channels that are gone already are the first to go."""
         settings = self.config.SPARSER
-        ladders = self._ladders(kept, evidence, schedule, progress)
-        if settings.TARGET == "units":
-            if settings.SCOPE == "layer":
-                rungs = choose_by_layer(ladders)
-            else:
-                ratio = schedule.scale(progress, settings.RATIO or 0.0)
-                rungs = choose_together(ladders, ratio, settings.MAX_RATIO)
+        ladders, now = self._ladders(kept, evidence, ratio), ratio(settings.RATIO or 0.0)
+        if settings.TARGET != "units":
+            rungs = self._choose_for_target(ladders, now, latency)
+        elif settings.SCOPE == "layer":
+            rungs = choose_by_layer(ladders)
         else:
-            rungs = self._choose_for_target(ladders, schedule.scale(progress, settings.RATIO or 0.0), latency)
+            rungs = choose_together(ladders, now, settings.MAX_RATIO)
         self._widen_projected(ladders, rungs)
         chosen = {name: flags.cpu().clone() for name, flags in kept.items()}
         return chosen | {ladder.name: ladder.kept(rungs[ladder.name]) for ladder in ladders}
 
     def _choose_for_target(self, ladders: list[Ladder], ratio: float, latency: Latency | None) -> Rungs:
-        settings = self.config.SPARSER
-        by_price = settings.SCOPE == "global"
-        steps = (steps_by_price if by_price else steps_by_part)(ladders, settings.MAX_RATIO)
-        costs: dict[str, Callable[[dict[str, Tensor]], float]] = {
-            "params": self.cost.params,
-            "macs": self.cost.macs,
-        }
-        tries = 64
-        if settings.TARGET == "latency":
+        settings, target = self.config.SPARSER, self.config.SPARSER.TARGET
+        order = steps_by_price if settings.SCOPE == "global" else steps_by_part
+
+        def measure(kept: Mapping[str, Tensor]) -> float:
+            if target != "latency":
+                return self.cost.params(kept) if target == "params" else self.cost.macs(kept)
             assert latency is not None
-            clock: Latency = latency
-            costs["latency"] = lambda kept: clock(shrink_graph(self.gm, self.plan(kept)))
-            tries = LATENCY_TRIES
-        measure = costs[settings.TARGET]
+            return latency(shrink_graph(self.gm, self.plan(kept)))
+
         before = measure({})
+        wanted = (1 - ratio) * before
         rungs, after = choose_for_cost(
             ladders,
-            steps,
+            order(ladders, settings.MAX_RATIO),
             measure,
-            (1 - ratio) * before,
-            tries=tries,
-            what=f"looking for the {settings.TARGET}",
+            wanted,
+            tries=LATENCY_TRIES if target == "latency" else 64,
+            what=f"looking for the {target}",
         )
-        self.reached = Reached(
-            target=settings.TARGET, before=before, after=after, wanted=(1 - ratio) * before
-        )
+        self.reached = Reached(target=target, before=before, after=after, wanted=wanted)
         if not self.reached.met:
             logger.warning("%s", self.reached)
         return rungs
@@ -172,9 +157,7 @@ class ChannelPruner(Pruner):
             while hidden.name in by_name and rungs[hidden.name] and left(hidden) <= left(shown):
                 rungs[hidden.name] -= 1
 
-    def _ladders(
-        self, kept: Mapping[str, Tensor], evidence: Evidence, schedule: Schedule, progress: float
-    ) -> list[Ladder]:
+    def _ladders(self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio) -> list[Ladder]:
         tensors = tensors_of(self.gm)
         settings, ladders = self.config.SPARSER, []
         self.unmoved = {}
@@ -189,15 +172,15 @@ class ChannelPruner(Pruner):
                 self.unmoved[group.name] = f"{type(sparser).__name__} finds nothing to score here"
                 continue
             if settings.SCOPE == "global":
-                how = settings.NORMALIZE
+                by_criterion = "none" if sparser.comparable else "mean"
                 scores = normalize(
-                    scores, ("none" if sparser.comparable else "mean") if how == "auto" else how
+                    scores, by_criterion if settings.NORMALIZE == "auto" else settings.NORMALIZE
                 )
             round_to = max((handle.spec.round_to for handle in handles), default=settings.ROUND_TO)
             ladder = make_ladder(
                 group.name,
                 scores.masked_fill(~kept[group.name].cpu(), -math.inf),
-                ratio=schedule.scale(progress, min(ratios)),
+                ratio=ratio(min(ratios)),
                 multiple=_parts(group) * (round_to // math.gcd(round_to, _width(group))),
                 blocks=group.blocks,
                 fixed=bool(asked),

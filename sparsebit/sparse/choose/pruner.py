@@ -12,12 +12,12 @@ from sparsebit.config.pruning.sconfig import SConfig
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.evidence.statistic import Evidence, Statistic
-from sparsebit.sparse.layer_sparser import LayerSparser
-from sparsebit.sparse.layers import WeightedLayer
-from sparsebit.sparse.schedule import Schedule
+from sparsebit.sparse.layer_sparser import LayerSparser, attach
+from sparsebit.sparse.layers import WeightedLayer, find_layers
 from sparsebit.sparse.sparsers import Sparser, make_sparser
 
 Latency = Callable[[nn.Module], float]
+Ratio = Callable[[float], float]  # from the ratio that a layer is to reach to that of the moment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +32,28 @@ class ReportRow:
 
 @dataclass(eq=False)
 class Pruner(ABC):
-    """Decides what stays. What it decided is a bool tensor by name, True where something stays."""
+    """Decides what stays. What it decided is a bool tensor by name, True where something stays.
+
+    Args:
+        gm: the graph; the layers' handles are made reachable from its modules.
+        config: what is asked.
+        sparsers: what is asked of every layer, by name; by default what the config says.
+    """
 
     gm: CapturedModule
     config: SConfig
-    layers: list[WeightedLayer]
-    sparsers: dict[str, LayerSparser]
-    criteria: dict[str, Sparser] = field(default_factory=dict)
+    sparsers: dict[str, LayerSparser] = field(default_factory=dict)
+    layers: list[WeightedLayer] = field(init=False)
+    criteria: dict[str, Sparser] = field(init=False, default_factory=dict)
     groups: ChannelGroups | None = field(init=False, default=None)  # where channels are pruned
+
+    def __post_init__(self) -> None:
+        self.layers = find_layers(self.gm)
+        for layer in self.layers:
+            if layer.name not in self.sparsers:
+                spec = self.config.layer(layer.names, layer.call.spec.name)
+                self.sparsers[layer.name] = LayerSparser(layer.name, spec)
+        attach(self.gm, self.layers, self.sparsers)
 
     def criterion(self, strategy: str) -> Sparser:
         """The criterion of a name; options belong to the one that SPARSER.STRATEGY names."""
@@ -48,19 +62,21 @@ class Pruner(ABC):
             self.criteria[strategy] = make_sparser(strategy, self.config.SPARSER.OPTIONS if own else {})
         return self.criteria[strategy]
 
-    @property
-    def statistics(self) -> dict[str, Statistic]:
-        """What all criteria in use need beside the weights, by name."""
-        return {
-            need: criterion.statistic(need)
-            for criterion in self.criteria_in_use()
-            for need in sorted(criterion.needs)
-        }
-
     def criteria_in_use(self) -> list[Sparser]:
         """The criteria that the layers ask for, each once."""
         used = dict.fromkeys(self.sparsers[layer.name].strategy for layer in self.layers)
         return [self.criterion(strategy) for strategy in used]
+
+    @property
+    def statistics(self) -> dict[str, Statistic]:
+        """What all criteria in use need beside the weights, by name."""
+        used = self.criteria_in_use()
+        return {need: one.statistic(need) for one in used for need in sorted(one.needs)}
+
+    @property
+    def extra_tensors(self) -> Sequence[str]:
+        """Tensors beside the layers' weights that criteria look at."""
+        return ()
 
     def penalty(self, tensors: Mapping[str, Tensor]) -> Tensor | None:
         """The training terms of the criteria in use, over the tensors that they score; None without any."""
@@ -72,14 +88,9 @@ class Pruner(ABC):
 
     @abstractmethod
     def choose(
-        self,
-        kept: Mapping[str, Tensor],
-        evidence: Evidence,
-        schedule: Schedule,
-        progress: float,
-        latency: Latency | None,
+        self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio, latency: Latency | None
     ) -> dict[str, Tensor]:
-        """What stays at some progress of the schedule. What is gone in ``kept`` stays gone."""
+        """What stays. What is gone in ``kept`` stays gone."""
 
     @abstractmethod
     def tensor_masks(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -88,8 +99,3 @@ class Pruner(ABC):
     @abstractmethod
     def rows(self, kept: Mapping[str, Tensor]) -> list[ReportRow]:
         """What became of every layer."""
-
-    @property
-    def extra_tensors(self) -> Sequence[str]:
-        """Tensors beside the layers' weights that criteria look at."""
-        return ()

@@ -18,11 +18,10 @@ from sparsebit.sparse.choose.masks import (
     keep_highest_together,
     keep_n_of_m,
 )
-from sparsebit.sparse.choose.pruner import Latency, Pruner, ReportRow
+from sparsebit.sparse.choose.pruner import Latency, Pruner, Ratio, ReportRow
 from sparsebit.sparse.choose.scores import score_blocks, score_weights
 from sparsebit.sparse.evidence.statistic import Evidence
 from sparsebit.sparse.layers import WeightedLayer, makes_outputs
-from sparsebit.sparse.schedule import Schedule
 
 
 class WeightPruner(Pruner):
@@ -48,38 +47,30 @@ class WeightPruner(Pruner):
         return None
 
     def choose(
-        self,
-        kept: Mapping[str, Tensor],
-        evidence: Evidence,
-        schedule: Schedule,
-        progress: float,
-        latency: Latency | None,
+        self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio, latency: Latency | None
     ) -> dict[str, Tensor]:
         """New masks. What is zero already is the first to go, so masks only grow."""
-        masks, waiting = self.everything(), dict[str, Tensor]()
-        kind = self.config.SPARSER.TYPE
-        for layer in self.layers:
-            if self.why_unchanged(layer) is not None:
-                masks[layer.tensor] = kept[layer.tensor].clone()
-                continue
+        masks, waiting = dict(kept), dict[str, Tensor]()
+        settings = self.config.SPARSER
+        pruned = [layer for layer in self.layers if self.why_unchanged(layer) is None]
+        for layer in pruned:
             handle = self.sparsers[layer.name]
-            ratio = schedule.scale(progress, handle.ratio)
             scores = self._scores(layer, kept[layer.tensor], evidence)
-            if kind == "nm":
-                n, m = handle.spec.nm
-                masks[layer.tensor] = keep_n_of_m(scores, n, m, layer.axes[1])
-            elif self.config.SPARSER.SCOPE == "global" and not handle.asked:
-                waiting[layer.tensor] = self._comparable(layer, scores)
+            if settings.TYPE == "nm":
+                masks[layer.tensor] = keep_n_of_m(scores, *handle.spec.nm, layer.axes[1])
+            elif settings.SCOPE == "global" and not handle.asked:
+                waiting[layer.tensor] = normalize(scores, self._normalization)
             else:
-                chosen = keep_highest(scores, count_removed(scores.numel(), ratio))
+                chosen = keep_highest(scores, count_removed(scores.numel(), ratio(handle.ratio)))
                 masks[layer.tensor] = self._spread(layer, chosen)
         total = sum(scores.numel() for scores in waiting.values())
-        ratio = schedule.scale(progress, self.config.SPARSER.RATIO or 0.0)
-        together = keep_highest_together(waiting, count_removed(total, ratio))
-        for layer in self.layers:
-            if layer.tensor in together:
-                masks[layer.tensor] = self._spread(layer, together[layer.tensor])
-        return masks
+        together = keep_highest_together(waiting, count_removed(total, ratio(settings.RATIO or 0.0)))
+        spread = {
+            layer.tensor: self._spread(layer, together[layer.tensor])
+            for layer in pruned
+            if layer.tensor in waiting
+        }
+        return masks | spread
 
     def tensor_masks(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The masks themselves."""
@@ -113,11 +104,11 @@ class WeightPruner(Pruner):
         gone = blocks.to_rows(kept.float()).sum(1) == 0
         return scores.masked_fill(gone.to(scores.device), -math.inf)
 
-    def _comparable(self, layer: WeightedLayer, scores: Tensor) -> Tensor:
-        how = self.config.SPARSER.NORMALIZE
-        if how == "auto":  # single magnitudes of different layers are compared as they are, as is usual
-            how = "none" if self.config.SPARSER.TYPE != "block" else "mean"
-        return normalize(scores, how)
+    @property
+    def _normalization(self) -> str:
+        """Single magnitudes of different layers are compared as they are, as is usual; those of blocks are not."""
+        by_type = "mean" if self.config.SPARSER.TYPE == "block" else "none"
+        return by_type if self.config.SPARSER.NORMALIZE == "auto" else self.config.SPARSER.NORMALIZE
 
     def _spread(self, layer: WeightedLayer, chosen: Tensor) -> Tensor:
         return self._blocks(layer).to_mask(chosen) if self.config.SPARSER.TYPE == "block" else chosen
