@@ -18,7 +18,7 @@ from sparsebit.sparse.channels.rules.base import number
 from sparsebit.sparse.channels.trace import Trace, labels_in
 from sparsebit.sparse.shrink.alive import Alive
 from sparsebit.sparse.shrink.attributes import module_attributes
-from sparsebit.sparse.shrink.plan import Edit
+from sparsebit.sparse.shrink.plan import Edit, Path, Scaled
 
 Found = tuple[list[Edit], dict[str, dict[str, Any]], dict[str, Any]]
 
@@ -48,84 +48,64 @@ def find_edits(
 
 
 class Finder:
-    """Walks the graph once: what every node's result becomes, and which of its constants must change."""
+    """Walks the graph once: what every node's result becomes, and which of its constants must change.
+
+    A size that changes is made the original one again where it is read. So whatever Python computes from sizes, also a
+    scale or a divisor, is what it was, and only arguments that are sizes of the result have to change.
+    """
 
     def __init__(self, gm: GraphModule, trace: Trace, alive: Alive) -> None:
         self.gm, self.trace, self.alive = gm, trace, alive
         self.edits: list[Edit] = []
         self.sizes: dict[str, Any] = {}
-        self.numbers: dict[str, Any] = {}  # sizes and what is computed from them, where they change
-        self.shapes: dict[str, tuple[int, ...]] = {}  # of single tensors, where they change
+        self.changed: dict[
+            str, Any
+        ] = {}  # what readers of a node see: a tensor of its new shape, or new sizes
         self.dynamic: set[str] = set()  # numbers that follow the size of the input (batch, length, pixels)
+        layers = [axis.labels for axis in trace.axes.values() if not axis.bare]
         self.in_layers = torch.zeros(
             trace.sets.size, dtype=torch.bool
         )  # classes that layers have weights for
-        for axis in trace.axes.values():
-            if not axis.bare:
-                self.in_layers[trace.roots[axis.labels]] = True
-        self.undo: dict[
-            str, dict[str, list[int]]
-        ] = {}  # by number: the sizes it comes from, and how to undo them
+        if layers:
+            self.in_layers[trace.roots[torch.cat(layers)]] = True
 
     def visit(self, node: Node) -> None:
         """Look at one node."""
         value = self.trace.values.get(node.name)
         found = list(labels_in(value))
-        if found:
-            shapes = [self.alive.shape(labels) for labels in found]
-            if any(shape != labels.shape for shape, labels in zip(shapes, found, strict=True)):
-                self.sizes[node.name] = [list(shape) for shape in shapes]
-                if isinstance(value, Labels):
-                    self.shapes[node.name] = shapes[0]
-        if not node.op.startswith("call_"):
-            return
-        if not found:
-            self._number(node)
-            return
+        shapes = [self.alive.shape(labels) for labels in found]
+        if any(shape != labels.shape for shape, labels in zip(shapes, found, strict=True)):
+            self.sizes[node.name] = [list(shape) for shape in shapes]
+            if isinstance(value, Labels):
+                self.changed[node.name] = torch.empty(shapes[0], device="meta")
         call = self.trace.calls.get(node.name)
-        sized = call is not None and node.op != "call_module" and self._constants(node, call)
-        if not sized:
-            self._keep_numbers(node)
+        if node.op.startswith("call_") and not found:
+            self._number(node)
+        elif node.op == "call_function" and call is not None:
+            self._constants(node, call)
 
     def _number(self, node: Node) -> None:
-        """A size, or what Python computes from sizes: its value in the shrunk model."""
+        """A size, or what Python computes from sizes."""
         if self._follows_input(node):
             self.dynamic.add(node.name)
-        if not any(n.name in self.numbers or n.name in self.sizes for n in node.all_input_nodes):
+        if not any(source.name in self.changed for source in node.all_input_nodes):
             return
-        old = node.meta.get("value")
-        sources = [n for n in node.all_input_nodes if n.name in self.sizes]
-        if sources:
-            stand_in = {
-                n.name: torch.empty(self._shape(n), device="meta") for n in sources if n.name in self.shapes
-            }
-        else:
-            stand_in = {}
-        give = {**self.numbers, **stand_in}
         try:
-            args = map_arg(node.args, lambda n: give[n.name] if n.name in give else n.meta["value"])
-            kwargs = map_arg(node.kwargs, lambda n: give[n.name] if n.name in give else n.meta["value"])
+            args, kwargs = map_arg(
+                (node.args, dict(node.kwargs)),
+                lambda n: self.changed[n.name] if n.name in self.changed else n.meta["value"],
+            )
             new = node.target(*args, **kwargs)  # type: ignore[operator]
         except Exception:  # not a computation on sizes: it stays what it was
             return
-        new = tuple(new) if isinstance(new, torch.Size) else new
-        if new != old and isinstance(new, (int, float, tuple, list)):
-            self.numbers[node.name] = new
-            self.sizes[node.name] = new
-            self._remember(node, old, new)
-
-    def _remember(self, node: Node, old: Any, new: Any) -> None:
-        """Which changed sizes a number comes from: with those scaled back it is what it was, whatever the batch."""
-        if any(
-            source.name in self.sizes and source.name not in self.numbers for source in node.all_input_nodes
-        ):
-            if isinstance(old, int) and isinstance(new, int) and new:
-                divisor = math.gcd(old, new)
-                self.undo[node.name] = {node.name: [old // divisor, new // divisor]}
+        new, old = tuple(new) if isinstance(new, torch.Size) else new, node.meta.get("value")
+        if new == old or not isinstance(new, (int, float, tuple, list)):
             return
-        found = [self.undo.get(source.name) for source in node.all_input_nodes if source.name in self.numbers]
-        if all(one is not None for one in found):
-            self.undo[node.name] = {name: how for one in found if one for name, how in one.items()}
+        self.sizes[node.name] = new
+        if isinstance(new, int | float):
+            self.edits.append(Edit(node.name, ("restore",), new, self._spell(node, new, old)))
+        else:
+            self.changed[node.name] = new
 
     def _follows_input(self, node: Node) -> bool:
         if any(source.name in self.dynamic for source in node.all_input_nodes):
@@ -147,35 +127,21 @@ class Finder:
         """Whether a layer makes or reads these labels. Joining or copying along the batch gives it labels too."""
         return self.alive.of(labels) is not None or bool(self.in_layers[self.trace.roots[labels]].any())
 
-    def _shape(self, node: Node) -> tuple[int, ...]:
-        if node.name in self.shapes:
-            return self.shapes[node.name]
-        value = self.trace.values.get(node.name)
-        assert isinstance(value, Labels)
-        return value.shape
+    def _set(self, node: Node, path: Path, old: Any, new: Any) -> None:
+        """Record an edit unless the argument already is right."""
+        if (was := number(old)) != new:
+            self.edits.append(Edit(node.name, path, was, self._spell(old, was, new)))
 
-    def _set(self, node: Node, path: tuple[str | int, ...], old: Any, new: Any) -> None:
-        """Record an edit unless the argument already comes out right."""
-        current = self.numbers.get(old.name, old.meta.get("value")) if isinstance(old, Node) else old
-        if current != new:
-            was = old.meta.get("value") if isinstance(old, Node) else old
-            self.edits.append(Edit(node.name, path, was, self._spell(old, current, new)))
-
-    def _spell(self, source: Any, current: Any, new: Any) -> Any:
+    def _spell(self, source: Any, was: Any, new: Any) -> Any:
         """A plain number, or a factor on what the graph computes where that follows the size of the input."""
-        if not isinstance(source, Node) or source.name not in self.dynamic or not current:
+        if not isinstance(source, Node) or source.name not in self.dynamic or not was:
             return new
-        undo, old = self.undo.get(source.name, {}), source.meta.get("value")
-        if undo and source.name not in undo and isinstance(new, int) and isinstance(old, int) and old:
-            # computed from sizes, maybe with a division that rounds: compute it from the original sizes instead
-            divisor = math.gcd(new, old)
-            return {"undo": undo, "times": new // divisor, "over": old // divisor}
-        if isinstance(new, int) and isinstance(current, int):
-            divisor = math.gcd(new, current)
-            return {"times": new // divisor, "over": current // divisor}
-        return {"times": new / current}
+        if not isinstance(new, int) or not isinstance(was, int):
+            return Scaled(new / was)
+        divisor = math.gcd(new, was)
+        return Scaled(new // divisor, was // divisor)
 
-    def _path(self, call: OpCall, name: str) -> tuple[str | int, ...]:
+    def _path(self, call: OpCall, name: str) -> Path:
         """Where an argument stands in its node."""
         for key in call.node.kwargs:
             if key == name or call.spec.aliases.get(key) == name or {"axis": "dim"}.get(key) == name:
@@ -183,36 +149,15 @@ class Finder:
         position = call.spec.parameters.index(name)
         return ("args", position) if position < len(call.node.args) else ("kwargs", name)
 
-    def _keep_numbers(self, node: Node) -> None:
-        """A size that is used as a number (a scale, a divisor) must stay what it was in the original."""
-
-        def walk(value: Any, path: tuple[str | int, ...]) -> None:
-            if isinstance(value, Node) and value.name in self.numbers:
-                current, old = self.numbers[value.name], value.meta["value"]
-                self.edits.append(Edit(node.name, path, current, self._spell(value, current, old)))
-            elif isinstance(value, (tuple, list)):
-                for position, item in enumerate(value):
-                    walk(item, (*path, position))
-            elif isinstance(value, dict):
-                for key, item in value.items():
-                    walk(item, (*path, key))
-
-        if node.op == "call_function" and any(n.name in self.numbers for n in node.all_input_nodes):
-            walk(node.args, ("args",))
-            walk(node.kwargs, ("kwargs",))
-
-    def _constants(self, node: Node, call: OpCall) -> bool:
-        """Recompute the sizes among a node's arguments; False if it has none."""
+    def _constants(self, node: Node, call: OpCall) -> None:
+        """Recompute the sizes among a node's arguments."""
         if node.name in self.trace.averages:
-            layer = self.trace.averages[node.name]
-            flags = self.alive.of(layer.labels)
+            flags = self.alive.of(self.trace.averages[node.name].labels)
             if flags is not None:
                 self.edits.append(Edit(node.name, ("scale",), 1.0, float(flags.double().mean())))
-        handler = getattr(self, f"_do_{call.spec.sizes}", None) if call.spec.sizes else None
-        if handler is None:
-            return False
-        handler(node, call)
-        return True
+        handler = getattr(self, f"_do_{call.spec.sizes}", None)
+        if handler is not None:
+            handler(node, call)
 
     def _input(self, call: OpCall) -> Labels:
         source = call.arguments["input"]
@@ -221,36 +166,22 @@ class Finder:
         assert isinstance(value, Labels), source
         return value
 
-    def _along(self, value: Labels, dim: int, *given: Any) -> Tensor | None:
-        """The positions along one dim that stay, or None if all do and no number given here has changed."""
-        flags = self.alive.along(value, dim)
-        if flags is None and any(isinstance(item, Node) and item.name in self.numbers for item in given):
-            return torch.ones(value.shape[dim], dtype=torch.bool)
-        return flags
-
     def _do_shape(self, node: Node, call: OpCall) -> None:
         """reshape, view, expand, unflatten and constant fills: the shape that is left."""
         name = next(name for name in ("shape", "sizes", "size") if name in call.spec.parameters)
-        given = call.arguments.get(name)
+        given, path = call.arguments.get(name), self._path(call, name)
         shape = self.alive.shape(self.trace.labels_of(node))
-        path = self._path(call, name)
-        if not isinstance(given, (tuple, list)):
-            if isinstance(given, Node) and given.name in self.numbers and len(shape) == 1:
-                self._set(node, path, given, shape[0])
-            elif (
-                isinstance(given, Node) and tuple(self.numbers.get(given.name, given.meta["value"])) != shape
-            ):
+        if isinstance(given, Node) and isinstance(number(given), tuple | list):
+            if tuple(self.changed.get(given.name, number(given))) != shape:
                 self.edits.append(Edit(node.name, path, list(given.meta["value"]), list(shape)))
-            elif isinstance(given, int) and given != -1 and (given,) != shape:
-                self._set(node, path, given, shape[0])
             return
+        sizes = list(given) if isinstance(given, (tuple, list)) else [given]
         if name == "sizes":  # of one dim only
-            source = self._input(call)
-            at = int(call.arguments["dim"]) % len(source.shape)  # type: ignore[call-overload]
-            shape = shape[at : at + len(given)]
-        for position, (old, new) in enumerate(zip(given, shape[len(shape) - len(given) :], strict=True)):
+            at = int(call.arguments["dim"]) % len(self._input(call).shape)  # type: ignore[call-overload]
+            shape = shape[at : at + len(sizes)]
+        for position, (old, new) in enumerate(zip(sizes, shape[len(shape) - len(sizes) :], strict=True)):
             if not (isinstance(old, int) and old == -1):
-                self._set(node, (*path, position), old, new)
+                self._set(node, (*path, position) if isinstance(given, (tuple, list)) else path, old, new)
 
     def _do_split(self, node: Node, call: OpCall) -> None:
         """split, chunk and tensor_split: parts as wide as what is left of each."""
@@ -258,7 +189,7 @@ class Finder:
         assert isinstance(dim, int)
         at = dim % len(source.shape)
         given = call.arguments.get("split_size")
-        if self._along(source, at, *(given if isinstance(given, (tuple, list)) else [given])) is None:
+        if self.alive.along(source, at) is None:
             return
         parts = list(labels_in(self.trace.values[node.name]))
         sizes = [self.alive.shape(part)[at] for part in parts]
@@ -286,18 +217,17 @@ class Finder:
         source, dim = self._input(call), call.arguments.get("dim", 0)
         assert isinstance(dim, int)
         at = dim % len(source.shape)
-        names = ("index", "start", "length", "end")
-        flags = self._along(source, at, *(call.arguments.get(name) for name in names))
+        flags = self.alive.along(source, at)
         if flags is None:
             return
         if "index" in call.arguments:
             old = call.arguments["index"]
-            position = self._old(old) % len(flags)
+            position = number(old) % len(flags)
             self._set(node, self._path(call, "index"), old, int(flags[:position].sum()))
         elif "length" in call.arguments:
             start, length = call.arguments["start"], call.arguments["length"]
-            first = self._old(start) % len(flags)
-            left = int(flags[first : first + self._old(length)].sum())
+            first = number(start) % len(flags)
+            left = int(flags[first : first + number(length)].sum())
             self._set(node, self._path(call, "start"), start, int(flags[:first].sum()))
             self._set(node, self._path(call, "length"), length, left)
         else:
@@ -319,28 +249,24 @@ class Finder:
                 continue
             if item is None:
                 continue
-            parts = [item.start, item.stop] if isinstance(item, slice) else [item]
-            flags = self._along(value, dim, *parts)
+            flags = self.alive.along(value, dim)
             here = (*path, position) if isinstance(index, tuple) else path
             if flags is not None and isinstance(item, slice) and item.step in (None, 1):
                 self._bounds(node, (*here, "start"), item.start, flags)
                 self._bounds(node, (*here, "stop"), item.stop, flags)
-            elif flags is not None and not isinstance(item, slice) and isinstance(self._old(item), int):
-                at = self._old(item) % len(flags)
+            elif flags is not None and not isinstance(item, slice) and isinstance(number(item), int):
+                at = number(item) % len(flags)
                 self._set(node, here, item, int(flags[:at].sum()))
             dim += 1
 
-    def _bounds(self, node: Node, path: tuple[str | int, ...], bound: Any, flags: Tensor) -> None:
+    def _bounds(self, node: Node, path: Path, bound: Any, flags: Tensor) -> None:
         if bound is None:
             return
-        old = self._old(bound)
+        old = number(bound)
         position = max(old + len(flags), 0) if old < 0 else min(old, len(flags))
         new = int(flags[:position].sum())
         if isinstance(bound, Node) or position < len(flags) or old < 0:
             self._set(node, path, bound, new)
-
-    def _old(self, value: Any) -> Any:
-        return value.meta.get("value") if isinstance(value, Node) else value
 
     def _do_pad(self, node: Node, call: OpCall) -> None:
         result, amounts = self.trace.labels_of(node), call.arguments["pad"]
@@ -348,8 +274,8 @@ class Finder:
             return
         path, rank = self._path(call, "pad"), len(result.shape)
         for pair in range(len(amounts) // 2):
-            flags = self._along(result, rank - 1 - pair, *amounts[2 * pair : 2 * pair + 2])
-            left, right = self._old(amounts[2 * pair]), self._old(amounts[2 * pair + 1])
+            flags = self.alive.along(result, rank - 1 - pair)
+            left, right = number(amounts[2 * pair]), number(amounts[2 * pair + 1])
             if flags is not None and (left or right):
                 self._set(node, (*path, 2 * pair), amounts[2 * pair], int(flags[:left].sum()))
                 rest = int(flags[len(flags) - right :].sum()) if right else 0
@@ -368,8 +294,9 @@ class Finder:
     def _do_attention(self, node: Node, call: OpCall) -> None:
         """The default scale comes from the width of a head, which the original had."""
         query = call.arguments["query"]
-        width = self.trace.labels_of(query).shape[-1]
-        if call.arguments.get("scale") is None and self._shape(query)[-1] != width:  # type: ignore[arg-type]
+        labels = self.trace.labels_of(query)
+        width = labels.shape[-1]
+        if call.arguments.get("scale") is None and self.alive.shape(labels)[-1] != width:
             self.edits.append(Edit(node.name, ("kwargs", "scale"), None, 1 / math.sqrt(width)))
 
     def _do_norm(self, node: Node, call: OpCall) -> None:

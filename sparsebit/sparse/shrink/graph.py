@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.value import TensorInfo
-from sparsebit.sparse.shrink.plan import Edit, ShrinkPlan
+from sparsebit.sparse.shrink.plan import Edit, Scaled, ShrinkPlan
 
 _PLAIN = (bool, int, float, str, type(None))
 _PARTS = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set", "training")
@@ -98,11 +99,16 @@ def _apply(node: Node, edit: Edit) -> None:
     kind = edit.path[0]
     if kind == "target":
         node.target = getattr(torch, str(edit.new))
-    elif kind == "scale":
+    elif kind in ("scale", "restore"):
+        readers = list(node.users)
+        factor = edit.new if isinstance(edit.new, Scaled) else Scaled(edit.new)
         with node.graph.inserting_after(node):
-            scaled = node.graph.call_function(operator.mul, (node, edit.new))
-        scaled.meta = dict(node.meta)
-        node.replace_all_uses_with(scaled, delete_user_cb=lambda user: user is not scaled)
+            constant = kind == "restore" and factor is not edit.new
+            instead = edit.new if constant else _times(node, factor)
+        for reader in readers:
+            reader.args, reader.kwargs = map_arg(
+                (reader.args, dict(reader.kwargs)), lambda source: instead if source is node else source
+            )
     elif edit.path == ("args",):
         node.args = (node.all_input_nodes[0], *edit.new[1:])
         node.kwargs = {}
@@ -112,49 +118,27 @@ def _apply(node: Node, edit: Edit) -> None:
         node.kwargs = _replaced(dict(node.kwargs), edit.path[1:], edit.new, node)
 
 
-def _scaled(source: Node, factor: Mapping[str, Any], user: Node) -> Node:
-    """A number of the graph times a constant, computed just before its user.
-
-    "undo" names the sizes it was computed from, each with the factor that makes it the original one again.
-    """
-    with user.graph.inserting_before(user):
-        undo = factor.get("undo", {})
-        source = _recomputed(source, undo, {}) if undo else source
-        return _times(source, factor["times"], factor.get("over", 1))
-
-
-def _times(source: Node, times: Any, over: int) -> Node:
-    """New nodes for ``source * times // over``; the source itself where that changes nothing."""
-    for function, number in ((operator.mul, times), (operator.floordiv, over)):
+def _times(source: Node, factor: Scaled) -> Node:
+    """New nodes for ``source * times // over``, where the graph inserts; the source itself if that changes nothing."""
+    for function, number in ((operator.mul, factor.times), (operator.floordiv, factor.over)):
         if number != 1:
             new = source.graph.call_function(function, (source, number))
-            new.meta = {**source.meta, "value": function(source.meta["value"], number)}
+            old = source.meta["value"]
+            new.meta = {
+                **source.meta,
+                "value": function(old, number) if isinstance(old, int | float) else old,
+            }
             source = new
+            source.graph.inserting_after(new)
     return source
-
-
-def _recomputed(node: Node, undo: Mapping[str, Sequence[int]], done: dict[Node, Node]) -> Node:
-    """A copy of what computes a number, from sizes scaled back to the original ones."""
-    if node not in done:
-        if node.name in undo:
-            done[node] = _times(node, *undo[node.name])
-        elif any(_comes_from(source, undo) for source in node.all_input_nodes):
-            inputs = {source: _recomputed(source, undo, done) for source in node.all_input_nodes}
-            done[node] = node.graph.node_copy(node, lambda source: inputs.get(source, source))
-        else:
-            done[node] = node
-    return done[node]
-
-
-def _comes_from(node: Node, names: Mapping[str, Any]) -> bool:
-    return node.name in names or any(_comes_from(source, names) for source in node.all_input_nodes)
 
 
 def _replaced(value: Any, path: tuple[str | int, ...], new: Any, user: Node) -> Any:
     """``value`` with the item at ``path`` exchanged; containers keep their type."""
     if not path:
-        if isinstance(new, Mapping):
-            return _scaled(value, new, user)
+        if isinstance(new, Scaled):
+            with user.graph.inserting_before(user):
+                return _times(value, new)
         return tuple(new) if isinstance(new, list) else new
     head, rest = path[0], path[1:]
     if isinstance(value, slice):

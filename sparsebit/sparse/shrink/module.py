@@ -16,7 +16,7 @@ from sparsebit.errors import GraphError
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.ops.spec import place
 from sparsebit.sparse.shrink.graph import cut_tensors, flatten_recurrent
-from sparsebit.sparse.shrink.plan import Edit, ShrinkPlan
+from sparsebit.sparse.shrink.plan import Edit, Scaled, ShrinkPlan
 
 _COUNTS = re.compile(r"(^|_)(n|num|nb|number)(_|$)|heads$|^nhead$|^groups$")
 Attributes = dict[str, dict[str, Any]]  # module path -> attribute -> new value
@@ -100,11 +100,9 @@ def _new_value(value: object, edit: Edit) -> int | tuple[int, ...] | None:
         return (edit.new,) if value[0] == edit.old else None
     if not isinstance(value, int) or isinstance(value, bool):
         return None
-    if isinstance(edit.new, Mapping):  # the constant is a factor of what was edited
-        times, over = edit.new["times"], edit.new.get("over", 1)
-        if len(undo := list(edit.new.get("undo", {}).values())) == 1:
-            over, times = undo[0]
-        return value * times // over if over > 1 and value % over == 0 and value > 1 else None
+    if isinstance(edit.new, Scaled):  # the constant is a factor of what was edited
+        times, over = edit.new
+        return value * int(times) // over if over > 1 and value % over == 0 and value > 1 else None
     return edit.new if isinstance(edit.new, int) and value == edit.old != edit.new else None
 
 

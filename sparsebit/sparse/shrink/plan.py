@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,12 +19,19 @@ from sparsebit.sparse.shrink.biases import carry_biases
 Path = tuple[str | int, ...]
 
 
+class Scaled(NamedTuple):
+    """What the graph computes there, times a constant: for sizes that follow those of the input."""
+
+    times: float
+    over: int = 1
+
+
 @dataclass(frozen=True)
 class Edit:
     """One constant of the graph that knows a size: where it is in its node, what it was and what it becomes.
 
-    ``path`` leads from the node: ("args", 1, 0) or ("kwargs", "size", 2); ("target",) names another function
-    and ("scale",) a factor for the result.
+    ``path`` leads from the node: ("args", 1, 0) or ("kwargs", "size", 2); ("target",) names another function,
+    ("scale",) a factor for the result, and ("restore",) what all readers of the result get instead.
     """
 
     node: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 from torch.fx import Node
@@ -173,7 +174,7 @@ def outputs(call: OpCall, build: Callable[[TensorInfo], Labels]) -> object:
     return walk(call.node.meta["value"])
 
 
-def number(value: object) -> object:
+def number(value: object) -> Any:
     """A constant, or what a size of the graph was when it was recorded."""
     return value.meta.get("value") if isinstance(value, Node) else value
 
