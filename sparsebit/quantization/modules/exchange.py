@@ -16,7 +16,9 @@ Kind = TypeVar("Kind", bound=Quantizer)
 def is_plain(quantizer: Quantizer) -> bool:
     """Whether a quantizer rounds to the nearest value of its grid and nothing else, under whatever name."""
     methods = ("prepare", "scale_and_zero_point", "grid", "snap", "forward")
-    return all(getattr(type(quantizer), name) is getattr(Quantizer, name) for name in methods)
+    return not quantizer.MAGNITUDE and all(
+        getattr(type(quantizer), name) is getattr(Quantizer, name) for name in methods
+    )
 
 
 def exchange_quantizer(gm: nn.Module, old: Quantizer, kind: type[Kind]) -> Kind:
