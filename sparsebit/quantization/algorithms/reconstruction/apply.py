@@ -12,7 +12,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from sparsebit.config.quantization.recovery import AdaRoundSettings, ReconstructionSettings
 from sparsebit.numerics import Grid
+from sparsebit.numerics.snapping import snap_tensor
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, Granularity, extract, find_blocks
@@ -33,6 +34,7 @@ from sparsebit.quantization.algorithms.reconstruction.core import (
     undecided,
     variances,
 )
+from sparsebit.quantization.algorithms.reconstruction.steps import Schedule, run_steps
 from sparsebit.quantization.algorithms.reconstruction.streams import Samples, Streams
 from sparsebit.quantization.modules.exchange import exchange_quantizer, is_plain
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
@@ -113,34 +115,36 @@ class Reconstruction(ReconstructionSettings, Algorithm):
         soft = SoftWeights.of([_weight(job.quantizers[name], tensors[name]) for name in weights])
         inside = [q for q in module.modules() if isinstance(q, Quantizer) and q.side == "A" and q.is_enable]
         scales = {q: q.scale.detach().clone().requires_grad_() for q in inside if _learns(q)}
-        groups: list[dict[str, Any]] = [{"params": [soft.v], "lr": self.lr}]
-        if self.scale_lr > 0 and scales:
-            groups.append({"params": list(scales.values()), "lr": self.scale_lr})
-        optimizer = torch.optim.Adam(groups, fused=soft.v.device.type in ("cpu", "cuda"))
         units = variances(samples.wanted)
         before = _error(module, samples, units)
         noise = torch.Generator(soft.v.device).manual_seed(self.seed * 1_000_003 + index)
+        optimizer = _Optimizer(soft.v, self.lr, list(scales.values()) if self.scale_lr > 0 else [])
         current: dict[str, Tensor] = {}
+
+        def step(rows: Tensor | None, beta: float | Tensor | None) -> bool:
+            exact, rounded, wanted = samples.take(rows)
+            taken, h = soft.soft()
+            current.update(zip(weights, taken, strict=True))
+            mixed = [_mixed(r, e, self.drop, noise) for r, e in zip(rounded, exact, strict=True)]
+            results = module(*mixed)
+            if not any(isinstance(result, Tensor) and result.requires_grad for result in results):
+                return False  # its weights have no part in what it computes: nearest rounding is as good
+            loss = reconstruction_error(results, wanted, units)
+            if beta is not None:
+                loss = loss + self.regularization * undecided(h, beta)
+            optimizer.step(loss)
+            return True
+
+        done = [position / self.steps for position in range(self.steps)]
+        schedule = Schedule(
+            samples.draw(self.steps),
+            [beta_at(part, self.warmup) for part in done],
+            [self.scale_lr * 0.5 * (1 + math.cos(math.pi * part)) for part in done],
+            optimizer.rate,
+        )
         with self._substituted(job, inside, scales, weights, current, noise):
-            for step in range(self.steps):
-                next(ticks, None)
-                done = step / self.steps
-                if len(groups) > 1:
-                    optimizer.param_groups[1]["lr"] = self.scale_lr * 0.5 * (1 + math.cos(math.pi * done))
-                exact, rounded, wanted = samples.draw()
-                taken, h = soft.soft()
-                current.update(zip(weights, taken, strict=True))
-                mixed = [_mixed(r, e, self.drop, noise) for r, e in zip(rounded, exact, strict=True)]
-                results = module(*mixed)
-                if not any(isinstance(result, Tensor) and result.requires_grad for result in results):
-                    return None  # its weights have no part in what it computes: nearest rounding is as good
-                loss = reconstruction_error(results, wanted, units)
-                beta = beta_at(done, self.warmup)
-                if beta is not None:
-                    loss = loss + self.regularization * undecided(h, beta)
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                optimizer.step()
+            if not run_steps(step, schedule, optimizer.set_rate, noise, ticks):
+                return None
         own = {name: quantizer for name in weights if isinstance(quantizer := job.quantizers[name], AdaRound)}
         grids = {quantizer: quantizer.scale.detach().clone() for quantizer in scales}
         for quantizer, up in zip(own.values(), soft.up(), strict=True):
@@ -172,10 +176,11 @@ class Reconstruction(ReconstructionSettings, Algorithm):
 
         def activation(quantizer: Quantizer, x: Tensor) -> Tensor:
             if quantizer in scales and self.scale_lr > 0:
-                x = quantizer.prepare(x)
-                grid = replace(quantizer.grid(x), scale=scales[quantizer].abs())
-                per_scale = x.numel() / scales[quantizer].numel()
-                snapped = grid.snap(x, 1 / math.sqrt(max(per_scale, 1) * max(grid.code.high, 1)))
+                x, scale, code = quantizer.prepare(x), scales[quantizer], quantizer.code
+                _, zero_point = quantizer.scale_and_zero_point(x)
+                factor = 1 / math.sqrt(max(x.numel() / scale.numel(), 1) * max(code.high, 1))
+                layout = quantizer.layout_of(x)
+                snapped = snap_tensor(x, scale, zero_point, code, layout, factor, magnitude=True)
             else:
                 snapped = quantizer.snap(x)
             return drop(snapped, x, self.drop, noise)
@@ -268,6 +273,34 @@ class AdaRoundLayers(AdaRoundSettings, Reconstruction):
 
     NAME = "adaround"
     granularity = "layer"
+
+
+class _Optimizer:
+    """Adam for the rounding of weights, and for the scales of activations with a learning rate that falls."""
+
+    def __init__(self, v: Tensor, lr: float, scales: list[Tensor]) -> None:
+        cuda = v.device.type == "cuda"
+        self.rate = torch.zeros((), device=v.device) if cuda and scales else None
+        self._parameters = [v, *scales]
+        groups: list[dict[str, Any]] = [{"params": [v], "lr": lr}]
+        if scales:
+            groups.append({"params": scales, "lr": 0.0 if self.rate is None else self.rate})
+        # capturable: how many steps there were is counted on the device, so that steps can be recorded.
+        self._adam = torch.optim.Adam(groups, fused=cuda or v.device.type == "cpu", capturable=cuda)
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of scales from now on."""
+        if self.rate is not None:
+            self.rate.fill_(rate)
+        elif len(self._adam.param_groups) > 1:
+            self._adam.param_groups[1]["lr"] = rate
+
+    def step(self, loss: Tensor) -> None:
+        """One step down."""
+        found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        for parameter, gradient in zip(self._parameters, found, strict=True):
+            parameter.grad = gradient
+        self._adam.step()
 
 
 def to_adaround(job: Job) -> None:

@@ -16,7 +16,6 @@ from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.switches import switched
 
-DRAWS_AT_ONCE = 256
 MOST_IN_MEMORY = 2**30  # bytes of each stream; the rest lies on disk
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -82,20 +81,20 @@ class Samples:
                 for rows in (self.exact, self.rounded, self.wanted)
             )
             self.count = len(self.wanted[0][0])
-        self._rows: list[Tensor] = []
 
-    def _next_rows(self) -> Tensor:
-        """Which samples come next; many draws go to the device at once, so that steps do not wait for each other."""
-        if not self._rows:
-            size = (DRAWS_AT_ONCE, min(self.batch, self.count))
-            drawn = torch.randint(self.count, size, generator=self.generator)
-            self._rows = [*drawn.to(self.wanted[0][0].device).unbind()][::-1]
-        return self._rows.pop()
+    def draw(self, steps: int) -> Tensor | None:
+        """Which samples each of so many mini-batches has, [steps, batch], on the device of the samples.
 
-    def draw(self) -> tuple[list[Any], list[Any], list[Any]]:
-        """(float inputs, quantized inputs, float results) of one mini-batch."""
-        if self.count:
-            rows = self._next_rows()
+        None where mini-batches are chunks.
+        """
+        if not self.count:
+            return None
+        size = (steps, min(self.batch, self.count))
+        return torch.randint(self.count, size, generator=self.generator).to(self.wanted[0][0].device)
+
+    def take(self, rows: Tensor | None) -> tuple[list[Any], list[Any], list[Any]]:
+        """(float inputs, quantized inputs, float results) of these samples, or of a chunk that is drawn."""
+        if rows is not None:
             return (
                 [x.index_select(0, rows) for x in self.exact[0]],
                 [x.index_select(0, rows) for x in self.rounded[0]],

@@ -53,10 +53,13 @@ def test_samples_are_drawn_from_all_chunks() -> None:
     streams.targets(block, module, qmodel.quantizers.values())
     samples = Samples(streams, block, 5, torch.Generator().manual_seed(0))
     assert samples.count == 13
-    (x,), _, (y,) = samples.draw()
+    rows = samples.draw(5)
+    assert rows is not None and len(rows) == 5
+    (x,), _, (y,) = samples.take(rows[3])
     qmodel.set_quant()
     torch.testing.assert_close(qmodel(x), y)
-    assert Samples(streams, block, 99, torch.Generator()).draw()[0][0].shape == (13, 3)
+    everything = Samples(streams, block, 99, torch.Generator())
+    assert everything.draw(1).shape == (1, 13)
 
 
 def test_sentences_of_different_lengths_stay_in_their_chunks() -> None:
@@ -65,5 +68,6 @@ def test_sentences_of_different_lengths_stay_in_their_chunks() -> None:
     streams.targets(block, module, qmodel.quantizers.values())
     samples = Samples(streams, block, 4, torch.Generator().manual_seed(0))
     assert samples.count == 0
-    lengths = {samples.draw()[0][0].shape[1] for _ in range(20)}
+    assert samples.draw(3) is None
+    lengths = {samples.take(None)[0][0].shape[1] for _ in range(20)}
     assert lengths == {5, 7}
