@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.environment import describe
-from benchmarks.gpu import compiled, fake_quant, packed_matmul, resnet50
+from benchmarks.gpu import compiled, fake_quant, packed_matmul, reconstruction, resnet50
 
 
 def time_of(step: Callable[[], Any], repeats: int = 20, graph: bool = False) -> float:
@@ -128,29 +128,36 @@ def ask_compiled(bandwidth: float) -> dict[str, Any]:
     return found
 
 
-def ask_resnet50(bandwidth: float) -> dict[str, Any]:
+def ask_resnet50(bandwidth: float, is_compiled: bool = False) -> dict[str, Any]:
     """A training step of ResNet-50 in bfloat16, beside the float step."""
-    found: dict[str, Any] = {
-        "host_us": resnet50.profile_host(torch.zeros(1, device="cuda", dtype=torch.bfloat16))
-    }
+    x = torch.zeros(1, device="cuda", dtype=torch.bfloat16)
+    found: dict[str, Any] = {"host_us": resnet50.profile_host(x), "rows": []}
     print("host, us: " + ", ".join(f"{name} {us:.0f}" for name, us in found["host_us"].items()))
-    found["rows"] = rows = []
-    floats: dict[Any, dict[str, Any]] = {}
-    for formats, is_compiled in (((False, True), False), ((True,), True)):
-        try:
-            for row in resnet50.measure(time_of, compiled=is_compiled, formats=formats):
-                rows.append(row)
-                base = floats.setdefault((row["channels_last"], is_compiled), row)
-                print(
-                    f"resnet50 {row['model']:13s} kernels {row['kernels']!s:5s}"
-                    f" channels_last {row['channels_last']!s:5s}"
-                    f" compiled {is_compiled!s:5s} {row['ms']:6.1f} ms {row['ms'] / base['ms']:4.2f}x host"
-                    f" {row['host_ms']:5.1f} peak {row['peak_mb']:6.0f} MB {row['peak_mb'] / base['peak_mb']:4.2f}x"
-                    f" loss {row['loss']:.3f}"
-                )
-        except Exception:
-            traceback.print_exc()
+    floats: dict[bool, dict[str, Any]] = {}
+    formats = (True,) if is_compiled else (True, False)
+    for row in resnet50.measure(time_of, compiled=is_compiled, formats=formats):
+        found["rows"].append(row)
+        base = floats.setdefault(row["channels_last"], row)
+        print(
+            f"resnet50 {row['model']:13s} kernels {row['kernels']!s:5s}"
+            f" channels_last {row['channels_last']!s:5s}"
+            f" compiled {is_compiled!s:5s} {row['ms']:6.1f} ms {row['ms'] / base['ms']:4.2f}x host"
+            f" {row['host_ms']:5.1f} peak {row['peak_mb']:6.0f} MB {row['peak_mb'] / base['peak_mb']:4.2f}x"
+            f" loss {row['loss']:.3f}"
+        )
     return found
+
+
+def ask_reconstruction(bandwidth: float) -> dict[str, Any]:
+    """Reconstruction with steps that are recorded, beside steps that are called."""
+    rows = []
+    for row in reconstruction.measure():
+        rows.append(row)
+        print(
+            f"{row['method']:8s} recorded {row['recorded']!s:5s} {row['steps']} steps a block: {row['seconds']:6.1f} s,"
+            f" relative error {row['error']:.4f}"
+        )
+    return {"rows": rows}
 
 
 QUESTIONS: dict[str, Callable[[float], dict[str, Any]]] = {
@@ -158,6 +165,8 @@ QUESTIONS: dict[str, Callable[[float], dict[str, Any]]] = {
     "packed_matmul": ask_packed_matmul,
     "compiled": ask_compiled,
     "resnet50": ask_resnet50,
+    "resnet50_compiled": lambda bandwidth: ask_resnet50(bandwidth, is_compiled=True),
+    "reconstruction": ask_reconstruction,
 }
 
 
