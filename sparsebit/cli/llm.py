@@ -13,7 +13,7 @@ from sparsebit.cli.preflight import LEAST_SHARE
 from sparsebit.cli.reference import is_reference, require_reference, resolve
 from sparsebit.storage import MANIFEST, require_file, require_place
 
-FORMATS = ("gguf", "onnxruntime-genai", "compressed-tensors", "gptq")
+FORMATS = ("gguf", "onnxruntime-genai", "openvino", "compressed-tensors", "gptq")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -56,7 +56,7 @@ def export_file(
 def make_format(name: str, options: dict[str, Any]) -> Format:
     """The format of this name with its options; an option that it does not have is an error."""
     kind = FORMATS[name]
-    known = [field.name for field in fields(kind)] if is_dataclass(kind) else []
+    known: list[str] = [field.name for field in fields(kind)] if is_dataclass(kind) else []
     if unknown := next((key for key in options if key not in known), None):
         raise SparsebitError(
             f"{name} has no option {unknown!r}", expected=", ".join(known) or "no options", hint="remove it"

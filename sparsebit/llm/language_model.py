@@ -96,8 +96,8 @@ class LanguageModel:
 
         Args:
             path: a new folder, or the name of a new file for formats that are one file.
-            format: "gguf" (llama.cpp), "onnxruntime-genai", "gptq", or "compressed-tensors" (vLLM, SGLang,
-                transformers).
+            format: "gguf" (llama.cpp), "onnxruntime-genai", "openvino", "gptq", or "compressed-tensors" (vLLM,
+                SGLang, transformers).
             ids: token ids to compare predictions with; by default those of a sentence.
             options: of the format; "onnxruntime-genai" has ``rounding_budget``, what 8-bit activations may cost in
                 nats (0.02) before layers are computed in float.

@@ -68,25 +68,26 @@ def _tied(model: nn.Module) -> dict[str, str]:
 
 def _define() -> None:
     """The classes that transformers asks for; they inherit from its own, so they are made when it is needed."""
-    from transformers.quantizers import HfQuantizer
     from transformers.quantizers.auto import register_quantization_config, register_quantizer
+    from transformers.quantizers.base import HfQuantizer
     from transformers.utils.quantization_config import QuantizationConfigMixin
 
     @register_quantization_config(METHOD)
-    class SparsebitConfig(QuantizationConfigMixin):  # type: ignore[misc]
+    class SparsebitConfig(QuantizationConfigMixin):
         """What is in config.json: the layers that are packed, and those that share their buffers."""
 
         def __init__(
             self, layers: dict[str, Any] | None = None, tied: dict[str, str] | None = None, **others: Any
         ) -> None:
-            self.quant_method = METHOD
+            self.quant_method: Any = METHOD
             self.layers, self.tied = layers or {}, tied or {}
 
     @register_quantizer(METHOD)
-    class SparsebitQuantizer(HfQuantizer):  # type: ignore[misc]
+    class SparsebitQuantizer(HfQuantizer):
         """Puts empty packed layers in place before transformers fills them."""
 
         requires_calibration = True
+        quantization_config: Any
 
         def _process_model_before_weight_loading(self, model: Any, **others: Any) -> None:
             said = Fields(vars(self.quantization_config), "quantization_config")

@@ -30,9 +30,10 @@ def round_to_8_bits(x: Tensor, rounding: Rounding) -> Tensor:
         tensor([127.,   0.,  -4.,   0.])
     """
     blocks = x.float().unflatten(-1, (-1, rounding.block))
-    scale = blocks.abs().amax(-1, keepdim=True) / 127
-    steps = (blocks * torch.where(scale > 0, 1 / scale, 0)).round()
-    return (steps * scale.to(rounding.scale_dtype).float()).flatten(-2).to(x.dtype)
+    scale: Tensor = blocks.abs().amax(-1, keepdim=True) / 127
+    steps: Tensor = (blocks * torch.where(scale > 0, 1 / scale, 0)).round()
+    rounded: Tensor = steps * scale.to(rounding.scale_dtype).float()
+    return rounded.flatten(-2).to(x.dtype)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from sparsebit.llm.formats.format import FORMATS, Format, Refusal, require_exact
 from sparsebit.llm.formats.gguf import Gguf
 from sparsebit.llm.formats.gptq import GptqV1
 from sparsebit.llm.formats.onnxruntime_genai import GenAIFolder
+from sparsebit.llm.formats.openvino import OpenVinoFolder
 
 __all__ = [
     "FORMATS",
@@ -13,6 +14,7 @@ __all__ = [
     "GenAIFolder",
     "Gguf",
     "GptqV1",
+    "OpenVinoFolder",
     "Refusal",
     "require_exact",
 ]

@@ -23,6 +23,7 @@ from sparsebit.llm.formats.matmul_nbits import block_size
 from sparsebit.llm.language_model import LanguageModel
 
 ARCHITECTURES = ("llama", "mistral", "qwen2")
+GRAPH = "model.onnx"
 
 
 @FORMATS.register("onnxruntime-genai")
@@ -40,21 +41,7 @@ class GenAIFolder:
 
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
         """Layers whose blocks or types ``MatMulNBits`` does not have."""
-        require_transformers(model, "onnxruntime-genai")
-        module: Any = model.model
-        config = module.config
-        if config.model_type not in ARCHITECTURES or config.hidden_act != "silu":
-            raise SparsebitError(
-                "onnxruntime-genai folders are written for some architectures only",
-                expected=f"{', '.join(ARCHITECTURES)}, with SiLU",
-                got=f"{config.model_type}, {config.hidden_act if hasattr(config, 'hidden_act') else 'other'}",
-                hint="choose another format",
-            )
-        for name, held in layers_of(model):
-            if held.grid.code.kind not in ("int", "full", "uint") or held.grid.code.bits not in (2, 3, 4, 8):
-                yield Refusal(name, f"it has no type for {held.grid.code}", "BIT: 2, 3, 4 or 8")
-            elif block_size(held) < 16:
-                yield Refusal(name, "its blocks are 16 to 256 input channels", "GROUP_SIZE: 32")
+        return refuse_by_layer(model, "onnxruntime-genai")
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """The graph with its weights beside it, the settings and the tokenizer."""
@@ -64,12 +51,31 @@ class GenAIFolder:
 
         levels = choose_levels(model.model, model.weights, ids, self.rounding_budget).by_layer
         made = DecoderGraph(model.model, model.weights, levels).model()
-        ir.save(made, path / "model.onnx", external_data="model.onnx.data")
+        ir.save(made, path / GRAPH, external_data=f"{GRAPH}.data")
         module: Any = model.model
         settings = json.dumps(genai_config(module.config), indent=1)
         (path / "genai_config.json").write_text(settings + "\n", encoding="utf-8")
         if model.tokenizer is not None:
             model.tokenizer.save_pretrained(path)
+
+
+def refuse_by_layer(model: LanguageModel, format_name: str) -> Iterator[Refusal]:
+    """Layers that the decoder graph cannot hold; models that it has no form for are an error."""
+    require_transformers(model, format_name)
+    module: Any = model.model
+    config = module.config
+    if config.model_type not in ARCHITECTURES or config.hidden_act != "silu":
+        raise SparsebitError(
+            f"{format_name} folders are written for some architectures only",
+            expected=f"{', '.join(ARCHITECTURES)}, with SiLU",
+            got=f"{config.model_type}, {getattr(config, 'hidden_act', 'other')}",
+            hint="choose another format",
+        )
+    for name, held in layers_of(model):
+        if held.grid.code.kind not in ("int", "full", "uint") or held.grid.code.bits not in (2, 3, 4, 8):
+            yield Refusal(name, f"it has no type for {held.grid.code}", "BIT: 2, 3, 4 or 8")
+        elif block_size(held) < 16:
+            yield Refusal(name, "its blocks are 16 to 256 input channels", "GROUP_SIZE: 32")
 
 
 def genai_config(config: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from sparsebit.llm.packed.product import CpuWeight, Product, multiply, suits_cpu_kernel
+from sparsebit.llm.packed.product import CpuWeight, multiply_with_gradient, suits_cpu_kernel
 from sparsebit.numerics import Grid, Layout
 from sparsebit.numerics.packed import PackedTensor
 
@@ -74,8 +74,7 @@ class PackedLinear(_Packed):
     def forward(self, x: Tensor) -> Tensor:
         """``x @ weight.T + bias``."""
         cpu = self._cpu_weight() if suits_cpu_kernel(x) else None
-        needs_gradient = torch.is_grad_enabled() and x.requires_grad
-        product = Product.apply(x, self.held, cpu) if needs_gradient else multiply(x, self.held, cpu)
+        product = multiply_with_gradient(x, self.held, cpu)
         return product if self.bias is None else product + self.bias.to(product.dtype)
 
     def _cpu_weight(self) -> CpuWeight | None:

@@ -77,7 +77,15 @@ def multiply(x: Tensor, held: PackedTensor, cpu: CpuWeight | None) -> Tensor:
     return F.linear(x, held.numbers(x.dtype))
 
 
-class Product(torch.autograd.Function):
+def multiply_with_gradient(x: Tensor, held: PackedTensor, cpu: CpuWeight | None) -> Tensor:
+    """``multiply``, through which gradients reach x."""
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return multiply(x, held, cpu)
+    found: Tensor = _Product.apply(x, held, cpu)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Product(torch.autograd.Function):
     """The product with a gradient for x; the weight is unpacked again for it instead of being kept."""
 
     @staticmethod
