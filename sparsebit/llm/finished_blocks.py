@@ -61,9 +61,11 @@ class FinishedBlocks:
             )
         made = []
         described = Fields.each(content.value("matrices"), str(place))
-        for name, held in from_stored(tensors.get("weights", {}), described).items():
+        packed = from_stored(tensors.get("weights", {}), described)
+        for name, _ in content.section("how").items():
             how = content.section("how").section(name)
-            made.append(Made(name, held, how.number("loss"), how.integer("tokens"), how.text("remark")))
+            loss, tokens, remark = how.number("loss"), how.integer("tokens"), how.text("remark")
+            made.append(Made(name, packed.get(name), loss, tokens, remark))
         floats = tensors.get("floats", {})
         for name, parameter in block.named_parameters():
             if name in floats and floats[name].shape == parameter.shape:
@@ -74,10 +76,10 @@ class FinishedBlocks:
         """Keep a finished block: its packed weights, and its other parameters, which a method may have changed."""
         if self._folder is None:
             return
-        tensors, matrices = to_stored({one.name: one.held for one in made})
+        tensors, matrices = to_stored({one.name: one.held for one in made if one.held is not None})
         how = {one.name: {"loss": one.loss, "tokens": one.tokens, "remark": one.remark} for one in made}
         content = {"run": self._run, "matrices": matrices, "how": how}
-        packed = {one.name.partition("[")[0] for one in made}
+        packed = {one.name.partition("[")[0] for one in made if one.held is not None}
         floats = {
             name: parameter.data.contiguous()
             for name, parameter in block.named_parameters()

@@ -21,7 +21,7 @@ class Made(NamedTuple):
     """One matrix as it was packed, and how."""
 
     name: str  # of the parameter in the model; "[3]" behind it for the third of stacked experts
-    held: PackedTensor
+    held: PackedTensor | None  # None where it stays in float and was only pruned
     loss: float  # energy of the error in its outputs, relative to the energy of the outputs
     tokens: int  # of the calibration data that reached it
     remark: str = ""
@@ -65,6 +65,11 @@ class LanguageModel:
         """Take in matrices: packed layers take the place of those that held them."""
         for one in made:
             held = one.held
+            if held is None:
+                self.records.append(
+                    LayerRecord(one.name, "float32", None, 32.0, one.loss, one.tokens, one.remark)
+                )
+                continue
             self.weights[one.name] = held
             bits = 8 * held.nbytes / (held.shape[0] * held.shape[1])
             code, size = str(held.grid.code), held.grid.layout.group_size

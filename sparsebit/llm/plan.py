@@ -10,6 +10,7 @@ from torch import nn
 
 from sparsebit.config.llm import LlmConfig, MatrixSpec
 from sparsebit.llm.language_model import Made
+from sparsebit.llm.methods.masks import Sparsity
 from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.llm.source import Source
 from sparsebit.numerics import CodeType
@@ -70,8 +71,13 @@ def as_weight_spec(asked: MatrixSpec) -> WeightSpec:
         'uint3'
     """
     kinds = {"full-range": "int{}_full", "symmetric": "int{}", "affine": "uint{}"}
-    code = CodeType.parse(asked.bit if isinstance(asked.bit, str) else kinds[asked.scheme].format(asked.bit))
-    return WeightSpec(code=code, group_size=asked.group_size, scale_dtype=getattr(torch, asked.scale_dtype))
+    name = asked.bit if isinstance(asked.bit, str) else kinds[asked.scheme].format(asked.bit)
+    return WeightSpec(
+        code=CodeType.parse(name) if asked.bit else None,
+        group_size=asked.group_size,
+        scale_dtype=getattr(torch, asked.scale_dtype),
+        sparsity=Sparsity.parse(asked.sparsity),
+    )
 
 
 def embedding_and_head(model: nn.Module) -> list[str]:

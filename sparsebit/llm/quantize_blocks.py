@@ -137,8 +137,11 @@ def _compress(
 def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:
     made = []
     for one in solved:
-        held = PackedTensor.of(one.solved.weight, one.solved.grid)
-        made.append(Made(f"{block}.{one.matrix}", held, one.solved.loss, one.tokens, one.solved.remark))
+        solved = one.solved
+        held = None if solved.grid is None else PackedTensor.of(solved.weight, solved.grid)
+        zeros = "" if solved.kept is None else f"{1 - float(solved.kept.float().mean()):.0%} of it is zero"
+        remark = "; ".join(filter(None, (solved.remark, zeros)))
+        made.append(Made(f"{block}.{one.matrix}", held, solved.loss, one.tokens, remark))
     return made
 
 
@@ -151,6 +154,7 @@ def _round_outside(model: nn.Module, plan: Plan) -> list[Made]:
         assert spec is not None
         if weight.data_ptr() not in made:
             solved = Rtn(steps=24).solve(weight.float(), None, spec)
+            assert solved.grid is not None
             held = PackedTensor.of(solved.weight, solved.grid)
             made[weight.data_ptr()] = Made(name, held, solved.loss, 0, "rounded to nearest")
         found.append(made[weight.data_ptr()]._replace(name=name))

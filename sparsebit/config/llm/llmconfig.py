@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,7 +15,7 @@ from sparsebit.config.engine.problems import Problem, raise_problems
 from sparsebit.config.engine.section import Section, key, keys_of, section
 from sparsebit.config.engine.specific import Rule, rules
 from sparsebit.config.engine.steps import Step
-from sparsebit.config.engine.values import PATTERNS, Read, Refused, one_of, parse_whole, whole
+from sparsebit.config.engine.values import PATTERNS, Read, Refused, one_of, parse_number, parse_whole, whole
 from sparsebit.config.llm.methods import METHOD, METHOD_RULES, Moment
 
 Scheme = Literal["full-range", "symmetric", "affine"]
@@ -40,6 +41,23 @@ def _parse_group(value: object) -> int:
     return max(found, 0)
 
 
+def _parse_sparsity(value: object) -> float | str:
+    """A part from 0 up to 1, or "N:M" for N kept of every M."""
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", value)):
+        kept, size = int(match[1]), int(match[2])
+        if 0 < kept < size <= 64:
+            return f"{kept}:{size}"
+    found = parse_number(value)
+    if found is None or not 0 <= found < 1:
+        raise Refused(SPARSITY.expected)
+    return found
+
+
+SPARSITY = Read(
+    _parse_sparsity,
+    "the part of the weights that becomes zero, such as 0.5, or N:M such as 2:4 to keep N of every M",
+    {"anyOf": [{"type": "number", "minimum": 0, "exclusiveMaximum": 1}, {"type": "string"}]},
+)
 BIT = Read(
     _parse_bit,
     "2, 3, 4 or 8, nf4, fp8_e4m3 or fp8_e5m2, or 0 to leave it in float",
@@ -54,10 +72,11 @@ GROUP_SIZE = Read(
 class MatrixSpec:
     """What one matrix becomes."""
 
-    bit: int | str
+    bit: int | str  # 0 for float, where the weight is only pruned
     scheme: Scheme
     group_size: int | None
     scale_dtype: ScaleDtype
+    sparsity: float | str = 0.0  # the part that becomes zero, or "N:M" for N kept of every M
 
 
 class MatrixSettings(Section):
@@ -76,11 +95,13 @@ class MatrixSettings(Section):
         default="float16",
     )
 
+    SPARSITY: float | str = key(SPARSITY, "Part of the weights that becomes zero, or N:M.", default=0.0)
+
     def spec(self) -> MatrixSpec | None:
-        """The spec; None for float."""
-        if not self.BIT:
+        """The spec; None where the weight stays as it is."""
+        if not self.BIT and not self.SPARSITY:
             return None
-        return MatrixSpec(self.BIT, self.SCHEME, self.GROUP_SIZE or None, self.SCALE_DTYPE)
+        return MatrixSpec(self.BIT, self.SCHEME, self.GROUP_SIZE or None, self.SCALE_DTYPE, self.SPARSITY)
 
 
 class WeightSection(MatrixSettings):

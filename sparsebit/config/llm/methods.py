@@ -28,6 +28,30 @@ class RtnSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WandaSettings(Settings):
+    """W.SPARSITY by size of the weight times norm of its input; what is kept is rounded as by rtn."""
+
+    steps: Count = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class HqqSettings(Settings):
+    """HQQ: scales and zero points that fit most weights well, found without data.
+
+    Attributes:
+        rounds: how often values, outliers and grid are updated in turn.
+        norm: the exponent of the error that is minimized; below 1 it forgives outliers.
+        beta: how much of an error counts as an outlier at first; more means less.
+        growth: what beta is multiplied by in each round.
+    """
+
+    rounds: Count = 20
+    norm: Positive = 0.7
+    beta: Positive = 10.0
+    growth: Positive = 1.01
+
+
+@dataclass(frozen=True, kw_only=True)
 class GptqSettings(Settings):
     """GPTQ with a searched grid that is fixed before the rounding; with W.SPARSITY it is SparseGPT.
 
@@ -79,11 +103,19 @@ class MethodRule(PlugInRule):
 METHOD_RULES = PlugIns(
     "method",
     MethodRule,
-    {"nearest": "rtn", "round_to_nearest": "rtn", "sparsegpt": "gptq", "efficientqat": "tune"},
+    {
+        "nearest": "rtn",
+        "round_to_nearest": "rtn",
+        "magnitude": "rtn",
+        "sparsegpt": "gptq",
+        "efficientqat": "tune",
+    },
 )
 for _name, _moment, _settings in (
     ("rtn", "solve", RtnSettings),
     ("gptq", "solve", GptqSettings),
+    ("hqq", "solve", HqqSettings),
+    ("wanda", "solve", WandaSettings),
     ("tune", "after", TuneSettings),
 ):
     METHOD_RULES.add(_name, MethodRule(options=_settings, moment=_moment))

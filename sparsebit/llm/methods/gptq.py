@@ -12,6 +12,7 @@ GPTAQ's asymmetric term (arXiv 2504.02692), as plain least squares. ``follow`` s
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from torch import Tensor
 from sparsebit.config.llm.methods import GptqSettings
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.methods.grid_search import search_grid
+from sparsebit.llm.methods.masks import Sparsity, keep_largest
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec, output_loss
 from sparsebit.llm.weights.statistics import InputStatistics
@@ -48,10 +50,16 @@ class Gptq(GptqSettings):
         target = weight.masked_fill(dead, 0.0)
         if cross is not None and self.follow:
             target = move_target(target, gram, cross, self.follow, self.follow_damping)
-        grid = search_grid(target, gram.diagonal(), spec, steps=self.steps)
-        found, latent, damping = solve_columns(target, gram, grid, self.damping, act_order=self.act_order)
-        remark = "" if damping == self.damping else f"damping raised to {damping:g}: H had no inverse"
-        return Solved(found, grid, output_loss(weight, found, gram), latent, remark)
+        grid = None
+        if spec.code is not None:
+            grid = search_grid(target, gram.diagonal(), spec, steps=self.steps)
+        columns = solve_columns(
+            target, gram, grid, self.damping, act_order=self.act_order, sparsity=spec.sparsity
+        )
+        raised = columns.damping != self.damping
+        remark = f"damping raised to {columns.damping:g}: H had no inverse" if raised else ""
+        loss = output_loss(weight, columns.weight, gram)
+        return Solved(columns.weight, grid, loss, columns.latent, remark, columns.kept)
 
 
 def move_target(weight: Tensor, gram: Tensor, cross: Tensor, strength: float, damping: float) -> Tensor:
@@ -86,31 +94,72 @@ def damp(gram: Tensor, damping: float) -> tuple[Tensor, float]:
     )
 
 
+class Columns(NamedTuple):
+    """A solved weight [out, in], what each number was before it was rounded, which may be other than zero."""
+
+    weight: Tensor
+    latent: Tensor
+    kept: Tensor | None
+    damping: float  # what it took
+
+
 def solve_columns(
-    weight: Tensor, gram: Tensor, grid: Grid, damping: float, *, act_order: bool
-) -> tuple[Tensor, Tensor, float]:
-    """``weight`` [out, in] on ``grid``, column by column; what each number was before rounding; the damping it took."""
+    weight: Tensor,
+    gram: Tensor,
+    grid: Grid | None,
+    damping: float,
+    *,
+    act_order: bool,
+    sparsity: Sparsity | None = None,
+) -> Columns:
+    """``weight`` [out, in] column by column: on ``grid`` where there is one, and pruned where that is asked for.
+
+    A number that goes to zero and one that is rounded are the same to the columns that follow: both lose something
+    that is made up for. Which numbers go is decided as in SparseGPT (Frantar and Alistarh, arXiv 2301.00774), by
+    ``w² / U_jj²`` on what is left of the weight at that point: for each block of columns, or for each M neighbours.
+    """
     damped, damping = damp(gram, damping)
-    order = torch.argsort(damped.diagonal(), descending=True, stable=True)
-    if not act_order:
-        order = order.sort().values
+    size = sparsity.size if sparsity is not None and sparsity.size is not None else 1
+    # Without N:M the same part goes from each block of columns: it must not be the block of the strongest ones.
+    sorted_first = act_order and (sparsity is None or sparsity.size is not None)
+    order = _order(damped.diagonal(), size) if sorted_first else torch.arange(len(gram), device=gram.device)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped[order][:, order]))
     upper = torch.linalg.cholesky(inverse, upper=True)
-    scale, zero_point = (
-        values.float().expand_as(weight)[:, order].T.contiguous() for values in grid.spread(weight.shape)
-    )
+    scale = zero_point = upper  # not read without a grid
+    if grid is not None:
+        scale, zero_point = (
+            values.float().expand_as(weight)[:, order].T.contiguous() for values in grid.spread(weight.shape)
+        )
     left = weight[:, order].T.contiguous()  # [in, out]: a column of the weight is a row in memory
     done = torch.empty_like(left)
-    for start in range(0, len(left), BLOCK):
-        end = min(start + BLOCK, len(left))
+    kept = None if sparsity is None else torch.ones_like(left, dtype=torch.bool)
+    width = BLOCK - BLOCK % size
+    for start in range(0, len(left), width):
+        end = min(start + width, len(left))
         losses = torch.empty_like(left[start:end])
+        pivots = upper.diagonal()[start:end, None]
         for index in range(start, end):
+            if sparsity is not None and kept is not None and (index - start) % (sparsity.size or width) == 0:
+                until = end if sparsity.size is None else index + size
+                scores = (left[index:until] / pivots[index - start : until - start]).square_()
+                rows = scores.T if sparsity.size is not None else scores.reshape(1, -1)
+                chosen_rows = keep_largest(rows, sparsity)
+                kept[index:until] = (
+                    chosen_rows.T if sparsity.size is not None else chosen_rows.view_as(scores)
+                )
             column = left[index]
-            snapped = snap(column, scale[index], zero_point[index], grid.code)
-            done[index] = snapped
-            loss = losses[index - start] = (column - snapped) / upper[index, index]
+            chosen = column if grid is None else snap(column, scale[index], zero_point[index], grid.code)
+            done[index] = chosen if kept is None else chosen * kept[index]
+            loss = losses[index - start] = (column - done[index]) / upper[index, index]
             left[index + 1 : end].addr_(upper[index, index + 1 : end], loss, alpha=-1)
         left[end:].addmm_(upper[start:end, end:].T, losses, alpha=-1)
-    result, latent = torch.empty_like(weight), torch.empty_like(weight)
-    result[:, order], latent[:, order] = done.T, left.T
-    return result, latent, damping
+    back = torch.argsort(order)
+    weight, latent = done[back].T.contiguous(), left[back].T.contiguous()
+    return Columns(weight, latent, None if kept is None else kept[back].T.contiguous(), damping)
+
+
+def _order(driven: Tensor, size: int) -> Tensor:
+    """The most strongly driven channels first, ``size`` neighbours staying together."""
+    by_group = driven.reshape(-1, size)
+    groups = torch.argsort(by_group.sum(1), descending=True, stable=True)
+    return torch.arange(len(driven), device=driven.device).reshape(-1, size)[groups].flatten()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.llm.methods.solver import WeightSpec
-from sparsebit.numerics import Grid, choose_grid
+from sparsebit.numerics import CodeType, Grid, choose_grid
 
 
 def search_grid(
@@ -35,6 +35,8 @@ def search_grid(
         True
     """
     weight = weight.float()
+    code = spec.code
+    assert code is not None
     layout = spec.layout(weight.shape)
     size = weight.shape[1] if layout.group_size is None else layout.group_size
     rows = weight.reshape(-1, size)
@@ -43,8 +45,8 @@ def search_grid(
     best: Grid | None = None
     lowest = torch.empty(0)
     for part in torch.linspace(1.0, smallest, steps).tolist() if steps > 1 else [1.0]:
-        for low, high in _ends(lo * part, hi * part, spec, tried=steps > 1):
-            grid = choose_grid(low, high, spec.code, layout, scale_dtype=spec.scale_dtype)
+        for low, high in _ends(lo * part, hi * part, code, tried=steps > 1):
+            grid = choose_grid(low, high, code, layout, scale_dtype=spec.scale_dtype)
             error = grid.snap(weight).sub_(weight).square_()
             cost = (error if cost_of is None else error.mul_(cost_of)).reshape(-1, size).sum(1)
             if best is None:
@@ -61,8 +63,8 @@ def search_grid(
     return best
 
 
-def _ends(lo: Tensor, hi: Tensor, spec: WeightSpec, *, tried: bool) -> list[tuple[Tensor, Tensor]]:
+def _ends(lo: Tensor, hi: Tensor, code: CodeType, *, tried: bool) -> list[tuple[Tensor, Tensor]]:
     """The ranges to try at one size: a signed scale may count from either end."""
-    if spec.code.kind == "full" and tried:
+    if code.kind == "full" and tried:
         return [(lo, hi), (-hi, -lo)]
     return [(lo, hi)]

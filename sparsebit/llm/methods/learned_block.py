@@ -32,7 +32,8 @@ class LearnedMatrix:
 
     def __init__(self, one: SolvedMatrix) -> None:
         grid = one.solved.grid
-        self.one, self._grid = one, grid
+        assert grid is not None
+        self.one, self._grid, self.code = one, grid, grid.code
         _, zero_point = grid.spread(one.solved.weight.shape)
         # Numbers beyond the range start at its rim, so that they can come back.
         self.steps = nearest_inside(grid.positions(one.solved.latent), zero_point, grid.code, rim=0.49)
@@ -83,16 +84,19 @@ class LearnedBlock:
     def __init__(self, block: nn.Module, solved: Sequence[SolvedMatrix]) -> None:
         self._block = block
         self.matrices = [LearnedMatrix(one) for one in solved if one.solved.grid is not None]
-        quantized = {one.matrix.name for one in solved}
+        # Norm weights and biases, as what is added to them, in multiples of their mean size.
         self.vectors = {
-            name: parameter.detach().clone()
+            name: torch.zeros_like(parameter)
             for name, parameter in block.named_parameters()
-            if parameter.dim() == 1 and name not in quantized
+            if parameter.dim() == 1
         }
 
     def tensors(self) -> dict[str, Tensor]:
         """Every learned tensor by the name of the parameter it stands for."""
-        found = dict(self.vectors)
+        found = {}
+        for name, added in self.vectors.items():
+            start = self._block.get_parameter(name).detach()
+            found[name] = start + added * start.abs().mean().clamp(min=1e-3)
         stacked: dict[str, list[Tensor]] = {}
         for learned in self.matrices:
             matrix = learned.one.matrix

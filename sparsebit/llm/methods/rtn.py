@@ -1,11 +1,16 @@
-"""Round to nearest: every weight to the nearest number of its grid, with or without a search for the range."""
+"""Round to nearest: every weight to the nearest number of its grid, with or without a search for the range.
+
+Where weights are pruned, the smallest of each row go: smallest in size without data, and in size times the norm of
+their input channel with it, which is Wanda (Sun et al., arXiv 2306.11695).
+"""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from sparsebit.config.llm.methods import RtnSettings
+from sparsebit.config.llm.methods import RtnSettings, WandaSettings
 from sparsebit.llm.methods.grid_search import search_grid
+from sparsebit.llm.methods.masks import keep_largest
 from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec, output_loss
 from sparsebit.llm.weights.statistics import InputStatistics
 
@@ -19,7 +24,28 @@ class Rtn(RtnSettings):
 
     def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
         """Every number to the nearest one of its grid."""
+        weight = weight.float()
         gram = None if statistics is None or not statistics.tokens else statistics.mean_gram()
-        grid = search_grid(weight, None if gram is None else gram.diagonal(), spec, steps=self.steps)
-        snapped = grid.snap(weight.float())
-        return Solved(snapped, grid, output_loss(weight.float(), snapped, gram), latent=weight.float())
+        importance = None if gram is None else gram.diagonal()
+        target, kept = weight, None
+        if spec.sparsity is not None:
+            scores = weight.square() if importance is None else weight.square() * importance
+            kept = keep_largest(scores, spec.sparsity)
+            target = weight * kept
+        if spec.code is None:
+            return Solved(target, None, output_loss(weight, target, gram), latent=target, kept=kept)
+        grid = search_grid(target, importance, spec, steps=self.steps)
+        snapped = grid.snap(target)
+        return Solved(snapped, grid, output_loss(weight, snapped, gram), latent=target, kept=kept)
+
+
+@SOLVERS.register("wanda")
+class Wanda(WandaSettings):
+    """The method; its settings are documented where they are declared."""
+
+    needs_data = True
+    follow = 0.0
+
+    def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
+        """Every number that is kept to the nearest one of its grid."""
+        return Rtn(steps=self.steps).solve(weight, statistics, spec)

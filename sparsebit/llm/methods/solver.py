@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.methods.masks import Sparsity
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics import CodeType, Grid, Layout
@@ -20,12 +21,13 @@ class WeightSpec:
     """What one weight [out, in] becomes: the type of its quantized values, and how many of them share a scale.
 
     ``group_size`` None means one scale per output channel. The scale is rounded to ``scale_dtype`` before anything is
-    solved with it, so that what is solved is what an engine reads.
+    solved with it, so that what is solved is what an engine reads. ``code`` None leaves the kept weights in float.
     """
 
-    code: CodeType = field(default_factory=lambda: CodeType("full", 4))
+    code: CodeType | None = field(default_factory=lambda: CodeType("full", 4))
     group_size: int | None = 32
     scale_dtype: torch.dtype = torch.float16
+    sparsity: Sparsity | None = None
 
     def layout(self, shape: torch.Size | tuple[int, ...]) -> Layout:
         """Which elements of a weight of this shape share a scale; refuses groups that do not divide it."""
@@ -45,7 +47,7 @@ class Solved(NamedTuple):
     """A weight on its grid, and what that costs."""
 
     weight: Tensor  # [out, in], every number on the grid
-    grid: Grid
+    grid: Grid | None  # None where the weight stays in float
     loss: float  # energy of the error in the layer's outputs, relative to the energy of the outputs
     latent: Tensor  # [out, in], the numbers that were rounded: they say which way each was close to
     remark: str = ""

@@ -7,7 +7,7 @@ nearest. Adam on mini-batches of the calibration data; the result is kept only w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,12 @@ class Tune(TuneSettings):
         """Learn, and write what was learned into the block."""
         learned = LearnedBlock(block, solved)
         before = mean_error(learned, calls, hidden, targets)
-        optimizer = torch.optim.Adam(self._groups(learned))
+        groups = [
+            {"params": [one.requires_grad_() for one in found], "lr": rate}
+            for rate, found in self._rates(learned)
+            if rate and found
+        ]
+        optimizer = torch.optim.Adam(groups)
         decay = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: 0.5 + 0.5 * math.cos(math.pi * step / self.steps)
         )
@@ -53,18 +58,14 @@ class Tune(TuneSettings):
         after = mean_error(learned, calls, hidden, targets)
         return keep_better(learned, solved, before, after)
 
-    def _groups(self, learned: LearnedBlock) -> list[dict[str, object]]:
-        """What is learned, and how fast."""
-        rates: list[tuple[Tensor, float]] = []
-        for one in learned.matrices:
-            rates += [(one.factor, self.scale_lr)]
-            if one.one.solved.grid.code.is_integer:
-                rates += [(one.steps, self.weight_lr)]
-                if self.zero_points and not one.one.solved.grid.code.symmetric:
-                    rates += [(one.zero_point, self.weight_lr)]
-        for vector in learned.vectors.values():
-            rates += [(vector, self.norm_lr * float(vector.abs().mean().clamp(min=1e-3)))]
-        return [{"params": [tensor.requires_grad_()], "lr": rate} for tensor, rate in rates if rate > 0]
+    def _rates(self, learned: LearnedBlock) -> Iterator[tuple[float, list[Tensor]]]:
+        """What is learned, by how fast: few large groups, because each costs a launch."""
+        rounded = [one for one in learned.matrices if one.code.is_integer]
+        yield self.scale_lr, [one.factor for one in learned.matrices]
+        yield self.norm_lr, list(learned.vectors.values())
+        yield self.weight_lr, [one.steps for one in rounded]
+        if self.zero_points:
+            yield self.weight_lr, [one.zero_point for one in rounded if not one.code.symmetric]
 
 
 def mean_error(

@@ -8,6 +8,7 @@ import torch
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.methods.gptq import Gptq, damp, move_target, solve_columns
 from sparsebit.llm.methods.grid_search import search_grid
+from sparsebit.llm.methods.masks import Sparsity
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
@@ -44,20 +45,21 @@ def test_columns_are_solved_as_in_the_paper(act_order: bool) -> None:
     weight, statistics = problem()
     gram = statistics.mean_gram()
     grid = search_grid(weight, gram.diagonal(), SPEC)
-    found, latent, used = solve_columns(weight, gram, grid, 0.01, act_order=act_order)
+    columns = solve_columns(weight, gram, grid, 0.01, act_order=act_order)
+    found = columns.weight
     damped, _ = damp(gram, 0.01)
     order = damped.diagonal().argsort(descending=True) if act_order else torch.arange(80)
     wanted = by_the_paper(weight, damped, grid, order)
-    assert used == 0.01
+    assert columns.damping == 0.01 and columns.kept is None
     assert (found == wanted).float().mean() > 0.999  # the rest are ties of float32
-    assert torch.equal(grid.snap(latent), found)
+    assert torch.equal(grid.snap(columns.latent), found)
 
 
 def test_it_beats_rounding_to_nearest_on_the_same_grid() -> None:
     weight, statistics = problem()
     solved = Gptq(follow=0.0).solve(weight, statistics, SPEC)
     assert solved.loss < 0.7 * Rtn(steps=24).solve(weight, statistics, SPEC).loss
-    assert torch.equal(solved.grid.snap(solved.weight), solved.weight)
+    assert solved.grid is not None and torch.equal(solved.grid.snap(solved.weight), solved.weight)
 
 
 @pytest.mark.parametrize("code", ["nf4", "fp8_e4m3", "int4_full", "int8"])
@@ -66,6 +68,7 @@ def test_it_solves_for_every_type(code: str) -> None:
     spec = WeightSpec(code=CodeType.parse(code), group_size=16)
     solved = Gptq(follow=0.0).solve(weight, statistics, spec)
     assert solved.loss < Rtn(steps=24).solve(weight, statistics, spec).loss
+    assert solved.grid is not None
     assert torch.allclose(solved.grid.numbers(solved.grid.codes(solved.weight)), solved.weight)
 
 
@@ -100,3 +103,43 @@ def test_without_tokens_it_rounds_and_says_so() -> None:
     weight, _ = problem()
     solved = Gptq().solve(weight, None, SPEC)
     assert solved.remark == "no token reached it: rounded to nearest"
+
+
+def sparse_by_the_paper(weight: torch.Tensor, gram: torch.Tensor, kept: int, size: int) -> torch.Tensor:
+    """SparseGPT with N:M: at each M columns those go whose loss is least, measured on what is left; float64."""
+    left, inverse = weight.double().clone(), torch.linalg.inv(gram.double())
+    result = torch.zeros_like(left)
+    for index in range(weight.shape[1]):
+        if index % size == 0:
+            factor = torch.linalg.cholesky(inverse[index:, index:], upper=True).diagonal()[:size]
+            scores = (left[:, index : index + size] / factor).square()
+            mask = torch.zeros_like(scores).scatter_(1, scores.topk(kept, 1).indices, 1.0)
+        result[:, index] = left[:, index] * mask[:, index % size]
+        loss = (left[:, index] - result[:, index]) / inverse[index, index]
+        left -= loss[:, None] * inverse[index]
+        inverse -= torch.outer(inverse[:, index], inverse[index]) / inverse[index, index]
+    return result.float()
+
+
+def test_pruned_columns_are_those_of_sparsegpt() -> None:
+    weight, statistics = problem()
+    gram = statistics.mean_gram()
+    found = solve_columns(weight, gram, None, 0.01, act_order=False, sparsity=Sparsity(0.5, 2, 4))
+    wanted = sparse_by_the_paper(weight, damp(gram, 0.01)[0], 2, 4)
+    assert found.kept is not None and (found.kept == (wanted != 0)).float().mean() > 0.99
+    assert (found.weight - wanted).norm() < 0.05 * wanted.norm()
+
+
+@pytest.mark.parametrize("asked", ["2:4", 0.5])
+def test_pruning_and_rounding_at_once_beats_one_after_the_other(asked: float | str) -> None:
+    weight, statistics = problem()
+    sparsity = Sparsity.parse(asked)
+    spec = WeightSpec(code=CodeType("uint", 4), group_size=16, sparsity=sparsity)
+    solved = Gptq(follow=0.0).solve(weight, statistics, spec)
+    wanda = Rtn(steps=24).solve(weight, statistics, spec)
+    assert solved.loss < 0.92 * wanda.loss
+    assert solved.grid is not None and torch.equal(solved.grid.snap(solved.weight), solved.weight)
+    assert solved.kept is not None and not solved.weight[~solved.kept].any()
+    assert float(solved.kept.float().mean()) == pytest.approx(0.5, abs=0.02)
+    if asked == "2:4":
+        assert (solved.kept.reshape(-1, 4).sum(1) == 2).all()

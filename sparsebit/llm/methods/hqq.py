@@ -1,0 +1,87 @@
+"""HQQ: a grid that fits most weights of a group well, found without data.
+
+Badri and Shaji, "Half-Quadratic Quantization" (2023): the error is measured with an exponent below 1, so that a few
+outliers do not set the range. An auxiliary tensor takes up the outliers; with it fixed, the grid has a closed form.
+Here errors are counted in steps of the grid, and besides the zero point the scale is fitted too, which is what a
+grid without zero points has. Zero points stay integers, as files hold them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sparsebit.config.llm.methods import HqqSettings
+from sparsebit.llm.methods.grid_search import search_grid
+from sparsebit.llm.methods.rtn import Rtn
+from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec, output_loss
+from sparsebit.llm.weights.statistics import InputStatistics
+from sparsebit.numerics import Grid
+
+
+@SOLVERS.register("hqq")
+class Hqq(HqqSettings):
+    """The method; its settings are documented where they are declared."""
+
+    needs_data = False
+    follow = 0.0
+
+    def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
+        """Every number to the nearest one of a fitted grid; data is used for the loss alone."""
+        weight = weight.float()
+        if spec.code is None:
+            return Rtn().solve(weight, None, spec)
+        pruned = Rtn().solve(weight, None, replace(spec, code=None)) if spec.sparsity else None
+        target = weight if pruned is None else pruned.weight
+        grid = self.fit(target, search_grid(target, None, spec, steps=1))
+        snapped = grid.snap(target)
+        gram = None if statistics is None or not statistics.tokens else statistics.mean_gram()
+        kept = None if pruned is None else pruned.kept
+        return Solved(snapped, grid, output_loss(weight, snapped, gram), latent=target, kept=kept)
+
+    def fit(self, weight: Tensor, grid: Grid) -> Grid:
+        """The best grid met in ``rounds`` rounds, for each group by itself."""
+        shape = (len(grid.scale), -1)
+        best, lowest, beta = grid, self._cost(weight, grid), self.beta
+        for _ in range(self.rounds):
+            levels = grid.steps(weight).reshape(shape)
+            positions = grid.positions(weight).reshape(shape)
+            wanted = positions - shrink(positions - levels, beta, self.norm)
+            zero_point = grid.zero_point
+            if not grid.code.symmetric:
+                moved = (zero_point + (levels - wanted).mean(1)).round()
+                zero_point = moved.clamp(grid.code.low, grid.code.high)
+                levels = levels + (grid.zero_point - zero_point)[:, None]
+            energy = levels.square().sum(1)
+            ratio = (levels * wanted).sum(1) / energy.clamp(min=1e-30)
+            ratio = torch.where((energy > 0) & (ratio > 0), ratio, 1.0)
+            scale = (grid.scale.float() * ratio).to(grid.scale.dtype)
+            grid = replace(grid, scale=torch.where(scale == 0, grid.scale, scale), zero_point=zero_point)
+            cost = self._cost(weight, grid)
+            better = cost < lowest
+            lowest = torch.where(better, cost, lowest)
+            best = replace(
+                best,
+                scale=torch.where(better, grid.scale, best.scale),
+                zero_point=torch.where(better, grid.zero_point, best.zero_point),
+            )
+            beta *= self.growth
+        return best
+
+    def _cost(self, weight: Tensor, grid: Grid) -> Tensor:
+        """``Σ |w - q|^norm`` of each group."""
+        error = (weight - grid.snap(weight)).abs_().reshape(len(grid.scale), -1)
+        return error.pow_(self.norm).sum(1)
+
+
+def shrink(error: Tensor, beta: float, norm: float) -> Tensor:
+    """What counts as an outlier: ``sign(x) max(0, |x| - |x|^(norm - 1) / beta)``.
+
+    Example:
+        >>> shrink(torch.tensor([0.01, -2.0]), beta=10.0, norm=1.0)
+        tensor([ 0.0000, -1.9000])
+    """
+    size = error.abs()
+    return error.sign() * (size - size.clamp(min=1e-8).pow(norm - 1) / beta).clamp(min=0)

@@ -1,0 +1,52 @@
+"""Which weights are kept: a part of each row, or N of every M neighbours."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sparsebit.errors import SparsebitError
+
+
+class Sparsity(NamedTuple):
+    """``kept`` of every ``size`` weights of a row stay; a ``size`` of None means ``ratio`` of all become zero."""
+
+    ratio: float
+    kept: int = 0
+    size: int | None = None
+
+    @classmethod
+    def parse(cls, asked: float | str) -> Sparsity | None:
+        """What a config says; None for 0.
+
+        Example:
+            >>> Sparsity.parse("2:4"), Sparsity.parse(0.0)
+            (Sparsity(ratio=0.5, kept=2, size=4), None)
+        """
+        if isinstance(asked, str):
+            kept, size = map(int, asked.split(":"))
+            return cls(1 - kept / size, kept, size)
+        return cls(asked) if asked else None
+
+
+def keep_largest(scores: Tensor, sparsity: Sparsity) -> Tensor:
+    """Where a weight is kept, [out, in]: the highest scores of each row, or of every ``size`` neighbours.
+
+    Example:
+        >>> keep_largest(torch.tensor([[1.0, 4.0, 3.0, 2.0]]), Sparsity(0.5, 2, 4))
+        tensor([[False,  True,  True, False]])
+    """
+    rows = scores
+    if sparsity.size is not None:
+        if scores.shape[1] % sparsity.size:
+            raise SparsebitError(
+                f"{scores.shape[1]} input channels cannot be cut into groups of {sparsity.size}",
+                expected="N:M sparsity with an M that divides the number of input channels",
+                hint="choose another W.SPARSITY, or leave the layer out with SPECIFIC",
+            )
+        rows = scores.reshape(-1, sparsity.size)
+    kept = sparsity.kept if sparsity.size is not None else round(rows.shape[1] * (1 - sparsity.ratio))
+    chosen = rows.topk(kept, dim=1).indices
+    return torch.zeros_like(rows, dtype=torch.bool).scatter_(1, chosen, True).reshape(scores.shape)

@@ -1,0 +1,24 @@
+"""Which weights are kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.methods.masks import Sparsity, keep_largest
+
+
+def test_a_part_of_each_row_or_n_of_every_m() -> None:
+    scores = torch.randn(6, 24)
+    assert keep_largest(scores, Sparsity(0.75)).sum(1).tolist() == [6] * 6
+    kept = keep_largest(scores, Sparsity(0.5, 2, 4))
+    assert (kept.reshape(-1, 4).sum(1) == 2).all()
+    assert scores.reshape(-1, 4).sort(1).values[:, 2:].sum() == pytest.approx(
+        float(scores[kept].sum()), rel=1e-5
+    )
+
+
+def test_channels_that_cannot_be_cut_are_refused() -> None:
+    with pytest.raises(SparsebitError, match="10 input channels cannot be cut into groups of 4"):
+        keep_largest(torch.zeros(2, 10), Sparsity(0.5, 2, 4))
