@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from sparsebit.config.llm import LlmConfig, load_llm_config
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockCall, Recorded, record_calls, returns_tuple
-from sparsebit.llm.blocks.solve import SpecOf, solve_block, solve_without_data
+from sparsebit.llm.blocks.solve import solve_block, solve_without_data
 from sparsebit.llm.finished_blocks import FinishedBlocks
 from sparsebit.llm.language_model import LanguageModel, Made
 from sparsebit.llm.methods.pipeline import Pipeline
 from sparsebit.llm.methods.rtn import Rtn
-from sparsebit.llm.methods.solver import SolvedMatrix
+from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.source import Source
 from sparsebit.llm.tokens import Text, as_ids, windows
@@ -123,6 +123,8 @@ def _compress(
     """All steps on one block; also the hidden states behind it in the float model, where a step looks at them."""
     if not calls:
         return solve_without_data(block, spec_of, pipeline.solver), None
+    for preparation in pipeline.preparations:
+        preparation.prepare(block, calls, streams.hidden, spec_of)
     aims = {tuner.follow for tuner in pipeline.tuners}
     plain = _run(block, calls, streams.hidden) if any(aim < 1 for aim in aims) else []
     solved, floats = solve_block(block, calls, streams.hidden, streams.floats, spec_of, pipeline.solver)

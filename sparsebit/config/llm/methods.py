@@ -71,6 +71,20 @@ class GptqSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AwqSettings(Settings):
+    """AWQ's scales, folded into the norm or the linear layer before; ``steps`` exponents are tried."""
+
+    steps: Count = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothSettings(Settings):
+    """``alpha`` says how much of the difficulty moves from activations to weights; 0.5 shares it evenly."""
+
+    alpha: Part = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
 class TuneSettings(Settings):
     """Scales, norms and rounding of a solved block are learned so that it gives what the float block gives.
 
@@ -112,6 +126,8 @@ METHOD_RULES = PlugIns(
     },
 )
 for _name, _moment, _settings in (
+    ("awq", "before", AwqSettings),
+    ("smoothquant", "before", SmoothSettings),
     ("rtn", "solve", RtnSettings),
     ("gptq", "solve", GptqSettings),
     ("hqq", "solve", HqqSettings),

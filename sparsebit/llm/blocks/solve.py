@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.llm.blocks.calls import BlockCall
-from sparsebit.llm.blocks.stages import Group, Stage, find_stages
-from sparsebit.llm.methods.solver import SolvedMatrix, Solver, WeightSpec
+from sparsebit.llm.blocks.measure import measure, stored
+from sparsebit.llm.blocks.stages import find_stages
+from sparsebit.llm.methods.solver import Solved, SolvedMatrix, Solver, SpecOf, WeightSpec, output_loss
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
-
-SpecOf = Callable[[str], WeightSpec | None]
-
-
-class _Reached(Exception):
-    """The group that is measured has been reached; the rest of the block need not run."""
 
 
 @torch.no_grad()
@@ -57,17 +53,50 @@ def solve_block(
             float_inputs.append({leader: seen[leader] for leader in leaders})
     done: list[SolvedMatrix] = []
     for stage in stages:
-        statistics = _measure(block, calls, hidden, parameters, stage, float_inputs)
+        statistics = measure(block, calls, hidden, parameters, stage, float_inputs)
         for group in stage.groups:
             found = statistics.get(group.leader)
-            for matrix in group.matrices:
-                weight = stored(parameters, matrix)
-                spec = spec_of(matrix.name)
-                assert spec is not None
-                solved = solver.solve(weight.clone(), found, spec)
-                weight.copy_(solved.weight)
-                done.append(SolvedMatrix(matrix, solved, 0 if found is None else found.tokens))
+            for spec, matrices in _by_spec(group.matrices, spec_of).items():
+                views = [stored(parameters, matrix) for matrix in matrices]
+                # Weights that read one input are solved as the rows of one: their columns are the same.
+                together = solver.solve(torch.cat(views), found, spec)
+                parts = split_rows(together, views, found)
+                for matrix, view, solved in zip(matrices, views, parts, strict=True):
+                    view.copy_(solved.weight)
+                    done.append(SolvedMatrix(matrix, solved, 0 if found is None else found.tokens))
     return done, float_outputs
+
+
+def _by_spec(matrices: Sequence[Matrix], spec_of: SpecOf) -> dict[WeightSpec, list[Matrix]]:
+    found: dict[WeightSpec, list[Matrix]] = {}
+    for matrix in matrices:
+        spec = spec_of(matrix.name)
+        assert spec is not None
+        found.setdefault(spec, []).append(matrix)
+    return found
+
+
+def split_rows(
+    solved: Solved, weights: Sequence[Tensor], statistics: InputStatistics | None
+) -> Iterator[Solved]:
+    """What was solved as one weight, as the weights whose rows it was made of."""
+    gram = statistics.mean_gram() if statistics is not None and statistics.tokens else None
+    start, per_row = 0, 0 if solved.grid is None else len(solved.grid.scale) // len(solved.weight)
+    for weight in weights:
+        rows = slice(start, start + len(weight))
+        grids = slice(rows.start * per_row, rows.stop * per_row)
+        grid = solved.grid
+        if grid is not None:
+            grid = replace(grid, scale=grid.scale[grids].clone(), zero_point=grid.zero_point[grids].clone())
+        yield Solved(
+            solved.weight[rows],
+            grid,
+            output_loss(weight.float(), solved.weight[rows], gram),
+            solved.latent[rows],
+            solved.remark,
+            None if solved.kept is None else solved.kept[rows],
+        )
+        start = rows.stop
 
 
 def solve_without_data(block: nn.Module, spec_of: SpecOf, solver: Solver) -> list[SolvedMatrix]:
@@ -91,45 +120,3 @@ def solve_without_data(block: nn.Module, spec_of: SpecOf, solver: Solver) -> lis
 
 def _keep_first(seen: dict[Matrix, Tensor], use: Use) -> None:
     seen.setdefault(use.matrix, use.inputs)
-
-
-def stored(parameters: Mapping[str, Tensor], matrix: Matrix) -> Tensor:
-    """The matrix [out, in] as a view of the parameter that holds it."""
-    parameter = parameters[matrix.name].data
-    view = parameter if matrix.expert is None else parameter[matrix.expert]
-    return view.T if matrix.transposed else view
-
-
-def _measure(
-    block: nn.Module,
-    calls: Sequence[BlockCall],
-    hidden: Sequence[Tensor],
-    parameters: Mapping[str, Tensor],
-    stage: Stage,
-    float_inputs: Sequence[Mapping[Matrix, Tensor]] | None,
-) -> dict[Matrix, InputStatistics]:
-    """Statistics by the leader of each group of one stage."""
-    leaders: dict[Matrix, Group] = {group.leader: group for group in stage.groups}
-    found: dict[Matrix, InputStatistics] = {}
-    for number, (call, batch) in enumerate(zip(calls, hidden, strict=True)):
-
-        def see(use: Use, number: int = number) -> None:
-            group = leaders.get(use.matrix)
-            if group is None or not use.inputs.numel():
-                return
-            floats = float_inputs[number].get(use.matrix) if float_inputs and group.reaches_all else None
-            if use.matrix not in found:
-                size = use.inputs.shape[-1]
-                found[use.matrix] = InputStatistics.empty(
-                    size, cross=floats is not None, device=use.inputs.device
-                )
-            found[use.matrix].update(use.inputs, floats)
-            if stage.single:
-                raise _Reached
-
-        try:
-            with WatchWeights(parameters, see):
-                call.run(block, batch)
-        except _Reached:
-            pass
-    return found

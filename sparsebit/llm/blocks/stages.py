@@ -67,7 +67,9 @@ def find_stages(
         group.matrices.append(use.matrix)
     stages: dict[str, Stage] = {}
     for group in groups:
-        stages.setdefault(_kind(group.leader), Stage()).groups.append(group)
+        # Numbers in a name count experts only where tokens are shared out: "fc1" and "fc2" are two layers.
+        key = group.leader.name if group.reaches_all else _kind(group.leader)
+        stages.setdefault(key, Stage()).groups.append(group)
     for stage in stages.values():
         _add_unreached(stage, parameters, seen)
     return list(stages.values())

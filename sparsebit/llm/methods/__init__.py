@@ -1,21 +1,29 @@
 """Methods that quantize a block: settings as frozen dataclasses, registered by name.
 
-Solvers turn one weight into numbers on a grid; tuners act on the block that was solved.
+Preparations change a block without changing what it computes; solvers turn one weight into numbers on a grid; tuners
+act on the block that was solved.
 """
 
+from sparsebit.llm.methods.awq import Awq
 from sparsebit.llm.methods.gptq import Gptq
 from sparsebit.llm.methods.hqq import Hqq
+from sparsebit.llm.methods.preparation import PREPARATIONS, Preparation
 from sparsebit.llm.methods.rtn import Rtn, Wanda
+from sparsebit.llm.methods.smoothquant import SmoothQuant
 from sparsebit.llm.methods.solver import SOLVERS, Solved, SolvedMatrix, Solver, WeightSpec
 from sparsebit.llm.methods.tune import Tune
 from sparsebit.llm.methods.tuner import TUNERS, Tuner
 
 __all__ = [
+    "PREPARATIONS",
     "SOLVERS",
     "TUNERS",
+    "Awq",
     "Gptq",
     "Hqq",
+    "Preparation",
     "Rtn",
+    "SmoothQuant",
     "Solved",
     "SolvedMatrix",
     "Solver",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sparsebit.config.engine.steps import Step
+from sparsebit.llm.methods.preparation import PREPARATIONS, Preparation
 from sparsebit.llm.methods.solver import SOLVERS, Solver
 from sparsebit.llm.methods.tuner import TUNERS, Tuner
 
@@ -14,6 +15,7 @@ class Pipeline(NamedTuple):
     """One solver, and what acts around it."""
 
     solver: Solver
+    preparations: tuple[Preparation, ...] = ()
     tuners: tuple[Tuner, ...] = ()
     names_with_data: tuple[str, ...] = ()  # the steps that need calibration data
 
@@ -23,8 +25,11 @@ class Pipeline(NamedTuple):
         (solving,) = (step for step in steps if step.name in SOLVERS)
         solver = SOLVERS[solving.name](**dict(solving.options))
         tuners = tuple(TUNERS[step.name](**dict(step.options)) for step in steps if step.name in TUNERS)
+        before = tuple(
+            PREPARATIONS[step.name](**dict(step.options)) for step in steps if step.name in PREPARATIONS
+        )
         needing = [step.name for step in steps if step is not solving or solver.needs_data]
-        return cls(solver, tuners, tuple(needing))
+        return cls(solver, before, tuners, tuple(needing))
 
     @property
     def follows(self) -> bool:

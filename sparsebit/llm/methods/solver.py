@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -41,6 +42,9 @@ class WeightSpec:
                 hint="choose another W.GROUP_SIZE, or leave the layer out with SPECIFIC",
             )
         return Layout(kind="group", axes=(0,), input_axis=1, group_size=size)
+
+
+SpecOf = Callable[[str], WeightSpec | None]  # by the name of a parameter; None where it stays as it is
 
 
 class Solved(NamedTuple):

@@ -13,13 +13,13 @@ class InputStatistics:
     """Sums over all tokens that reached a weight.
 
     With x the input behind blocks that are already compressed and f the same input in the float model, ``gram`` holds
-    the sum of x xᵀ and ``cross`` that of f xᵀ; ``total`` and ``magnitude`` are the sums of x and |x|.
+    the sum of x xᵀ and ``cross`` that of f xᵀ; ``magnitude`` is the sum of |x|, ``largest`` the largest |x|.
     """
 
     gram: Tensor  # [in, in]
     cross: Tensor | None  # [in, in]
-    total: Tensor  # [in]
     magnitude: Tensor  # [in]
+    largest: Tensor  # [in]
     tokens: int = 0
 
     @classmethod
@@ -35,8 +35,9 @@ class InputStatistics:
         self.gram.addmm_(x.T, x)
         if self.cross is not None and floats is not None:
             self.cross.addmm_(floats.reshape(x.shape).float().T, x)
-        self.total += x.sum(0)
-        self.magnitude += x.abs().sum(0)
+        size = x.abs()
+        self.magnitude += size.sum(0)
+        torch.maximum(self.largest, size.amax(0), out=self.largest)
         self.tokens += len(x)
 
     def mean_gram(self) -> Tensor:
@@ -52,6 +53,6 @@ class InputStatistics:
         self.gram += other.gram
         if self.cross is not None and other.cross is not None:
             self.cross += other.cross
-        self.total += other.total
         self.magnitude += other.magnitude
+        torch.maximum(self.largest, other.largest, out=self.largest)
         self.tokens += other.tokens

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sparsebit.config.llm.methods import METHOD, METHOD_RULES
-from sparsebit.llm.methods import SOLVERS, TUNERS
+from sparsebit.llm.methods import PREPARATIONS, SOLVERS, TUNERS
 
 
 def test_rules_and_methods_are_the_same_names() -> None:
-    by_moment = {"solve": SOLVERS, "after": TUNERS}
+    by_moment = {"before": PREPARATIONS, "solve": SOLVERS, "after": TUNERS}
     for moment, registry in by_moment.items():
         named = {name for name, rule in METHOD_RULES.items() if rule.moment == moment}
         assert named == set(registry)

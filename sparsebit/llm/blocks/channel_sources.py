@@ -1,0 +1,160 @@
+"""What the input channels of weights come from, where a scale can be moved between the two without any change.
+
+A norm's weight and the rows of an earlier matrix are such sources when scaling them scales the input channels by the
+same factors, whatever lies between: a product with a gate, attention over values that several heads share, a ReLU.
+This is found by trying: the source is scaled by a different factor for each channel, and the factors that arrive at the
+input say which channel came from where. Factors that differ from token to token say that it cannot be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.stages import Group, Stage
+from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
+
+TOLERANCE = 1e-3  # of outputs that should be the same, relative to their size
+
+
+class ChannelSource(NamedTuple):
+    """Parameters whose first axis are the channels of a group's input."""
+
+    names: tuple[str, ...]  # such as a norm's weight and bias
+    transposed: bool  # channels are the last axis of the first of them
+    offset: float  # 1 where the norm multiplies by 1 + weight
+    channels: Tensor  # [in]: which channel of the source feeds each input channel
+
+
+def find_source(
+    block: nn.Module, call: BlockCall, hidden: Tensor, group: Group, earlier: Sequence[Stage]
+) -> ChannelSource | None:
+    """The nearest source of a group's input that takes a scale; None where there is none."""
+    parameters = dict(block.named_parameters())
+    before = _input(block, call, hidden, parameters, group.leader)
+    if before is None:
+        return None
+    for source in _candidates(block, parameters, before.shape[-1], earlier):
+        count = len(source.channels)
+        factors = torch.linspace(1.5, 2.0, count, device=before.device)
+        undo = scale_source(parameters, source, factors)
+        after = _input(block, call, hidden, parameters, group.leader)
+        undo()
+        found = None if after is None else _match(before, after, factors)
+        if found is not None:
+            return source._replace(channels=found)
+    return None
+
+
+def _candidates(
+    block: nn.Module, parameters: Mapping[str, Tensor], size: int, earlier: Sequence[Stage]
+) -> Iterator[ChannelSource]:
+    """Norms of the right size, then earlier matrices from the nearest one; their channels are still to be found."""
+    for name, parameter in parameters.items():
+        if parameter.dim() == 1 and name.endswith("weight") and len(parameter) == size:
+            bias = f"{name.removesuffix('weight')}bias"
+            for offset in (0.0, 1.0):
+                names = (name, bias) if bias in parameters else (name,)
+                yield ChannelSource(names, False, offset, torch.arange(size))
+    for stage in reversed(earlier):
+        for group in stage.groups:
+            for matrix in reversed(group.matrices):
+                rows = parameters[matrix.name].shape[1 if matrix.transposed else 0]
+                if matrix.expert is None and size % rows == 0:
+                    bias = f"{matrix.name.removesuffix('weight')}bias"
+                    names = (matrix.name, bias) if bias in parameters else (matrix.name,)
+                    yield ChannelSource(names, matrix.transposed, 0.0, torch.arange(rows))
+
+
+def scale_source(
+    parameters: Mapping[str, Tensor], source: ChannelSource, factors: Tensor
+) -> Callable[[], None]:
+    """Multiply the channels of a source; returns what undoes it."""
+    kept = {name: parameters[name].data.clone() for name in source.names}
+    for name in source.names:
+        data = parameters[name].data
+        if data.dim() == 2:
+            data *= factors if source.transposed else factors[:, None]
+        else:
+            offset = source.offset if name.endswith("weight") else 0.0
+            data.add_(offset).mul_(factors).sub_(offset)
+
+    def undo() -> None:
+        for name, data in kept.items():
+            parameters[name].data.copy_(data)
+
+    return undo
+
+
+class _Reached(Exception):
+    pass
+
+
+@torch.no_grad()
+def _input(
+    block: nn.Module, call: BlockCall, hidden: Tensor, parameters: Mapping[str, Tensor], leader: Matrix
+) -> Tensor | None:
+    """What a matrix is multiplied with, as rows."""
+    found: list[Tensor] = []
+
+    def see(use: Use) -> None:
+        if use.matrix == leader:
+            found.append(use.inputs.reshape(-1, use.inputs.shape[-1]).clone())
+            raise _Reached
+
+    try:
+        with WatchWeights(parameters, see):
+            call.run(block, hidden)
+    except _Reached:
+        pass
+    return found[0] if found else None
+
+
+def _match(before: Tensor, after: Tensor, factors: Tensor) -> Tensor | None:
+    """For each input channel the channel of the source that scaled it; None where the factors say nothing clear."""
+    energy = before.square().sum(0)
+    ratio = (before * after).sum(0) / energy.clamp(min=1e-30)
+    lost = (after - before * ratio).square().sum(0)
+    channels = (ratio[:, None] - factors).abs().argmin(1)
+    gap = float(factors[1] - factors[0]) if len(factors) > 1 else 0.5
+    clear = (factors[channels] - ratio).abs() < gap / 4
+    clear &= lost <= 1e-6 * after.square().sum(0) + 1e-12
+    # Channels that are zero for all tokens, as behind a ReLU, go with the others where those are simply in order.
+    index, silent = torch.arange(len(channels), device=channels.device), energy + after.square().sum(0) == 0
+    in_order = len(factors) == len(channels) and bool((channels == index)[~silent].all())
+    if not bool((clear | (silent & in_order)).all()):
+        return None
+    return torch.where(silent, index, channels) if in_order else channels
+
+
+@torch.no_grad()
+def move_scale(
+    block: nn.Module,
+    call: BlockCall,
+    hidden: Tensor,
+    group: Group,
+    source: ChannelSource,
+    scale: Tensor,
+) -> bool:
+    """Multiply the group's input weights by ``scale`` and divide the source by it; undone where the block changes.
+
+    ``scale`` has one number for each channel of the source.
+    """
+    parameters = dict(block.named_parameters())
+    wanted = call.run(block, hidden)
+    undo_source = scale_source(parameters, source, 1 / scale)
+    kept = {name: parameters[name].data.clone() for name in {matrix.name for matrix in group.matrices}}
+    for matrix in group.matrices:
+        data = parameters[matrix.name].data
+        data *= scale[source.channels][:, None] if matrix.transposed else scale[source.channels]
+    change = (call.run(block, hidden) - wanted).norm() / wanted.norm().clamp(min=1e-30)
+    if bool(change < TOLERANCE):
+        return True
+    undo_source()
+    for name, data in kept.items():
+        parameters[name].data.copy_(data)
+    return False

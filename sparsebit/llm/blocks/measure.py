@@ -1,0 +1,58 @@
+"""Statistics of what the weights of a block are multiplied with, from running it on the calibration data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+
+from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.stages import Group, Stage
+from sparsebit.llm.weights.statistics import InputStatistics
+from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
+
+
+class _Reached(Exception):
+    """The group that is measured has been reached; the rest of the block need not run."""
+
+
+def stored(parameters: Mapping[str, Tensor], matrix: Matrix) -> Tensor:
+    """The matrix [out, in] as a view of the parameter that holds it."""
+    parameter = parameters[matrix.name].data
+    view = parameter if matrix.expert is None else parameter[matrix.expert]
+    return view.T if matrix.transposed else view
+
+
+def measure(
+    block: nn.Module,
+    calls: Sequence[BlockCall],
+    hidden: Sequence[Tensor],
+    parameters: Mapping[str, Tensor],
+    stage: Stage,
+    float_inputs: Sequence[Mapping[Matrix, Tensor]] | None,
+) -> dict[Matrix, InputStatistics]:
+    """Statistics by the leader of each group of one stage."""
+    leaders: dict[Matrix, Group] = {group.leader: group for group in stage.groups}
+    found: dict[Matrix, InputStatistics] = {}
+    for number, (call, batch) in enumerate(zip(calls, hidden, strict=True)):
+
+        def see(use: Use, number: int = number) -> None:
+            group = leaders.get(use.matrix)
+            if group is None or not use.inputs.numel():
+                return
+            floats = float_inputs[number].get(use.matrix) if float_inputs and group.reaches_all else None
+            if use.matrix not in found:
+                size = use.inputs.shape[-1]
+                found[use.matrix] = InputStatistics.empty(
+                    size, cross=floats is not None, device=use.inputs.device
+                )
+            found[use.matrix].update(use.inputs, floats)
+            if stage.single:
+                raise _Reached
+
+        try:
+            with WatchWeights(parameters, see):
+                call.run(block, batch)
+        except _Reached:
+            pass
+    return found

@@ -1,0 +1,63 @@
+"""AWQ: weights that strong inputs meet are made larger before rounding, and their inputs smaller by as much.
+
+Lin et al., "AWQ" (arXiv 2306.00978). The scale of channel j is ``(mean |x_j|)^α``, and α is searched for per group of
+weights with one input, by the error of their outputs; that error is exact from the second moments of the input. The
+clipping of the paper is the search for ranges that rtn makes with ``steps`` above 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.config.llm.methods import AwqSettings
+from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.stages import Group
+from sparsebit.llm.methods.grid_search import search_grid
+from sparsebit.llm.methods.preparation import PREPARATIONS, by_source, scale_inputs
+from sparsebit.llm.methods.solver import SpecOf, WeightSpec
+from sparsebit.llm.weights.statistics import InputStatistics
+
+
+@PREPARATIONS.register("awq")
+class Awq(AwqSettings):
+    """The method; its settings are documented where they are declared."""
+
+    def prepare(
+        self, block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor], spec_of: SpecOf
+    ) -> None:
+        """Scale every group of weights that has a source."""
+
+        def choose(
+            weights: Sequence[Tensor], statistics: InputStatistics, group: Group, channels: Tensor
+        ) -> Tensor:
+            specs = [spec_of(matrix.name) for matrix in group.matrices]
+            pairs = [(one, spec) for one, spec in zip(weights, specs, strict=True) if spec and spec.code]
+            magnitude = by_source(statistics.magnitude / statistics.tokens, channels)
+            return self.search(pairs, statistics.mean_gram(), magnitude, channels)
+
+        scale_inputs("awq", block, calls, hidden, spec_of, choose)
+
+    def search(
+        self,
+        weights: Sequence[tuple[Tensor, WeightSpec]],
+        gram: Tensor,
+        magnitude: Tensor,
+        channels: Tensor,
+    ) -> Tensor:
+        """The best scale of each channel of the source, of ``steps`` exponents from 0 to 1."""
+        best, lowest = torch.ones_like(magnitude), float("inf")
+        for alpha in torch.linspace(0, 1, self.steps + 1).tolist():
+            scale = magnitude.clamp(min=1e-4).pow(alpha)
+            scale /= (scale.max() * scale.min()).sqrt()
+            spread = scale[channels]
+            loss = 0.0
+            for weight, spec in weights:
+                scaled = weight * spread
+                error = search_grid(scaled, None, spec, steps=1).snap(scaled) / spread - weight
+                loss += float(((error @ gram) * error).sum())
+            if loss < lowest:
+                best, lowest = scale, loss
+        return best

@@ -1,0 +1,96 @@
+"""Methods that act on a block before its weights are solved: what the block computes stays the same."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.channel_sources import find_source, move_scale
+from sparsebit.llm.blocks.measure import measure, stored
+from sparsebit.llm.blocks.stages import Group, Stage, find_stages
+from sparsebit.llm.methods.solver import SpecOf
+from sparsebit.llm.weights.statistics import InputStatistics
+from sparsebit.registry import Registry
+
+logger = logging.getLogger(__name__)
+
+ChooseScale = Callable[[Sequence[Tensor], InputStatistics, Group, Tensor], Tensor]
+
+
+@runtime_checkable
+class Preparation(Protocol):
+    """A frozen dataclass of settings with one method."""
+
+    def prepare(
+        self, block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor], spec_of: SpecOf
+    ) -> None:
+        """Change the block's parameters so that it computes the same and is easier to quantize."""
+        ...
+
+
+PREPARATIONS: Registry[type[Preparation]] = Registry("method that prepares")
+
+
+@torch.no_grad()
+def scale_inputs(
+    name: str,
+    block: nn.Module,
+    calls: Sequence[BlockCall],
+    hidden: Sequence[Tensor],
+    spec_of: SpecOf,
+    choose: ChooseScale,
+) -> None:
+    """Scale the input channels of every group of weights, and what they come from by the inverse.
+
+    Args:
+        name: of the method, for messages.
+        block: what is changed.
+        calls: how it is called, one for each batch.
+        hidden: what it is called on, one for each batch.
+        spec_of: the spec of a parameter by its name.
+        choose: from weights, statistics, the group and the map from input channels to the source's, the scale of each
+            channel of the source.
+    """
+    parameters = {key: parameter for key, parameter in block.named_parameters() if spec_of(key)}
+    stages = find_stages(block, calls[0], hidden[0], parameters)
+    groups = [group for stage in stages for group in stage.groups if group.reaches_all]
+    statistics = measure(block, calls, hidden, parameters, Stage(groups), None)
+    probe = hidden[0][:1]
+    scaled = 0
+    for index, stage in enumerate(stages):
+        for group in stage.groups:
+            if group.leader not in statistics or not group.reaches_all:
+                continue
+            source = find_source(block, calls[0], probe, group, stages[:index])
+            if source is not None:
+                weights = [stored(parameters, matrix).float() for matrix in group.matrices]
+                scale = choose(weights, statistics[group.leader], group, source.channels)
+                if move_scale(block, calls[0], probe, group, source, scale):
+                    scaled += 1
+                    continue
+            logger.info("%s: %s is not scaled: nothing before it takes up a scale", name, group.leader)
+    if not scaled:
+        raise SparsebitError(
+            f"{name} cannot scale any weight of this model",
+            expected="norms or linear layers whose channels are read by the weights alone",
+            hint=f"leave {name} out of METHOD",
+        )
+
+
+def by_source(values: Tensor, channels: Tensor) -> Tensor:
+    """The mean over the input channels that each channel of the source feeds.
+
+    Example:
+        >>> by_source(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1]))
+        tensor([2., 5.])
+    """
+    count = int(channels.max()) + 1
+    total = torch.zeros(count, device=values.device).index_add_(0, channels, values)
+    size = torch.zeros_like(total).index_add_(0, channels, torch.ones_like(values))
+    return total / size.clamp(min=1)
