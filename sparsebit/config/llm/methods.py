@@ -108,6 +108,25 @@ class TuneSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SignRoundSettings(Settings):
+    """AutoRound's rounding: every weight goes up or down, learned with the sign of its gradient.
+
+    Attributes:
+        steps: mini-batches of calibration data per block.
+        reach: how far a weight may move from where it was, in steps of the grid; 0.5 chooses between its neighbours.
+        scale_reach: how far a scale may move, as a part of it; 0 leaves it.
+        follow: 1 asks for the output of the float model, 0 for that of the float block on the inputs that really come.
+        seed: of the order of the mini-batches.
+    """
+
+    steps: Count = 128
+    reach: Positive = 0.5
+    scale_reach: NotNegative = 0.1
+    follow: Part = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class MethodRule(PlugInRule):
     """``moment``: before the weights of a block are solved, solving them, or after that."""
 
@@ -133,6 +152,7 @@ for _name, _moment, _settings in (
     ("hqq", "solve", HqqSettings),
     ("wanda", "solve", WandaSettings),
     ("tune", "after", TuneSettings),
+    ("signround", "after", SignRoundSettings),
 ):
     METHOD_RULES.add(_name, MethodRule(options=_settings, moment=_moment))
 METHOD = steps_reader(METHOD_RULES, "{gptq: {damping: 0.1}}")

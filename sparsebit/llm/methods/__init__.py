@@ -9,6 +9,7 @@ from sparsebit.llm.methods.gptq import Gptq
 from sparsebit.llm.methods.hqq import Hqq
 from sparsebit.llm.methods.preparation import PREPARATIONS, Preparation
 from sparsebit.llm.methods.rtn import Rtn, Wanda
+from sparsebit.llm.methods.signround import SignRound
 from sparsebit.llm.methods.smoothquant import SmoothQuant
 from sparsebit.llm.methods.solver import SOLVERS, Solved, SolvedMatrix, Solver, WeightSpec
 from sparsebit.llm.methods.tune import Tune
@@ -23,6 +24,7 @@ __all__ = [
     "Hqq",
     "Preparation",
     "Rtn",
+    "SignRound",
     "SmoothQuant",
     "Solved",
     "SolvedMatrix",

@@ -7,7 +7,7 @@ values are chosen, and the learning rate of the positions means the same for eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -118,13 +118,24 @@ class LearnedBlock:
         return call.run(called, hidden)
 
     @torch.no_grad()
-    def errors(
+    def mean_error(
         self, calls: Sequence[BlockCall], hidden: Sequence[Tensor], targets: Sequence[Tensor]
-    ) -> Iterator[Tensor]:
-        """The error of each batch, as learned so far."""
+    ) -> float:
+        """The error of the block over all of the data, as learned so far."""
         tensors = self.tensors()
-        for call, batch, target in zip(calls, hidden, targets, strict=True):
-            yield relative_error(self.run(call, batch, tensors), target)
+        batches = zip(calls, hidden, targets, strict=True)
+        errors = [relative_error(self.run(call, x, tensors), target) for call, x, target in batches]
+        return float(torch.stack(errors).mean())
+
+    def keep_better(self, solved: Sequence[SolvedMatrix], before: float, after: float) -> list[SolvedMatrix]:
+        """What was learned, written into the block, where the error fell; else what was solved. NaN counts as worse."""
+        if not after < before:
+            said = f"tuning did not help ({before:.3g} to {after:.3g}) and was undone"
+            return [one._replace(solved=one.solved._replace(remark=said)) for one in solved]
+        self.write()
+        remark = f"tuned: error of the block {before:.3g} to {after:.3g}"
+        by_matrix = {one.one.matrix: one.finish(remark) for one in self.matrices}
+        return [by_matrix.get(one.matrix, one) for one in solved]
 
     def write(self) -> None:
         """Put what was learned into the block's own parameters."""
@@ -144,3 +155,30 @@ def relative_error(output: Tensor, target: Tensor) -> Tensor:
     """
     lost = (output.float() - target.float()).square().sum(-1)
     return (lost / target.float().square().sum(-1).clamp(min=1e-30)).mean()
+
+
+def learn(
+    learned: LearnedBlock,
+    calls: Sequence[BlockCall],
+    hidden: Sequence[Tensor],
+    targets: Sequence[Tensor],
+    solved: Sequence[SolvedMatrix],
+    steps: int,
+    seed: int,
+    move: Callable[[int], None],
+) -> list[SolvedMatrix]:
+    """Run ``steps`` mini-batches, calling ``move`` after each backward pass; then keep what is better.
+
+    The mini-batches are the batches of the calibration data, in an order that ``seed`` sets.
+    """
+    before = learned.mean_error(calls, hidden, targets)
+    generator = torch.Generator().manual_seed(seed)
+    order: list[int] = []
+    for step in range(steps):
+        order = order or torch.randperm(len(calls), generator=generator).tolist()
+        index = order.pop()
+        with torch.enable_grad():
+            output = learned.run(calls[index], hidden[index], learned.tensors())
+            relative_error(output, targets[index]).backward()  # type: ignore[no-untyped-call]
+        move(step)
+    return learned.keep_better(solved, before, learned.mean_error(calls, hidden, targets))

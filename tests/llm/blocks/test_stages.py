@@ -8,11 +8,13 @@ from torch import nn
 from sparsebit.llm.blocks.calls import BlockCall, record_calls, returns_tuple
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.blocks.stages import Stage, find_stages
+from sparsebit.llm.source import run_experts_in_turn
 from tests.llm.models import DECODERS, tokens
 
 
 def stages_of(name: str) -> list[Stage]:
     model = DECODERS[name]()
+    run_experts_in_turn(model)
     stack, ids = find_stack(model), tokens(24)[None]
     recorded = record_calls(model, stack, ids, as_tuple=returns_tuple(model, stack, ids))
     parameters = {key: one for key, one in stack.modules[0].named_parameters() if one.dim() > 1}

@@ -1,0 +1,51 @@
+"""Signed rounding: which neighbour on the grid each weight goes to is learned with the signs of gradients.
+
+Cheng et al., "Optimize Weight Rounding via Signed Gradient Descent" (arXiv 2309.05516), known as AutoRound. Each step
+moves every weight by the same small amount, so that no layer is learned faster than another, and none leaves the reach
+of its own rounding. The steps shrink to zero; the result is kept only where the error of the block fell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.config.llm.methods import SignRoundSettings
+from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.methods.learned_block import LearnedBlock, learn
+from sparsebit.llm.methods.solver import SolvedMatrix
+from sparsebit.llm.methods.tuner import TUNERS
+
+
+@TUNERS.register("signround")
+class SignRound(SignRoundSettings):
+    """The method; its settings are documented where they are declared."""
+
+    def tune(
+        self,
+        block: nn.Module,
+        calls: Sequence[BlockCall],
+        hidden: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        solved: Sequence[SolvedMatrix],
+    ) -> list[SolvedMatrix]:
+        """Learn, and write what was learned into the block."""
+        learned = LearnedBlock(block, solved)
+        reaches = [(one.steps, self.reach) for one in learned.matrices if one.code.is_integer]
+        reaches += [(one.factor, self.scale_reach) for one in learned.matrices if self.scale_reach]
+        bounds = [(tensor, tensor.clone(), reach) for tensor, reach in reaches]
+        for tensor, _, _ in bounds:
+            tensor.requires_grad_()
+
+        @torch.no_grad()
+        def move(step: int) -> None:
+            rate = 2 * (1 - step / self.steps) / self.steps  # all steps together cross the reach once
+            for tensor, start, reach in bounds:
+                assert tensor.grad is not None
+                tensor.sub_(tensor.grad.sign_(), alpha=rate * reach)
+                tensor.copy_(torch.minimum(torch.maximum(tensor, start - reach), start + reach))
+                tensor.grad = None
+
+        return learn(learned, calls, hidden, targets, solved, self.steps, self.seed, move)
