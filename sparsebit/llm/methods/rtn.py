@@ -1,7 +1,7 @@
 """Round to nearest: every weight to the nearest number of its grid, with or without a search for the range.
 
-Where weights are pruned, the smallest of each row go: smallest in size without data, and in size times the norm of
-their input channel with it, which is Wanda (Sun et al., arXiv 2306.11695).
+Where weights are pruned, the smallest of each row go: by size (magnitude pruning), or by size times the norm of their
+input channel, which is Wanda (Sun et al., arXiv 2306.11695).
 """
 
 from __future__ import annotations
@@ -23,20 +23,8 @@ class Rtn(RtnSettings):
     follow = 0.0
 
     def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
-        """Every number to the nearest one of its grid."""
-        weight = weight.float()
-        gram = None if statistics is None or not statistics.tokens else statistics.mean_gram()
-        importance = None if gram is None else gram.diagonal()
-        target, kept = weight, None
-        if spec.sparsity is not None:
-            scores = weight.square() if importance is None else weight.square() * importance
-            kept = keep_largest(scores, spec.sparsity)
-            target = weight * kept
-        if spec.code is None:
-            return Solved(target, None, output_loss(weight, target, gram), latent=target, kept=kept)
-        grid = search_grid(target, importance, spec, steps=self.steps)
-        snapped = grid.snap(target)
-        return Solved(snapped, grid, output_loss(weight, snapped, gram), latent=target, kept=kept)
+        """Every number to the nearest one of its grid; with data, ranges are searched in view of it."""
+        return round_to_nearest(weight.float(), statistics, spec, self.steps, weight.float().square())
 
 
 @SOLVERS.register("wanda")
@@ -48,4 +36,23 @@ class Wanda(WandaSettings):
 
     def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
         """Every number that is kept to the nearest one of its grid."""
-        return Rtn(steps=self.steps).solve(weight, statistics, spec)
+        scores = weight.float().square()
+        if statistics is not None and statistics.tokens:
+            scores *= statistics.mean_gram().diagonal()
+        return round_to_nearest(weight.float(), statistics, spec, self.steps, scores)
+
+
+def round_to_nearest(
+    weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec, steps: int, scores: Tensor
+) -> Solved:
+    """Keep the weights of the highest ``scores`` where some are to go, and round them."""
+    gram = None if statistics is None or not statistics.tokens else statistics.mean_gram()
+    target, kept = weight, None
+    if spec.sparsity is not None:
+        kept = keep_largest(scores, spec.sparsity)
+        target = weight * kept
+    if spec.code is None:
+        return Solved(target, None, output_loss(weight, target, gram), latent=target, kept=kept)
+    grid = search_grid(target, None if gram is None else gram.diagonal(), spec, steps=steps)
+    snapped = grid.snap(target)
+    return Solved(snapped, grid, output_loss(weight, snapped, gram), latent=target, kept=kept)

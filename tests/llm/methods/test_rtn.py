@@ -30,7 +30,7 @@ def test_wanda_keeps_what_the_paper_keeps_and_magnitude_the_largest() -> None:
         (Wanda(), weight.abs() * inputs.norm(dim=0)),
         (Rtn(), weight.abs()),
     ):
-        solved = solver.solve(weight, statistics if isinstance(solver, Wanda) else None, spec)
+        solved = solver.solve(weight, statistics, spec)
         wanted = scores >= scores.sort(1, descending=True).values[:, 5:6]
         assert solved.kept is not None and torch.equal(solved.kept, wanted)
         assert torch.equal(solved.weight, weight * wanted) and solved.grid is None

