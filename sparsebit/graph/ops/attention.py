@@ -7,8 +7,8 @@ import math
 import torch.nn.functional as F
 from torch import nn
 
-from sparsebit.graph.ops.spec import OpCall, OpSpec
-from sparsebit.graph.ops.spellings import named
+from sparsebit.graph.ops.spec import OpCall
+from sparsebit.graph.ops.spellings import family
 
 
 def attention_macs(call: OpCall) -> int:
@@ -31,39 +31,29 @@ def multi_head_attention_macs(call: OpCall) -> int:
     return batch * width * (projected + 2 * target * source)
 
 
+_attention = family("attention", activations=("query", "key", "value"), random=True)
+_KERNELS = (
+    *("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention"),
+    *("fused_attention_overrideable", "attention_math", "attention_math_for_mps"),
+)
+
 OPS = (
-    OpSpec(
-        name="scaled_dot_product_attention",
-        targets=named(
-            "scaled_dot_product_attention",
-            *(
-                f"aten::_scaled_dot_product_{kind}"
-                for kind in (
-                    *("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention"),
-                    *("fused_attention_overrideable", "attention_math", "attention_math_for_mps"),
-                )
-            ),
-            "torch.nn.attention.flex_attention.flex_attention",
-        ),
-        family="attention",
-        signature="query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None,"
-        " enable_gqa=False",
+    _attention(
+        "scaled_dot_product_attention",
+        "query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False",
+        *(f"aten::_scaled_dot_product_{kernel}" for kernel in _KERNELS),
+        "torch.nn.attention.flex_attention.flex_attention",
         aliases={"attn_bias": "attn_mask"},
-        activations=("query", "key", "value"),
         channels="attention",
         sizes="attention",
-        random=True,
         macs=attention_macs,
     ),
-    OpSpec(
-        name="multi_head_attention",
-        targets=(nn.MultiheadAttention, F.multi_head_attention_forward),
-        family="attention",
-        signature="query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None,"
+    _attention(
+        "multi_head_attention",
+        "query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None,"
         " average_attn_weights=True, is_causal=False, num_heads=None, dropout=0.0",
+        only=(nn.MultiheadAttention, F.multi_head_attention_forward),
         aliases={"dropout_p": "dropout"},
-        activations=("query", "key", "value"),
-        random=True,
         macs=multi_head_attention_macs,
     ),
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.spellings import present
+from sparsebit.graph.ops.spellings import family, present
 
 _SHORTHANDS = {
     "float": torch.float32,
@@ -47,33 +46,21 @@ def _as_tuple(value: object) -> tuple[object, ...]:
 
 _METHODS = {getattr(torch.Tensor, name): {"dtype": dtype} for name, dtype in _SHORTHANDS.items()}
 
+_cast = family("cast", channels="first_operand", elementwise=True, keeps_zero=True, view=True)
+
 OPS = (
-    OpSpec(
-        name="to",
-        targets=(
+    _cast(
+        "to",
+        "input, dtype=None, device=None, other=None",
+        only=(
             *_METHODS,
             *(torch.Tensor.to, torch.Tensor.type, torch.Tensor.cpu, torch.Tensor.cuda),
             *(*present(torch, "_to_copy"), "aten::to", "aten::_to_copy", "prims::convert_element_type"),
             *(f"aten::_cast_{name.capitalize()}" for name in _SHORTHANDS),
         ),
-        family="cast",
-        signature="input, dtype=None, device=None, other=None",
         orders={torch.Tensor.to: "input, *target", torch.Tensor.type: "input, *target"},
         implied=_METHODS | {torch.Tensor.cpu: {"device": "cpu"}, torch.Tensor.cuda: {"device": "cuda"}},
         tidy=_sort_by_type,
-        channels="first_operand",
-        elementwise=True,
-        keeps_zero=True,
-        view=True,
     ),
-    OpSpec(
-        name="type_as",
-        targets=(torch.Tensor.type_as, "aten::type_as"),
-        family="cast",
-        signature="input, other",
-        channels="first_operand",
-        elementwise=True,
-        keeps_zero=True,
-        view=True,
-    ),
+    _cast("type_as", "input, other", only=(torch.Tensor.type_as, "aten::type_as")),
 )

@@ -11,28 +11,23 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from sparsebit.graph.ops.spec import OpCall, OpSpec
-from sparsebit.graph.ops.spellings import named
-
-_CONV = "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, padding_mode='zeros'"
-_TRANSPOSED = (
-    "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, output_size=None"
-)
+from sparsebit.graph.ops.spellings import family
 
 
 def conv_macs(call: OpCall) -> int:
     """Every output position uses the whole weight once (of each group, its own share)."""
-    spatial = len(call.shape("weight")) - 2
-    out = call.output_shape
-    batch = math.prod(out[: -spatial - 1])
-    return batch * math.prod(out[-spatial:]) * math.prod(call.shape("weight"))
+    return _positions(call, call.output_shape) * math.prod(call.shape("weight"))
 
 
 def conv_transpose_macs(call: OpCall) -> int:
     """Every input position is spread by the whole weight."""
+    return _positions(call, call.shape("input")) * math.prod(call.shape("weight"))
+
+
+def _positions(call: OpCall, shape: tuple[int, ...]) -> int:
+    """Positions in a tensor [batch, channels, ...], which may come without the batch."""
     spatial = len(call.shape("weight")) - 2
-    shape = call.shape("input")
-    batch = math.prod(shape[: -spatial - 1])
-    return batch * math.prod(shape[-spatial:]) * math.prod(call.shape("weight"))
+    return math.prod(shape[: -spatial - 1]) * math.prod(shape[-spatial:])
 
 
 def conv_tbc_macs(call: OpCall) -> int:
@@ -68,64 +63,47 @@ def conv_transpose_with_weight(
     )
 
 
-def _conv(dims: int, module: type[nn.Module]) -> OpSpec:
-    general = (
-        ("aten::convolution", "aten::_convolution", torch.convolution, torch._convolution)
-        if dims == 2
-        else ()
-    )
+def _pair(dims: int) -> tuple[OpSpec, OpSpec]:
+    """The convolution over some dimensions, and the transposed one."""
+    general = (torch.convolution, torch._convolution, "aten::convolution", "aten::_convolution")
     order = "input, weight, bias, stride, padding, dilation, transposed, output_padding, groups"
-    return OpSpec(
-        name=f"conv{dims}d",
-        targets=named(f"conv{dims}d", module),
-        family="conv",
-        overloads=dict.fromkeys(general, _pick_convolution),
-        signature=_CONV,
+    row = family(
+        "conv",
         orders={torch.convolution: order, torch._convolution: order},
         weight="weight",
         bias="bias",
-        weight_axes=(0, 1),
         channel_axis=-1 - dims,
         spatial=dims,
-        with_weight=conv_with_weight,
         channels="convolution",
         sizes="groups",
+    )
+    plain = row(
+        f"conv{dims}d",
+        "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, padding_mode='zeros'",
+        getattr(nn, f"Conv{dims}d"),
+        overloads=dict.fromkeys(general if dims == 2 else (), _pick_convolution),
+        weight_axes=(0, 1),
+        with_weight=conv_with_weight,
         macs=conv_macs,
     )
-
-
-def _conv_transpose(dims: int, module: type[nn.Module]) -> OpSpec:
-    order = "input, weight, bias, stride, padding, dilation, transposed, output_padding, groups"
-    return OpSpec(
-        name=f"conv_transpose{dims}d",
-        targets=named(f"conv_transpose{dims}d", module),
-        family="conv",
-        signature=_TRANSPOSED,
-        orders={torch.convolution: order, torch._convolution: order},
-        weight="weight",
-        bias="bias",
+    transposed = row(
+        f"conv_transpose{dims}d",
+        "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, output_size=None",
+        getattr(nn, f"ConvTranspose{dims}d"),
         weight_axes=(1, 0),
-        channel_axis=-1 - dims,
-        spatial=dims,
         with_weight=conv_transpose_with_weight,
-        channels="convolution",
-        sizes="groups",
         macs=conv_transpose_macs,
     )
+    return plain, transposed
 
 
 OPS = (
-    _conv(1, nn.Conv1d),
-    _conv(2, nn.Conv2d),
-    _conv(3, nn.Conv3d),
-    _conv_transpose(1, nn.ConvTranspose1d),
-    _conv_transpose(2, nn.ConvTranspose2d),
-    _conv_transpose(3, nn.ConvTranspose3d),
-    OpSpec(
-        name="conv_tbc",
-        targets=named("conv_tbc"),
-        family="conv",
-        signature="input, weight, bias, pad=0",
+    *_pair(1),
+    *_pair(2),
+    *_pair(3),
+    family("conv")(
+        "conv_tbc",
+        "input, weight, bias, pad=0",
         weight="weight",
         bias="bias",
         weight_axes=(2, 1),

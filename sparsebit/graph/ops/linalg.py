@@ -5,45 +5,30 @@ from __future__ import annotations
 import torch
 
 from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.spellings import named, present
+from sparsebit.graph.ops.spellings import family, named, present
+
+_row = family("linalg")
+_TWO = ("input", "other")
 
 
-def _linalg(
-    name: str, *older: str, signature: str = "input", activations: tuple[str, ...] = ("input",)
-) -> OpSpec:
+def _linalg(name: str, signature: str = "input", *older: str, **fields: object) -> OpSpec:
     """A function of torch.linalg, and its older top-level spellings (where they mean the same)."""
-    return OpSpec(
-        name=f"linalg_{name}",
-        targets=(*present(torch.linalg, name), f"aten::linalg_{name}", *named(*older)),
-        family="linalg",
-        signature=signature,
-        aliases={"A": "input", "B": "other"},
-        activations=activations,
-    )
+    targets = (*present(torch.linalg, name), f"aten::linalg_{name}", *named(*older))
+    return _row(f"linalg_{name}", signature, only=targets, aliases={"A": "input", "B": "other"}, **fields)
 
 
 OPS = (
-    _linalg("inv", "inverse"),
-    _linalg("pinv", "pinverse", signature="input, rcond=1e-15, hermitian=False"),
-    _linalg("det", "det"),
-    _linalg("slogdet", "slogdet"),
-    _linalg("cholesky", "cholesky", signature="input, upper=False"),
-    _linalg("qr", signature="input, mode='reduced'"),
-    _linalg("svd", signature="input, full_matrices=True"),
-    _linalg("eigh", signature="input, UPLO='L'"),
-    _linalg("solve", signature="input, other, left=True", activations=("input", "other")),
-    _linalg("solve_triangular", signature="input, other, upper=True", activations=("input", "other")),
-    _linalg("matrix_exp", "matrix_exp"),
-    OpSpec(
-        name="cross",
-        targets=named("cross", torch.linalg.cross, "aten::linalg_cross"),
-        family="linalg",
-        signature="input, other, dim=-1",
-        activations=("input", "other"),
-    ),
-    OpSpec(
-        name="trace",
-        targets=named("trace"),
-        family="linalg",
-    ),
+    _linalg("inv", "input", "inverse"),
+    _linalg("pinv", "input, rcond=1e-15, hermitian=False", "pinverse"),
+    _linalg("det", "input", "det"),
+    _linalg("slogdet", "input", "slogdet"),
+    _linalg("cholesky", "input, upper=False", "cholesky"),
+    _linalg("qr", "input, mode='reduced'"),
+    _linalg("svd", "input, full_matrices=True"),
+    _linalg("eigh", "input, UPLO='L'"),
+    _linalg("solve", "input, other, left=True", activations=_TWO),
+    _linalg("solve_triangular", "input, other, upper=True", activations=_TWO),
+    _linalg("matrix_exp", "input", "matrix_exp"),
+    _row("cross", "input, other, dim=-1", torch.linalg.cross, "aten::linalg_cross", activations=_TWO),
+    _row("trace"),
 )

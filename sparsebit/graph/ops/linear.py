@@ -7,8 +7,8 @@ import math
 import torch.nn.functional as F
 from torch import nn
 
-from sparsebit.graph.ops.spec import OpCall, OpSpec
-from sparsebit.graph.ops.spellings import named
+from sparsebit.graph.ops.spec import OpCall
+from sparsebit.graph.ops.spellings import family
 
 
 def linear_macs(call: OpCall) -> int:
@@ -22,30 +22,22 @@ def bilinear_macs(call: OpCall) -> int:
     return rows * (math.prod(call.shape("weight")) + out * second)
 
 
+_layer = family("linear", weight="weight", bias="bias", weight_axes=(0, 1), channel_axis=-1)
+
 OPS = (
-    OpSpec(
-        name="linear",
-        targets=named("linear", nn.Linear, "aten::mkldnn_linear"),
-        family="linear",
-        signature="input, weight, bias=None",
-        weight="weight",
-        bias="bias",
-        weight_axes=(0, 1),
-        channel_axis=-1,
+    _layer(
+        "linear",
+        "input, weight, bias=None",
+        *(nn.Linear, "aten::mkldnn_linear"),
         channels="linear",
         with_weight=lambda module, weight, x: F.linear(x, weight, module.bias),
         macs=linear_macs,
     ),
-    OpSpec(
-        name="bilinear",
-        targets=named("bilinear", nn.Bilinear),
-        family="linear",
-        signature="input1, input2, weight, bias=None",
+    _layer(
+        "bilinear",
+        "input1, input2, weight, bias=None",
+        nn.Bilinear,
         activations=("input1", "input2"),
-        weight="weight",
-        bias="bias",
-        weight_axes=(0, 1),
-        channel_axis=-1,
         macs=bilinear_macs,
     ),
 )

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import torch
 
 from sparsebit.graph.ops.estimate import estimate_macs
-from sparsebit.graph.ops.spec import OpCall, OpSpec, shape_of
-from sparsebit.graph.ops.spellings import named, present
+from sparsebit.graph.ops.spec import OpCall, shape_of
+from sparsebit.graph.ops.spellings import family, present
 
 
 def matmul_macs(call: OpCall) -> int:
-    """Result elements times the contracted length (the last axis of the left operand)."""
+    """Result elements times the last axis of the left operand: the contracted length, or the coordinates of a row."""
     return math.prod(call.output_shape) * call.shape("input")[-1]
 
 
@@ -58,11 +58,6 @@ def chain_macs(call: OpCall) -> int:
                 best[i][k] + best[k + 1][j] + sizes[i] * sizes[k + 1] * sizes[j + 1] for k in range(i, j)
             )
     return best[0][count - 1]
-
-
-def cdist_macs(call: OpCall) -> int:
-    """One multiply-accumulate per pair of rows and coordinate."""
-    return math.prod(call.output_shape) * call.shape("input")[-1]
 
 
 def einsum_macs(call: OpCall) -> int:
@@ -119,106 +114,67 @@ def _expand_ellipsis(term: str, rank: int) -> tuple[str, ...]:
     return (*before, *(f".{hidden - 1 - i}" for i in range(hidden)), *after)
 
 
+_row = family("matmul")
+_product = family("matmul", activations=("input", "other"))
+# With a parameter as the right operand it is a linear layer.
+_layer = family("matmul", activations=("input", "other"), channel_axis=-1, placed_as="linear")
+_added = family("matmul", macs=addmm_macs)
+_BATCHES = "input, batch1, batch2, *, beta=1, alpha=1"
+
 OPS = (
-    OpSpec(
-        name="matmul",
-        targets=named(
-            *("matmul", "mm", "bmm", "mv", "dot", torch.linalg.matmul, operator.matmul, operator.imatmul),
-            *present(torch.Tensor, "__matmul__", "__imatmul__", "__rmatmul__"),
-        ),
-        family="matmul",
-        signature="input, other",
+    _layer(
+        "matmul",
+        "input, other",
+        *("mm", "bmm", "mv", "dot", torch.linalg.matmul, operator.matmul, operator.imatmul),
+        *present(torch.Tensor, "__matmul__", "__imatmul__", "__rmatmul__"),
         orders={torch.Tensor.__rmatmul__: "other, input"},
         aliases={"mat2": "other", "vec": "other", "tensor": "other"},
-        activations=("input", "other"),
         weight="other",
         weight_axes=(-1, -2),
-        channel_axis=-1,
         channels="matmul",
-        placed_as="linear",
         macs=matmul_macs,
     ),
-    OpSpec(
-        name="addmm",
-        targets=named("addmm"),
-        family="matmul",
-        signature="input, mat1, mat2, *, beta=1, alpha=1",
+    _layer(
+        "addmm",
+        "input, mat1, mat2, *, beta=1, alpha=1",
         activations=("input", "mat1", "mat2"),
         weight="mat2",
         bias="input",
         weight_axes=(1, 0),
-        channel_axis=-1,
         channels="matmul",
-        placed_as="linear",
         macs=addmm_macs,
     ),
-    OpSpec(
-        name="baddbmm",
-        targets=named("baddbmm"),
-        family="matmul",
-        signature="input, batch1, batch2, *, beta=1, alpha=1",
+    _layer(
+        "baddbmm",
+        _BATCHES,
         activations=("input", "batch1", "batch2"),
         weight="batch2",
         weight_axes=(2, 1),
-        channel_axis=-1,
         channels="matmul",
-        placed_as="linear",
         macs=addmm_macs,
     ),
-    OpSpec(
-        name="addmv",
-        targets=named("addmv"),
-        family="matmul",
-        signature="input, mat, vec, *, beta=1, alpha=1",
-        activations=("input", "mat", "vec"),
-        macs=addmm_macs,
-    ),
-    OpSpec(
-        name="addbmm",
-        targets=named("addbmm"),
-        family="matmul",
-        signature="input, batch1, batch2, *, beta=1, alpha=1",
-        activations=("input", "batch1", "batch2"),
-        macs=addmm_macs,
-    ),
-    OpSpec(
-        name="inner",
-        targets=named("inner"),
-        family="matmul",
-        signature="input, other",
-        activations=("input", "other"),
-        macs=matmul_macs,
-    ),
-    OpSpec(
-        name="vecdot",
-        targets=(torch.linalg.vecdot, "aten::linalg_vecdot"),
-        family="matmul",
-        signature="input, other, *, dim=-1",
+    _added("addmv", "input, mat, vec, *, beta=1, alpha=1", activations=("input", "mat", "vec")),
+    _added("addbmm", _BATCHES, activations=("input", "batch1", "batch2")),
+    _product("inner", "input, other", macs=matmul_macs),
+    _product(
+        "vecdot",
+        "input, other, *, dim=-1",
+        only=(torch.linalg.vecdot, "aten::linalg_vecdot"),
         aliases={"y": "other"},
-        activations=("input", "other"),
         macs=vecdot_macs,
     ),
-    OpSpec(
-        name="grouped_mm",
-        targets=named(
-            *("grouped_mm", *present(torch, "_grouped_mm"), "aten::_grouped_mm"),
-            "transformers::grouped_mm_fallback",
-        ),
-        family="matmul",
-        signature="input, other, *, offs=None, bias=None, out_dtype=None",
+    _layer(
+        "grouped_mm",
+        "input, other, *, offs=None, bias=None, out_dtype=None",
+        *(*present(torch, "_grouped_mm"), "aten::_grouped_mm", "transformers::grouped_mm_fallback"),
         aliases={"mat_a": "input", "mat_b": "other", "mat2": "other", "weight": "other"},
-        activations=("input", "other"),
         weight="other",
         weight_axes=(-1, -2),
-        channel_axis=-1,
-        placed_as="linear",
         macs=grouped_mm_macs,
     ),
-    OpSpec(
-        name="einsum",
-        targets=named("einsum"),
-        family="matmul",
-        signature="equation, *operands",
+    _row(
+        "einsum",
+        "equation, *operands",
         orders={torch.einsum: "equation, *operands"},
         aliases={"tensors": "operands"},
         activations=("operands",),
@@ -226,51 +182,25 @@ OPS = (
         view=True,  # "ij->ji" is a transpose
         macs=einsum_macs,
     ),
-    OpSpec(
-        name="tensordot",
-        targets=named("tensordot"),
-        family="matmul",
-        signature="input, other, dims=2",
-        aliases={"a": "input", "b": "other"},
-        activations=("input", "other"),
-        macs=tensordot_macs,
-    ),
-    OpSpec(
-        name="multi_dot",
-        targets=(
-            *present(torch, "chain_matmul"),
-            torch.linalg.multi_dot,
-            "aten::chain_matmul",
-            "aten::linalg_multi_dot",
+    _product("tensordot", "input, other, dims=2", aliases={"a": "input", "b": "other"}, macs=tensordot_macs),
+    _row(
+        "multi_dot",
+        "*tensors",
+        only=(
+            *(*present(torch, "chain_matmul"), torch.linalg.multi_dot),
+            *("aten::chain_matmul", "aten::linalg_multi_dot"),
         ),
-        family="matmul",
-        signature="*tensors",
         aliases={"matrices": "tensors"},
         activations=("tensors",),
         macs=chain_macs,
     ),
-    OpSpec(
-        name="outer",
-        targets=named("outer", "ger"),
-        family="matmul",
-        signature="input, other",
-        aliases={"vec2": "other"},
-        activations=("input", "other"),
-    ),
-    OpSpec(
-        name="kron",
-        targets=named("kron"),
-        family="matmul",
-        signature="input, other",
-        activations=("input", "other"),
-    ),
-    OpSpec(
-        name="cdist",
-        targets=named("cdist", "aten::_cdist_forward"),
-        family="matmul",
-        signature="input, other, p=2.0, compute_mode='use_mm_for_euclid_dist_if_necessary'",
+    _product("outer", "input, other", "ger", aliases={"vec2": "other"}),
+    _product("kron", "input, other"),
+    _product(
+        "cdist",
+        "input, other, p=2.0, compute_mode='use_mm_for_euclid_dist_if_necessary'",
+        "aten::_cdist_forward",
         aliases={"x1": "input", "x2": "other"},
-        activations=("input", "other"),
-        macs=cdist_macs,
+        macs=matmul_macs,
     ),
 )

@@ -5,7 +5,10 @@ from __future__ import annotations
 from torch import nn
 
 from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.spellings import named, present
+from sparsebit.graph.ops.spellings import family, named, present
+
+_row = family("pool")
+_INDICES = "return_indices=False"
 
 
 def _stride_is_kernel(arguments: dict[str, object]) -> None:
@@ -14,16 +17,19 @@ def _stride_is_kernel(arguments: dict[str, object]) -> None:
         arguments["stride"] = arguments["kernel_size"]
 
 
-def _pool(name: str, *targets: object, signature: str, random: bool = False) -> OpSpec:
-    with_indices = named(f"{name}_with_indices")
-    return OpSpec(
-        name=name,
-        targets=named(name, *targets, *(with_indices if "return_indices" in signature else ())),
-        family="pool",
+def _pool(
+    name: str, dims: int, module: str, signature: str, *targets: object, random: bool = False
+) -> OpSpec:
+    with_indices = named(f"{name}{dims}d_with_indices")
+    return _row(
+        f"{name}{dims}d",
+        signature,
+        *present(nn, f"{module}{dims}d"),
+        *targets,
+        *(with_indices if _INDICES in signature else ()),
         implied={target: {"return_indices": True} for target in with_indices},
-        signature=signature,
         tidy=_stride_is_kernel if "stride" in signature else None,
-        spatial=int(name[-2]),
+        spatial=dims,
         channels="max_unpool" if "unpool" in name else "per_channel",
         moves="max_" in name,  # a maximum over a window is one of the numbers in it
         keeps_zero="lp_" not in name,
@@ -33,50 +39,27 @@ def _pool(name: str, *targets: object, signature: str, random: bool = False) -> 
 
 
 def _pools(dims: int) -> tuple[OpSpec, ...]:
+    window = "input, kernel_size, stride=None, padding=0"
     divisor = "" if dims == 1 else ", divisor_override=None"
     return (
+        _pool("max_pool", dims, "MaxPool", f"{window}, dilation=1, ceil_mode=False, {_INDICES}"),
+        _pool("avg_pool", dims, "AvgPool", f"{window}, ceil_mode=False, count_include_pad=True{divisor}"),
         _pool(
-            f"max_pool{dims}d",
-            *present(nn, f"MaxPool{dims}d"),
-            signature="input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False,"
-            " return_indices=False",
+            *("adaptive_avg_pool", dims, "AdaptiveAvgPool", "input, output_size"),
+            f"aten::_adaptive_avg_pool{dims}d",
         ),
+        _pool("adaptive_max_pool", dims, "AdaptiveMaxPool", f"input, output_size, {_INDICES}"),
+        _pool("lp_pool", dims, "LPPool", "input, norm_type, kernel_size, stride=None, ceil_mode=False"),
         _pool(
-            f"avg_pool{dims}d",
-            *present(nn, f"AvgPool{dims}d"),
-            signature="input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True"
-            + divisor,
-        ),
-        _pool(
-            f"adaptive_avg_pool{dims}d",
-            *(*present(nn, f"AdaptiveAvgPool{dims}d"), f"aten::_adaptive_avg_pool{dims}d"),
-            signature="input, output_size",
-        ),
-        _pool(
-            f"adaptive_max_pool{dims}d",
-            *present(nn, f"AdaptiveMaxPool{dims}d"),
-            signature="input, output_size, return_indices=False",
-        ),
-        _pool(
-            f"lp_pool{dims}d",
-            *present(nn, f"LPPool{dims}d"),
-            signature="input, norm_type, kernel_size, stride=None, ceil_mode=False",
-        ),
-        _pool(
-            f"max_unpool{dims}d",
-            *present(nn, f"MaxUnpool{dims}d"),
-            signature="input, indices, kernel_size, stride=None, padding=0, output_size=None",
+            *("max_unpool", dims, "MaxUnpool"),
+            "input, indices, kernel_size, stride=None, padding=0, output_size=None",
         ),
     )
 
 
 def _fractional(dims: int) -> OpSpec:
-    return _pool(
-        f"fractional_max_pool{dims}d",
-        *present(nn, f"FractionalMaxPool{dims}d"),
-        signature="input, kernel_size, output_size=None, output_ratio=None, return_indices=False",
-        random=True,
-    )
+    signature = f"input, kernel_size, output_size=None, output_ratio=None, {_INDICES}"
+    return _pool("fractional_max_pool", dims, "FractionalMaxPool", signature, random=True)
 
 
 OPS = (*_pools(1), *_pools(2), *_pools(3), _fractional(2), _fractional(3))

@@ -5,39 +5,16 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.spellings import named
+from sparsebit.graph.ops.spellings import family
 
-
-def _dropout(
-    name: str, *targets: object, signature: str = "input, p=0.5, training=True, inplace=False"
-) -> OpSpec:
-    return OpSpec(
-        name=name,
-        targets=named(name, *targets),
-        family="dropout",
-        signature=signature,
-        aliases={"train": "training"},
-        moves="alpha" not in name,
-        elementwise=True,
-        view=True,  # in eval mode the input itself is returned
-        random=True,
-    )
-
-
-def _noise(
-    name: str, *targets: object, signature: str, activations: tuple[str, ...] = (), integers: bool = False
-) -> OpSpec:
-    return OpSpec(
-        name=name,
-        targets=named(name, *targets),
-        family="random",
-        signature=signature,
-        activations=activations,
-        channels="same_size" if name.endswith("_like") else "",
-        integers=integers,
-        random=True,
-    )
+# in eval mode a dropout returns the input itself: it may be a view
+_dropout = family(
+    "dropout", aliases={"train": "training"}, moves=True, elementwise=True, view=True, random=True
+)
+_noise = family("random", activations=(), random=True)
+_DROPS = "input, p=0.5, training=True, inplace=False"
+_OFF_BY_DEFAULT = "input, p=0.5, training=False, inplace=False"
+_OPTIONS = "generator=None, dtype=None, layout=None, device=None, pin_memory=False, requires_grad=False"
 
 
 def _low_is_optional(arguments: dict[str, object]) -> None:
@@ -49,70 +26,44 @@ def _low_is_optional(arguments: dict[str, object]) -> None:
     arguments.setdefault("low", 0)
 
 
-_OFF_BY_DEFAULT = "input, p=0.5, training=False, inplace=False"
-_OPTIONS = "generator=None, dtype=None, layout=None, device=None, pin_memory=False, requires_grad=False"
-
 OPS = (
-    _dropout("dropout", nn.Dropout, "native_dropout"),
+    _dropout("dropout", _DROPS, nn.Dropout, "native_dropout"),
     _dropout(
         "feature_dropout",
+        _DROPS,
         *("dropout1d", "dropout2d", "dropout3d", nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
     ),
-    _dropout("alpha_dropout", nn.AlphaDropout, signature=_OFF_BY_DEFAULT),
-    _dropout("feature_alpha_dropout", nn.FeatureAlphaDropout, signature=_OFF_BY_DEFAULT),
-    OpSpec(
-        name="drop_path",
-        targets=("torchvision.ops.stochastic_depth.stochastic_depth", "timm.layers.drop.drop_path"),
+    _dropout("alpha_dropout", _OFF_BY_DEFAULT, nn.AlphaDropout, moves=False),
+    _dropout("feature_alpha_dropout", _OFF_BY_DEFAULT, nn.FeatureAlphaDropout, moves=False),
+    _dropout(
+        "drop_path",
+        "input, p=0.0, training=False, mode='row'",
+        only=("torchvision.ops.stochastic_depth.stochastic_depth", "timm.layers.drop.drop_path"),
         class_names=("*DropPath", "StochasticDepth"),
-        family="dropout",
-        signature="input, p=0.0, training=False, mode='row'",
         aliases={"drop_prob": "p"},
         attributes={"p": "drop_prob"},
-        moves=True,
-        elementwise=True,
-        view=True,
-        random=True,
     ),
-    _noise("rand", signature=f"*size, {_OPTIONS}"),
-    _noise("randn", signature=f"*size, {_OPTIONS}"),
-    OpSpec(
-        name="randint",
-        targets=named("randint"),
-        family="random",
-        signature=f"low, high=None, size=None, *, {_OPTIONS}",
-        tidy=_low_is_optional,
-        activations=(),
-        integers=True,
-        random=True,
+    _noise("rand", f"*size, {_OPTIONS}"),
+    _noise("randn", f"*size, {_OPTIONS}"),
+    _noise("randint", f"low, high=None, size=None, *, {_OPTIONS}", tidy=_low_is_optional, integers=True),
+    _noise("randperm", f"n, *, {_OPTIONS}", integers=True),
+    _noise("rand_like", f"input, *, {_OPTIONS}", channels="same_size"),
+    _noise("randn_like", f"input, *, {_OPTIONS}", channels="same_size"),
+    _noise("randint_like", f"input, low, high=None, *, {_OPTIONS}", channels="same_size"),
+    _noise("normal", "mean, std=1.0, size=None, *, generator=None", only=(torch.normal, "aten::normal")),
+    _noise(  # overwrites a tensor, as the three after it
+        "fill_normal",
+        "input, mean=0.0, std=1.0, *, generator=None",
+        only=(torch.Tensor.normal_, "aten::normal_", "aten::normal_functional"),
     ),
-    _noise("randperm", signature=f"n, *, {_OPTIONS}", integers=True),
-    _noise("rand_like", signature=f"input, *, {_OPTIONS}"),
-    _noise("randn_like", signature=f"input, *, {_OPTIONS}"),
-    _noise("randint_like", signature=f"input, low, high=None, *, {_OPTIONS}"),
-    OpSpec(
-        name="normal",
-        targets=(torch.normal, "aten::normal"),
-        family="random",
-        signature="mean, std=1.0, size=None, *, generator=None",
-        activations=(),
-        random=True,
-    ),
-    OpSpec(  # overwrites a tensor, as the three after it
-        name="fill_normal",
-        targets=(torch.Tensor.normal_, "aten::normal_", "aten::normal_functional"),
-        family="random",
-        signature="input, mean=0.0, std=1.0, *, generator=None",
-        activations=(),
-        random=True,
-    ),
-    _noise("uniform", signature="input, start=0.0, end=1.0, *, generator=None"),
-    _noise("exponential", signature="input, lambd=1.0, *, generator=None"),
-    _noise("random", signature="input, start=0, end=None, *, generator=None"),
-    _noise("bernoulli", signature="input, p=None, *, generator=None", activations=("input",)),
-    _noise("poisson", signature="input, generator=None", activations=("input",)),
+    _noise("uniform", "input, start=0.0, end=1.0, *, generator=None"),
+    _noise("exponential", "input, lambd=1.0, *, generator=None"),
+    _noise("random", "input, start=0, end=None, *, generator=None"),
+    _noise("bernoulli", "input, p=None, *, generator=None", activations=("input",)),
+    _noise("poisson", "input, generator=None", activations=("input",)),
     _noise(
         "multinomial",
-        signature="input, num_samples, replacement=False, *, generator=None",
+        "input, num_samples, replacement=False, *, generator=None",
         activations=("input",),
         integers=True,
     ),

@@ -7,46 +7,15 @@ from torch import nn
 from torch.fx import Node
 
 from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.spellings import named
+from sparsebit.graph.ops.spellings import family
 from sparsebit.graph.value import TensorInfo
 
+_row = family("reduce")
+_reduce = family("reduce", channels="reduce")
+_sum = family("reduce", channels="sum", keeps_zero=True)
+_along = family("reduce", channels="along_dim")
 _DIM = "input, dim=None, keepdim=False"
 _SUM = "input, dim=None, keepdim=False, *, dtype=None"
-
-
-def _reduce(
-    name: str,
-    *targets: object,
-    signature: str = _DIM,
-    channels: str = "reduce",
-    keeps_zero: bool = False,
-    integers: bool = False,
-    several: bool = False,
-    **aliases: str,
-) -> OpSpec:
-    return OpSpec(
-        name=name,
-        targets=named(name, *targets),
-        family="reduce",
-        signature=signature,
-        aliases=aliases,
-        channels=channels,
-        keeps_zero=keeps_zero,
-        integers=integers,
-        several=several,
-    )
-
-
-def _variance(name: str) -> OpSpec:
-    return OpSpec(
-        name=name,
-        targets=named(name),
-        family="reduce",
-        signature="input, dim=None, unbiased=None, keepdim=False, *, correction=None",
-        tidy=_flag_is_not_a_dimension,
-        channels="statistic",
-        several=name.endswith("_mean"),
-    )
 
 
 def _flag_is_not_a_dimension(arguments: dict[str, object]) -> None:
@@ -55,15 +24,13 @@ def _flag_is_not_a_dimension(arguments: dict[str, object]) -> None:
         arguments["unbiased"], arguments["dim"] = arguments["dim"], None
 
 
-def _between(name: str, *targets: object, signature: str, channels: str = "") -> OpSpec:
-    first, second = signature.split(", ")[:2]
-    return OpSpec(
-        name=name,
-        targets=named(name, *targets),
-        family="reduce",
-        signature=signature,
-        activations=(first, second),
-        channels=channels,
+def _variance(name: str) -> OpSpec:
+    return _row(
+        name,
+        "input, dim=None, unbiased=None, keepdim=False, *, correction=None",
+        tidy=_flag_is_not_a_dimension,
+        channels="statistic",
+        several=name.endswith("_mean"),
     )
 
 
@@ -77,99 +44,70 @@ def _extremum(name: str, pairwise: str) -> OpSpec:
         is_tensor = isinstance(second.meta["value"], TensorInfo) if "value" in second.meta else True
         return pairwise if is_tensor else name
 
-    return OpSpec(
-        name=name,
-        targets=(f"aten::{name}",),
-        family="reduce",
-        overloads={
-            getattr(torch, name): choose,
-            getattr(torch.Tensor, name): choose,
-            f"aten::{name}.other": choose,
-        },
-        signature=_DIM,
-        channels="reduce",
+    overloads = dict.fromkeys(
+        (getattr(torch, name), getattr(torch.Tensor, name), f"aten::{name}.other"), choose
     )
+    return _reduce(name, _DIM, only=(f"aten::{name}",), overloads=overloads)
 
 
 OPS = (
-    _reduce("sum", signature=_SUM, channels="sum", keeps_zero=True),
-    _reduce("mean", signature=_SUM, channels="mean", keeps_zero=True),
-    _reduce("prod", signature=_SUM),
-    _reduce("nansum", signature=_SUM, channels="sum", keeps_zero=True),
-    _reduce("nanmean", signature=_SUM),
+    _sum("sum", _SUM),
+    _sum("mean", _SUM, channels="mean"),
+    _reduce("prod", _SUM),
+    _sum("nansum", _SUM),
+    _reduce("nanmean", _SUM),
     _extremum("max", "maximum"),
     _extremum("min", "minimum"),
-    _reduce("amax"),
-    _reduce("amin"),
-    _reduce("aminmax", signature="input, *, dim=None, keepdim=False", several=True),
-    _reduce("argmax", integers=True),
-    _reduce("argmin", integers=True),
-    _reduce("any", integers=True),
-    _reduce("all", integers=True),
-    _variance("std"),
-    _variance("var"),
-    _variance("std_mean"),
-    _variance("var_mean"),
-    _reduce("median"),
-    _reduce("nanmedian"),
-    _reduce("mode", signature="input, dim=-1, keepdim=False", several=True),
-    _reduce("kthvalue", signature="input, k, dim=-1, keepdim=False", several=True),
-    _reduce("quantile", signature="input, q, dim=None, keepdim=False, *, interpolation='linear'"),
-    _reduce("logsumexp", "aten::special_logsumexp", signature="input, dim, keepdim=False"),
-    _reduce("count_nonzero", signature="input, dim=None", channels="sum", keeps_zero=True, integers=True),
-    _reduce(
+    *(_reduce(name, _DIM) for name in ("amax", "amin", "median", "nanmedian")),
+    _reduce("aminmax", "input, *, dim=None, keepdim=False", several=True),
+    *(_reduce(name, _DIM, integers=True) for name in ("argmax", "argmin", "any", "all")),
+    *map(_variance, ("std", "var", "std_mean", "var_mean")),
+    _reduce("mode", "input, dim=-1, keepdim=False", several=True),
+    _reduce("kthvalue", "input, k, dim=-1, keepdim=False", several=True),
+    _reduce("quantile", "input, q, dim=None, keepdim=False, *, interpolation='linear'"),
+    _reduce("logsumexp", "input, dim, keepdim=False", "aten::special_logsumexp"),
+    _sum("count_nonzero", "input, dim=None", integers=True),
+    _sum(
         "norm",
+        "input, p=2, dim=None, keepdim=False, dtype=None",
         *(torch.linalg.norm, torch.linalg.vector_norm, "aten::linalg_norm", "aten::linalg_vector_norm"),
-        channels="sum",
-        keeps_zero=True,
-        signature="input, p=2, dim=None, keepdim=False, dtype=None",
-        ord="p",
-        A="input",
+        aliases={"ord": "p", "A": "input"},
     ),
-    _reduce("cumsum", signature="input, dim, *, dtype=None", channels="along_dim", keeps_zero=True),
-    _reduce("cumprod", signature="input, dim, *, dtype=None", channels="along_dim"),
-    _reduce("cummax", signature="input, dim", channels="along_dim", several=True),
-    _reduce("cummin", signature="input, dim", channels="along_dim", several=True),
-    _reduce("logcumsumexp", signature="input, dim", channels="along_dim"),
-    _reduce("diff", signature="input, n=1, dim=-1, prepend=None, append=None", channels="along_dim"),
-    _reduce(
-        "sort", signature="input, dim=-1, descending=False, stable=False", channels="along_dim", several=True
+    _along("cumsum", "input, dim, *, dtype=None", keeps_zero=True),
+    _along("cumprod", "input, dim, *, dtype=None"),
+    _along("cummax", "input, dim", several=True),
+    _along("cummin", "input, dim", several=True),
+    _along("logcumsumexp", "input, dim"),
+    _along("diff", "input, n=1, dim=-1, prepend=None, append=None"),
+    _along("sort", "input, dim=-1, descending=False, stable=False", several=True),
+    _along("argsort", "input, dim=-1, descending=False, stable=False", integers=True),
+    _along("topk", "input, k, dim=-1, largest=True, sorted=True", several=True),
+    _row(
+        "unique",
+        "input, sorted=True, return_inverse=False, return_counts=False, dim=None",
+        *("aten::_unique2", "aten::unique_dim", "aten::_unique"),
     ),
-    _reduce(
-        "argsort",
-        signature="input, dim=-1, descending=False, stable=False",
-        channels="along_dim",
-        integers=True,
-    ),
-    _reduce(
-        "topk", signature="input, k, dim=-1, largest=True, sorted=True", channels="along_dim", several=True
-    ),
-    _reduce(
-        *("unique", "aten::_unique2", "aten::unique_dim", "aten::_unique"),
-        channels="",
-        signature="input, sorted=True, return_inverse=False, return_counts=False, dim=None",
-    ),
-    _reduce(
-        "unique_consecutive",
-        signature="input, return_inverse=False, return_counts=False, dim=None",
-        channels="",
-    ),
-    _reduce("bincount", signature="input, weights=None, minlength=0", channels="", integers=True),
-    _reduce("histc", signature="input, bins=100, min=0, max=0", channels=""),
-    OpSpec(
-        name="searchsorted",
-        targets=named("searchsorted"),
-        family="reduce",
-        signature="sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None",
+    _row("unique_consecutive", "input, return_inverse=False, return_counts=False, dim=None"),
+    _row("bincount", "input, weights=None, minlength=0", integers=True),
+    _row("histc", "input, bins=100, min=0, max=0"),
+    _row(
+        "searchsorted",
+        "sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None",
         activations=("sorted_sequence", "input"),
         integers=True,
     ),
-    _between("dist", signature="input, other, p=2"),
-    _between(
+    _row("dist", "input, other, p=2", activations=("input", "other")),
+    _row(
         "cosine_similarity",
+        "x1, x2, dim=1, eps=1e-8",
         nn.CosineSimilarity,
-        signature="x1, x2, dim=1, eps=1e-8",
+        activations=("x1", "x2"),
         channels="cosine_similarity",
     ),
-    _between("pairwise_distance", nn.PairwiseDistance, signature="x1, x2, p=2.0, eps=1e-6, keepdim=False"),
+    _row(
+        "pairwise_distance",
+        "x1, x2, p=2.0, eps=1e-6, keepdim=False",
+        nn.PairwiseDistance,
+        activations=("x1", "x2"),
+    ),
 )

@@ -5,39 +5,28 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from sparsebit.graph.ops.spec import OpSpec
-from sparsebit.graph.ops.spellings import named
+from sparsebit.graph.ops.spellings import family
 
-_UPSAMPLES = {
-    "aten::upsample_nearest1d": "nearest",
-    "aten::upsample_nearest2d": "nearest",
-    "aten::upsample_nearest3d": "nearest",
-    "aten::_upsample_nearest_exact1d": "nearest-exact",
-    "aten::_upsample_nearest_exact2d": "nearest-exact",
-    "aten::_upsample_nearest_exact3d": "nearest-exact",
-    "aten::upsample_linear1d": "linear",
-    "aten::upsample_bilinear2d": "bilinear",
-    "aten::_upsample_bilinear2d_aa": "bilinear",
-    "aten::upsample_trilinear3d": "trilinear",
-    "aten::upsample_bicubic2d": "bicubic",
-    "aten::_upsample_bicubic2d_aa": "bicubic",
+_row = family("resample")
+_SMOOTH = {"linear1d": "linear", "bilinear2d": "bilinear", "trilinear3d": "trilinear", "bicubic2d": "bicubic"}
+# aten operator -> the arguments of ``F.interpolate`` that it fixes
+_UPSAMPLES: dict[str, dict[str, object]] = {
+    **{f"aten::upsample_nearest{dims}d": {"mode": "nearest"} for dims in (1, 2, 3)},
+    **{f"aten::_upsample_nearest_exact{dims}d": {"mode": "nearest-exact"} for dims in (1, 2, 3)},
+    **{f"aten::upsample_{name}": {"mode": mode} for name, mode in _SMOOTH.items()},
+    **{f"aten::_upsample_{mode}2d_aa": {"mode": mode, "antialias": True} for mode in ("bilinear", "bicubic")},
 }
 
 OPS = (
-    OpSpec(
-        name="interpolate",
-        targets=named(
-            *("interpolate", "upsample", "upsample_nearest", "upsample_bilinear"),
-            *(nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, *_UPSAMPLES),
-        ),
-        family="resample",
-        signature="input, size=None, scale_factor=None, mode='nearest', align_corners=None,"
+    _row(
+        "interpolate",
+        "input, size=None, scale_factor=None, mode='nearest', align_corners=None,"
         " recompute_scale_factor=None, antialias=False",
+        *("upsample", "upsample_nearest", "upsample_bilinear"),
+        *(nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, *_UPSAMPLES),
         aliases={"output_size": "size", "scale_factors": "scale_factor"},
         implied={
-            **{target: {"mode": mode} for target, mode in _UPSAMPLES.items()},
-            "aten::_upsample_bilinear2d_aa": {"mode": "bilinear", "antialias": True},
-            "aten::_upsample_bicubic2d_aa": {"mode": "bicubic", "antialias": True},
+            **_UPSAMPLES,
             torch.nn.functional.upsample_bilinear: {"mode": "bilinear", "align_corners": True},
         },
         channels="per_channel",
@@ -45,20 +34,18 @@ OPS = (
         keeps_zero=True,
         homogeneous=True,
     ),
-    OpSpec(
-        name="grid_sample",
-        targets=named("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d"),
-        family="resample",
-        signature="input, grid, mode='bilinear', padding_mode='zeros', align_corners=None",
+    _row(
+        "grid_sample",
+        "input, grid, mode='bilinear', padding_mode='zeros', align_corners=None",
+        *("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"),
         aliases={"interpolation_mode": "mode"},
         activations=("input", "grid"),
         channels="grid_sample",
     ),
-    OpSpec(
-        name="affine_grid",
-        targets=named("affine_grid", "affine_grid_generator"),
-        family="resample",
-        signature="input, size, align_corners=None",
+    _row(
+        "affine_grid",
+        "input, size, align_corners=None",
+        "affine_grid_generator",
         aliases={"theta": "input"},
     ),
 )

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import rnn
 
 from sparsebit.graph.ops.spec import OpCall, OpSpec, shape_of
-from sparsebit.graph.ops.spellings import present
+from sparsebit.graph.ops.spellings import family, present
 
 
 def recurrent_macs(call: OpCall) -> int:
@@ -34,29 +34,25 @@ _LAYER = (
     " nonlinearity='tanh'"
 )
 _FUNCTION = "input, hx, params, has_biases, num_layers, dropout, training, bidirectional, batch_first"
-_PACK, _UNPACK = present(torch, "_pack_padded_sequence"), present(torch, "_pad_packed_sequence")
 _CELL = "input, hx=None, weight_ih=None, weight_hh=None, bias_ih=None, bias_hh=None, nonlinearity='tanh'"
-
-
+_PACK, _UNPACK = present(torch, "_pack_padded_sequence"), present(torch, "_pad_packed_sequence")
 _RELU = {
     target: {"nonlinearity": "relu"}
     for target in (*present(torch, "rnn_relu", "rnn_relu_cell"), "aten::rnn_relu", "aten::rnn_relu_cell")
 }
+_recurrent = family("rnn", implied=_RELU, activations=("input", "hx"), channel_axis=-1)
+_packing = family("rnn", activations=("tensors",), aliases={"sequences": "tensors"})
 
 
 def _layer(name: str, module: type[nn.Module], *functions: str) -> OpSpec:
-    builtin = tuple(target for function in functions for target in present(torch, function))
-    return OpSpec(
-        name=name,
-        targets=(module, *builtin, *(f"aten::{function}" for function in functions)),
-        family="rnn",
-        signature=_LAYER,
+    builtin = present(torch, *functions)
+    return _recurrent(
+        name,
+        _LAYER,
+        only=(module, *builtin, *(f"aten::{function}" for function in functions)),
         orders=dict.fromkeys(builtin, _FUNCTION),
-        implied=_RELU,
         aliases={"train": "training", "data": "input"},
         attributes={"has_biases": "bias", "params": "all_weights"},
-        activations=("input", "hx"),
-        channel_axis=-1,
         channels="recurrent",
         several=True,
         random=True,
@@ -65,21 +61,13 @@ def _layer(name: str, module: type[nn.Module], *functions: str) -> OpSpec:
 
 
 def _cell(name: str, module: type[nn.Module], *functions: str) -> OpSpec:
-    return OpSpec(
-        name=name,
-        targets=(
-            module,
-            *(target for function in functions for target in present(torch, function)),
-            *(f"aten::{function}" for function in functions),
-        ),
-        family="rnn",
-        signature=_CELL,
-        implied=_RELU,
+    return _recurrent(
+        name,
+        _CELL,
+        only=(module, *present(torch, *functions), *(f"aten::{function}" for function in functions)),
         aliases={"w_ih": "weight_ih", "w_hh": "weight_hh", "b_ih": "bias_ih", "b_hh": "bias_hh"},
-        activations=("input", "hx"),
         weight="weight_ih",
         bias="bias_ih",
-        channel_axis=-1,
         channels="cell",
         macs=cell_macs,
     )
@@ -92,44 +80,35 @@ OPS = (
     _cell("rnn_cell", nn.RNNCell, "rnn_tanh_cell", "rnn_relu_cell"),
     _cell("lstm_cell", nn.LSTMCell, "lstm_cell"),
     _cell("gru_cell", nn.GRUCell, "gru_cell"),
-    OpSpec(
-        name="pack_padded_sequence",
-        targets=(rnn.pack_padded_sequence, *_PACK, "aten::_pack_padded_sequence"),
-        family="rnn",
-        signature="input, lengths, batch_first=False, enforce_sorted=True",
+    _packing(
+        "pack_padded_sequence",
+        "input, lengths, batch_first=False, enforce_sorted=True",
+        only=(rnn.pack_padded_sequence, *_PACK, "aten::_pack_padded_sequence"),
+        aliases={},
+        activations=("input",),
         channels="repack",
     ),
-    OpSpec(
-        name="pack_sequence",
-        targets=(rnn.pack_sequence,),
-        family="rnn",
-        signature="tensors, enforce_sorted=True",
-        aliases={"sequences": "tensors"},
-        activations=("tensors",),
-    ),
-    OpSpec(
-        name="pad_packed_sequence",
-        targets=(rnn.pad_packed_sequence, *_UNPACK, "aten::_pad_packed_sequence"),
-        family="rnn",
-        signature="input, batch_first=False, padding_value=0.0, total_length=None",
+    _packing("pack_sequence", "tensors, enforce_sorted=True", only=(rnn.pack_sequence,)),
+    _packing(
+        "pad_packed_sequence",
+        "input, batch_first=False, padding_value=0.0, total_length=None",
+        only=(rnn.pad_packed_sequence, *_UNPACK, "aten::_pad_packed_sequence"),
         orders=dict.fromkeys(_UNPACK, "input, batch_sizes, batch_first, padding_value, total_length=-1"),
         aliases={"sequence": "input", "data": "input"},
+        activations=("input",),
         channels="repack",
     ),
-    OpSpec(
-        name="pad_sequence",
-        targets=(rnn.pad_sequence, "aten::pad_sequence", *present(torch._C._nn, "pad_sequence")),
-        family="rnn",
-        signature="tensors, batch_first=False, padding_value=0.0, padding_side='right'",
-        aliases={"sequences": "tensors"},
-        activations=("tensors",),
+    _packing(
+        "pad_sequence",
+        "tensors, batch_first=False, padding_value=0.0, padding_side='right'",
+        only=(rnn.pad_sequence, "aten::pad_sequence", *present(torch._C._nn, "pad_sequence")),
     ),
-    OpSpec(
-        name="packed_sequence",
-        targets=(rnn.PackedSequence, *present(rnn, "_packed_sequence_init")),
-        family="rnn",
-        signature="input, batch_sizes=None, sorted_indices=None, unsorted_indices=None",
+    _packing(
+        "packed_sequence",
+        "input, batch_sizes=None, sorted_indices=None, unsorted_indices=None",
+        only=(rnn.PackedSequence, *present(rnn, "_packed_sequence_init")),
         aliases={"data": "input"},
+        activations=("input",),
         channels="packed_sequence",
         view=True,
     ),

@@ -3,68 +3,22 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
 from torch.fx import Node
 
-from sparsebit.graph.ops.spec import Answer, OpCall, OpSpec
-from sparsebit.graph.ops.spellings import named
+from sparsebit.graph.ops.spec import OpCall
+from sparsebit.graph.ops.spellings import family, named
 
-
-def _move(
-    name: str,
-    *targets: object,
-    signature: str,
-    activations: tuple[str, ...] = ("input",),
-    view: bool = False,
-    channels: str = "",
-    moves: Answer = True,
-    several: bool = False,
-    integers: bool = False,
-    sizes: str = "",
-    overloads: Mapping[object, Callable[[Node], str]] | None = None,
-    orders: Mapping[object, str] | None = None,
-    attributes: Mapping[str, str] | None = None,
-    implied: Mapping[object, Mapping[str, object]] | None = None,
-    **aliases: str,
-) -> OpSpec:
-    overloads = overloads or {}
-    return OpSpec(
-        name=name,
-        targets=tuple(target for target in named(name, *targets) if target not in overloads),
-        family="shape",
-        overloads=overloads,
-        signature=signature,
-        orders=orders or {},
-        aliases=aliases,
-        attributes=attributes or {},
-        implied=implied or {},
-        activations=activations,
-        channels=channels,
-        moves=moves,
-        several=several,
-        integers=integers,
-        sizes=sizes,
-        view=view,
-    )
-
-
-def _same(
-    name: str, *targets: object, signature: str = "input", view: bool = True, moves: bool = True
-) -> OpSpec:
-    """The input again, in the same order."""
-    return OpSpec(
-        name=name,
-        targets=named(name, *targets),
-        family="shape",
-        signature=signature,
-        moves=moves,
-        keeps_zero=True,
-        elementwise=True,
-        view=view,
-    )
+_move = family("shape", moves=True)
+_view = family("shape", moves=True, view=True)
+_cut = family("shape", moves=True, view=True, channels="move", sizes="split", several=True)
+_recast = family("shape", view=True)  # the same memory, other numbers or several tensors
+_join = family("shape", activations=("tensors",))
+_write = family("shape", activations=("input", "src"))
+_same = family("shape", keeps_zero=True, elementwise=True, view=True)  # the input again, in the same order
+_DIM = "input, dim=0"
 
 
 def _view_or_bitcast(node: Node) -> str:
@@ -92,308 +46,205 @@ _PADS = {
 }
 
 _RESHAPING = (
-    _move(
-        *("reshape", "view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::view_copy"),
-        channels="reshape",
-        sizes="shape",
-        signature="input, *shape",
-        view=True,
+    _view(
+        "reshape",
+        "input, *shape",
+        only=tuple(
+            target
+            for target in named(
+                *("reshape", "view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::view_copy")
+            )
+            if target is not torch.Tensor.view
+        ),
         overloads={torch.Tensor.view: _view_or_bitcast},
-        size="shape",
-    ),
-    _move("view_dtype", "aten::view.dtype", signature="input, dtype", view=True, moves=False),
-    _move("reshape_as", "view_as", signature="input, other", view=True, channels="reshape_as"),
-    _move(
-        "flatten",
-        "ravel",
-        nn.Flatten,
-        signature="input, start_dim=0, end_dim=-1",
-        view=True,
-        channels="reshape",
-    ),
-    _move(
-        *("unflatten", nn.Unflatten),
+        aliases={"size": "shape"},
         channels="reshape",
         sizes="shape",
-        signature="input, dim, sizes",
-        view=True,
+    ),
+    _recast("view_dtype", "input, dtype", "aten::view.dtype"),
+    _view("reshape_as", "input, other", "view_as", channels="reshape_as"),
+    _view("flatten", "input, start_dim=0, end_dim=-1", "ravel", nn.Flatten, channels="reshape"),
+    _view(
+        "unflatten",
+        "input, dim, sizes",
+        nn.Unflatten,
         attributes={"sizes": "unflattened_size"},
-    ),
-    _move("permute", "aten::permute_copy", signature="input, *dims", view=True, channels="move"),
-    _move(
-        *("transpose", "swapaxes", "swapdims", "aten::transpose_copy"),
-        channels="move",
-        signature="input, dim0, dim1",
-        view=True,
-        axis0="dim0",
-        axis1="dim1",
-    ),
-    _move("t", "aten::numpy_T", "aten::t_copy", signature="input", view=True, channels="move"),
-    _move("matrix_transpose", "aten::mT", signature="input", view=True, channels="move"),
-    _move("adjoint", "aten::mH", "aten::matrix_H", signature="input", view=True, channels="move"),
-    _move("movedim", "moveaxis", signature="input, source, destination", view=True, channels="move"),
-    _move(
-        "squeeze",
-        "aten::squeeze_copy",
-        signature="input, dim=None",
-        view=True,
         channels="reshape",
-        sizes="squeeze",
+        sizes="shape",
     ),
-    _move("unsqueeze", "aten::unsqueeze_copy", signature="input, dim", view=True, channels="reshape"),
-    _move("atleast_1d", signature="input", view=True, channels="move"),
-    _move("atleast_2d", signature="input", view=True, channels="move"),
-    _move("atleast_3d", signature="input", view=True, channels="move"),
-    _move(
+    _view("permute", "input, *dims", "aten::permute_copy", channels="move"),
+    _view(
+        "transpose",
+        "input, dim0, dim1",
+        *("swapaxes", "swapdims", "aten::transpose_copy"),
+        aliases={"axis0": "dim0", "axis1": "dim1"},
+        channels="move",
+    ),
+    _view("t", "input", "aten::numpy_T", "aten::t_copy", channels="move"),
+    _view("matrix_transpose", "input", "aten::mT", channels="move"),
+    _view("adjoint", "input", "aten::mH", "aten::matrix_H", channels="move"),
+    _view("movedim", "input, source, destination", "moveaxis", channels="move"),
+    _view("squeeze", "input, dim=None", "aten::squeeze_copy", channels="reshape", sizes="squeeze"),
+    _view("unsqueeze", "input, dim", "aten::unsqueeze_copy", channels="reshape"),
+    *(_view(f"atleast_{dims}d", channels="move") for dims in (1, 2, 3)),
+    _view(
         "expand",
-        "broadcast_to",
-        "aten::expand_copy",
-        signature="input, *size",
-        view=True,
-        shape="size",
+        "input, *size",
+        *("broadcast_to", "aten::expand_copy"),
+        aliases={"shape": "size"},
         channels="expand",
         sizes="shape",
     ),
-    _move("expand_as", signature="input, other", view=True, channels="elementwise"),
-    _move(
-        "broadcast_tensors",
-        signature="*tensors",
-        activations=("tensors",),
-        view=True,
-        moves=False,
-        several=True,
-    ),
-    _move(
-        "meshgrid",
-        signature="*tensors, indexing=None",
-        activations=("tensors",),
-        view=True,
-        moves=False,
-        several=True,
-    ),
-    _move("as_strided", signature="input, size, stride, storage_offset=None", view=True, moves=False),
-    _move("view_as_real", signature="input", view=True, moves=False),
-    _move("view_as_complex", signature="input", view=True, moves=False),
+    _view("expand_as", "input, other", channels="elementwise"),
+    _recast("broadcast_tensors", "*tensors", activations=("tensors",), several=True),
+    _recast("meshgrid", "*tensors, indexing=None", activations=("tensors",), several=True),
+    _recast("as_strided", "input, size, stride, storage_offset=None"),
+    _recast("view_as_real"),
+    _recast("view_as_complex"),
 )
 
 _JOINING = (
-    _move(
-        "cat",
-        "concat",
-        "concatenate",
-        signature="tensors, dim=0",
-        activations=("tensors",),
-        channels="cat",
-        moves=False,
-    ),
-    _move("stack", signature="tensors, dim=0", activations=("tensors",), channels="stack", moves=False),
-    _move("hstack", signature="tensors", activations=("tensors",), channels="hstack", moves=False),
-    _move(
-        "vstack", "row_stack", signature="tensors", activations=("tensors",), channels="vstack", moves=False
-    ),
-    _move("dstack", signature="tensors", activations=("tensors",), moves=False),
-    _move("column_stack", signature="tensors", activations=("tensors",), moves=False),
-    _move("block_diag", signature="*tensors", activations=("tensors",), moves=False),
-    _move("cartesian_prod", signature="*tensors", activations=("tensors",), moves=False),
+    _join("cat", "tensors, dim=0", "concat", "concatenate", channels="cat"),
+    _join("stack", "tensors, dim=0", channels="stack"),
+    _join("hstack", "tensors", channels="hstack"),
+    _join("vstack", "tensors", "row_stack", channels="vstack"),
+    _join("dstack", "tensors"),
+    _join("column_stack", "tensors"),
+    _join("block_diag", "*tensors"),
+    _join("cartesian_prod", "*tensors"),
 )
 
 _CUTTING = (
-    _move(
-        *("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "aten::split_copy"),
-        channels="move",
-        sizes="split",
-        several=True,
-        signature="input, split_size, dim=0",
-        view=True,
-        split_size_or_sections="split_size",
-        split_sizes="split_size",
+    _cut(
+        "split",
+        "input, split_size, dim=0",
+        *("split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "aten::split_copy"),
+        aliases={"split_size_or_sections": "split_size", "split_sizes": "split_size"},
     ),
-    _move(
+    _cut(
         "tensor_split",
-        signature="input, indices_or_sections, dim=0",
-        view=True,
-        indices="indices_or_sections",
-        sections="indices_or_sections",
-        channels="move",
-        sizes="split",
-        several=True,
+        "input, indices_or_sections, dim=0",
+        aliases=dict.fromkeys(("indices", "sections"), "indices_or_sections"),
     ),
-    _move(
-        "chunk",
-        "unsafe_chunk",
-        signature="input, chunks, dim=0",
-        view=True,
-        channels="move",
-        sizes="split",
-        several=True,
+    _cut("chunk", "input, chunks, dim=0", "unsafe_chunk"),
+    _view("unbind", _DIM, "aten::unbind_copy", channels="pick", several=True),
+    _view("select", "input, dim, index", "aten::select_copy", channels="pick", sizes="slice"),
+    _view("narrow", "input, dim, start, length", "narrow_copy", channels="move", sizes="slice"),
+    _view(
+        "slice", f"{_DIM}, start=None, end=None, step=1", "aten::slice_copy", channels="move", sizes="slice"
     ),
-    _move("unbind", "aten::unbind_copy", signature="input, dim=0", view=True, channels="pick", several=True),
-    _move(
-        "select",
-        "aten::select_copy",
-        signature="input, dim, index",
-        view=True,
-        channels="pick",
-        sizes="slice",
-    ),
-    _move(
-        "narrow",
-        "narrow_copy",
-        signature="input, dim, start, length",
-        view=True,
-        channels="move",
-        sizes="slice",
-    ),
-    _move(
-        *("slice", "aten::slice_copy"),
-        channels="move",
-        sizes="slice",
-        signature="input, dim=0, start=None, end=None, step=1",
-        view=True,
-    ),
-    _move(
-        *("getitem", operator.getitem, torch.Tensor.__getitem__, "aten::index", "aten::_unsafe_index"),
+    _view(
+        "getitem",
+        "input, index",
+        *(operator.getitem, torch.Tensor.__getitem__, "aten::index", "aten::_unsafe_index"),
+        aliases={"indices": "index"},
         channels="getitem",
         sizes="getitem",
-        signature="input, index",
-        view=True,
-        indices="index",
     ),
-    OpSpec(  # windows along one axis; F.unfold is another operator, "im2col"
-        name="unfold",
-        targets=(torch.Tensor.unfold, "aten::unfold", "aten::unfold_copy"),
-        family="shape",
-        signature="input, dimension, size, step",
+    _view(  # windows along one axis; F.unfold is another operator, "im2col"
+        "unfold",
+        "input, dimension, size, step",
+        only=(torch.Tensor.unfold, "aten::unfold", "aten::unfold_copy"),
         channels="along_dim",
-        moves=True,
-        view=True,
     ),
-    _move("diagonal", torch.linalg.diagonal, signature="input, offset=0, dim1=0, dim2=1", view=True),
+    _view("diagonal", "input, offset=0, dim1=0, dim2=1", torch.linalg.diagonal),
 )
 
 _PICKING = (
-    _move("index_select", signature="input, dim, index", channels="index_select"),
-    _move("gather", signature="input, dim, index, *, sparse_grad=False", channels="look_up"),
-    _move("take", signature="input, index"),
-    _move("take_along_dim", signature="input, index, dim=None", indices="index", channels="look_up"),
-    _move("masked_select", signature="input, mask"),
-    _move("masked_scatter", signature="input, mask, source", activations=("input", "source"), moves=False),
-    _move(
-        "scatter",
-        signature="input, dim, index, src, *, reduce=None",
-        activations=("input", "src"),
-        moves=False,
-        value="src",
-    ),
-    _move(
-        "scatter_add",
-        signature="input, dim, index, src",
-        activations=("input", "src"),
-        moves=False,
-    ),
-    _move(
-        "scatter_reduce",
-        signature="input, dim, index, src, reduce, *, include_self=True",
-        activations=("input", "src"),
-        moves=False,
-    ),
-    _move(
-        "index_add",
-        signature="input, dim, index, source, *, alpha=1",
-        activations=("input", "source"),
-        moves=False,
-    ),
-    _move("index_copy", signature="input, dim, index, source", activations=("input", "source"), moves=False),
-    _move("index_fill", signature="input, dim, index, value", moves=False),
-    _move(
-        *("index_put", "aten::_index_put_impl_", "aten::_unsafe_index_put"),
-        moves=False,
-        signature="input, indices, values, accumulate=False",
+    _move("index_select", "input, dim, index", channels="index_select"),
+    _move("gather", "input, dim, index, *, sparse_grad=False", channels="look_up"),
+    _move("take", "input, index"),
+    _move("take_along_dim", "input, index, dim=None", aliases={"indices": "index"}, channels="look_up"),
+    _move("masked_select", "input, mask"),
+    _write("masked_scatter", "input, mask, source", activations=("input", "source")),
+    _write("scatter", "input, dim, index, src, *, reduce=None", aliases={"value": "src"}),
+    _write("scatter_add", "input, dim, index, src"),
+    _write("scatter_reduce", "input, dim, index, src, reduce, *, include_self=True"),
+    _write("index_add", "input, dim, index, source, *, alpha=1", activations=("input", "source")),
+    _write("index_copy", "input, dim, index, source", activations=("input", "source")),
+    _write("index_fill", "input, dim, index, value", activations=("input",)),
+    _write(
+        "index_put",
+        "input, indices, values, accumulate=False",
+        *("aten::_index_put_impl_", "aten::_unsafe_index_put"),
         activations=("input", "values"),
     ),
-    _move("select_scatter", signature="input, src, dim, index", activations=("input", "src"), moves=False),
-    _move(
-        "slice_scatter",
-        signature="input, src, dim=0, start=None, end=None, step=1",
-        activations=("input", "src"),
-        moves=False,
-    ),
-    _move(
-        "diagonal_scatter",
-        signature="input, src, offset=0, dim1=0, dim2=1",
-        activations=("input", "src"),
-        moves=False,
-    ),
-    _move(
-        *("set_item", "sparsebit.graph.functional.set_item"),
-        moves=False,
-        signature="input, index, value",
+    _write("select_scatter", "input, src, dim, index"),
+    _write("slice_scatter", "input, src, dim=0, start=None, end=None, step=1"),
+    _write("diagonal_scatter", "input, src, offset=0, dim1=0, dim2=1"),
+    _write(
+        "set_item",
+        "input, index, value",
+        "sparsebit.graph.functional.set_item",
         activations=("input", "value"),
-        tensor="input",
+        aliases={"tensor": "input"},
     ),
-    _move("nonzero", "argwhere", signature="input, *, as_tuple=False", moves=False, integers=True),
+    _move("nonzero", "input, *, as_tuple=False", "argwhere", moves=False, integers=True),
 )
 
 _ARRANGING = (
     _move(
-        *("pad", *_PADS, "constant_pad_nd"),
-        channels="pad",
-        sizes="pad",
-        signature="input, pad, mode='constant', value=None",
+        "pad",
+        "input, pad, mode='constant', value=None",
+        *(*_PADS, "constant_pad_nd"),
+        aliases={"padding": "pad"},
         attributes={"pad": "padding"},
         implied=_PADS,
+        channels="pad",
         moves=_pads_with_its_own_numbers,
-        padding="pad",
+        sizes="pad",
     ),
-    _move("roll", signature="input, shifts, dims=None", channels="along_dim"),
-    _move("flip", signature="input, *dims", channels="move"),
-    _move("fliplr", signature="input", channels="move"),
-    _move("flipud", signature="input", channels="move"),
-    _move("rot90", signature="input, k=1, dims=(0, 1)"),
-    _move("repeat", signature="input, *repeats", channels="move"),
-    _move("tile", signature="input, *dims", channels="move"),
-    _move("repeat_interleave", signature="input, repeats, dim=None, *, output_size=None", channels="move"),
-    _move("pixel_shuffle", nn.PixelShuffle, signature="input, upscale_factor", channels="pixel_shuffle"),
+    _move("roll", "input, shifts, dims=None", channels="along_dim"),
+    _move("flip", "input, *dims", channels="move"),
+    _move("fliplr", channels="move"),
+    _move("flipud", channels="move"),
+    _move("rot90", "input, k=1, dims=(0, 1)"),
+    _move("repeat", "input, *repeats", channels="move"),
+    _move("tile", "input, *dims", channels="move"),
+    _move("repeat_interleave", "input, repeats, dim=None, *, output_size=None", channels="move"),
+    _move("pixel_shuffle", "input, upscale_factor", nn.PixelShuffle, channels="pixel_shuffle"),
+    _move("pixel_unshuffle", "input, downscale_factor", nn.PixelUnshuffle, channels="pixel_shuffle"),
     _move(
-        "pixel_unshuffle", nn.PixelUnshuffle, signature="input, downscale_factor", channels="pixel_shuffle"
-    ),
-    _move(
-        "channel_shuffle",
-        "native_channel_shuffle",
-        nn.ChannelShuffle,
-        signature="input, groups",
+        *("channel_shuffle", "input, groups", "native_channel_shuffle", nn.ChannelShuffle),
         channels="channel_shuffle",
     ),
     _move(
-        *("im2col", torch.nn.functional.unfold, nn.Unfold),
+        "im2col",
+        "input, kernel_size, dilation=1, padding=0, stride=1",
+        *(torch.nn.functional.unfold, nn.Unfold),
         channels="im2col",
-        signature="input, kernel_size, dilation=1, padding=0, stride=1",
     ),
     _move(
-        *("col2im", "fold", nn.Fold),
-        signature="input, output_size, kernel_size, dilation=1, padding=0, stride=1",
+        "col2im",
+        "input, output_size, kernel_size, dilation=1, padding=0, stride=1",
+        *("fold", nn.Fold),
         moves=False,
     ),
-    _move("diag", signature="input, diagonal=0"),
-    _move("diag_embed", signature="input, offset=0, dim1=-2, dim2=-1"),
+    _move("diag", "input, diagonal=0"),
+    _move("diag_embed", "input, offset=0, dim1=-2, dim2=-1"),
 )
 
 _COPYING = (
-    _same("identity", nn.Identity, "alias", "resolve_conj", "resolve_neg", "aten::lift", "aten::lift_fresh"),
-    _same("contiguous", signature="input, memory_format=None"),
-    _same("detach", "aten::detach_copy"),
+    _same(
+        "identity",
+        "input",
+        *(nn.Identity, "alias", "resolve_conj", "resolve_neg", "aten::lift", "aten::lift_fresh"),
+        moves=True,
+    ),
+    _same("contiguous", "input, memory_format=None", moves=True),
+    _same("detach", "input", "aten::detach_copy", moves=True),
     _same(
         "clone",
-        "aten::lift_fresh_copy",
-        "aten::alias_copy",
-        signature="input, *, memory_format=None",
+        "input, *, memory_format=None",
+        *("aten::lift_fresh_copy", "aten::alias_copy"),
+        moves=True,
         view=False,
     ),
-    _same("conj", "aten::_conj", "conj_physical", moves=False),
-    _same("real", moves=False),
-    _same("imag", moves=False),
-    _same("tril", signature="input, diagonal=0", view=False),
-    _same("triu", signature="input, diagonal=0", view=False),
+    _same("conj", "input", "aten::_conj", "conj_physical"),
+    _same("real"),
+    _same("imag"),
+    _same("tril", "input, diagonal=0", moves=True, view=False),
+    _same("triu", "input, diagonal=0", moves=True, view=False),
 )
 
 OPS = (*_RESHAPING, *_JOINING, *_CUTTING, *_PICKING, *_ARRANGING, *_COPYING)

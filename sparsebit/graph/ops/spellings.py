@@ -1,13 +1,44 @@
-"""Collect everything in torch that goes by one name, so that a table row need not spell out every world."""
+"""How the rows of the operator tables are written: one name for everything in torch that goes by it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from sparsebit.graph.ops.spec import OpSpec
+
 _NAMESPACES: tuple[object, ...] = (torch, F, torch._C._nn, torch.special, torch.Tensor)
+
+
+def family(kind: str, **shared: Any) -> Callable[..., OpSpec]:
+    """A writer of rows for one table: ``row(name, signature, *targets, **fields)``.
+
+    A row covers what ``named`` finds for its own name and for ``targets``; with ``only=`` it covers just what is listed
+    there. ``shared`` are fields of ``OpSpec`` that every row of the table has; a row may give another value.
+
+    Example:
+        >>> row = family("activation", elementwise=True)
+        >>> row("elu", "input, alpha=1.0, inplace=False", torch.nn.ELU).elementwise
+        True
+    """
+
+    def row(
+        name: str,
+        signature: str | None = None,
+        *targets: object,
+        only: tuple[object, ...] | None = None,
+        **fields: Any,
+    ) -> OpSpec:
+        given = shared | fields | ({} if signature is None else {"signature": signature})
+        return OpSpec(
+            name=name, family=kind, targets=named(name, *targets) if only is None else only, **given
+        )
+
+    return row
 
 
 def named(*items: object) -> tuple[object, ...]:

@@ -28,27 +28,8 @@ from sparsebit.graph.ops import (
 )
 from sparsebit.graph.ops.spec import OpSpec
 
-TABLE: tuple[OpSpec, ...] = (
-    *conv.OPS,
-    *linear.OPS,
-    *matmul.OPS,
-    *attention.OPS,
-    *rnn.OPS,
-    *embedding.OPS,
-    *norm.OPS,
-    *activation.OPS,
-    *pool.OPS,
-    *resample.OPS,
-    *elementwise.OPS,
-    *compare.OPS,
-    *reduce.OPS,
-    *shape.OPS,
-    *cast.OPS,
-    *create.OPS,
-    *random.OPS,
-    *size.OPS,
-    *effects.OPS,
-    *signal.OPS,
-    *linalg.OPS,
-    *loss.OPS,
+_FAMILIES = (
+    *(conv, linear, matmul, attention, rnn, embedding, norm, activation, pool, resample, elementwise),
+    *(compare, reduce, shape, cast, create, random, size, effects, signal, linalg, loss),
 )
+TABLE: tuple[OpSpec, ...] = tuple(spec for family in _FAMILIES for spec in family.OPS)
