@@ -140,15 +140,6 @@ def test_every_door_is_used_and_opened_only_when_called() -> None:
 
 # Functions that still hide the module they come from; each goes when its file is renamed.
 HIDDEN = {
-    "sparsebit.graph.ops.bind",
-    "sparsebit.graph.ops.coverage",
-    "sparsebit.graph.passes.canonicalize_shape",
-    "sparsebit.graph.passes.fold_batch_norm",
-    "sparsebit.graph.passes.remove_dead_nodes",
-    "sparsebit.graph.passes.remove_dropout",
-    "sparsebit.graph.passes.remove_identity",
-    "sparsebit.graph.passes.replace_patterns",
-    "sparsebit.graph.passes.unbind_to_select",
     "sparsebit.recipes.compress",
 }
 

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from benchmarks.ptq.method import Args
 from sparsebit import capture
 from sparsebit.graph.ops import bind
-from sparsebit.graph.passes import fold_batch_norm
+from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
 from sparsebit.graph.run import flatten_call
 
 

@@ -9,7 +9,7 @@ from torch.fx import GraphModule
 
 from sparsebit.display import in_notebook, short_bytes, short_number
 from sparsebit.errors import GraphError
-from sparsebit.graph.ops.bind import bind
+from sparsebit.graph.ops.binding import bind
 from sparsebit.graph.ops.estimate import estimate_macs, weights_of
 from sparsebit.graph.ops.spec import place
 from sparsebit.graph.value import tensors_in

@@ -6,14 +6,13 @@ A pass may delete or move a node only if that cannot be observed. ``is_effect`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import has_side_effect
 
 from sparsebit.graph.ops import bind, find_op
+from sparsebit.graph.ops.spec import nodes_in
 
 _IMPURE_FUNCTIONS: set[object] = getattr(torch.fx.node, "_side_effectful_functions", set())
 
@@ -70,17 +69,17 @@ def written_by(gm: GraphModule, node: Node) -> tuple[Node, ...]:
     if not node.op.startswith("call_"):
         return ()
     if node.target is assign:
-        return tuple(_nodes_in(node.args[:1]))
-    written = list(_nodes_in(node.kwargs.get("out")))
+        return tuple(nodes_in(node.args[:1]))
+    written = list(nodes_in(node.kwargs.get("out")))
     if isinstance(node.target, torch._ops.OpOverload):
         for position, argument in enumerate(node.target._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-                written += _nodes_in(given)
+                written += nodes_in(given)
     else:
         call = bind(gm, node)
         if call.inplace if call is not None else _has_inplace_name(node):
-            written += list(_nodes_in(node.args or list(node.kwargs.values())))[:1]
+            written += list(nodes_in(node.args or list(node.kwargs.values())))[:1]
     if node.meta.get("mutates") and not written:
         return tuple(node.all_input_nodes)  # it writes into one of them, and does not tell which
     return tuple(written)
@@ -174,11 +173,3 @@ def _name_of(target: object) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.name.partition("::")[2]
     return str(getattr(target, "__name__", ""))
-
-
-def _nodes_in(value: object) -> Iterator[Node]:
-    if isinstance(value, Node):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _nodes_in(item)

@@ -7,6 +7,7 @@ import copy
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +17,11 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from sparsebit.errors import CaptureError, GraphError
+from sparsebit.graph.capture.snapshot import undisturbed
 from sparsebit.graph.effects import overwritten
 from sparsebit.graph.ops import op_name
 from sparsebit.graph.ops.spec import place
-from sparsebit.graph.value import describe
+from sparsebit.graph.value import describe, real_tensors_in
 
 WatchAll = Callable[[Node, Any], object]
 Watch = WatchAll | Iterable[str | Node] | Mapping[str, Callable[[Any], object]] | None
@@ -165,7 +167,7 @@ class Runner:
         if node.op == "call_method":
             return lambda owner, *args, **kwargs: getattr(owner, target)(*args, **kwargs)
         if node.op == "get_attr":
-            return lambda: _attribute(self.gm, target)
+            return lambda: attrgetter(target)(self.gm)
         function: Callable[..., Any] = target
         return function
 
@@ -254,7 +256,7 @@ def annotate(gm: GraphModule, *args: Any, **kwargs: Any) -> int:
             node.meta["value"] = describe(value)
             filled += 1
 
-    with _unchanged_state(gm), torch.no_grad():
+    with undisturbed(gm, [*gm.parameters(), *gm.buffers()]), torch.no_grad():
         Runner(gm).run_call(args, kwargs, watch=note)
     return filled
 
@@ -328,17 +330,18 @@ class _Plan:
             node: value
             for node, value in values.items()
             # what is written into the model's own state has to arrive there
-            if node in self.changing and not any(_memory(tensor) in held for tensor in _tensors_in(value))
+            if node in self.changing and not any(_memory(tensor) in held for tensor in real_tensors_in(value))
         }
-        if any(tensor.requires_grad and not tensor.is_leaf for tensor in _tensors_in(list(shared.values()))):
+        if any(
+            tensor.requires_grad and not tensor.is_leaf for tensor in real_tensors_in(list(shared.values()))
+        ):
             state.spent = True  # a copy would leave the gradient behind
         else:
-            values |= copy.deepcopy(
-                shared, {id(node): node for node in shared}
-            )  # views stay views of one another
+            # one copy of all, so that views stay views of one another
+            values |= copy.deepcopy(shared, {id(node): node for node in shared})
         for node in self.nodes[: self.position(state.next_node)]:
             if node.op == "get_attr" and node not in values:
-                values[node] = _attribute(self.gm, str(node.target))
+                values[node] = attrgetter(str(node.target))(self.gm)
         return values
 
 
@@ -381,40 +384,8 @@ class _Started(NamedTuple):
     regions: _Regions
 
 
-@contextlib.contextmanager
-def _unchanged_state(gm: GraphModule) -> Iterator[None]:
-    """Put buffers and random generators back after a run."""
-    before = [(tensor, tensor.detach().clone()) for tensor in gm.buffers()]
-    devices = {tensor.device.index or 0 for tensor in (*gm.parameters(), *gm.buffers()) if tensor.is_cuda}
-    with torch.random.fork_rng(devices=sorted(devices)):
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for tensor, old in before:
-                    if not torch.equal(
-                        tensor, old
-                    ):  # a batch norm does not count up the version of its statistics
-                        tensor.copy_(old)
-
-
-def _attribute(gm: GraphModule, path: str) -> Any:
-    owner, _, name = path.rpartition(".")
-    return getattr(gm.get_submodule(owner), name)
-
-
 def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _tensors_in(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors_in(item)
-    elif isinstance(value, Mapping):
-        yield from _tensors_in(list(value.values()))
 
 
 def _copied(value: Any) -> Any:

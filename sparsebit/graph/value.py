@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-_PLAIN = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)
+_PLAIN = (bool, int, float, complex, str, type(None))
+_PLAIN_OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class TensorInfo(NamedTuple):
@@ -68,7 +58,7 @@ def describe(value: object) -> object:
         return {key: describe(item) for key, item in value.items()}
     if isinstance(value, int) and not isinstance(value, bool):
         return _plain_int(value)
-    return value if isinstance(value, _PLAIN) else None
+    return value if isinstance(value, _PLAIN + _PLAIN_OF_TORCH) else None
 
 
 def tensors_in(value: object) -> Iterator[TensorInfo]:
@@ -78,14 +68,30 @@ def tensors_in(value: object) -> Iterator[TensorInfo]:
         >>> [info.shape for info in tensors_in(describe({"a": torch.zeros(1), "b": [torch.zeros(2)]}))]
         [(1,), (2,)]
     """
-    if isinstance(value, TensorInfo):
-        yield value
-    elif isinstance(value, (tuple, list)):
+    return (item for item in items_in(value) if isinstance(item, TensorInfo))
+
+
+def real_tensors_in(*values: Any) -> list[Tensor]:
+    """The tensors themselves in nested arguments, in order."""
+    return [item for item in items_in(values) if isinstance(item, Tensor)]
+
+
+def items_in(value: Any) -> Iterator[Any]:
+    """Everything in nested tuples, lists, mappings and slices that is not one of these itself.
+
+    Example:
+        >>> list(items_in(({"a": 1}, slice(2, None), [3])))
+        [1, 2, None, None, 3]
+    """
+    if isinstance(value, tuple | list) and not isinstance(value, TensorInfo):
         for item in value:
-            yield from tensors_in(item)
+            yield from items_in(item)
     elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
+        yield from items_in(list(value.values()))
+    elif isinstance(value, slice):
+        yield from items_in((value.start, value.stop, value.step))
+    else:
+        yield value
 
 
 def _plain_int(size: object) -> int:

@@ -12,7 +12,9 @@ from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.graph.capture.frontend import capture
 from sparsebit.graph.capture.unwrap import unwrap
-from sparsebit.graph.passes import SIMPLIFY, fold_batch_norm, remove_dead_nodes, run_passes
+from sparsebit.graph.passes import SIMPLIFY, run_passes
+from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
+from sparsebit.graph.passes.remove_dead_nodes import remove_dead_nodes
 from sparsebit.graph.run import evaluating
 from sparsebit.quantization.batch_norm.statistics import statistics_of
 from sparsebit.quantization.modules.insert import build_own_quantizers, insert_quantizers, replace_registered

@@ -18,7 +18,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.graph.capture.unwrap import unwrap
-from sparsebit.graph.passes import replace_patterns
+from sparsebit.graph.passes.replace_patterns import replace_patterns
 from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.choose.channel_pruner import require_channels
 from sparsebit.sparse.choose.make_pruner import make_pruner

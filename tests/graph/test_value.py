@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_sequence
 
-from sparsebit.graph.value import TensorInfo, describe, tensors_in
+from sparsebit.graph.value import TensorInfo, describe, items_in, real_tensors_in, tensors_in
 
 
 class CountedInt(int):
@@ -88,3 +88,9 @@ def test_every_tensor_is_found(value: Any) -> None:
         return sum(map(count, item)) if isinstance(item, tuple) else int(isinstance(item, torch.Tensor))
 
     assert len(list(tensors_in(describe(value)))) == count(value)
+
+
+def test_nested_arguments_are_walked() -> None:
+    x = torch.ones(1)
+    assert list(items_in(({"a": 1}, [slice(2, None)]))) == [1, 2, None, None]
+    assert real_tensors_in({"a": [x]}, 3) == [x]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import fx
+from torch import fx, nn
 
 from sparsebit.graph.capture.module import ModeConstant
 from sparsebit.graph.functional import check_branch
@@ -29,6 +30,19 @@ class Differs(Exception):
 
     def __str__(self) -> str:
         return f"{self.node.meta.get('source') or self.node.format_node()} ({self.args[0]})"
+
+
+@contextlib.contextmanager
+def flipped_modes(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Put modules in the other mode each, without calling a ``train`` of their own."""
+    before = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.training = not module.training
+        yield
+    finally:
+        for module, training in zip(modules, before, strict=True):
+            module.training = training
 
 
 def merge_modes(graph: fx.Graph, other: fx.Graph, training: Callable[[str], bool]) -> str | None:

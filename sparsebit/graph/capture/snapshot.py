@@ -92,6 +92,8 @@ class Snapshot:
             module.__dict__.clear()
             module.__dict__.update(attributes)
         for container, saved in self._containers:
+            if not container and not saved:
+                continue
             container.clear()
             container.extend(saved) if isinstance(container, list | deque) else container.update(saved)
         for array, numbers in self._arrays:
@@ -117,10 +119,12 @@ def _same(left: Tensor, right: Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def undisturbed(model: nn.Module, inputs: Sequence[Tensor] = ()) -> Iterator[Snapshot]:
-    """Run something and leave the model and the random state as they were."""
+def undisturbed(
+    model: nn.Module, inputs: Sequence[Tensor] = (), snapshot: Snapshot | None = None
+) -> Iterator[Snapshot]:
+    """Run something and leave the model and the random state as they were; ``snapshot`` is one taken before."""
     devices = sorted({t.device.index or 0 for t in inputs if t.device.type == "cuda"})
-    snapshot, python, arrays = Snapshot(model), random.getstate(), np.random.get_state()
+    snapshot, python, arrays = snapshot or Snapshot(model), random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices):
         try:
             yield snapshot

@@ -47,7 +47,7 @@ def op_name(gm: GraphModule, node: Node) -> str | None:
 def resolve(gm: GraphModule, node: Node) -> Found | None:
     """As ``find_op``, with the target that matched: argument orders differ by target."""
     if node.op == "call_module":
-        found = _find_class(type(gm.get_submodule(str(node.target))))
+        found = find_class(type(gm.get_submodule(str(node.target))))
     elif node.op == "call_function":
         found = find_function(node.target)
     elif node.op == "call_method":
@@ -74,7 +74,8 @@ def find_function(target: object) -> Found | None:
     return Found(_BY_TARGET[name], name) if name in _BY_TARGET else None
 
 
-def _find_class(kind: type[torch.nn.Module]) -> Found | None:
+def find_class(kind: type[torch.nn.Module]) -> Found | None:
+    """The operator of a module class: its own, that of a base whose forward it runs, or that of its name."""
     # a class that does the same as another one, and more, says so
     kind = cast("type[torch.nn.Module]", getattr(kind, "stands_for", kind))
     for base in kind.__mro__:

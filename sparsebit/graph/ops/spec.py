@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.errors import GraphError, RegistryError
-from sparsebit.graph.value import tensors_in
+from sparsebit.graph.value import items_in, tensors_in
 
 Answer = bool | Callable[["OpCall"], bool]
 KeepsZero = bool | Callable[["OpCall", Sequence[bool]], bool]
@@ -348,8 +348,4 @@ def shape_of(gm: GraphModule, node: Node) -> tuple[int, ...]:
 
 def nodes_in(value: object) -> Iterator[Node]:
     """The nodes in an argument, which may be a list of them."""
-    if isinstance(value, Node):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from nodes_in(item)
+    return (item for item in items_in(value) if isinstance(item, Node))

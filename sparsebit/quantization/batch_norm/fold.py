@@ -10,7 +10,8 @@ from torch.fx import Node
 
 from sparsebit.graph.ops import OpCall, bind
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.graph.passes import fold_batch_norm, remove_dead_nodes
+from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
+from sparsebit.graph.passes.remove_dead_nodes import remove_dead_nodes
 from sparsebit.graph.passes.why_not_fold import tensor_of
 from sparsebit.graph.run import evaluating
 from sparsebit.numerics.layout import spread, to_rows

@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from sparsebit.errors import CaptureError, SpecializationWarning
 from sparsebit.graph.capture import CapturedModule, ModeConstant, capture
 from sparsebit.graph.capture.module import build_shell, flatten_graph, in_place_when_private
-from sparsebit.graph.passes import fold_batch_norm
+from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
 
 X = torch.randn(2, 4)
 

@@ -7,7 +7,9 @@ from torch.fx import GraphModule
 
 from sparsebit.errors import GraphError
 from sparsebit.graph.capture import capture
-from sparsebit.graph.passes import FOLD, SIMPLIFY, fold_batch_norm, remove_identity, run_passes
+from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
+from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
+from sparsebit.graph.passes.remove_identity import remove_identity
 
 # the model takes its columns apart, however many there are; capturing it says so
 pytestmark = pytest.mark.filterwarnings("ignore:the captured graph fixed")

@@ -25,40 +25,26 @@ from sparsebit.graph.capture.call.input_size import InputSize
 
 Builder = Callable[[list[Any]], Any]
 _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
-_ATOMS = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    enum.Enum,
-    torch.dtype,
-    torch.device,
-    type,
-    nn.Module,
-)
+_NUMBERS = (type(None), bool, int, float, complex, str, bytes)
+_ATOMS = (*_NUMBERS, enum.Enum, torch.dtype, torch.device, type, nn.Module)
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A tensor: its place in the flat list, and the words that lead to it."""
+    """A tensor: its place in the flat list, the words that lead to it, and what the example was like."""
 
     index: int
     path: str
     anything: bool = False  # not known to be a tensor: a front-end without example inputs
-    rank: int | None = dataclasses.field(default=None, compare=False)  # dimensions that the example had
-    floating: bool | None = dataclasses.field(
-        default=None, compare=False
-    )  # whether it was of a floating dtype
+    rank: int | None = dataclasses.field(default=None, compare=False)
+    floating: bool | None = dataclasses.field(default=None, compare=False)
     given: bool = False  # the model was traced as if this argument came, so it may not be left out
     sizes: tuple[InputSize, ...] = dataclasses.field(default=(), compare=False)  # one for each dimension
 
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
-    """A value that is no tensor; a call must bring an equal one."""
+    """A value that is not a tensor; a call must bring an equal one."""
 
     value: Any
     path: str
@@ -258,14 +244,23 @@ def unflatten(tree: Tree, leaves: list[Any] | tuple[Any, ...]) -> Any:
     return tree.build([unflatten(child, leaves) for child in tree.children])
 
 
+def map_leaves(tree: Tree, change: Callable[[Leaf], Leaf]) -> Tree:
+    """The same tree with other leaves."""
+    if isinstance(tree, Leaf):
+        return change(tree)
+    if isinstance(tree, Branch):
+        return dataclasses.replace(tree, children=tuple(map_leaves(child, change) for child in tree.children))
+    return tree
+
+
 def shift(tree: Tree, offset: int) -> Tree:
     """The same tree with its leaves further back in the flat list."""
-    if isinstance(tree, Leaf):
-        return dataclasses.replace(tree, index=tree.index + offset)
-    if isinstance(tree, Branch):
-        children = tuple(shift(child, offset) for child in tree.children)
-        return dataclasses.replace(tree, children=children)
-    return tree
+    return map_leaves(tree, lambda leaf: dataclasses.replace(leaf, index=leaf.index + offset))
+
+
+def with_sizes(tree: Tree, sizes: Sequence[tuple[InputSize, ...]]) -> Tree:
+    """The same tree with what is known of the sizes of each leaf, given in the order of the flat list."""
+    return map_leaves(tree, lambda leaf: dataclasses.replace(leaf, sizes=sizes[leaf.index]))
 
 
 def leaves_of(tree: Tree) -> Iterator[Leaf]:
@@ -312,10 +307,8 @@ def match_leaves(tree: Tree, value: Any, found: list[Any]) -> None:
     if parts is None or type(value) is not tree.type or set(parts[0]) != set(tree.keys):
         raise CaptureError(
             f"argument {tree.path!r} has another structure than when the model was captured",
-            expected=f"{tree.type.__name__} with {', '.join(map(str, tree.keys)) or 'nothing'}",
-            got=_describe(value)
-            if parts is None
-            else f"{type(value).__name__} with {', '.join(map(str, parts[0]))}",
+            expected=f"{tree.type.__name__} with {_listed(tree.keys)}",
+            got=_describe(value) if parts is None else f"{type(value).__name__} with {_listed(parts[0])}",
             hint="capture the model again with this call as the example",
         )
     given = dict(zip(parts[0], parts[1], strict=True))
@@ -350,16 +343,6 @@ def same_structure(left: Tree, right: Tree) -> bool:
     return left == right
 
 
-def with_sizes(tree: Tree, sizes: Sequence[tuple[InputSize, ...]]) -> Tree:
-    """The same tree with what is known of the sizes of each leaf, given in the order of the flat list."""
-    if isinstance(tree, Leaf):
-        return dataclasses.replace(tree, sizes=sizes[tree.index])
-    if isinstance(tree, Branch):
-        children = tuple(with_sizes(child, sizes) for child in tree.children)
-        return dataclasses.replace(tree, children=children)
-    return tree
-
-
 def _equal(left: Any, right: Any) -> bool:
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return False
@@ -368,6 +351,10 @@ def _equal(left: Any, right: Any) -> bool:
         return bool(equal.all() if hasattr(equal, "all") else equal)
     except Exception:  # an object whose == is not a truth value is not known to be the same
         return False
+
+
+def _listed(keys: tuple[Any, ...]) -> str:
+    return ", ".join(map(str, keys)) or "nothing"
 
 
 def _describe(value: Any) -> str:

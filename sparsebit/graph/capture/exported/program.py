@@ -20,7 +20,7 @@ from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGe
 from sparsebit.graph.capture.call.structure import Tree, flatten, leaves_of, shift
 from sparsebit.graph.capture.exclusive import CAPTURING
 from sparsebit.graph.capture.leaves import is_torch_leaf
-from sparsebit.graph.capture.modes import merge_modes
+from sparsebit.graph.capture.modes import flipped_modes, merge_modes
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
 from sparsebit.graph.capture.normalize import canonical_aten
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
@@ -437,16 +437,11 @@ def _compare_modes(
     model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], graph: fx.Graph
 ) -> str | None:
     insides = [m for m in model.modules() if m is model or not is_torch_leaf(m)]
-    before = [m.training for m in insides]
     try:
-        for module in insides:
-            module.training = not module.training
-        program = _export(model, args, kwargs)
+        with flipped_modes(insides):
+            program = _export(model, args, kwargs)
     except CaptureError as error:
         return str(error.where or error.message)
-    finally:
-        for module, training in zip(insides, before, strict=True):
-            module.training = training
     other = _convert(_unlifted(program), model)
     _signature(program, other, inspect.signature(model.forward))
     modes = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}

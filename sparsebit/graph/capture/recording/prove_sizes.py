@@ -55,7 +55,7 @@ class SizeProof:
         self.free: set[Place] = set()
         self.fixed: dict[Place, Reason] = {}
         self.evidence: list[Trace] = []  # recordings at other sizes that are the same program
-
+        self._tried: dict[tuple[bool, frozenset[Place]], Reason | None] = {}
         self._run()
 
     @property
@@ -83,7 +83,7 @@ class SizeProof:
             groups.setdefault((dim, inputs[index].size(dim)), []).append((index, dim))
         widths = {
             size for p in self.runs.model.parameters() if p.dim() > 1 for size in (p.size(1), p.size(-1))
-        }
+        } - {1}  # a batch of one is no width
         likely = [group for (_, extent), group in groups.items() if extent > 0 and extent not in widths]
         if len(likely) > 1:
             self._try([place for group in likely for place in group], double=False)
@@ -111,6 +111,12 @@ class SizeProof:
 
     def _try(self, places: list[Place], *, double: bool) -> Reason | None:
         """Record with other sizes; None if that is the same program, and why it is not otherwise."""
+        key = (double, frozenset(places))
+        if key not in self._tried:
+            self._tried[key] = self._record(places, double)
+        return self._tried[key]
+
+    def _record(self, places: list[Place], double: bool) -> Reason | None:
         inputs = [
             _resized(tensor, [dim for which, dim in places if which == index], double)
             for index, tensor in enumerate(self.runs.inputs)
@@ -145,7 +151,7 @@ class SizeProof:
                     settled[index] = False
         for index, node in enumerate(checks):
             if settled[index]:
-                self.trace.recorder.tape.graph.erase_node(node)
+                self.trace.graph.erase_node(node)
 
 
 def _places(inputs: list[Tensor]) -> Iterable[Place]:
@@ -219,7 +225,7 @@ def tell_hidden_results(runs: Runs, trace: Trace) -> None:
         return
     try:
         theirs = runs.record_with(
-            [leaf.flatten().roll(1).view(leaf.shape) for leaf in runs.inputs]
+            [leaf.flatten().roll(1).view(leaf.shape) for leaf in runs.inputs], dry=False
         ).recorder.tape
     except (CaptureError, RuntimeError):
         return  # the model minds other numbers; what it then does is told elsewhere
@@ -237,7 +243,7 @@ def _equal(left: Tensor, right: Tensor) -> bool:
 
 
 def _checks(trace: Trace) -> list[fx.Node]:
-    return [node for node in trace.recorder.tape.graph.nodes if node.target is check_branch]
+    return [node for node in trace.graph.nodes if node.target is check_branch]
 
 
 def _numbers(check: fx.Node) -> list[Any]:

@@ -45,7 +45,7 @@ def record(
     notes = list(report.notes)
     trace, comparison, report = _record_both_modes(runs, skip, report)
     proof = SizeProof(runs, trace)
-    if not proof.followed and not is_same_program(trace, runs.record(CaptureReport())):
+    if not proof.followed and not is_same_program(trace, runs.record(CaptureReport(), dry=True)):
         # the model keeps what it computed from sizes, and finds it again in later calls: those count
         trace, comparison, report = _record_both_modes(runs, skip, CaptureReport(report.frontend, notes))
         proof = SizeProof(runs, trace)
@@ -56,7 +56,7 @@ def record(
     conflict = comparison if isinstance(comparison, str) else None
     if not isinstance(comparison, str):
         modes = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
-        follow_mode(trace.recorder.tape.graph, comparison, modes.__getitem__)
+        follow_mode(trace.graph, comparison, modes.__getitem__)
     runs.signature.output = trace.output
     captured = _assemble(runs, trace, runs.signature.with_sizes(sizes), report, conflict)
     if runs.below:
@@ -102,7 +102,7 @@ def _assemble(
     runs: Runs, trace: Trace, signature: CallSignature, report: CaptureReport, conflict: str | None
 ) -> CapturedModule:
     model, leaf_modules = runs.model, runs.leaf_modules
-    graph, recorder = trace.recorder.tape.graph, trace.recorder
+    graph, recorder = trace.graph, trace.recorder
     replaced = {path: without_hooks(model.get_submodule(path)) for path in leaf_modules.hooked}
     for path, functional in recorder.functional_modules.items():
         if functional:

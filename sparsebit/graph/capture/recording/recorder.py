@@ -18,15 +18,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.structure import flatten, split_container
 from sparsebit.graph.capture.normalize import canonical_call, is_tensor_method, name_of
-from sparsebit.graph.capture.recording.arguments import items_in, tensors_in
+from sparsebit.graph.capture.recording.names import Names
 from sparsebit.graph.capture.recording.origins import Origins
+from sparsebit.graph.capture.recording.skip_work import skip_work
 from sparsebit.graph.capture.recording.tape import Tape
 from sparsebit.graph.capture.recording.writes import Writes, functional_call
 from sparsebit.graph.capture.report import CaptureReport, Note, NoteKind
 from sparsebit.graph.capture.sizes.numbers import Expression, SizeInt, plain_sizes
 from sparsebit.graph.capture.source import Source, find_source, is_foreign
 from sparsebit.graph.functional import check_branch
-from sparsebit.graph.value import describe
+from sparsebit.graph.value import describe, items_in, real_tensors_in
 
 DataPolicy = Literal["refuse", "specialise"]
 
@@ -82,17 +83,20 @@ class Recorder(TorchFunctionMode):
 
     def __init__(
         self,
-        model: nn.Module,
+        names: Names,
         report: CaptureReport,
         on_data: DataPolicy,
         in_place: frozenset[Hashable] = frozenset(),
+        *,
+        dry: bool = False,
     ) -> None:
         super().__init__()
-        self.tape = Tape(model, report)
-        self.writes = Writes(self.tape, model, in_place)
+        self.tape = Tape(names, report)
+        self.writes = Writes(self.tape, in_place)
         self.origins = Origins()
         self.report = report
         self.on_data = on_data
+        self.dry = dry  # the numbers do not matter: costly layers give zeros
         self.quiet = 0  # above zero while an operator or a leaf module runs: its inside is not recorded
         self.closed = False
         self.refusal: DataDependenceError | None = None  # kept: the model may catch it and go another way
@@ -146,11 +150,11 @@ class Recorder(TorchFunctionMode):
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call of the torch API and write it down."""
-        name, tensors, grad = name_of(func), tensors_in(args, kwargs), torch.is_grad_enabled()
+        name, tensors, grad = name_of(func), real_tensors_in(args, kwargs), torch.is_grad_enabled()
         versions = [_version(tensor) for tensor in tensors]
         if name.endswith("_") or "out" in kwargs:
             self.writes.save(tensors)
-        result = self._execute(func, plain_sizes(args), plain_sizes(kwargs))
+        result = self._run(func, func, (), plain_sizes(args), plain_sizes(kwargs))
         written = [t for t, version in zip(tensors, versions, strict=True) if _version(t) != version]
         if (
             not written
@@ -161,10 +165,10 @@ class Recorder(TorchFunctionMode):
         ):
             written = tensors[:1]  # tensors of inference mode do not count their writes
         if result is NotImplemented or any(isinstance(item, np.ndarray) for item in items_in((args, kwargs))):
-            for tensor in tensors_in(result):
+            for tensor in real_tensors_in(result):
                 self.tape.from_arrays[tensor] = True
             return result  # what is made from an array is a constant of the model
-        if not written and not tensors_in(result):
+        if not written and not real_tensors_in(result):
             if tensors and name not in _METADATA:
                 self._data_read(_READS.get(name, f"{name}: a tensor's value outside the graph"), tensors)
             return result
@@ -180,7 +184,7 @@ class Recorder(TorchFunctionMode):
         node = self.tape.add_node("call_function", target, call_args, call_kwargs, grad)
         if written:
             node.meta["mutates"] = True
-        self._finish(node, result, name, args, kwargs, grad)
+        self._finish(node, result, name, tensors, grad)
         return result
 
     def record_module(
@@ -188,11 +192,11 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Run one leaf module and write it down as one node."""
         with torch._C.DisableTorchFunction():
-            tensors, grad = tensors_in(args, kwargs), torch.is_grad_enabled()
+            tensors, grad = real_tensors_in(args, kwargs), torch.is_grad_enabled()
             versions = [_version(tensor) for tensor in tensors]
             if getattr(module, "max_norm", None) is not None:  # an embedding that rescales its own rows
                 self.writes.save(list(module.parameters()))
-            result = self._execute(run, (module, *plain_sizes(args)), plain_sizes(kwargs))
+            result = self._run(run, module, (module,), plain_sizes(args), plain_sizes(kwargs))
             written = [t for t, version in zip(tensors, versions, strict=True) if _version(t) != version]
             node = self.tape.add_node("call_module", path, args, kwargs, grad)
             if written and getattr(module, "inplace", False) is True:
@@ -202,7 +206,7 @@ class Recorder(TorchFunctionMode):
                 node.meta["mutates"] = True  # cleared when the module is replaced by one that is not in place
             else:
                 result = _distinct(result, tensors)
-            self._finish(node, result, type(module).__name__, args, kwargs, grad)
+            self._finish(node, result, type(module).__name__, tensors, grad)
             return result
 
     def _record_write(
@@ -221,7 +225,7 @@ class Recorder(TorchFunctionMode):
         call = functional_call(func, name, args, kwargs, written) if private else None
         if call is not None:
             node = self.tape.add_node("call_function", *canonical_call(*call), grad)
-            self._finish(node, written, name, args, kwargs, grad)
+            self._finish(node, written, name, real_tensors_in(args, kwargs), grad)
             return result
         target = operator.setitem if name == "__setitem__" else func
         if is_tensor_method(func) and name != "__setitem__":
@@ -234,18 +238,15 @@ class Recorder(TorchFunctionMode):
         self.tape.owned.add(node)  # whoever writes to it again writes to the same memory
         self.note("mutation", f"{name} changes a tensor in place that others may see")
         if result is not None:
-            self._finish(node, result, name, args, kwargs, grad or straight_through)
+            self._finish(node, result, name, real_tensors_in(args, kwargs), grad or straight_through)
         else:
             node.meta["value"] = None
             source = self.tape.node_of(written)
-            for tensor in tensors_in(args, kwargs):
+            for tensor in real_tensors_in(args, kwargs):
                 self.origins.copy(self.tape.node_of(tensor), source)
         return result
 
-    def _finish(
-        self, node: fx.Node, result: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool
-    ) -> None:
-        tensors = tensors_in(args, kwargs)
+    def _finish(self, node: fx.Node, result: Any, name: str, tensors: list[Tensor], grad: bool) -> None:
         self.origins.inherit(node, name, tensors, (self.tape.node_of(tensor) for tensor in tensors))
         if not grad:
             self.tape.frozen.add(node)
@@ -269,6 +270,12 @@ class Recorder(TorchFunctionMode):
             if node in self.tape.frozen:
                 self.tape.frozen.add(part)
             self._bind(part, item)
+
+    def _run(
+        self, func: Any, target: Any, owner: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        result = self._execute(skip_work, (target, args, kwargs), {}) if self.dry else None
+        return self._execute(func, (*owner, *args), kwargs) if result is None else result
 
     def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         grad = torch.is_grad_enabled()

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from sparsebit.errors import CaptureError, SparsebitError
 from sparsebit.graph.capture.call.signature import CallSignature
 from sparsebit.graph.capture.call.structure import Branch, Tree, flatten, leaves_of
 from sparsebit.graph.capture.exclusive import in_this_thread
 from sparsebit.graph.capture.leaves import LeafModules
-from sparsebit.graph.capture.modes import Comparison, Differs, compare
+from sparsebit.graph.capture.modes import Comparison, Differs, compare, flipped_modes
+from sparsebit.graph.capture.recording.names import Names
 from sparsebit.graph.capture.recording.patching import announcing_capture, recording
 from sparsebit.graph.capture.recording.recorder import (
     BelowRecorder,
@@ -31,7 +32,7 @@ from sparsebit.graph.capture.recording.size_len import following_len
 from sparsebit.graph.capture.recording.tape import StaleRead
 from sparsebit.graph.capture.report import CaptureReport, Note
 from sparsebit.graph.capture.sizes.numbers import SizeFloat, SizeInt
-from sparsebit.graph.capture.snapshot import undisturbed
+from sparsebit.graph.capture.snapshot import Snapshot, undisturbed
 from sparsebit.graph.capture.source import source_of_error
 
 
@@ -41,6 +42,11 @@ class Trace:
 
     recorder: Recorder
     output: Tree
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The program that was recorded."""
+        return self.recorder.tape.graph
 
 
 class Runs:
@@ -57,8 +63,7 @@ class Runs:
         self.model, self.leaf_modules, self.on_data = model, leaves, on_data
         self.signature, self.inputs = _example(model, args, kwargs)
         self._positional, self._keywords = len(args), frozenset(kwargs)
-        named = reversed(list(model.named_modules(remove_duplicate=False)))
-        self._paths = {id(module): name for name, module in named}  # the first name of a shared module
+        self._names, self._snapshot = Names(model), Snapshot(model)
         self._announced = self.below = False
         self._copy: Runs | None = None
 
@@ -83,26 +88,32 @@ class Runs:
             trace = self.record(report)
         return trace
 
-    def record(self, report: CaptureReport) -> Trace:
-        """Record one run; again for each line whose write in place turns out to be visible elsewhere."""
+    def record(self, report: CaptureReport, *, dry: bool = False) -> Trace:
+        """Record one run; again for each line whose write in place turns out to be visible elsewhere.
+
+        ``dry`` spares the work of costly layers, where the recording is only compared with another one.
+        """
         in_place: frozenset[Hashable] = frozenset()
         while True:
             notes = CaptureReport(report.frontend, list(report.notes))
             try:
-                trace = self._record_once(notes, in_place)
+                trace = self._record_once(
+                    notes, in_place, dry and self.on_data == "refuse" and not self.below
+                )
             except StaleRead as read:
                 in_place |= {read.write}
                 continue
             report.notes = notes.notes
             return trace
 
-    def _record_once(self, report: CaptureReport, in_place: frozenset[Hashable]) -> Trace:
-        recorder = Recorder(self.model, report, self.on_data, in_place)
+    def _record_once(self, report: CaptureReport, in_place: frozenset[Hashable], dry: bool) -> Trace:
+        recorder = Recorder(self._names, report, self.on_data, in_place, dry=dry)
+        snapshot = self._snapshot
         # outside of inference mode, whose tensors do not tell when they are written
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
-            undisturbed(self.model, self.inputs) as snapshot,
+            undisturbed(self.model, self.inputs, snapshot),
         ):
             try:
                 inputs = [leaf.detach().clone().requires_grad_(leaf.requires_grad) for leaf in self.inputs]
@@ -128,7 +139,7 @@ class Runs:
             recorder.tape.device, recorder.tape.device_owner = first.device, recorder.tape.node_of(first)
         args, kwargs = self.signature.rebuild_call(inputs, self._positional, self._keywords)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(recording(recorder, self._paths, self.leaf_modules))
+            stack.enter_context(recording(recorder, self._names.paths, self.leaf_modules))
             ours = in_this_thread()
             stack.enter_context(following_len(self.model, lambda x: recorder.length(x) if ours() else None))
             if any(type(module).__name__ == "OptimizedModule" for module in self.model.modules()):
@@ -175,13 +186,13 @@ class Runs:
 
     def run_plainly(self, model: nn.Module) -> list[Tensor]:
         """The tensors that a module returns for the example, run as it is and left as it was."""
-        with torch.no_grad(), undisturbed(self.model, self.inputs):
+        with torch.no_grad(), undisturbed(self.model, self.inputs, self._snapshot):
             inputs = [leaf.detach().clone() for leaf in self.inputs]
             args, kwargs = self.signature.rebuild_call(inputs, self._positional, self._keywords)
             found, _ = flatten(model(*args, **kwargs), "output", lambda item: isinstance(item, Tensor))
         return found
 
-    def record_with(self, inputs: list[Tensor]) -> Trace:
+    def record_with(self, inputs: list[Tensor], *, dry: bool = True) -> Trace:
         """Record the same call with other tensors; without warnings.
 
         On a GPU a size that does not fit may end in a device assertion, which takes the whole process down: there a
@@ -193,7 +204,7 @@ class Runs:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return runs.record(CaptureReport())
+                return runs.record(CaptureReport(), dry=dry)
         finally:
             runs.inputs = kept
 
@@ -219,22 +230,20 @@ class Runs:
         Leaves stay in their mode: they are one node in either, and a batch norm may refuse a small example.
         """
         insides = [module for module in self.model.modules() if id(module) not in self.leaf_modules.whole]
-        before = [module.training for module in insides]
-        notes = CaptureReport()
-        policy, self.on_data = self.on_data, "specialise"
-        try:
-            for module in insides:
-                module.training = not module.training
-            other = self.record(notes)
-            comparison = compare(trace.recorder.tape.graph, other.recorder.tape.graph)
-        except CaptureError as error:
-            return str(error.where or error.message)
-        except Differs as difference:
-            return str(difference)
-        finally:
+        attempts: list[tuple[DataPolicy, bool]] = [("refuse", True), ("specialise", False)]
+        for policy, dry in attempts:  # where the model reads its data, the numbers matter
+            notes, kept = CaptureReport(), self.on_data
             self.on_data = policy
-            for module, training in zip(insides, before, strict=True):
-                module.training = training
+            try:
+                with flipped_modes(insides):
+                    comparison = compare(trace.graph, self.record(notes, dry=dry).graph)
+                break
+            except (CaptureError, Differs) as error:
+                reason = str(getattr(error, "where", None) or getattr(error, "message", error))
+            finally:
+                self.on_data = kept
+        else:
+            return reason
         for note in notes.of_kind("random", "data"):
             trace.recorder.report.add(Note("mode", note.text, note.source))
         return comparison

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import dis
+import functools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,7 +27,9 @@ def following_len(model: nn.Module, length: Callable[[Tensor], int | None]) -> I
         return builtins.len(value) if found is None else found
 
     changed = [
-        module for module in model.modules() if "forward" not in vars(module) and _calls_len(type(module))
+        module
+        for module in model.modules()
+        if "forward" not in vars(module) and _calls_len(type(module).forward)
     ]
     for module in changed:
         module.__dict__["forward"] = types.MethodType(_copy(type(module).forward, size_len), module)
@@ -37,8 +40,8 @@ def following_len(model: nn.Module, length: Callable[[Tensor], int | None]) -> I
             module.__dict__.pop("forward", None)
 
 
-def _calls_len(kind: type[nn.Module]) -> bool:
-    function = kind.forward
+@functools.lru_cache(maxsize=256)
+def _calls_len(function: Any) -> bool:
     if not isinstance(function, types.FunctionType) or "len" in function.__globals__:
         return False
     codes = list(_codes(function.__code__))

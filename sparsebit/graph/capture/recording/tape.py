@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sparsebit.errors import CaptureError
+from sparsebit.graph.capture.recording.names import Names
 from sparsebit.graph.capture.report import CaptureReport, Note
 from sparsebit.graph.capture.sizes.numbers import Expression, SizeFloat, SizeInt, plain_sizes
 from sparsebit.graph.capture.source import find_source
@@ -39,7 +40,8 @@ class Tape:
     Tensors are known by identity and held weakly, so that recording needs no more memory than the model's own run.
     """
 
-    def __init__(self, model: nn.Module, report: CaptureReport) -> None:
+    def __init__(self, names: Names, report: CaptureReport) -> None:
+        self.names = names
         self.graph = fx.Graph()
         self.report = report
         self.path: list[str] = [""]  # dotted names of the modules we are in
@@ -52,18 +54,6 @@ class Tape:
         self.frozen: set[fx.Node] = set()  # computed where the model had switched gradients off
         self.device: torch.device | None = None
         self.device_owner: fx.Node | None = None
-        state = [
-            *model.named_parameters(remove_duplicate=False),
-            *model.named_buffers(remove_duplicate=False),
-        ]
-        self._state = [tensor for _, tensor in state]  # keeps the ids below valid
-        self._names = {id(tensor): name for name, tensor in reversed(state)}
-        self._plain_tensors = {
-            id(value): f"{path}.{key}" if path else key
-            for path, module in model.named_modules()
-            for key, value in vars(module).items()
-            if isinstance(value, Tensor)
-        }
         self._attribute_nodes: dict[str, fx.Node] = {}
         self._detached: dict[fx.Node, fx.Node] = {}
         self._device_node: fx.Node | None = None
@@ -71,24 +61,26 @@ class Tape:
 
     def knows(self, module: nn.Module) -> bool:
         """Whether a module's parameters are the model's own, and not swapped in for one call."""
-        return all(id(tensor) in self._names for tensor in module._parameters.values() if tensor is not None)
+        return all(
+            id(tensor) in self.names.state for tensor in module._parameters.values() if tensor is not None
+        )
 
     # -- tensors ----------------------------------------------------------------------------------------------
 
     def node_of(self, tensor: Tensor) -> fx.Node:
         """The node of a tensor; parameters, buffers and tensors never seen before become attributes."""
-        if tensor in self.stale:
+        if len(self.stale) and tensor in self.stale:
             raise StaleRead(self.stale[tensor])
         node: fx.Node | None = self.nodes.get(tensor)
         if node is None:
-            node = self._attribute(self._names.get(id(tensor)) or self._constant(tensor), tensor)
+            node = self._attribute(self.names.state.get(id(tensor)) or self._constant(tensor), tensor)
             self.nodes[tensor] = node
         return node
 
     def _constant(self, tensor: Tensor) -> str:
-        taken = {*self._names.values(), *self.constants}
+        taken = {*self.names.state.values(), *self.constants}
         name = next(n for n in map("_tensor_constant{}".format, itertools.count()) if n not in taken)
-        origin = self._plain_tensors.get(id(tensor))
+        origin = self.names.plain.get(id(tensor))
         self.constants[name] = tensor
         if origin is None and tensor not in self.from_arrays:
             self.unknown_constants.append(name)

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsebit.graph.capture.normalize import functional_twin, is_tensor_method
-from sparsebit.graph.capture.recording.arguments import tensors_in
 from sparsebit.graph.capture.recording.tape import Tape
 from sparsebit.graph.capture.source import find_source
 from sparsebit.graph.functional import overwrite, set_item
+from sparsebit.graph.value import real_tensors_in
 
 _COMPARISONS = {
     *(
@@ -37,12 +37,9 @@ Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 class Writes:
     """Decides for each write, and keeps what is needed to undo those into parameters."""
 
-    def __init__(self, tape: Tape, model: nn.Module, in_place: frozenset[Hashable]) -> None:
+    def __init__(self, tape: Tape, in_place: frozenset[Hashable]) -> None:
         self._tape = tape
         self._in_place = in_place  # lines whose writes an earlier recording found to be seen elsewhere
-        self._parameters = {
-            p.untyped_storage()._cdata: p for p in model.parameters() if p.layout is torch.strided
-        }
         self._saved: list[tuple[Tensor, Tensor]] = []
 
     def become_new_value(self, tensor: Tensor) -> bool:
@@ -69,7 +66,7 @@ class Writes:
         for tensor in tensors:
             if tensor.layout is not torch.strided:
                 continue
-            owner = self._parameters.get(tensor.untyped_storage()._cdata)
+            owner = self._tape.names.parameters.get(tensor.untyped_storage()._cdata)
             if owner is not None and not any(saved is owner for saved, _ in self._saved):
                 self._saved.append((owner, owner.detach().clone()))
 
@@ -102,7 +99,7 @@ def functional_call(
     if function is F.relu and len(args) > 1:
         return F.relu, args[:1], {}
     if name in _COMPARISONS or any(
-        other.dtype != written.dtype for other in tensors_in(args[1:]) if other.dim()
+        other.dtype != written.dtype for other in real_tensors_in(args[1:]) if other.dim()
     ):
         return None  # in place keeps the dtype, out of place promotes it
     twin = functional_twin(name)

@@ -40,13 +40,42 @@ class Expression:
 
 
 class Symbolic:
-    """What ``SizeInt`` and ``SizeFloat`` share."""
+    """What ``SizeInt`` and ``SizeFloat`` share; the operators are added below."""
 
     expression: Expression
     user: SizeUser
 
-    def _attach(self, expression: Expression, user: SizeUser) -> None:
-        self.expression, self.user = expression, user
+    @classmethod
+    def of(cls, value: Any, expression: Expression, user: SizeUser) -> Any:
+        """A number with its origin."""
+        size = cls.__new__(cls, value)  # type: ignore[call-arg]
+        size.expression, size.user = expression, user
+        return size
+
+    def __bool__(self) -> bool:
+        result = bool(plain(self))
+        self.user.size_decided(self, bool, (self,), result)
+        return result
+
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other  # type: ignore[operator]
+
+    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
+        return other // self, other % self
+
+    def __pow__(self, other: Any, modulus: Any = None) -> Any:
+        if not isinstance(other, int | float):
+            return NotImplemented
+        return combine(operator.pow, self, other) if modulus is None else combine(pow, self, other, modulus)
+
+    def __repr__(self) -> str:
+        return repr(plain(self))
+
+    def __reduce__(self) -> Any:
+        return type(plain(self)), (plain(self),)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
 
 
 def plain(value: Any) -> Any:
@@ -64,48 +93,26 @@ def combine(function: Callable[..., Any], *values: Any) -> Any:
     """``function`` of numbers, as a size if one of them is a size and the result is a number."""
     result = function(*(plain(value) for value in values))
     sizes = [value for value in values if isinstance(value, Symbolic) and not value.user.closed]
-    kind: Any = {int: SizeInt, float: SizeFloat}.get(type(result))
+    kind = {int: SizeInt, float: SizeFloat}.get(type(result))
     if kind is None or not sizes:
         return result
-    expression = Expression(function, tuple(_operand(value) for value in values), result)
-    return kind.of(result, expression, sizes[0].user)
+    return kind.of(result, Expression(function, tuple(map(_operand, values)), result), sizes[0].user)
 
 
-def _forward(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+def _binary(function: Callable[..., Any], reflected: bool) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
+        if function is operator.mul and isinstance(other, list | tuple | str):
+            self.user.size_lost(self, "repeats a sequence")
+            return plain(self) * other
         if not isinstance(other, int | float):
-            if function is operator.mul and isinstance(other, list | tuple | str):
-                self.user.size_lost(self, "repeats a sequence")
-                return plain(self) * other
             return NotImplemented
-        return combine(function, self, other)
+        return combine(function, other, self) if reflected else combine(function, self, other)
 
     return method
-
-
-def _reflected(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    def method(self: Any, other: Any) -> Any:
-        if not isinstance(other, int | float):
-            if function is operator.mul and isinstance(other, list | tuple | str):
-                self.user.size_lost(self, "repeats a sequence")
-                return other * plain(self)
-            return NotImplemented
-        return combine(function, other, self)
-
-    return method
-
-
-def _power(self: Any, other: Any, modulus: Any = None) -> Any:
-    if not isinstance(other, int | float):
-        return NotImplemented
-    return combine(operator.pow, self, other) if modulus is None else combine(pow, self, other, modulus)
 
 
 def _unary(function: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Any, *args: Any) -> Any:
-        return combine(function, self, *args)
-
-    return method
+    return lambda self, *args: combine(function, self, *args)
 
 
 def _compared(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
@@ -129,95 +136,36 @@ def _lost(base: type, name: str, how: str) -> Callable[..., Any]:
     return method
 
 
-def _truth(self: Any) -> bool:
-    result = bool(plain(self))
-    self.user.size_decided(self, bool, (self,), result)
-    return result
-
-
 class SizeInt(Symbolic, int):
     """An ``int`` that came from a tensor's size."""
 
-    @staticmethod
-    def of(value: int, expression: Expression, user: SizeUser) -> SizeInt:
-        """A size with its origin."""
-        size = int.__new__(SizeInt, value)
-        size._attach(expression, user)
-        return size
-
     __hash__ = int.__hash__
-    __bool__ = _truth
     __int__ = _lost(int, "__int__", "int() of a size")
     __float__ = _lost(int, "__float__", "float() or math of a size")
     bit_length = _lost(int, "bit_length", "bit_length() of a size")
     bit_count = _lost(int, "bit_count", "bit_count() of a size")
 
-    def __repr__(self) -> str:
-        return int.__repr__(self)
-
-    def __reduce__(self) -> Any:
-        return int, (plain(self),)
-
-    def __deepcopy__(self, memo: Any) -> SizeInt:
-        return self
-
 
 class SizeFloat(Symbolic, float):
     """A ``float`` computed from a tensor's size."""
 
-    @staticmethod
-    def of(value: float, expression: Expression, user: SizeUser) -> SizeFloat:
-        """A number with its origin."""
-        size = float.__new__(SizeFloat, value)
-        size._attach(expression, user)
-        return size
-
     __hash__ = float.__hash__
-    __bool__ = _truth
     __int__ = _lost(float, "__int__", "int() of a number computed from a size")
     __float__ = _lost(float, "__float__", "float() of a number computed from a size")
 
-    def __repr__(self) -> str:
-        return float.__repr__(self)
 
-    def __reduce__(self) -> Any:
-        return float, (plain(self),)
-
-    def __deepcopy__(self, memo: Any) -> SizeFloat:
-        return self
-
-
-_ARITHMETIC = (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "lshift",
-    "rshift",
-    "and",
-    "or",
-    "xor",
-)
-for _kind in (SizeInt, SizeFloat):
-    for _name in _ARITHMETIC:
-        if _kind is SizeInt or _name not in _ARITHMETIC[7:]:
-            _function = getattr(operator, f"{_name}_" if _name in ("and", "or") else _name)
-            setattr(_kind, f"__{_name}__", _forward(_function))
-            setattr(_kind, f"__r{_name}__", _reflected(_function))
+_NUMBERS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+_BITS = ("lshift", "rshift", "and_", "or_", "xor")
+for _kind, _names in ((SizeInt, _NUMBERS + _BITS), (SizeFloat, _NUMBERS)):
+    for _name in _names:
+        _function, _short = getattr(operator, _name), _name.rstrip("_")
+        setattr(_kind, f"__r{_short}__", _binary(_function, reflected=True))
+        if _name != "pow":  # takes a modulus too
+            setattr(_kind, f"__{_short}__", _binary(_function, reflected=False))
     for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
         setattr(_kind, f"__{_name}__", _compared(getattr(operator, _name)))
-    _kind.__pos__ = _unary(operator.pos)  # type: ignore[method-assign]
-    _kind.__neg__ = _unary(operator.neg)  # type: ignore[method-assign]
-    _kind.__abs__ = _unary(operator.abs)  # type: ignore[method-assign]
-    for _name in ("floor", "ceil", "trunc"):
-        setattr(_kind, f"__{_name}__", _unary(getattr(math, _name)))
-    _kind.__divmod__ = lambda self, other: (self // other, self % other)  # type: ignore[method-assign]
-    _kind.__rdivmod__ = lambda self, other: (other // self, other % self)  # type: ignore[method-assign]
-    _kind.__round__ = _unary(round)  # type: ignore[method-assign]
-    _kind.__pow__ = _power  # type: ignore[method-assign]
+    for _function in (operator.pos, operator.neg, operator.abs, math.floor, math.ceil, math.trunc, round):
+        setattr(_kind, f"__{_function.__name__}__", _unary(_function))
 SizeInt.__invert__ = _unary(operator.invert)  # type: ignore[method-assign]
 
 

@@ -16,7 +16,7 @@ from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.call.structure import Constant, Leaf, Tree, flatten
 from sparsebit.graph.capture.exclusive import in_this_thread
-from sparsebit.graph.capture.modes import merge_modes
+from sparsebit.graph.capture.modes import flipped_modes, merge_modes
 from sparsebit.graph.capture.module import CONTAINERS, CapturedModule, build_shell
 from sparsebit.graph.capture.normalize import canonical_call
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
@@ -200,16 +200,11 @@ def _compare_modes(
 ) -> str | None:
     tracer = InputsTracer(tracer.inputs, tracer.constants, tracer.skipped_module_names)
     insides = [m for n, m in model.named_modules() if not n or not tracer.is_leaf_module(m, n)]
-    before = [module.training for module in insides]
     try:
-        for module in insides:
-            module.training = not module.training
-        other, others = _trace(tracer, model)
+        with flipped_modes(insides):
+            other, others = _trace(tracer, model)
     except CaptureError as error:
         return str(error.where or error.message)
-    finally:
-        for module, training in zip(insides, before, strict=True):
-            module.training = training
     if any(not torch.equal(tensor, constants[name]) for name, tensor in others.items() if name in constants):
         return "a constant tensor of the model differs between the modes"
     modes = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from sparsebit.graph.ops import coverage
-from sparsebit.graph.ops.coverage import target_name
+from sparsebit.graph.ops.op_coverage import target_name
 from tests.graph.ops.sampling import real, record_values
 
 

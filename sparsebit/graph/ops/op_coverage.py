@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch.fx import GraphModule, Node
 
 from sparsebit.display import in_notebook
-from sparsebit.graph.ops.bind import bind
+from sparsebit.graph.ops.binding import bind
 from sparsebit.graph.ops.estimate import estimate_macs
 from sparsebit.graph.ops.lookup import target_key
 from sparsebit.graph.ops.spec import place

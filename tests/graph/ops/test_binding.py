@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from sparsebit.graph.ops import OPS, OpCall, bind
-from sparsebit.graph.ops.bind import _canonical
+from sparsebit.graph.ops.binding import _canonical
 from tests.graph.ops.sampling import (
     Sample,
     boolean,
