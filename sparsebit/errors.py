@@ -52,6 +52,15 @@ class RegistryError(SparsebitError, LookupError):
     """A plug-in name that is unknown, or already taken."""
 
 
+class ArtifactError(SparsebitError):
+    """A file or folder that cannot be written, or cannot be trusted."""
+
+
+def damaged(where: object, what: str, **parts: str | None) -> ArtifactError:
+    """The error of a saved file or folder in which something is wrong."""
+    return ArtifactError(f"{where} is damaged: {what}", hint="save the model again", **parts)
+
+
 class SpecializationWarning(UserWarning):
     """Capturing fixed something that depended on the example inputs; the message says what and where."""
 

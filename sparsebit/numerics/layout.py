@@ -103,7 +103,7 @@ def to_rows(x: Tensor, layout: Layout, *, any_order: bool = False) -> Tensor:
     """The tensor as [C, N], without a copy where its memory allows.
 
     ``any_order=True`` lets the elements *inside* a row come in any order, which spares tensors in
-    channels-last memory a copy. Observers do not mind; ``from_rows`` does.
+    channels-last memory a copy.
 
     Example:
         >>> to_rows(torch.arange(4).view(1, 2, 2), Layout(kind="token"))
@@ -122,14 +122,6 @@ def to_rows(x: Tensor, layout: Layout, *, any_order: bool = False) -> Tensor:
         rest.sort(key=view.stride, reverse=True)
     count = math.prod([view.shape[axis] for axis in axes])
     return view.permute([*axes, *rest]).reshape(count, math.prod([view.shape[axis] for axis in rest]))
-
-
-def from_rows(values: Tensor, shape: Sequence[int], layout: Layout) -> Tensor:
-    """The inverse of ``to_rows``: [C, N] back in the shape of the tensor it came from."""
-    view, axes = _row_view(torch.empty(shape, device="meta"), layout)
-    order = [*axes, *(axis for axis in range(view.dim()) if axis not in axes)]
-    back = [order.index(axis) for axis in range(view.dim())]
-    return values.reshape([view.shape[axis] for axis in order]).permute(back).reshape(tuple(shape))
 
 
 def row_blocks(x: Tensor, layout: Layout) -> tuple[Tensor, ...]:

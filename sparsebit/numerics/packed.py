@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 from sparsebit.numerics.code_type import CodeType
-from sparsebit.numerics.grid import Grid
+from sparsebit.numerics.grid import Grid, compute_dtype
 from sparsebit.numerics.layout import Layout, row_count
 from sparsebit.numerics.packing import packed_length
+from sparsebit.storage.typed import from_plain
 
 _DTYPES = {
     str(t).removeprefix("torch."): t for t in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -41,7 +42,9 @@ class PackedTensor:
     def of(cls, x: Tensor, grid: Grid) -> PackedTensor:
         """A tensor put on its grid."""
         x, grid = x.detach(), grid.detach()
-        return cls(grid.pack(_as_rows(grid.codes(x))), grid, tuple(x.shape), x.dtype)
+        codes = grid.codes(x)
+        rows = codes.flatten(1) if codes.dim() > 1 else codes.reshape(-1, 1)
+        return cls(grid.pack(rows), grid, tuple(x.shape), x.dtype)
 
     def codes(self) -> Tensor:
         """The codes, in the shape of the tensor."""
@@ -78,7 +81,7 @@ class PackedTensor:
     def from_parts(cls, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> PackedTensor:
         """What ``to_parts`` wrote; anything else raises ``SparsebitError``."""
         try:
-            code, layout = CodeType.parse(description["type"]), layout_from_dict(description["layout"])
+            code, layout = CodeType.parse(description["type"]), from_plain(Layout, description["layout"])
             shape, dtype = tuple(description["shape"]), _DTYPES[description["dtype"]]
             bits, scale = tensors["bits"], tensors["scale"]
             if not all(type(size) is int and size >= 0 for size in shape):
@@ -87,10 +90,8 @@ class PackedTensor:
             raise SparsebitError(
                 "this is not a packed tensor", got=f"{type(error).__name__}: {error}"
             ) from None
-        wide = torch.float64 if scale.dtype == torch.float64 else torch.float32
-        zero_point = (
-            tensors["zero_point"].to(wide) if "zero_point" in tensors else torch.zeros_like(scale, dtype=wide)
-        )
+        wide = compute_dtype(scale.dtype)
+        zero_point = tensors.get("zero_point", torch.zeros_like(scale)).to(wide)
         order = tensors["order"].long() if "order" in tensors else None
         held = cls(bits, Grid(scale, zero_point, code, layout, order), shape, dtype)
         if (problem := held.find_problem()) is not None:
@@ -111,24 +112,6 @@ class PackedTensor:
             "order": order is not None and not _is_permutation(order, shape, layout),
         }
         return next((name for name, is_wrong in wrong.items() if is_wrong), None)
-
-
-def layout_from_dict(data: Mapping[str, Any]) -> Layout:
-    """The layout that ``dataclasses.asdict`` and JSON made plain; ``ValueError`` or ``TypeError`` for anything else."""
-    known = {field.name for field in fields(Layout)}
-    if unknown := sorted(set(data) - known):
-        raise ValueError(f"unknown fields {unknown}")
-    for name in ("input_axis", "groups", "group_size"):
-        if name in data and type(data[name]) is not int and not (name == "group_size" and data[name] is None):
-            raise TypeError(f"{name}={data[name]!r}")
-    axes = tuple(data.get("axes", (0,)))
-    if not all(type(axis) is int for axis in axes):
-        raise TypeError(f"axes={axes!r}")
-    return Layout(**{**data, "axes": axes})
-
-
-def _as_rows(x: Tensor) -> Tensor:
-    return x.flatten(1) if x.dim() > 1 else x.reshape(-1, 1)
 
 
 def _usable(scale: Tensor, code: CodeType) -> bool:

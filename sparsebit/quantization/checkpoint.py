@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from sparsebit.batches import to_device
-from sparsebit.errors import CaptureError, GraphError
+from sparsebit.batches import Call, to_device
+from sparsebit.errors import CaptureError, GraphError, damaged
 from sparsebit.graph.digest import graph_digest
 from sparsebit.quantization.algorithms.edits import restore_edits
 from sparsebit.quantization.batch_norm.fold import fold_quantized
@@ -64,8 +64,7 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, float
         for name, buffer in qmodel.model.named_buffers(remove_duplicate=False)
         if name not in state and name not in aliases and name.rpartition(".")[0] not in given_up
     }
-    args, kwargs = qmodel.inputs.example
-    example, structure = _encode_example((args, kwargs))
+    example, structure = _encode_example(qmodel.inputs.example)
     content = {
         "model": qmodel.made_from,
         "config": qmodel.cfg.to_dict(),
@@ -146,16 +145,14 @@ def load_checkpoint(
         quantizer.fake_fused = name in fused
         quantizer.use_quant = name in used
         if quantizer.is_enable and not quantizer.calibrated:
-            raise ArtifactError(
-                f"{os.fspath(folder)!r} is damaged: {name!r} has no scale", hint="save it again"
-            )
+            raise damaged(folder, f"{name!r} has no scale")
     qmodel.weights_rounded = bool(packed)
     thaw_weights(qmodel.model, only=[name for name in packed if name not in frozen])
     qmodel.tuned = tuned
     qmodel.qat.load_state(qmodel, training, teacher, started=content.flag("qat"))
     calibration = tensors.get("calibration", {})
     if wrong := next((key for key, tensor in calibration.items() if not tensor.is_floating_point()), None):
-        raise ArtifactError(f"{folder}: {wrong!r} is damaged", expected="floating-point numbers")
+        raise damaged(f"{folder}: {wrong!r}", "it does not hold floating-point numbers")
     qmodel.record.load_state(calibration, qmodel.device)
     return qmodel
 
@@ -165,10 +162,7 @@ def require_grid(quantizer: Quantizer, folder: object) -> None:
     if isinstance(quantizer, Frozen):
         spread = quantizer.zero_point.shape in ((1,), quantizer.scale.shape)
         if (problem := quantizer.held.find_problem() if spread else "zero_point") is not None:
-            raise ArtifactError(
-                f"{folder}: the weight {quantizer.name!r} is damaged: {problem} does not fit",
-                hint="save the model again",
-            )
+            raise damaged(f"{folder}: the weight {quantizer.name!r}", f"{problem} does not fit")
         return
     scale, zero_point = quantizer.scale, quantizer.zero_point
     if not scale.numel() and not zero_point.numel():
@@ -180,10 +174,8 @@ def require_grid(quantizer: Quantizer, folder: object) -> None:
         "finite zero points": bool(zero_point.isfinite().all()),
     }
     if wrong := [what for what, holds in right.items() if not holds]:
-        raise ArtifactError(
-            f"{folder}: the scales of {quantizer.name!r} are damaged",
-            expected=wrong[0],
-            hint="save the model again",
+        raise damaged(
+            f"{folder}: the grid of {quantizer.name!r}", "its numbers do not fit", expected=wrong[0]
         )
 
 
@@ -244,19 +236,19 @@ def _load_constants(gm: GraphModule, constants: Mapping[str, Tensor], folder: ob
         setattr(gm.get_submodule(owner), last, constant.to(old.device))
 
 
-def _encode_example(examples: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[dict[str, Tensor], Any]:
+def _encode_example(example: Call) -> tuple[dict[str, Tensor], Any]:
     """Tensors by position, and the structure around them as JSON; its "unsupported" names what cannot be written."""
-    tensors: dict[str, Tensor] = {}
+    kept: list[Tensor] = []
 
     def keep(tensor: Tensor) -> str:
-        name = str(len(tensors))
-        tensors[name] = tensor
-        return name
+        kept.append(tensor)
+        return str(len(kept) - 1)
 
     try:
-        return tensors, {"call": encode_nested(examples, keep)}
+        structure = {"call": encode_nested(tuple(example), keep)}
     except UnsupportedValue as error:
         return {}, {"unsupported": str(error)}
+    return {str(index): tensor for index, tensor in enumerate(kept)}, structure
 
 
 def _decode_example(written: Any, tensors: Mapping[str, Tensor], folder: object) -> tuple[Any, Any]:
@@ -271,7 +263,7 @@ def _decode_example(written: Any, tensors: Mapping[str, Tensor], folder: object)
 
     def find(name: Any) -> Tensor:
         if not isinstance(name, str) or name not in tensors:
-            raise ArtifactError("the saved example inputs are damaged", where=str(folder))
+            raise damaged(folder, "an example input is missing")
         return tensors[name]
 
     args, kwargs = decode_call(written["call"], find)

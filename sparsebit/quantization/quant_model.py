@@ -17,13 +17,7 @@ from sparsebit.quantization.batch_norm.tune import tune_batch_norm
 from sparsebit.quantization.build import build_graph, require_float_model
 from sparsebit.quantization.calibration.record import CalibrationRecord
 from sparsebit.quantization.calibration.round import CalibrationRound
-from sparsebit.quantization.calibration.steps import (
-    finish_round,
-    make_job,
-    require_asym,
-    require_measured,
-    run_batches,
-)
+from sparsebit.quantization.calibration.steps import finish_round, require_asym, run_batches
 from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quant_config import parse_qconfig
@@ -132,11 +126,7 @@ class QuantModel(QuantizedModule):
             folder: where long recovery steps keep what is finished; a run that was killed goes on from there.
             progress: show bars or not; by default on a terminal.
         """
-        require_asym(asym, w_quant, a_quant)
-        calibration = require_measured(self.calibration)
-        self.calibration = None  # from here the round is over, also if it fails
-        job = make_job(self, calibration, folder, progress)
-        finish_round(self, calibration, job, asym=asym, w_quant=w_quant, a_quant=a_quant)
+        finish_round(self, asym=asym, w_quant=w_quant, a_quant=a_quant, folder=folder, shown=progress)
         self.set_quant(w_quant=True, a_quant=True)
 
     def calibrate(
@@ -220,12 +210,9 @@ class QuantModel(QuantizedModule):
     def save(self, folder: str | os.PathLike[str], *, floats: bool = False) -> None:
         """Write config, plan, weights and scales to a folder: JSON and safetensors, all of it or nothing.
 
-        Weights that are quantized are written as packed quantized values, and the loaded model has exactly those. With
-        ``floats=True``, and always in training, the float weights are written instead: needed to calibrate or train the
-        loaded model as this one, or to switch its quantization off.
-
-        What ``init_QAT`` was told goes along, the float model it distills from included, so that training goes on from
-        the folder; the optimizer's state is for you to keep beside it.
+        Quantized weights are written as packed quantized values. With ``floats=True``, and always in training, float
+        weights are written instead: they are needed to calibrate or train the loaded model, or to switch quantization
+        off. Training goes on from the folder, distillation included; keep the optimizer's state beside it.
         """
         save_checkpoint(self, folder, floats=floats)
 
@@ -234,9 +221,8 @@ class QuantModel(QuantizedModule):
     ) -> OnnxExport:
         """Write an ONNX file with integer weights, run it, and compare it with this model tensor by tensor.
 
-        The arguments and the report that comes back are those of ``sparsebit.export.export_onnx``. What is compared are
-        the first calibration samples, if they are at hand. The file is quantized whatever ``set_quant`` said; a model
-        that was not calibrated is an error.
+        The arguments and the report are those of ``sparsebit.export.export_onnx``; the first calibration samples are
+        compared, if they are at hand. The file is quantized whatever ``set_quant`` said; the model must be calibrated.
         """
         from sparsebit.export import export_onnx
 
@@ -257,6 +243,6 @@ class QuantModel(QuantizedModule):
         """The quantized model that ``save`` wrote, on a model of the same architecture, whatever its weights.
 
         The example inputs are in the folder; give others only to capture the model with those. A model that was saved
-        in the middle of training goes on as ``init_QAT`` had set it up. It is in training mode if ``model`` is.
+        in training goes on as ``init_QAT`` had set it up. It is in training mode if ``model`` is.
         """
         return load_checkpoint(cls, folder, model, example_inputs, example_kwargs)

@@ -1,6 +1,6 @@
 """Files that survive an interrupt and are checked before they are believed: text files, and folders of tensors."""
 
-from sparsebit.storage.errors import ArtifactError
+from sparsebit.errors import ArtifactError
 from sparsebit.storage.fields import Fields
 from sparsebit.storage.folder import (
     MANIFEST,

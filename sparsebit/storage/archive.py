@@ -6,7 +6,7 @@ import os
 import zipfile
 
 from sparsebit.display import short_bytes
-from sparsebit.storage.errors import ArtifactError
+from sparsebit.errors import ArtifactError
 
 _SMALL = 2**28
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from sparsebit.storage.errors import ArtifactError
+from sparsebit.errors import ArtifactError
 from sparsebit.storage.typed import from_plain
 
 T = TypeVar("T")

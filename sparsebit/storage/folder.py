@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparsebit.errors import ArtifactError
 from sparsebit.storage.drafts import Draft, sweep
-from sparsebit.storage.errors import ArtifactError
 from sparsebit.storage.fields import Fields
 from sparsebit.storage.json_text import canonical, read_json
 from sparsebit.storage.place import cannot_write, require_name, require_room, require_writable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sparsebit.storage.errors import ArtifactError
+from sparsebit.errors import ArtifactError
 
 MOST_DEPTH = 100
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sparsebit.storage.errors import ArtifactError
+from sparsebit.errors import ArtifactError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,12 +63,7 @@ def decode_nested(data: Any, find: Callable[[Any], Tensor]) -> Any:
             return _SEQUENCES[kind](decode_nested(item, find) for item in held)
         if kind == "dict" and isinstance(held, list) and all(map(_is_pair, held)):
             return {key: decode_nested(item, find) for key, item in held}
-    raise ArtifactError(
-        "the saved example inputs are damaged",
-        expected="tuples, lists, dicts, tensors and plain values",
-        got=repr(data)[:80],
-        hint="pass example_inputs= or example_kwargs= to load()",
-    )
+    raise _damaged("tuples, lists, dicts, tensors and plain values", got=repr(data)[:80])
 
 
 def decode_call(data: Any, find: Callable[[Any], Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -78,11 +73,12 @@ def decode_call(data: Any, find: Callable[[Any], Tensor]) -> tuple[tuple[Any, ..
         args, kwargs = value
         if isinstance(args, tuple) and isinstance(kwargs, dict) and all(type(key) is str for key in kwargs):
             return args, kwargs
-    raise ArtifactError(
-        "the saved example inputs are damaged",
-        expected="positional and keyword arguments",
-        hint="pass example_inputs= or example_kwargs= to load()",
-    )
+    raise _damaged("positional and keyword arguments")
+
+
+def _damaged(expected: str, got: str | None = None) -> ArtifactError:
+    hint = "pass example_inputs= or example_kwargs= to load()"
+    return ArtifactError("the saved example inputs are damaged", expected=expected, got=got, hint=hint)
 
 
 def _is_pair(item: Any) -> bool:

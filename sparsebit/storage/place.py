@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from sparsebit.display import short_bytes
-from sparsebit.storage.errors import ArtifactError
+from sparsebit.errors import ArtifactError
 
 
 def require_name(path: str | os.PathLike[str]) -> Path:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from sparsebit.storage.errors import ArtifactError
+from sparsebit.errors import ArtifactError, damaged
 from sparsebit.storage.json_text import read_json
 from sparsebit.storage.text_file import open_regular
 
@@ -112,13 +112,13 @@ def _read_header(file: BinaryIO, size: int, path: Any, seen: Any) -> tuple[dict[
     first = file.read(8)
     length = int.from_bytes(first, "little")
     if len(first) < 8 or length > min(size - 8, MOST_HEADER):
-        raise _damaged(path, "the length of its header")
+        raise damaged(path, "the length of its header is wrong")
     text = file.read(length)
     seen.update(first)
     seen.update(text)
     header = read_json(text, path)
     if not isinstance(header, dict):
-        raise _damaged(path, "its header")
+        raise damaged(path, "its header is wrong")
     return header, 8 + length
 
 
@@ -134,15 +134,15 @@ def _layout(header: Mapping[str, Any], size: int, path: Any) -> list[tuple[str, 
         dtype, offsets = told.get("dtype"), told.get("data_offsets")
         shape: list[int] = told.get("shape") or []
         if not (isinstance(dtype, str) and dtype in _DTYPES and _is_shape(told.get("shape"))):
-            raise _damaged(path, f"the type or shape of {name!r}")
+            raise damaged(path, f"the type or shape of {name!r} is wrong")
         kind = getattr(torch, _DTYPES[dtype])
         bytes_ = math.prod(shape) * kind.itemsize
         if offsets != [end, end + bytes_] or end + bytes_ > size:
-            raise _damaged(path, f"the place of {name!r}")
+            raise damaged(path, f"the place of {name!r} is wrong")
         end += bytes_
         found.append((name, kind, shape))
     if end != size:
-        raise _damaged(path, "its length")
+        raise damaged(path, "its length is wrong")
     return found
 
 
@@ -165,7 +165,7 @@ def _read_tensor(file: BinaryIO, dtype: Any, shape: list[int], seen: Any, path: 
             raise _changed(path)
         seen.update(piece)
     if dtype is torch.bool and tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:
-        raise _damaged(path, "a flag")
+        raise damaged(path, "a flag is wrong")
     return tensor
 
 
@@ -174,7 +174,3 @@ def _changed(path: Any) -> ArtifactError:
         f"{path} is not the file that was saved: it is truncated or was changed",
         hint="copy the folder again, or save the model again",
     )
-
-
-def _damaged(path: Any, what: str) -> ArtifactError:
-    return ArtifactError(f"{path} is damaged: {what} is wrong", hint="save the model again")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.config.quantization.recovery import EqualizationSettings
-from sparsebit.graph.ops import OpCall, bind
+from sparsebit.graph.ops import bind
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, Stage, register_algorithm
 from sparsebit.quantization.algorithms.layers import Layer, find_layers, only_reader
@@ -54,8 +54,9 @@ class Equalization(EqualizationSettings, Algorithm):
                 mean, std = job.batch_norms[pair.first.node.name]
                 job.batch_norms[pair.first.node.name] = (mean / scales.to(mean), std / scales.to(std))
             for clip in pair.clips:
-                bound = _upper_bound(job.gm, clip)
-                limit_channels(job.gm, clip, _per_channel_of(pair.first, bound / scales))
+                call = bind(job.gm, clip)
+                assert call is not None and call.bounds is not None
+                limit_channels(job.gm, clip, _per_channel_of(pair.first, call.bounds[1] / scales))
         job.gm.graph.lint()
         job.gm.recompile()
         job.notes.append(f"equalized {len(pairs)} pairs of layers")
@@ -93,13 +94,8 @@ def _passes(gm: GraphModule, node: Node) -> str | None:
         return None
     if call.homogeneous and (call.spec.elementwise or call.spec.channels in ("per_channel", "pad")):
         return "scales"
-    return "clip" if _bounds(call) is not None else None
-
-
-def _bounds(call: OpCall) -> float | None:
-    """The upper bound of a clip that starts at zero."""
     low, high = call.bounds or (-math.inf, math.inf)
-    return high if low == 0 and high < math.inf else None
+    return "clip" if low == 0 and high < math.inf else None
 
 
 def _channels_in(layer: Layer) -> int:
@@ -141,13 +137,6 @@ def equalizing_scales(first: Tensor, second: Tensor) -> Tensor:
 
 def _along(values: Tensor, ndim: int, axis: int) -> Tensor:
     return values.reshape([-1 if dim == axis else 1 for dim in range(ndim)])
-
-
-def _upper_bound(gm: GraphModule, clip: Node) -> float:
-    call = bind(gm, clip)
-    bound = _bounds(call) if call is not None else None
-    assert bound is not None
-    return bound
 
 
 def _per_channel_of(layer: Layer, values: Tensor) -> Tensor:

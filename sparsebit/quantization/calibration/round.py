@@ -18,6 +18,7 @@ from sparsebit.graph.run import Runner, RunState
 from sparsebit.progress import progress
 from sparsebit.quantization.calibration.record import CalibrationRecord
 from sparsebit.quantization.calibration.spill_list import SpillList
+from sparsebit.quantization.modules.weights import quantizer_at
 from sparsebit.quantization.observers import CalibrationError
 from sparsebit.quantization.processes import gather_values
 from sparsebit.quantization.quantizers import Quantizer
@@ -150,7 +151,7 @@ class CalibrationRound:
                     quantizer.reset()
                     for index in range(len(self.inputs)):
                         state = self._advance(runner, states, index, stop)
-                        quantizer.observe(state.values[_source(stop).name])
+                        quantizer.observe(state.values[stop.all_input_nodes[0].name])
                     quantizer.finish()
                     quantizer.use_quant = a_quant
         finally:
@@ -172,29 +173,18 @@ class CalibrationRound:
                 return state
             state = runner.run(state=state, until=before).state
         assert state is not None
-        fields = {
-            "next_node": state.next_node,
-            "values": state.values,
-            "grad_enabled": state.grad_enabled,
-            "regions": state.regions,
-        }
         if index == len(states):
-            states.append(fields)
+            states.append(vars(state))
         else:
-            states[index] = fields
-        if _source(stop).op == "get_attr":
-            source = _source(stop)
+            states[index] = vars(state)
+        source = stop.all_input_nodes[0]
+        if source.op == "get_attr":
             state.values[source.name] = fetch_tensor(self.gm, str(source.target))
         return state
 
     def _stops(self) -> Sequence[tuple[Node, Quantizer]]:
-        stops = []
-        for node in self.gm.graph.nodes:
-            if node.op == "call_module":
-                module = self.gm.get_submodule(str(node.target))
-                if isinstance(module, Quantizer) and module.side == "A" and not module.fake_fused:
-                    stops.append((node, module))
-        return stops
+        called = [(node, quantizer_at(self.gm, node)) for node in self.gm.graph.nodes]
+        return [(node, q) for node, q in called if q is not None and q.side == "A" and not q.fake_fused]
 
     def _active(self, side: str) -> list[tuple[str, Quantizer]]:
         return [(n, q) for n, q in self.quantizers.items() if q.side == side and not q.fake_fused]
@@ -234,9 +224,3 @@ def _broken_tensors(gm: GraphModule) -> list[str]:
         for name, buffer in gm.named_buffers()
         if buffer.is_floating_point() and bool((buffer.isnan() | (buffer == torch.inf)).any())
     ]
-
-
-def _source(node: Node) -> Node:
-    source = node.args[0]
-    assert isinstance(source, Node)
-    return source

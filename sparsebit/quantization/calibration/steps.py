@@ -35,22 +35,26 @@ def run_batches(
 
 def finish_round(
     qmodel: QuantModel,
-    calibration: CalibrationRound,
-    job: Job,
     *,
-    asym: bool,
-    w_quant: bool,
-    a_quant: bool,
+    asym: bool = False,
+    w_quant: bool = False,
+    a_quant: bool = False,
+    folder: str | os.PathLike[str] | None = None,
+    shown: bool | None = None,
 ) -> None:
     """Grids from what was measured, with the recovery steps before and after; nothing is left half-measured."""
+    require_asym(asym, w_quant, a_quant)
+    calibration = require_measured(qmodel.calibration)
+    qmodel.calibration = None  # from here the round is over, also if it fails
+    job = make_job(qmodel, calibration, folder, shown)
     with calibration.finishing():
         if before := [step for step in qmodel.recovery if step.stage == "before"]:
             calibration.drop_backup()
             for step in before:
                 step.apply(job)
-            calibration.measure_again(job.shown)
+            calibration.measure_again(shown)
         if asym:
-            calibration.finish_in_order(qmodel.weights(), w_quant=w_quant, a_quant=a_quant, shown=job.shown)
+            calibration.finish_in_order(qmodel.weights(), w_quant=w_quant, a_quant=a_quant, shown=shown)
         else:
             calibration.finish(qmodel.weights())
     for step in qmodel.recovery:

@@ -395,9 +395,7 @@ class Quantizer(nn.Module):
             numbers += "" if self.spec.symmetric else f" zero point {_span(self.zero_point)}"
         return f"{self.side} {self.name}: {self.spec}{numbers}{state}"
 
-    def extra_repr(self) -> str:
-        """The same line."""
-        return self.describe()
+    extra_repr = describe
 
 
 def _span(values: Tensor) -> str:

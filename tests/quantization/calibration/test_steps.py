@@ -7,13 +7,7 @@ import torch
 
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
-from sparsebit.quantization.calibration.steps import (
-    finish_round,
-    make_job,
-    require_asym,
-    require_measured,
-    run_batches,
-)
+from sparsebit.quantization.calibration.steps import finish_round, require_asym, require_measured, run_batches
 from tests.quantization.nets import config, images, residual
 
 
@@ -22,16 +16,8 @@ def test_the_steps_are_those_of_calibrate() -> None:
     whole.calibrate([images()], progress=False)
     steps.prepare_calibration()
     run_batches(steps, [images()], None, None, False)
-    calibration = require_measured(steps.calibration)
-    steps.calibration = None
-    finish_round(
-        steps,
-        calibration,
-        make_job(steps, calibration, None, False),
-        asym=False,
-        w_quant=False,
-        a_quant=False,
-    )
+    finish_round(steps, shown=False)
+    assert steps.calibration is None
     for name, quantizer in whole.quantizers.items():
         assert torch.equal(quantizer.scale, steps.quantizers[name].scale), name
 

@@ -232,9 +232,9 @@ def test_the_quantizer_alone_asks_for_it_before_other_steps() -> None:
     made = settings("bias_correction")
     made["W"]["QUANTIZER"]["TYPE"] = "adaround"
     qmodel = QuantModel(residual(), made, DATA[0])
-    assert [type(a).__name__ for a in qmodel.recovery.after] == ["AdaRoundLayers", "BiasCorrection"]
+    assert [type(a).__name__ for a in qmodel.recovery] == ["AdaRoundLayers", "BiasCorrection"]
     made["SCHEDULE"]["RECOVERY"] = [step("brecq", 2)]
-    assert [type(a) for a in QuantModel(residual(), made, DATA[0]).recovery.after] == [Brecq]
+    assert [type(a) for a in QuantModel(residual(), made, DATA[0]).recovery] == [Brecq]
 
 
 class Gate(nn.Module):
