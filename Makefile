@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint format docs wheel clean
 
 PYTHON ?=# an interpreter to build .venv with; by default the first one found that is new enough
 JOBS ?= 2# test processes
@@ -45,6 +45,17 @@ format: ## rewrite files in the project's style
 	$(venv) -m ruff check --fix .
 	$(venv) -m ruff format .
 
+docs: ## build the documentation site into site/; a broken link is an error
+	$(call install,test)
+	NO_MKDOCS_2_WARNING=1 $(venv) -m mkdocs build --strict
+
+wheel: ## build the wheel and the source archive into dist/
+	$(call install,test)
+	rm -rf build  # setuptools would pack files that are gone since
+	$(venv) -c "from setuptools import build_meta; build_meta.build_sdist('dist')"
+	$(venv) -c "from setuptools import build_meta; build_meta.build_wheel('dist')"
+	@ls dist
+
 clean: ## remove .venv, caches and build outputs
-	rm -rf .venv .venv.lock build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
+	rm -rf .venv .venv.lock build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
 	find sparsebit tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -31,7 +31,7 @@ class OnnxRuntime(Method):
             name for name in ("onnx", "onnxruntime", "onnxscript") if not importlib.util.find_spec(name)
         ]
         if wanted:
-            raise Missing(f"not installed: {', '.join(wanted)}: pip install sparsebit[onnx]")
+            raise Missing(f'not installed: {", ".join(wanted)}: pip install -e ".[onnx]"')
         folder = tempfile.mkdtemp(prefix="sparsebit_ptq_")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.float_file, self.file = f"{folder}/float.onnx", f"{folder}/quantized.onnx"

@@ -36,12 +36,14 @@ _RUNNER = "QuantModel.calibrate(batches), which streams the data once"
 
 # Old path -> what replaces it.
 GONE = {
-    "sparsebit.quantization.quantizers.build_quantizer": "QUANTIZERS[name](tensor_name, side, spec)",
+    "sparsebit.quantization.quantizers.build_quantizer": "sparsebit.quantization.QUANTIZERS: look a class up "
+    "by name and call it with tensor name, side and spec",
     "sparsebit.quantization.quantizers.quant_descriptor.QuantDescriptor": _GRID,
     "sparsebit.quantization.quantizers.quant_tensor.STE": _GRID,
     "sparsebit.quantization.quantizers.quant_tensor.torch_fake_quant": _GRID,
     "sparsebit.quantization.quantizers.quant_tensor.fake_quant_factory": _GRID,
-    "sparsebit.quantization.observers.build_observer": "OBSERVERS[name](**options)",
+    "sparsebit.quantization.observers.build_observer": "sparsebit.quantization.OBSERVERS: look a class up "
+    "by name and call it with its options",
     "sparsebit.quantization.observers.base.DataCache": "the state of an observer, which update() returns: "
     "data is streamed and not kept; docs/how-to/observer.md",
     "sparsebit.quantization.common.Granularity": "Quantizer.layout, a sparsebit.numerics.Layout",

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, missing_package
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.llama_cpp import LlamaCpp
 from sparsebit.llm.formats.format import FORMATS, Refusal, float_state, layers_of, require_transformers
@@ -135,10 +135,8 @@ def import_gguf() -> Any:
     """The package that writes the files."""
     try:
         import gguf
-    except ImportError:
-        raise SparsebitError(
-            "gguf files need the package gguf", hint="pip install 'sparsebit[llm-engines]'"
-        ) from None
+    except ImportError as error:
+        raise missing_package("gguf", "a gguf file", extra="llm-engines", error=error) from None
     return gguf
 
 
