@@ -6,8 +6,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -19,6 +20,19 @@ from sparsebit.llm.source import Source
 from sparsebit.storage import Fields, read_folder, write_folder
 
 KIND, VERSION = "language model block", 2
+
+
+class FinishedBlock(NamedTuple):
+    """The packed weights of a block, and its other parameters by their names inside it."""
+
+    made: list[Made]
+    floats: Mapping[str, Tensor]
+
+    def restore(self, block: nn.Module) -> None:
+        """Put the parameters that are not packed into the block."""
+        for name, parameter in block.named_parameters():
+            if name in self.floats and self.floats[name].shape == parameter.shape:
+                parameter.data.copy_(self.floats[name])
 
 
 class FinishedBlocks:
@@ -48,8 +62,8 @@ class FinishedBlocks:
         place.mkdir(parents=True, exist_ok=True)
         return cls(place, seen.hexdigest())
 
-    def read(self, index: int, block: nn.Module) -> list[Made] | None:
-        """What a block became in an earlier run, or None; its vectors (norms, biases) are put into ``block``."""
+    def read(self, index: int) -> FinishedBlock | None:
+        """What a block became in an earlier run, or None."""
         if self._folder is None or not (place := self._folder / f"block-{index:04d}").exists():
             return None
         content, tensors = read_folder(place, KIND, VERSION)
@@ -66,11 +80,7 @@ class FinishedBlocks:
             how = content.section("how").section(name)
             loss, tokens, remark = how.number("loss"), how.integer("tokens"), how.text("remark")
             made.append(Made(name, packed.get(name), loss, tokens, remark))
-        floats = tensors.get("floats", {})
-        for name, parameter in block.named_parameters():
-            if name in floats and floats[name].shape == parameter.shape:
-                parameter.data.copy_(floats[name])
-        return made
+        return FinishedBlock(made, tensors.get("floats", {}))
 
     def write(self, index: int, made: Sequence[Made], block: nn.Module) -> None:
         """Keep a finished block: its packed weights, and its other parameters, which a method may have changed."""

@@ -66,20 +66,25 @@ def quantize(
     plan = Plan(source, settings)
     finished = FinishedBlocks.open(folder, settings, sequences, source)
     result = LanguageModel(source.model, {}, [], tokenizer, plan.ignored)
+    prepare = [one.start(source.model, source.stack) for one in pipeline.preparations]
     streams = _start(source, sequences, follow=pipeline.follows)
     for index, name in enumerate(shown_progress(source.stack.names, "quantizing blocks", shown=progress)):
         block = source.fill(name)
         calls = [one.calls[index] for one in streams.recorded]
         floats = None
-        made = finished.read(index, block)
-        if made is None:
+        earlier = finished.read(index)
+        if earlier is None or streams.floats is not None:
+            for change in prepare:
+                change(block, calls, streams.hidden, plan.inside(name))
+        if earlier is None:
             solved, floats = _compress(block, calls, streams, plan.inside(name), pipeline)
             made = _pack(name, solved)
             finished.write(index, made, block)
             plan.note_unseen(name, made)
-        elif streams.floats is not None:
-            floats = _run(source.fill(name), calls, streams.floats)
-            finished.read(index, block)
+        else:
+            made = earlier.made
+            floats = None if streams.floats is None else _run(block, calls, streams.floats)
+            earlier.restore(block)
         result.add(made)
         # Always through the packed block, so that a run that was stopped goes on with the very same numbers.
         streams.hidden = _run(source.model.get_submodule(name), calls, streams.hidden)
@@ -123,8 +128,6 @@ def _compress(
     """All steps on one block; also the hidden states behind it in the float model, where a step looks at them."""
     if not calls:
         return solve_without_data(block, spec_of, pipeline.solver), None
-    for preparation in pipeline.preparations:
-        preparation.prepare(block, calls, streams.hidden, spec_of)
     aims = {tuner.follow for tuner in pipeline.tuners}
     plain = _run(block, calls, streams.hidden) if any(aim < 1 for aim in aims) else []
     solved, floats = solve_block(block, calls, streams.hidden, streams.floats, spec_of, pipeline.solver)

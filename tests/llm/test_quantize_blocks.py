@@ -73,10 +73,12 @@ def test_head_and_embedding_stay_one_tensor_when_tied() -> None:
     assert torch.equal(embedding(ids), head.weight[ids])
 
 
+@pytest.mark.parametrize("method", ["gptq", ["rotate", "awq", "gptq", {"tune": {"steps": 4}}]])
 def test_a_run_that_was_stopped_goes_on_to_the_same_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = llm.quantize(DECODERS["llama"](), tokens(), CONFIG, progress=False)
+    config = {**CONFIG, "METHOD": method}
+    whole = llm.quantize(DECODERS["llama"](), tokens(), config, progress=False)
     solved: list[str] = []
     solve = quantize_blocks.solve_block
 
@@ -88,14 +90,16 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(
 
     monkeypatch.setattr(quantize_blocks, "solve_block", stopped)
     with pytest.raises(KeyboardInterrupt):
-        llm.quantize(DECODERS["llama"](), tokens(), CONFIG, folder=tmp_path, progress=False)
+        llm.quantize(DECODERS["llama"](), tokens(), config, folder=tmp_path, progress=False)
     assert len(list(tmp_path.iterdir())) == 2
     solved[:] = ["one is enough"]
-    resumed = llm.quantize(DECODERS["llama"](), tokens(), CONFIG, folder=tmp_path, progress=False)
+    resumed = llm.quantize(DECODERS["llama"](), tokens(), config, folder=tmp_path, progress=False)
     assert len(solved) == 2
     for name, held in whole.weights.items():
         assert torch.equal(held.bits, resumed.weights[name].bits)
         assert torch.equal(held.grid.scale, resumed.weights[name].grid.scale)
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
     assert not list(tmp_path.iterdir())
 
 

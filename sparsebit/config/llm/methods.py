@@ -85,6 +85,14 @@ class SmoothSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RotateSettings(Settings):
+    """QuaRot's rotations that fold into weights: of the residual stream, and with ``heads`` of attention's values."""
+
+    heads: bool = True
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class TuneSettings(Settings):
     """Scales, norms and rounding of a solved block are learned so that it gives what the float block gives.
 
@@ -145,6 +153,7 @@ METHOD_RULES = PlugIns(
     },
 )
 for _name, _moment, _settings in (
+    ("rotate", "before", RotateSettings),
     ("awq", "before", AwqSettings),
     ("smoothquant", "before", SmoothSettings),
     ("rtn", "solve", RtnSettings),

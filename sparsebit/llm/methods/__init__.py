@@ -8,6 +8,7 @@ from sparsebit.llm.methods.awq import Awq
 from sparsebit.llm.methods.gptq import Gptq
 from sparsebit.llm.methods.hqq import Hqq
 from sparsebit.llm.methods.preparation import PREPARATIONS, Preparation
+from sparsebit.llm.methods.rotate import Rotate
 from sparsebit.llm.methods.rtn import Rtn, Wanda
 from sparsebit.llm.methods.signround import SignRound
 from sparsebit.llm.methods.smoothquant import SmoothQuant
@@ -23,6 +24,7 @@ __all__ = [
     "Gptq",
     "Hqq",
     "Preparation",
+    "Rotate",
     "Rtn",
     "SignRound",
     "SmoothQuant",

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from sparsebit.config.llm.methods import AwqSettings
 from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.find import Stack
 from sparsebit.llm.blocks.stages import Group
 from sparsebit.llm.methods.grid_search import search_grid
-from sparsebit.llm.methods.preparation import PREPARATIONS, by_source, scale_inputs
+from sparsebit.llm.methods.preparation import PREPARATIONS, PrepareBlock, by_source, scale_inputs
 from sparsebit.llm.methods.solver import SpecOf, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 
@@ -24,6 +25,10 @@ from sparsebit.llm.weights.statistics import InputStatistics
 @PREPARATIONS.register("awq")
 class Awq(AwqSettings):
     """The method; its settings are documented where they are declared."""
+
+    def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
+        """Every block is prepared by itself."""
+        return self.prepare
 
     def prepare(
         self, block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor], spec_of: SpecOf

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockCall
 from sparsebit.llm.blocks.channel_sources import find_source, move_scale
+from sparsebit.llm.blocks.find import Stack
 from sparsebit.llm.blocks.measure import measure, stored
 from sparsebit.llm.blocks.stages import Group, Stage, find_stages
 from sparsebit.llm.methods.solver import SpecOf
@@ -23,14 +24,19 @@ logger = logging.getLogger(__name__)
 ChooseScale = Callable[[Sequence[Tensor], InputStatistics, Group, Tensor], Tensor]
 
 
+PrepareBlock = Callable[[nn.Module, Sequence[BlockCall], Sequence[Tensor], SpecOf], None]
+
+
 @runtime_checkable
 class Preparation(Protocol):
     """A frozen dataclass of settings with one method."""
 
-    def prepare(
-        self, block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor], spec_of: SpecOf
-    ) -> None:
-        """Change the block's parameters so that it computes the same and is easier to quantize."""
+    def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
+        """What changes one block's parameters so that it computes the same and is easier to quantize.
+
+        It is called for each block in turn, with how the block is called, what it is called on, and the spec of each
+        parameter. ``model`` holds no weights of blocks yet; what is outside of them may be changed here.
+        """
         ...
 
 

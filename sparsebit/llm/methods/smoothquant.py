@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from sparsebit.config.llm.methods import SmoothSettings
 from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.find import Stack
 from sparsebit.llm.blocks.stages import Group
-from sparsebit.llm.methods.preparation import PREPARATIONS, by_source, scale_inputs
+from sparsebit.llm.methods.preparation import PREPARATIONS, PrepareBlock, by_source, scale_inputs
 from sparsebit.llm.methods.solver import SpecOf
 from sparsebit.llm.weights.statistics import InputStatistics
 
@@ -23,6 +24,10 @@ from sparsebit.llm.weights.statistics import InputStatistics
 @PREPARATIONS.register("smoothquant")
 class SmoothQuant(SmoothSettings):
     """The method; its settings are documented where they are declared."""
+
+    def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
+        """Every block is prepared by itself."""
+        return self.prepare
 
     def prepare(
         self, block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor], spec_of: SpecOf
