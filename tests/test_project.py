@@ -17,7 +17,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+DOCUMENTS = ("README.md", "README.zh-CN.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 
 def project_files() -> list[Path]:
@@ -174,13 +174,18 @@ def test_every_part_of_the_library_is_in_the_architecture_tree() -> None:
     assert parts <= {line.split()[0] for line in tree.splitlines()}
 
 
-def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert blocks
-    names: dict[str, object] = {"__name__": "readme"}  # read from top to bottom, as a person would
-    for number, block in enumerate(blocks):
-        exec(compile(block, f"README.md block {number}", "exec"), names)
-    assert capsys.readouterr().out
+@pytest.mark.parametrize("document", ["README.md", "README.zh-CN.md"])
+def test_the_readme_example_prints_what_it_says(
+    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    (code,), (printed,) = (
+        re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "text")
+    )
+    assert len([line for line in code.splitlines() if line]) <= 12
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, document, "exec"), {"__name__": "readme"})
+    assert capsys.readouterr().out == printed
 
 
 # Written in pieces, so that this file does not contain what it looks for.
