@@ -16,7 +16,7 @@ _HELP = {
     "export": "write a model as ONNX, run the file and compare it",
     "check": "run an ONNX file and compare it with its model",
     "bench": "time models and ONNX files side by side",
-    "llm": "quantize a language model, write it for an engine, measure it",
+    "llm": "quantize, prune, export, measure or talk to a language model",
     "schema": "print the schema of config files, or the YAML of a preset",
 }
 

@@ -1,4 +1,4 @@
-"""``sparsebit llm``: quantize a language model, write it for an engine, measure it."""
+"""``sparsebit llm``: quantize a language model, prune it, write it for an engine, measure it, talk to it."""
 
 from __future__ import annotations
 
@@ -7,28 +7,51 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sparsebit.cli.arguments import add_config, add_output, positive
+from sparsebit.cli.arguments import add_config, add_output, add_report, positive
 from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.cli.preflight import LEAST_SHARE
+from sparsebit.cli.preflight import require_outputs
 from sparsebit.cli.reference import is_reference, require_reference, resolve
-from sparsebit.storage import MANIFEST, require_file, require_place
+from sparsebit.storage import MANIFEST, require_place
 
 FORMATS = ("gguf", "onnxruntime-genai", "openvino", "compressed-tensors", "gptq")
 
 
+NEEDS = {
+    "quantize": ("output",),
+    "prune": ("output",),
+    "export": ("output", "format"),
+    "eval": (),
+    "chat": (),
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be said after ``sparsebit llm``."""
-    parser.add_argument("verb", choices=("quantize", "export", "eval"), help="what to do")
+    parser.add_argument("verb", choices=tuple(NEEDS), help="what to do")
     parser.add_argument(
         "origin",
         metavar="MODEL",
-        help="quantize: a folder as save_pretrained writes it, or file.py:factory; "
-        "export and eval: a folder that `sparsebit llm quantize` wrote",
+        help="quantize and prune: a folder as save_pretrained writes it, or file.py:factory; "
+        "export, eval and chat: a folder that `sparsebit llm quantize` wrote",
     )
     add_config(parser, what="quantize: a preset or a YAML file", key="W.BIT=3", default="w4_g32")
     parser.add_argument("--text", metavar="FILE", type=Path, help="text to calibrate or to measure with")
-    add_output(parser, "quantize: folder to write; export: file or folder to write", required=False)
+    add_output(parser, "quantize, prune: folder to write; export: file or folder to write", required=False)
+    add_report(parser)
+    parser.add_argument(
+        "--hidden", type=float, default=0.0, metavar="PART", help="prune: part of the hidden channels"
+    )
+    parser.add_argument(
+        "--heads", type=float, default=0.0, metavar="PART", help="prune: part of the attention heads"
+    )
+    parser.add_argument("--blocks", type=int, default=0, metavar="N", help="prune: how many blocks")
     parser.add_argument("--format", choices=FORMATS, help="export: which file to write")
+    parser.add_argument(
+        "--rounding-budget",
+        type=float,
+        metavar="NATS",
+        help="export, onnxruntime-genai: what 8-bit activations may cost before layers are computed in float",
+    )
     parser.add_argument(
         "--length", type=positive, default=512, metavar="N", help="eval: tokens of a window (512)"
     )
@@ -38,21 +61,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="eval: the float model, to measure the distance from it",
     )
+    parser.add_argument(
+        "--questions",
+        metavar="FILE",
+        type=Path,
+        help="eval: a line of JSON for each question, choices and answer",
+    )
+    parser.add_argument("--prompt", metavar="TEXT", help="chat: answer this and stop")
+    parser.add_argument(
+        "--tokens", type=positive, default=256, metavar="N", help="chat: the longest answer, in tokens (256)"
+    )
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """What each of the three needs, before torch is loaded."""
+    """What each verb needs, before torch is loaded."""
     from sparsebit.config.llm import load_llm_config
 
-    needed = {"quantize": ("output",), "export": ("output", "format"), "eval": ("text",)}[arguments.verb]
-    for name in needed:
+    for name in NEEDS[arguments.verb]:
         if getattr(arguments, name) is None:
             raise UsageError(f"llm {arguments.verb} needs --{name}")
-    if arguments.text is not None and not arguments.text.is_file():
-        raise UsageError(f"no such file: {arguments.text}", expected="a text file in UTF-8")
+    if arguments.verb == "eval" and arguments.text is None and arguments.questions is None:
+        raise UsageError("llm eval needs --text or --questions")
+    if arguments.verb == "prune" and not (arguments.hidden or arguments.heads or arguments.blocks):
+        raise UsageError("llm prune needs --hidden, --heads or --blocks")
+    for path in (arguments.text, arguments.questions):
+        if path is not None and not path.is_file():
+            raise UsageError(f"no such file: {path}", expected="a text file in UTF-8")
+    require_outputs(arguments)
     if arguments.verb == "quantize":
         load_llm_config(arguments.config, arguments.overrides)
-        require_place(arguments.output, _bytes(arguments.origin) // LEAST_SHARE)
+    if arguments.verb in ("quantize", "prune"):
+        require_place(arguments.output)
         if is_reference(arguments.origin):
             require_reference(arguments.origin, "model")
         elif not Path(arguments.origin, "config.json").is_file():
@@ -65,31 +104,31 @@ def check(arguments: argparse.Namespace) -> None:
             f"{arguments.origin} is not a saved language model",
             expected=f"a folder that `sparsebit llm quantize` wrote, with {MANIFEST} in it",
         )
-    elif arguments.output is not None:
-        require_file(arguments.output / "file", _bytes(arguments.origin))
-
-
-def _bytes(folder: str) -> int:
-    """Of the weights in a folder."""
-    return sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Do one of the three."""
-    verbs = {"quantize": _quantize, "export": _export, "eval": _evaluate}
+    """Do what the verb says."""
+    verbs = {
+        "quantize": _quantize, "prune": _prune, "export": _export, "eval": _evaluate, "chat": _chat
+    }  # fmt: skip
     return verbs[arguments.verb](arguments)
+
+
+def _origin(arguments: argparse.Namespace) -> Any:
+    return resolve(arguments.origin, "model")() if is_reference(arguments.origin) else arguments.origin
 
 
 def _quantize(arguments: argparse.Namespace) -> Outcome:
     from sparsebit import llm
     from sparsebit.config.llm import load_llm_config
 
-    origin: Any = arguments.origin
-    if is_reference(origin):
-        origin = resolve(origin, "model")()
     config = load_llm_config(arguments.config, arguments.overrides)
-    made = llm.quantize(origin, arguments.text, config)
+    made = llm.quantize(_origin(arguments), arguments.text, config)
     made.save(arguments.output)
+    if arguments.report is not None:
+        from sparsebit.report import report_language_model, save_report
+
+        save_report(arguments.report, report_language_model(made, name=Path(arguments.origin).name))
     worst = max(made.records, key=lambda record: record.loss)
     return Outcome(
         shown=(
@@ -105,14 +144,41 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
             "bytes": made.nbytes,
             "layers": [asdict(record) for record in made.records],
             "ignored": made.ignored,
+            "report": arguments.report,
         },
+    )
+
+
+def _prune(arguments: argparse.Namespace) -> Outcome:
+    from sparsebit import llm
+    from sparsebit.llm.tokens import read_tokenizer
+
+    sizes = {"hidden": arguments.hidden, "heads": arguments.heads, "blocks": arguments.blocks}
+    made: Any = llm.prune(_origin(arguments), arguments.text, **sizes)
+    made.save_pretrained(arguments.output)
+    if not is_reference(arguments.origin) and (tokenizer := read_tokenizer(arguments.origin)) is not None:
+        tokenizer.save_pretrained(arguments.output)
+    count = sum(parameter.numel() for parameter in made.parameters())
+    return Outcome(
+        shown=(
+            f"{count / 1e6:.1f} million parameters are left",
+            f"written: {arguments.output}",
+            f"next:    sparsebit llm quantize {arguments.output} -o quantized",
+        ),
+        data={"output": arguments.output, "parameters": count, **sizes},
     )
 
 
 def _export(arguments: argparse.Namespace) -> Outcome:
     from sparsebit import llm
 
-    report = llm.LanguageModel.load(arguments.origin).export(arguments.output, arguments.format)
+    model = llm.LanguageModel.load(arguments.origin)
+    options = {} if arguments.rounding_budget is None else {"rounding_budget": arguments.rounding_budget}
+    report = model.export(arguments.output, arguments.format, **options)
+    if arguments.report is not None:
+        from sparsebit.report import report_language_model, save_report
+
+        save_report(arguments.report, report_language_model(model, name=arguments.origin, exports=[report]))
     return Outcome(
         shown=(str(report),),
         data={**asdict(report), "ok": report.ok, "proven": report.proven},
@@ -122,29 +188,62 @@ def _export(arguments: argparse.Namespace) -> Outcome:
 
 def _evaluate(arguments: argparse.Namespace) -> Outcome:
     from sparsebit import llm
+    from sparsebit.llm.evaluate.multiple_choice import answer_questions, read_questions
+    from sparsebit.llm.source import load_module
     from sparsebit.llm.tokens import as_ids
 
     model = llm.LanguageModel.load(arguments.origin)
-    ids = as_ids(arguments.text, model.tokenizer)
-    reference = None
-    if arguments.reference is not None:
-        from transformers import AutoModelForCausalLM
-
-        reference = AutoModelForCausalLM.from_pretrained(arguments.reference, trust_remote_code=False)
-    found = model.evaluate(ids, reference=reference, length=arguments.length)
-    shown = [f"perplexity {found.perplexity:.2f} over {found.tokens} tokens"]
-    if found.divergence is not None and found.agreement is not None:
+    shown: list[str] = []
+    data: dict[str, Any] = {}
+    if arguments.text is not None:
+        reference = None if arguments.reference is None else load_module(arguments.reference)
+        ids = as_ids(arguments.text, model.tokenizer)
+        found = model.evaluate(ids, reference=reference, length=arguments.length)
+        data |= asdict(found)
+        shown.append(f"perplexity {found.perplexity:.2f} over {found.tokens} tokens")
+        if found.divergence is not None and found.agreement is not None:
+            shown.append(
+                f"from float: {found.divergence:.4f} nats; the most likely token agrees at {found.agreement:.1%}"
+            )
+    if arguments.questions is not None:
+        score = answer_questions(model.model, model.tokenizer, read_questions(arguments.questions))
+        data |= asdict(score)
         shown.append(
-            f"from float: {found.divergence:.4f} nats; the most likely token agrees at {found.agreement:.1%}"
+            f"{score.accuracy:.1%} of {score.questions} questions answered right, "
+            f"{score.accuracy_per_character:.1%} by likelihood per character"
         )
-    return Outcome(shown=tuple(shown), data=asdict(found))
+    return Outcome(shown=tuple(shown), data=data)
+
+
+def _chat(arguments: argparse.Namespace) -> Outcome:
+    from sparsebit import llm
+    from sparsebit.llm.chat import Chat
+
+    chat = Chat(llm.LanguageModel.load(arguments.origin), most_tokens=arguments.tokens)
+    if arguments.prompt is not None:
+        answer = "".join(chat.answer(arguments.prompt))
+        return Outcome(shown=(answer,), data={"answer": answer})
+    print("An empty line ends the conversation.")
+    while text := _asked():
+        for piece in chat.answer(text):
+            print(piece, end="", flush=True)
+        print()
+    return Outcome()
+
+
+def _asked() -> str:
+    try:
+        return input("> ").strip()
+    except EOFError:
+        return ""
 
 
 COMMAND = Command(
     description="""
 quantize solves the weights of a language model block by block and saves them packed; export writes
 the saved model for an engine, bit for bit, and has that engine load it where it is installed; eval
-measures perplexity and the distance from float.
+measures perplexity, the distance from float, and answers to questions; chat talks to it. prune writes
+a smaller float model, with fewer blocks, heads or hidden channels.
 """,
     examples=(
         "sparsebit llm quantize sparsebit.demo:language_model --config w8 -o tiny-w8",

@@ -3,6 +3,7 @@
 from sparsebit.llm.evaluate.perplexity import Evaluation
 from sparsebit.llm.language_model import LanguageModel, LayerRecord
 from sparsebit.llm.pretrained import register_transformers
+from sparsebit.llm.prune_model import prune
 from sparsebit.llm.quantize_blocks import quantize
 
-__all__ = ["Evaluation", "LanguageModel", "LayerRecord", "quantize", "register_transformers"]
+__all__ = ["Evaluation", "LanguageModel", "LayerRecord", "prune", "quantize", "register_transformers"]

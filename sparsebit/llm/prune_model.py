@@ -1,7 +1,7 @@
 """``sparsebit.llm.prune``: a smaller model of the same class, with fewer blocks, heads or hidden channels.
 
-Widths are pruned through ``SparseModel``, every block alike, so that the model's own config describes the result. Blocks
-are chosen by what they change: a block whose output points where its input pointed can be left out with the least loss.
+Widths are pruned through ``SparseModel``, every block alike, so that the model's own config describes the result.
+Blocks are chosen by what they change: one whose output points where its input pointed costs least when it is left out.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import first_tensor, hidden_place, run_model
 from sparsebit.llm.blocks.find import Stack, find_stack
-from sparsebit.llm.source import load_module, read_tokenizer
-from sparsebit.llm.tokens import Text, as_ids, windows
+from sparsebit.llm.source import load_module
+from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, windows
 from sparsebit.sparse.pruning import prune as prune_widths
 
 # The layers whose outputs are heads, or hidden channels of the feed-forward part, in the names of transformers.
@@ -42,8 +42,8 @@ def prune(
 
     Args:
         model: of transformers, or a folder as ``save_pretrained`` writes it.
-        data: token ids, a text, or the path of a text file. With it, channels are scored by weight times input; without,
-            by weight. Needed to choose blocks.
+        data: token ids, a text, or the path of a text file. With it, channels are scored by weight times input;
+            without, by weight. Needed to choose blocks.
         hidden: the part of the hidden channels of every feed-forward layer that goes.
         heads: the part of the attention heads that goes; heads that share keys and values go together.
         blocks: how many blocks go.
@@ -82,7 +82,7 @@ def _prune_widths(model: nn.Module, rows: Tensor | None, hidden: float, heads: f
     strategy = "l1norm" if rows is None else "activation_norm"
     settings = {"TYPE": "structured", "STRATEGY": strategy, "RATIO": 0.0, "ROUND_TO": 1, "SPECIFIC": rules}
     example = {"input_ids": torch.zeros(2, 8, dtype=torch.long) if rows is None else rows[:2]}
-    batches = None if rows is None else [{"input_ids": row[None], "use_cache": False} for row in rows]
+    batches = None if rows is None else [{"input_ids": pair, "use_cache": False} for pair in rows.split(2)]
     return prune_widths(
         model,
         {"SPARSER": settings, "DEVICE": "cpu"},
@@ -140,7 +140,8 @@ def _replace_blocks(model: Any, stack: Stack, kept: Sequence[int]) -> None:
     holder = model.get_submodule(stack.path)
     config = getattr(model, "config", None)
     name = next(
-        (one for one in ("num_hidden_layers", "n_layer") if getattr(config, one, None) == len(stack.modules)), ""
+        (one for one in ("num_hidden_layers", "n_layer") if getattr(config, one, None) == len(stack.modules)),
+        "",
     )
     if not name or not isinstance(holder, nn.ModuleList):
         raise SparsebitError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.source import Source
-from sparsebit.llm.tokens import Text, as_ids, windows
+from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, windows
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.progress import progress as shown_progress
 
@@ -177,12 +176,3 @@ def _sequences(settings: LlmConfig, pipeline: Pipeline, data: Text | None, token
     ids = as_ids(data, tokenizer)
     asked = settings.CALIBRATION
     return windows(ids, asked.SAMPLES, asked.LENGTH, asked.SEED)
-
-
-def read_tokenizer(folder: Path) -> Any:
-    """The tokenizer in a model's folder, or None where there is none."""
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
-        return None
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

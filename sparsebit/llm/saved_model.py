@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +14,8 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats.format import float_state
 from sparsebit.llm.language_model import LanguageModel, LayerRecord, install
 from sparsebit.llm.packed.stored import from_stored, to_stored
-from sparsebit.llm.quantize_blocks import read_tokenizer
 from sparsebit.llm.source import LeaveLargeEmpty, put, run_experts_in_turn
+from sparsebit.llm.tokens import read_tokenizer
 from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
 
 KIND, VERSION = "language model", 2
@@ -55,7 +54,7 @@ def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> Langu
         _require_place(made, name, tuple(value.shape))
         put(made, name, value)
     packed = with_aliases(tensors.get("weights", {}), content.names("aliases"))
-    result = LanguageModel(made, {}, [], read_tokenizer(Path(folder)), content.names("ignored"))
+    result = LanguageModel(made, {}, [], read_tokenizer(folder), content.names("ignored"))
     for name, held in from_stored(packed, Fields.each(content.value("matrices"), str(folder))).items():
         _require_place(made, name.partition("[")[0], None if "[" in name else held.shape)
         install(made, name, held)

@@ -150,3 +150,13 @@ def empty_model(folder: Path) -> nn.Module:
         made: Any = AutoModelForCausalLM
         model: nn.Module = made.from_config(config, dtype=torch.float32, trust_remote_code=False)
     return model.eval()
+
+
+def load_module(folder: str | os.PathLike[str]) -> nn.Module:
+    """The float model of a folder, all of it in memory. No code in the folder is run."""
+    from transformers import AutoModelForCausalLM
+
+    tensor_files(Path(folder))  # raises where there is nothing to load
+    made: Any = AutoModelForCausalLM
+    model: nn.Module = made.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+    return model.eval()

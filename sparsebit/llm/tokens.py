@@ -64,6 +64,16 @@ def windows(ids: Tensor, samples: int, length: int, seed: int = 0) -> Tensor:
     return torch.stack([ids[start : start + length] for start in starts.tolist()])
 
 
+def read_tokenizer(folder: str | os.PathLike[str]) -> Any:
+    """The tokenizer in a model's folder, or None where there is none. No code in the folder is run."""
+    place = Path(folder)
+    if not any((place / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        return None
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+
+
 def _read(data: str | os.PathLike[str]) -> str:
     path = Path(data)
     try:

@@ -2,6 +2,7 @@
 
 from sparsebit.analysis.accuracy import measure, top1
 from sparsebit.report.content import Histogram, LayerEntry, Measure, ParetoPoint, Report
+from sparsebit.report.of_language_model import report_language_model
 from sparsebit.report.of_model import collect
 from sparsebit.report.of_search import report_search
 from sparsebit.report.page import render, save_report
@@ -16,6 +17,7 @@ __all__ = [
     "collect",
     "measure",
     "render",
+    "report_language_model",
     "report_search",
     "save_report",
     "top1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ from tests.llm.models import DECODERS, tokenizer
         (["export", "gone", "-o", "out"], "llm export needs --format"),
         (["export", "gone", "-o", "out", "--format", "gptq"], "gone is not a saved language model"),
         (["eval", "gone", "--text", "gone.txt"], "no such file: gone.txt"),
+        (["eval", "gone"], "llm eval needs --text or --questions"),
+        (["prune", "gone", "-o", "out"], "llm prune needs --hidden, --heads or --blocks"),
+        (["chat", "gone"], "gone is not a saved language model"),
     ],
 )
 def test_mistakes(cli: Cli, words: list[str], said: str) -> None:
@@ -33,10 +37,37 @@ def test_text_is_measured(cli: Cli, tmp_path: Path) -> None:
     config = {"METHOD": "rtn"}
     llm.quantize(model, None, config, tokenizer=tokenizer(), progress=False).save(tmp_path / "small")
     (tmp_path / "text.txt").write_text("the thing that they thought " * 20)
-    words = ["--text", str(tmp_path / "text.txt"), "--length", "32", "--reference", str(tmp_path / "float")]
+    question = {"question": "the thing", "choices": ["that", "they"], "answer": 0}
+    (tmp_path / "questions.jsonl").write_text(json.dumps(question))
+    words = [
+        "--questions",
+        str(tmp_path / "questions.jsonl"),
+        "--text",
+        str(tmp_path / "text.txt"),
+        "--length",
+        "32",
+        "--reference",
+        str(tmp_path / "float"),
+    ]
     done = cli("llm", "eval", str(tmp_path / "small"), *words)
     assert done.code == 0, done.err
-    assert "perplexity" in done.out and "from float:" in done.out
+    assert "perplexity" in done.out and "from float:" in done.out and "of 1 questions" in done.out
+    done = cli("llm", "chat", str(tmp_path / "small"), "--prompt", "the", "--tokens", "3", "--json")
+    assert done.code == 0 and isinstance(json.loads(done.out)["answer"], str)
+
+
+def test_pruned_then_quantized_with_a_page(cli: Cli, tmp_path: Path) -> None:
+    model = DECODERS["llama"]()
+    model.save_pretrained(tmp_path / "float")
+    tokenizer().save_pretrained(tmp_path / "float")  # type: ignore[attr-defined]
+    done = cli("llm", "prune", str(tmp_path / "float"), "--hidden", "0.5", "-o", str(tmp_path / "half"))
+    assert done.code == 0 and "million parameters are left" in done.out, done.err
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["intermediate_size"] == 64
+    assert (tmp_path / "half" / "tokenizer.json").is_file()
+    words = ["--config", "w8", "-o", str(tmp_path / "small"), "--report", str(tmp_path / "page.html")]
+    done = cli("llm", "quantize", str(tmp_path / "half"), *words)
+    assert done.code == 0, done.err
+    assert "holds every weight exactly" in (tmp_path / "page.html").read_text()
 
 
 def test_every_format_can_be_typed() -> None:

@@ -1,0 +1,77 @@
+"""The report of a quantized language model: what each matrix lost, what it takes, and which engines can read it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.formats import FORMATS, require_exact
+from sparsebit.llm.language_model import LanguageModel, LayerRecord
+from sparsebit.llm.proof import ExportReport
+from sparsebit.report.content import LayerEntry, Measure, Report
+from sparsebit.report.of_model import made_with
+
+
+def report_language_model(
+    model: LanguageModel, *, name: str | None = None, exports: Iterable[ExportReport] = ()
+) -> Report:
+    """The content of a page.
+
+    Args:
+        model: the result of ``sparsebit.llm.quantize``.
+        name: for the title.
+        exports: what ``model.export`` gave, to be shown with it.
+    """
+    title = name or type(model.model).__name__
+    count = sum(held.shape[0] * held.shape[1] for held in model.weights.values())
+    size = Measure(
+        name="size of the quantized weights",
+        before=4 * count,
+        after=sum(held.nbytes for held in model.weights.values()),
+        unit="bytes",
+        note="scales and zero points counted, beside float32",
+    )
+    worst = max(model.records, key=lambda record: record.loss, default=None)
+    sentence = f"{len(model.records)} weights of {title} take {model.bits:.2f} bits each, scales counted"
+    if worst is not None:
+        sentence += f"; {worst.name} lost most, {worst.loss:.2%} of the energy of its output"
+    return Report(
+        title=title,
+        sentence=f"{sentence}.",
+        measures=(size,),
+        layers=tuple(_entry(record) for record in model.records),
+        in_float=tuple(model.ignored.items()),
+        notes=(
+            "SQNR: energy of a layer's output over the energy of its error, measured on the inputs that the "
+            "calibration data gave, or on the weight alone where there was no data.",
+            *(f"{record.name}: {record.remark}." for record in model.records if record.remark),
+            *engine_notes(model),
+            *(line for report in exports for line in str(report).splitlines()),
+        ),
+        made_with=made_with(),
+    )
+
+
+def engine_notes(model: LanguageModel) -> list[str]:
+    """For each format, that it holds the model exactly, or why not."""
+    notes = []
+    for name in sorted(FORMATS):
+        try:
+            require_exact(name, FORMATS[name](), model)
+            notes.append(f"{name}: holds every weight exactly.")
+        except SparsebitError as error:
+            notes.append(f"{name}: {error.message}.")
+    return notes
+
+
+def _entry(record: LayerRecord) -> LayerEntry:
+    digits = "".join(letter for letter in record.code.partition("_")[0] if letter.isdigit())
+    groups = "per channel" if record.group_size is None else f"groups of {record.group_size}"
+    return LayerEntry(
+        name=record.name,
+        node=record.name,
+        op=f"{record.code}, {groups}, {record.bits:.2f} bits",
+        weight_bits=int(digits) if digits else None,
+        sqnr_alone=-10 * math.log10(record.loss) if record.loss > 0 else None,
+    )

@@ -1,0 +1,58 @@
+"""Questions with choices: read line by line, scored by the probability of the choice behind the question."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.evaluate.multiple_choice import Question, answer_questions, read_questions
+
+
+class Letters:
+    """One token for each letter."""
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) % 128 for letter in text]}
+
+
+class NextLetter(nn.Module):
+    """Expects the letter that follows the last one in the alphabet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return 5.0 * torch.nn.functional.one_hot((ids + 1) % 128, 128)
+
+
+def test_the_likely_choice_wins_and_length_is_weighed() -> None:
+    right = Question("ab ", ("cde", "xqz"), 0)
+    long = Question(
+        "ab ", ("q", "abcdefgh"), 1
+    )  # many likely letters are less likely than one unlikely letter
+    score = answer_questions(NextLetter(), Letters(), [right, long])
+    assert score.accuracy == 0.5 and score.accuracy_per_character == 1.0 and score.questions == 2
+    assert answer_questions(NextLetter(), Letters(), [Question("a", ("x", "y"), 1)]).questions == 1
+
+
+def test_mistakes_in_the_file_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "questions.jsonl"
+    good = {"question": "2 + 2 =", "choices": ["4", "5"], "answer": 0}
+    file.write_text(json.dumps(good) + "\n\n" + json.dumps({**good, "answer": 2}))
+    with pytest.raises(SparsebitError, match="answer") as caught:
+        read_questions(file)
+    assert "line 3" in str(caught.value)
+    file.write_text(json.dumps(good))
+    assert read_questions(file) == [Question("2 + 2 =", ("4", "5"), 0)]
+    file.write_text("not json")
+    with pytest.raises(SparsebitError, match="line 1"):
+        read_questions(file)
+    file.write_text("")
+    with pytest.raises(SparsebitError, match="has no questions"):
+        read_questions(file)
