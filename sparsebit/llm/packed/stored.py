@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsebit.numerics import CodeType, Grid
+from sparsebit.numerics import CodeType, Grid, Layout
 from sparsebit.numerics.layout import row_count
-from sparsebit.numerics.packed import PackedTensor, layout_from_dict
+from sparsebit.numerics.packed import PackedTensor
 from sparsebit.numerics.packing import packed_length
 from sparsebit.storage import ArtifactError, Fields
+from sparsebit.storage.typed import from_plain
 
 
 def to_stored(weights: Mapping[str, PackedTensor]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
@@ -52,7 +53,7 @@ def packed_like(described: Fields) -> PackedTensor:
     if not isinstance(shape, list) or len(shape) != 2 or not all(type(n) is int and n > 0 for n in shape):
         raise described.wrong("shape", "two sizes")
     try:
-        code, layout = CodeType.parse(described.text("type")), layout_from_dict(described.value("layout"))
+        code, layout = CodeType.parse(described.text("type")), from_plain(Layout, described.value("layout"))
         count = row_count(shape, layout)
         scale_dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}[
             described.text("scale_dtype")
