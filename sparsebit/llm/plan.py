@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -45,6 +46,12 @@ class Plan:
     def spec(self, name: str) -> WeightSpec | None:
         """What the parameter of this name becomes; None where it stays in float."""
         return self._specs.get(name)
+
+    def set_bits(self, name: str, bits: int) -> None:
+        """Another width for a weight, of the same scheme."""
+        spec = self._specs[name]
+        assert spec.code is not None
+        self._specs[name] = replace(spec, code=CodeType(spec.code.kind, bits))
 
     def inside(self, block: str) -> Callable[[str], WeightSpec | None]:
         """``spec`` by the name of a parameter inside one block."""

@@ -19,6 +19,7 @@ from sparsebit.config.llm import LlmConfig, load_llm_config
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockCall, Recorded, record_calls, returns_tuple
 from sparsebit.llm.blocks.solve import solve_block, solve_without_data
+from sparsebit.llm.choose_widths import choose_widths
 from sparsebit.llm.finished_blocks import FinishedBlocks
 from sparsebit.llm.language_model import LanguageModel, Made
 from sparsebit.llm.methods.pipeline import Pipeline
@@ -67,6 +68,11 @@ def quantize(
     result = LanguageModel(source.model, {}, [], tokenizer, plan.ignored)
     prepare = [one.start(source.model, source.stack) for one in pipeline.preparations]
     streams = _start(source, sequences, follow=pipeline.follows)
+    if settings.BUDGET.BITS or settings.BUDGET.BYTES:
+        few = sequences[: settings.BUDGET.SAMPLES] if sequences is not None else None
+        if few is None:
+            raise _data_is_needed("BUDGET")
+        choose_widths(source, plan, settings, _start(source, few, follow=False).recorded, few)
     for index, name in enumerate(shown_progress(source.stack.names, "quantizing blocks", shown=progress)):
         block = source.fill(name)
         calls = [one.calls[index] for one in streams.recorded]
@@ -168,11 +174,14 @@ def _round_outside(model: nn.Module, plan: Plan) -> list[Made]:
 def _sequences(settings: LlmConfig, pipeline: Pipeline, data: Text | None, tokenizer: Any) -> Tensor | None:
     if data is None:
         if pipeline.names_with_data:
-            raise SparsebitError(
-                f"the method {pipeline.names_with_data[0]!r} needs calibration data",
-                hint="pass data=, token ids or a text, or choose METHOD: rtn",
-            )
+            raise _data_is_needed(f"the method {pipeline.names_with_data[0]!r}")
         return None
     ids = as_ids(data, tokenizer)
     asked = settings.CALIBRATION
     return windows(ids, asked.SAMPLES, asked.LENGTH, asked.SEED)
+
+
+def _data_is_needed(what: str) -> SparsebitError:
+    return SparsebitError(
+        f"{what} needs calibration data", hint="pass data=, token ids or a text, or choose METHOD: rtn"
+    )

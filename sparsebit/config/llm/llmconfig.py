@@ -15,7 +15,16 @@ from sparsebit.config.engine.problems import Problem, raise_problems
 from sparsebit.config.engine.section import Section, key, keys_of, section
 from sparsebit.config.engine.specific import Rule, rules
 from sparsebit.config.engine.steps import Step
-from sparsebit.config.engine.values import PATTERNS, Read, Refused, one_of, parse_number, parse_whole, whole
+from sparsebit.config.engine.values import (
+    NOT_NEGATIVE,
+    PATTERNS,
+    Read,
+    Refused,
+    one_of,
+    parse_number,
+    parse_whole,
+    whole,
+)
 from sparsebit.config.llm.methods import METHOD, METHOD_RULES, Moment
 
 Scheme = Literal["full-range", "symmetric", "affine"]
@@ -57,6 +66,21 @@ SPARSITY = Read(
     _parse_sparsity,
     "the part of the weights that becomes zero, such as 0.5, or N:M such as 2:4 to keep N of every M",
     {"anyOf": [{"type": "number", "minimum": 0, "exclusiveMaximum": 1}, {"type": "string"}]},
+)
+
+
+def _parse_widths(value: object) -> tuple[int, ...]:
+    items = value if isinstance(value, list | tuple) else [value]
+    found = tuple(sorted({parse_whole(item) or 0 for item in items}))
+    if not found or not set(found) <= set(WIDTHS):
+        raise Refused(BUDGET_WIDTHS.expected)
+    return found
+
+
+BUDGET_WIDTHS = Read(
+    _parse_widths,
+    f"a list of widths out of {', '.join(map(str, WIDTHS))}",
+    {"type": "array", "items": {"enum": list(WIDTHS)}},
 )
 BIT = Read(
     _parse_bit,
@@ -124,6 +148,24 @@ class CalibrationSection(Section):
     SEED: int = key(whole(0), "Where in the text they are taken.", default=0)
 
 
+class BudgetSection(Section):
+    """Bits by budget: each group of weights gets one of WIDTHS, so that the model loses least."""
+
+    BITS: float = key(
+        NOT_NEGATIVE, "Mean bits of a weight, scales and zero points counted; 0 for no budget.", default=0.0
+    )
+    BYTES: float = key(
+        NOT_NEGATIVE, "Bytes of all quantized weights of the blocks, instead of BITS.", default=0.0
+    )
+    WIDTHS: tuple[int, ...] = key(BUDGET_WIDTHS, "What may be chosen.", default=(2, 3, 4, 8))
+    MEASURE: Literal["kl", "loss"] = key(
+        one_of(("kl", "loss")),
+        "kl: divergence of the predictions, with the float model in memory; loss: error of the block alone.",
+        default="kl",
+    )
+    SAMPLES: int = key(whole(1), "Sequences of the calibration data to measure with.", default=4)
+
+
 def preset_names() -> tuple[str, ...]:
     """The presets for language models."""
     return tuple(
@@ -151,6 +193,7 @@ class LlmConfig(Config, init=False):
 
     W: WeightSection = section(WeightSection, "The weights inside the blocks.")
     HEAD: HeadSection = section(HeadSection, "The embedding and the output layer.")
+    BUDGET: BudgetSection = section(BudgetSection, "Bits by layer under a budget.")
     METHOD: tuple[Step, ...] = key(
         METHOD,
         "How weights are rounded: a method, or a list of steps with exactly one of them solving the weights.",
@@ -165,6 +208,10 @@ class LlmConfig(Config, init=False):
 
     def conflicts(self) -> Iterator[Problem]:
         """Settings that cannot be used together."""
+        if self.BUDGET.BITS and self.BUDGET.BYTES:
+            yield Problem(
+                path="BUDGET.BYTES", expected="BITS or BYTES", got="both", hint="leave one of them out"
+            )
         moments = [METHOD_RULES[step.name].moment for step in self.METHOD]
         solving = [name for name, rule in METHOD_RULES.items() if rule.moment == "solve"]
         if moments.count("solve") != 1:

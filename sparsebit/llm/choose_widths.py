@@ -1,0 +1,160 @@
+"""Bits by budget: which weights get more of them, measured on the float model, chosen by an integer program.
+
+Weights that read one tensor (query, key and value; gate and up) get one width, because engines fuse them. What a width
+costs is measured for one such group at a time: its weights are rounded, and the next-token distributions (or the
+outputs of the block) are compared with those of the float model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.analysis.bits.integer_program import Program
+from sparsebit.config.llm import LlmConfig
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.blocks.calls import BlockCall, Recorded, run_model
+from sparsebit.llm.blocks.measure import stored
+from sparsebit.llm.blocks.stages import find_stages
+from sparsebit.llm.methods.learned_block import relative_error
+from sparsebit.llm.methods.rtn import Rtn
+from sparsebit.llm.methods.solver import WeightSpec
+from sparsebit.llm.plan import Plan
+from sparsebit.llm.source import Source
+from sparsebit.llm.weights.uses import Matrix
+from sparsebit.numerics import CodeType
+from sparsebit.numerics.packing import packed_length
+
+SEARCH = 8  # ranges tried for each group when a width is measured
+
+
+class Choice(NamedTuple):
+    """Weights of one block that get one width."""
+
+    block: str
+    matrices: tuple[Matrix, ...]
+
+    @property
+    def name(self) -> str:
+        """For the integer program and for messages."""
+        return f"{self.block}.{self.matrices[0]}"
+
+
+@torch.no_grad()
+def choose_widths(
+    source: Source, plan: Plan, settings: LlmConfig, recorded: Sequence[Recorded], ids: Tensor
+) -> None:
+    """Give every weight of ``plan`` the width at which the model loses least within ``settings.BUDGET``.
+
+    Args:
+        source: the model; its blocks are filled one after the other, or all at once to measure the divergence.
+        plan: what is changed.
+        settings: the budget, and the widths to choose from.
+        recorded: how blocks are called, from a few sequences of the calibration data.
+        ids: those sequences, [batch, length].
+    """
+    budget = settings.BUDGET
+    widths = budget.WIDTHS
+    if budget.MEASURE == "kl":
+        for name in source.stack.names:
+            source.fill(name)
+    errors: dict[str, dict[int, float]] = {}
+    costs: dict[str, dict[int, float]] = {}
+    choices: dict[str, Choice] = {}
+    elements = 0
+    hidden = [one.hidden for one in recorded]
+    ids = ids.to(hidden[0].device)
+    wanted = _log_probabilities(source.model, ids) if budget.MEASURE == "kl" else None
+    for index, name in enumerate(source.stack.names):
+        block = source.model.get_submodule(name) if wanted is not None else source.fill(name)
+        calls = [one.calls[index] for one in recorded]
+        outputs = _run(block, calls, hidden)
+        parameters = {
+            key: one for key, one in block.named_parameters() if _is_chosen(plan.spec(f"{name}.{key}"))
+        }
+        for stage in find_stages(block, calls[0], hidden[0], parameters):
+            choice = Choice(name, tuple(matrix for group in stage.groups for matrix in group.matrices))
+            choices[choice.name] = choice
+            shapes = [stored(parameters, matrix).shape for matrix in choice.matrices]
+            elements += sum(shape.numel() for shape in shapes)
+            errors[choice.name], costs[choice.name] = {}, {}
+            for width in widths:
+                with _rounded(plan, choice, parameters, width):
+                    if wanted is not None:
+                        found = _log_probabilities(source.model, ids)
+                        lost = (wanted.exp() * (wanted - found)).sum(-1).mean()
+                    else:
+                        pairs = zip(_run(block, calls, hidden), outputs, strict=True)
+                        lost = torch.stack([relative_error(got, one) for got, one in pairs]).mean()
+                errors[choice.name][width] = float(lost)
+                specs = [_at_width(plan, choice, matrix, width) for matrix in choice.matrices]
+                costs[choice.name][width] = sum(
+                    stored_bytes(shape, spec) for shape, spec in zip(shapes, specs, strict=True)
+                )
+        hidden = outputs
+    allowed = budget.BYTES or budget.BITS * elements / 8
+    program = Program(errors=errors, costs=costs)
+    chosen = program.solve(allowed)
+    if chosen is None:
+        least = program.cost(program.cheapest())
+        raise SparsebitError(
+            f"no choice of widths fits: the narrowest take {least:.0f} bytes, scales counted",
+            expected=f"at most {allowed:.0f} bytes, or {8 * allowed / elements:.2f} bits a weight",
+            hint=f"raise the budget to at least {8 * least / elements:.2f} bits, or allow narrower BUDGET.WIDTHS",
+        )
+    for name, width in chosen.items():
+        for matrix in choices[name].matrices:
+            plan.set_bits(f"{choices[name].block}.{matrix.name}", width)
+
+
+def _is_chosen(spec: WeightSpec | None) -> bool:
+    return spec is not None and spec.code is not None and spec.code.is_integer
+
+
+def _at_width(plan: Plan, choice: Choice, matrix: Matrix, width: int) -> WeightSpec:
+    spec = plan.spec(f"{choice.block}.{matrix.name}")
+    assert spec is not None and spec.code is not None
+    return replace(spec, code=CodeType(spec.code.kind, width))
+
+
+@contextlib.contextmanager
+def _rounded(plan: Plan, choice: Choice, parameters: Mapping[str, Tensor], width: int) -> Iterator[None]:
+    """While active, the weights of a choice are rounded to a width."""
+    before = []
+    for matrix in choice.matrices:
+        view = stored(parameters, matrix)
+        before.append((view, view.clone()))
+        view.copy_(Rtn(steps=SEARCH).solve(view, None, _at_width(plan, choice, matrix, width)).weight)
+    yield
+    for view, kept in before:
+        view.copy_(kept)
+
+
+def stored_bytes(shape: Sequence[int], spec: WeightSpec) -> float:
+    """Bytes of a weight [out, in]: quantized values, scales, and zero points where there are some.
+
+    Example:
+        >>> stored_bytes((8, 64), WeightSpec(group_size=32))
+        288.0
+    """
+    assert spec.code is not None
+    rows, columns = shape
+    groups = rows * (columns // (spec.layout(tuple(shape)).group_size or columns))
+    point = 0 if spec.code.symmetric else spec.code.bits / 8
+    scale = torch.finfo(spec.scale_dtype).bits / 8
+    return rows * packed_length(columns, spec.code.bits) + groups * (scale + point)
+
+
+def _run(block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor]) -> list[Tensor]:
+    return [call.run(block, batch) for call, batch in zip(calls, hidden, strict=True)]
+
+
+def _log_probabilities(model: nn.Module, ids: Tensor) -> Tensor:
+    output = run_model(model, ids)
+    logits: Tensor = output.logits if hasattr(output, "logits") else output
+    return logits.float().log_softmax(-1)

@@ -1,0 +1,72 @@
+"""Bits by budget: never above it, together where engines fuse, and better than the same bits everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from sparsebit import llm
+from sparsebit.errors import ConfigError, SparsebitError
+from sparsebit.llm.choose_widths import stored_bytes
+from sparsebit.llm.methods.solver import WeightSpec
+from sparsebit.numerics import CodeType
+from tests.llm.models import DECODERS, sharp, tokens
+
+pytest.importorskip("scipy")
+
+
+def quantize(model: torch.nn.Module, budget: dict[str, Any], bits: int = 4) -> llm.LanguageModel:
+    config = {
+        "W": {"BIT": bits, "GROUP_SIZE": 32},
+        "BUDGET": budget,
+        "METHOD": "rtn",
+        "CALIBRATION": {"SAMPLES": 4, "LENGTH": 32},
+    }
+    return llm.quantize(model, tokens(), config, progress=False)
+
+
+@pytest.mark.parametrize("measure", ["kl", "loss"])
+def test_the_budget_is_kept_and_spent_where_it_counts(measure: str) -> None:
+    model, ids = sharp("llama"), tokens(64)[None]
+    with torch.no_grad():
+        model.model.layers[1].self_attn.o_proj.weight[:] = 0  # costs nothing to round
+        model.model.layers[1].mlp.down_proj.weight[:] = 0
+    result = quantize(model, {"BITS": 3.6, "MEASURE": measure})
+    assert 3.3 < result.bits <= 3.6
+    codes = {record.name.removeprefix("model.layers."): record.code for record in result.records}
+    assert codes["1.self_attn.o_proj.weight"] == codes["1.mlp.down_proj.weight"] == "int2_full"
+    for layer in range(3):
+        for fused in (
+            ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            ("mlp.gate_proj", "mlp.up_proj"),
+        ):
+            assert len({codes[f"{layer}.{name}.weight"] for name in fused}) == 1
+    assert len(set(codes.values())) > 1
+    wanted = model(ids).logits.detach()
+    even = llm.quantize(model, None, {"W": {"BIT": 3, "GROUP_SIZE": 32}, "METHOD": "rtn"}, progress=False)
+    lost = [(one.model(ids).logits.detach() - wanted).norm() for one in (result, even)]
+    assert lost[0] < lost[1]
+
+
+def test_bytes_and_only_the_widths_that_are_allowed() -> None:
+    result = quantize(DECODERS["llama"](), {"BYTES": 60_000, "WIDTHS": [3, 8]})
+    assert sum(held.nbytes for held in result.weights.values()) <= 60_000
+    assert {record.code for record in result.records} == {"int3_full", "int8_full"}
+
+
+def test_what_cannot_be_done_is_said() -> None:
+    with pytest.raises(
+        SparsebitError, match=r"(?s)no choice of widths fits.*raise the budget to at least 2\.50 bits"
+    ):
+        quantize(DECODERS["llama"](), {"BITS": 1.0})
+    with pytest.raises(SparsebitError, match="BUDGET needs calibration data"):
+        llm.quantize(DECODERS["llama"](), None, {"BUDGET": {"BITS": 4}, "METHOD": "rtn"}, progress=False)
+    with pytest.raises(ConfigError, match=r"BUDGET.BYTES: expected BITS or BYTES, got both"):
+        quantize(DECODERS["llama"](), {"BITS": 4, "BYTES": 1})
+
+
+def test_bytes_are_those_of_the_packed_weight() -> None:
+    spec = WeightSpec(code=CodeType("uint", 3), group_size=16)
+    assert stored_bytes((4, 64), spec) == 4 * 24 + 16 * (2 + 3 / 8)
