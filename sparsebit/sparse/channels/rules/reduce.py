@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from torch.fx import Node
 
-from sparsebit.graph.ops import op_name
 from sparsebit.graph.ops.spec import OpCall
 from sparsebit.graph.value import TensorInfo
 from sparsebit.sparse.channels.labels import Labels, Layer
 from sparsebit.sparse.channels.match import operand, sum_product, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, outputs, positive, rule, shape_out, why
 from sparsebit.sparse.channels.trace import Trace
+from sparsebit.sparse.channels.written_norm import is_part_of_norm
 
 
 @rule("reduce", "sum", "mean", "statistic")
@@ -31,7 +30,7 @@ def reduction(trace: Trace, call: OpCall) -> object:
             layers.append(trace.pin(layer, gone, why(call)))
         elif kind == "sum" and value.zero and not _is_negative(call.arguments.get("p")):
             continue
-        elif kind in ("mean", "statistic") and _is_part_of_norm(trace, call):
+        elif kind in ("mean", "statistic") and is_part_of_norm(trace, call, dims):
             trace.statistics[call.node.name] = why(call)
         elif kind == "mean" and value.zero:
             trace.averages[call.node.name] = layer
@@ -128,59 +127,3 @@ def _dims(given: object, rank: int) -> list[int]:
     if len(dims) != len(items):
         raise Stop("a dim is computed")
     return [positive(dim, rank) for dim in dims]
-
-
-def _is_part_of_norm(trace: Trace, call: OpCall) -> bool:
-    """Whether this is a statistic of a norm written out by hand: x less its mean, or x divided by its spread.
-
-    Only then do the remaining channels decide alone, as in a norm of the smaller width; any other statistic over
-    channels keeps all of them.
-    """
-    source = call.arguments["input"]
-    if not isinstance(source, Node) or not call.arguments.get("keepdim"):
-        return False
-    squared = _inputs_if(trace, source, {"square", "pow", "mul"})
-    if call.spec.name == "mean" and not squared:
-        return any(op_name(trace.gm, user) == "sub" and user.args[0] is source for user in call.node.users)
-    origins = {source} | squared
-    origins |= {one for origin in origins for one in _inputs_if(trace, origin, {"sub"})}
-    waiting, seen = [(call.node, False)], {call.node}
-    while waiting:
-        node, inverted = waiting.pop()
-        for user in node.users:
-            name = op_name(trace.gm, user)
-            if name not in _NORM_STEPS or user in seen or user in origins:
-                continue
-            others = [one for one in user.all_input_nodes if one is not node]
-            meets = any(one in origins or _inputs_if(trace, one, {"sub"}) & origins for one in others)
-            if meets and ((name == "div" and user.args[1] is node) or (name == "mul" and inverted)):
-                return True
-            seen.add(user)
-            waiting.append((user, inverted or name in ("rsqrt", "reciprocal", "pow", "div")))
-    return False
-
-
-_NORM_STEPS = frozenset(
-    {
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "sqrt",
-        "rsqrt",
-        "pow",
-        "reciprocal",
-        "clamp",
-        "clamp_min",
-        "maximum",
-        "getitem",
-    }
-    | {"to", "type_as"}
-)
-
-
-def _inputs_if(trace: Trace, node: Node, names: set[str]) -> set[Node]:
-    """The inputs of a node that is one of these operators, looking through casts."""
-    if op_name(trace.gm, node) in {"to", "type_as"}:
-        return {one for source in node.all_input_nodes for one in (source, *_inputs_if(trace, source, names))}
-    return set(node.all_input_nodes) if op_name(trace.gm, node) in names else set()
