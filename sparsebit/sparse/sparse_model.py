@@ -277,7 +277,7 @@ class SparseModel(nn.Module):
         self.masks.update(chosen)
         kept = self.masks.as_dict()
         hold_all(tensors_of(self.model), self.pruner.tensor_masks(kept))
-        self.masked = MaskedGraph(self.model, self.pruner.groups, kept)
+        self.masked = MaskedGraph(self.model, self.pruner.groups, kept, zeros=self.cfg.SPARSER.PRUNE_BIAS)
 
 
 def _hold_after_loading(model: nn.Module, keys: Any) -> None:

@@ -8,9 +8,10 @@ a test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -18,13 +19,12 @@ from torch.fx.node import map_aggregate
 
 from sparsebit.graph.ops.spec import OpCall, fetch_tensor
 from sparsebit.graph.run import Runner, Watch
+from sparsebit.graph.value import TensorInfo
 from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.channels.labels import Labels
 from sparsebit.sparse.channels.trace import Trace
 from sparsebit.sparse.shrink.alive import Alive
 from sparsebit.sparse.shrink.constants import count_groups
-
-_UNDEFINED_AT_ZERO = frozenset({"div", "rsqrt", "reciprocal", "log", "log2", "log10", "pow"})
 
 
 class MaskedGraph:
@@ -34,13 +34,26 @@ class MaskedGraph:
         gm: the graph.
         groups: its channel groups; None where single weights are pruned, for which zeros are enough.
         kept: by the name of a group, bool [channels].
+        zeros: whether removed channels are zero, and not what their biases make of them.
     """
 
     def __init__(
-        self, gm: GraphModule, groups: ChannelGroups | None = None, kept: Mapping[str, Tensor] | None = None
+        self,
+        gm: GraphModule,
+        groups: ChannelGroups | None = None,
+        kept: Mapping[str, Tensor] | None = None,
+        *,
+        zeros: bool = True,
     ) -> None:
         self.gm = gm
-        self.replaced = _replacements(gm, groups, kept) if groups is not None and kept else {}
+        self.replaced: dict[str, _OnSurvivors] = {}
+        if groups is None or not kept:
+            return
+        trace, alive = groups.trace, Alive(groups, {name: flags.cpu() for name, flags in kept.items()})
+        for name, call in trace.calls.items() if not alive.nothing_goes else ():
+            nodes = [node for node in (call.node, *call.node.all_input_nodes) if _loses(trace, alive, node)]
+            if nodes and (name in trace.statistics or (zeros and _is_undefined_at_zero(call, nodes))):
+                self.replaced[name] = _OnSurvivors(gm, call, trace, alive)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own call."""
@@ -53,30 +66,35 @@ class MaskedGraph:
         Runner(self.gm).run_call(args, kwargs, watch=watch, replace=self.replaced)
 
 
-def _replacements(
-    gm: GraphModule, groups: ChannelGroups, kept: Mapping[str, Tensor]
-) -> dict[str, Callable[..., Any]]:
-    trace, alive = groups.trace, Alive(groups, {name: flags.cpu() for name, flags in kept.items()})
-    if alive.nothing_goes:
-        return {}
-    found: dict[str, Callable[..., Any]] = {}
-    for name, call in trace.calls.items():
-        if name in trace.statistics or _may_divide_by_zero(trace, call):
-            labels = [trace.values.get(node.name) for node in (call.node, *call.node.all_input_nodes)]
-            if any(isinstance(one, Labels) and alive.shape(one) != one.shape for one in labels):
-                found[name] = _OnSurvivors(gm, call, trace, alive)
-    return found
+def _loses(trace: Trace, alive: Alive, node: Node) -> bool:
+    labels = trace.values.get(node.name)
+    return isinstance(labels, Labels) and alive.shape(labels) != labels.shape
 
 
-def _may_divide_by_zero(trace: Trace, call: OpCall) -> bool:
-    if call.spec.name not in _UNDEFINED_AT_ZERO or call.node.op != "call_function":
+def _is_undefined_at_zero(call: OpCall, zeros: Sequence[Node]) -> bool:
+    """Whether an element-wise operator, or its derivative, is not finite where some operands are zero: tried."""
+    if not call.spec.elementwise or call.node.op != "call_function":
         return False
-    exponent = call.arguments.get("exponent")
-    if call.spec.name == "pow" and isinstance(exponent, int | float) and exponent >= 0:
-        return False
-    below = call.node.args[1] if call.spec.name == "div" and len(call.node.args) > 1 else call.node.args[0]
-    labels = trace.values.get(below.name) if isinstance(below, Node) else None
-    return isinstance(labels, Labels) and bool(labels.layers)
+    tried: list[Tensor] = []
+
+    def give(item: object) -> object:
+        info = item.meta.get("value") if isinstance(item, Node) else item
+        if isinstance(item, Node) and isinstance(info, TensorInfo):
+            number = torch.zeros(()) if item in zeros else torch.ones(())
+            if not info.dtype.is_floating_point:
+                return number.to(info.dtype)
+            tried.append(number.requires_grad_())
+            return tried[-1]
+        return info
+
+    args, kwargs = map_aggregate((call.node.args, dict(call.node.kwargs)), give)
+    try:
+        with torch.enable_grad():
+            result = call.node.target(*args, **kwargs)  # type: ignore[operator]
+        slopes = torch.autograd.grad(result, tried, allow_unused=True) if result.requires_grad else ()
+        return not all(bool(one.isfinite()) for one in (result, *slopes) if one is not None)
+    except (RuntimeError, TypeError, ValueError):
+        return False  # it does not take single numbers; none of those that divide or take roots does that
 
 
 class _OnSurvivors:
@@ -86,17 +104,13 @@ class _OnSurvivors:
         self.gm, self.call, self.trace, self.alive = gm, call, trace, alive
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        node, given = (
-            self.call.node,
-            _by_node((self.call.node.args, dict(self.call.node.kwargs)), (args, kwargs)),
-        )
-        cut = {
-            source: self._cut(value, self.trace.values.get(source.name)) for source, value in given.items()
-        }
-        return self._fill(self._run(node, cut), self.trace.values[node.name])
+        node, labels = self.call.node, self.trace.values
+        given = _by_node((node.args, dict(node.kwargs)), (args, kwargs))
+        cut = {source: self._cut(value, labels.get(source.name)) for source, value in given.items()}
+        return self._fill(self._run(node, cut), labels[node.name])
 
     def _run(self, node: Node, cut: dict[Node, Any]) -> Any:
-        name, held = self.call.spec.name, self.call.arguments
+        spec, held = self.call.spec, self.call.arguments
 
         def fetch(argument: str) -> Any:
             value = held.get(argument)
@@ -105,13 +119,13 @@ class _OnSurvivors:
             return cut[value] if isinstance(value, Node) else value
 
         x = fetch("input")
-        if self.call.spec.channels == "norm_over_channels":
+        if spec.channels == "norm_over_channels":
             shape = held["normalized_shape"]
             inner = x.shape[x.dim() - (len(shape) if isinstance(shape, tuple | list) else 1) :]
-            if name == "rms_norm":
+            if "bias" not in held:
                 return F.rms_norm(x, inner, fetch("weight"), fetch("eps"))
             return F.layer_norm(x, inner, fetch("weight"), fetch("bias"), fetch("eps"))
-        if name == "group_norm":
+        if spec.channels == "group_norm":
             groups = count_groups(self.call, self.trace, self.alive)
             return F.group_norm(x, groups, fetch("weight"), fetch("bias"), fetch("eps"))
         function: Any = self.gm.get_submodule(str(node.target)) if node.op == "call_module" else node.target

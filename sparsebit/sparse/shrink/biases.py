@@ -127,6 +127,8 @@ class _Carrier:
         alone = self.known[node] * removed.to(self.known[node].device)
         change = self._run(call, {node: alone}) - self._run(call, {node: torch.zeros_like(alone)})
         rows = change.movedim(_axis(call, self.trace.labels_of(call.node)), 0).flatten(1)
+        if not bool(rows.isfinite().all()):
+            raise _refuse(f"{why(call)} reads numbers that are not finite")
         if not torch.allclose(
             rows, rows[:, :1].expand_as(rows), rtol=1e-4, atol=1e-6 * float(rows.abs().max())
         ):

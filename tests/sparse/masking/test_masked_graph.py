@@ -210,3 +210,17 @@ def test_evidence_halfway_is_that_of_the_smaller_model(strategy: str) -> None:
                 assert torch.equal(found[rows], expected), name
             else:
                 assert torch.allclose(plan.cut(name, found), expected), (need, name)
+
+
+@pytest.mark.parametrize(
+    "between", [lambda net, t: t.abs().sqrt(), lambda net, t: t / t, lambda net, t: torch.log(t.square())]
+)
+def test_removed_channels_divide_nothing_by_zero(between: Any) -> None:
+    """Neither results nor gradients, such as that of a root at zero, become infinite or NaN."""
+    x = torch.randn(2, 3, 7, 7)
+    smodel = SparseModel(Between(between), HALF, x)
+    smodel.calc_params()
+    result = smodel(x)
+    result.sum().backward()
+    gradients = [parameter.grad for parameter in smodel.parameters() if parameter.grad is not None]
+    assert bool(result.isfinite().all()) and all(bool(one.isfinite().all()) for one in gradients)
