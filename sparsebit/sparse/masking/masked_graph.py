@@ -24,7 +24,7 @@ from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.channels.labels import Labels
 from sparsebit.sparse.channels.trace import Trace
 from sparsebit.sparse.shrink.alive import Alive
-from sparsebit.sparse.shrink.constants import count_groups
+from sparsebit.sparse.shrink.attributes import count_groups
 
 
 class MaskedGraph:

@@ -17,7 +17,7 @@ from sparsebit.sparse.channels.labels import Labels
 from sparsebit.sparse.channels.rules.base import number
 from sparsebit.sparse.channels.trace import Trace, labels_in
 from sparsebit.sparse.shrink.alive import Alive
-from sparsebit.sparse.shrink.attributes import module_attributes
+from sparsebit.sparse.shrink.attributes import count_groups, module_attributes
 from sparsebit.sparse.shrink.plan import Edit, Path, Scaled
 
 Found = tuple[list[Edit], dict[str, dict[str, Any]], dict[str, Any]]
@@ -311,15 +311,3 @@ class Finder:
         attribute = "num_groups" if "num_groups" in call.arguments else "groups"
         wanted = count_groups(call, self.trace, self.alive)
         self._set(node, self._path(call, attribute), call.arguments[attribute], wanted)
-
-
-def count_groups(call: OpCall, trace: Trace, alive: Alive) -> int:
-    """How many groups of a grouped convolution or norm are left."""
-    groups = number(call.arguments["num_groups" if "num_groups" in call.arguments else "groups"])
-    assert isinstance(groups, int)
-    value = trace.labels_of(call.arguments["input"])
-    channel = len(value.shape) - 1 - call.spec.spatial if call.spec.spatial else 1
-    flags = alive.along(value, channel)
-    if flags is None or groups == 1:
-        return groups
-    return int(flags.reshape(groups, -1).any(1).sum())

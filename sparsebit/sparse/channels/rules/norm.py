@@ -32,7 +32,7 @@ FEWEST_WHOLE_GROUPS = 4  # below, removing whole groups would be too coarse, so 
 def norm_per_channel(trace: Trace, call: OpCall) -> Labels:
     """Statistics of one channel at a time."""
     value = trace.labels_of(call.arguments["input"])
-    channel = _channel(call, len(value.shape))
+    channel = norm_channel(call, len(value.shape))
     dims = [dim for dim in range(len(value.shape)) if dim != channel]
     layers = []
     for layer in trace.simple(value):
@@ -158,7 +158,8 @@ def weight_norm(trace: Trace, call: OpCall) -> Labels:
     return to_labels(both.layers, range(len(value.shape)), shape_out(call), zero=True)
 
 
-def _channel(call: OpCall, rank: int) -> int:
+def norm_channel(call: OpCall, rank: int) -> int:
+    """The dim of the channels: the first where an instance norm is called without a batch, else the second."""
     name = type(call.module).__name__
     unbatched = name.startswith("InstanceNorm") and name[-2:-1].isdigit() and rank == int(name[-2]) + 1
     return 0 if unbatched else 1
