@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.config.engine.match import Layer
@@ -103,20 +102,6 @@ def activation_behind(gm: GraphModule, node: Node) -> Node:
 
 def _keeps_channels(spec: OpSpec) -> bool:
     return spec.channels == "norm_per_channel" or (spec.elementwise and len(spec.activations) == 1)
-
-
-def owner_of(gm: GraphModule, tensor: str) -> tuple[nn.Module, str]:
-    """The module that holds a parameter or buffer, and its name there."""
-    path, _, name = tensor.rpartition(".")
-    return gm.get_submodule(path), name
-
-
-def tensors_of(gm: GraphModule) -> dict[str, Tensor]:
-    """Parameters and buffers by qualified name, shared ones under each of their names."""
-    return {
-        **dict(gm.named_parameters(remove_duplicate=False)),
-        **dict(gm.named_buffers(remove_duplicate=False)),
-    }
 
 
 def require_finite(gm: GraphModule) -> None:

@@ -20,6 +20,7 @@ from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.graph.passes.replace_patterns import replace_patterns
 from sparsebit.sparse.channels import ChannelGroups
+from sparsebit.sparse.channels.trace import tensors_of
 from sparsebit.sparse.choose.channel_pruner import require_channels
 from sparsebit.sparse.choose.make_pruner import make_pruner
 from sparsebit.sparse.choose.pruner import Latency
@@ -28,7 +29,7 @@ from sparsebit.sparse.evidence.gather import collect
 from sparsebit.sparse.evidence.gradients import Loss
 from sparsebit.sparse.guess_inputs import guess_inputs
 from sparsebit.sparse.layer_sparser import LayerSparser, keep_layers_before_add
-from sparsebit.sparse.layers import require_finite, tensors_of
+from sparsebit.sparse.layers import require_finite
 from sparsebit.sparse.masking.holding import hold_all
 from sparsebit.sparse.masking.mask_store import MaskStore
 from sparsebit.sparse.masking.masked_graph import MaskedGraph

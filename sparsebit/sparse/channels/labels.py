@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -55,13 +56,14 @@ class Labels:
     """
 
     shape: tuple[int, ...]
-    layers: tuple[Layer, ...] = ()
+    layers: Sequence[Layer] = ()
     zero: bool = True
     wild: bool = False
 
-    def with_layers(self, *layers: Layer) -> Labels:
-        """The same tensor with other layers."""
-        return replace(self, layers=layers)
+    @property
+    def rank(self) -> int:
+        """How many dims it has."""
+        return len(self.shape)
 
 
 def layer_of(labels: Tensor) -> Layer:

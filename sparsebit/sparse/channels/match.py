@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparsebit.sparse.channels.labels import Labels, Layer
@@ -34,6 +34,11 @@ def operand(trace: Trace, value: Labels, letters: Sequence[int], node: object = 
     layers = [layer.moved(named) for layer in trace.simple(value)]
     extents = {letter: size for letter, size in zip(letters, value.shape, strict=True) if size > 1}
     return Operand(layers, extents, value.zero, node if value.wild else None, tuple(letters))
+
+
+def aligned(trace: Trace, value: Labels, rank: int, node: object = None) -> Operand:
+    """A value whose dims are the last of ``rank`` dims, as in a broadcast."""
+    return operand(trace, value, range(rank - value.rank, rank), node)
 
 
 def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: Sequence[int] = ()) -> Operand:
@@ -113,8 +118,8 @@ def product_is_zero(operands: Sequence[Operand], layers: Sequence[Layer]) -> boo
 
 def to_labels(value: Sequence[Layer], letters: Sequence[int], shape: tuple[int, ...], zero: bool) -> Labels:
     """Back to positions: the dims of the result are these letters."""
-    where: Mapping[int, int] = {letter: dim for dim, letter in enumerate(letters)}
-    return Labels(shape, tuple(layer.moved(dict(where)) for layer in value), zero)
+    where = {letter: dim for dim, letter in enumerate(letters)}
+    return Labels(shape, [layer.moved(where) for layer in value], zero)
 
 
 def _partner(

@@ -55,18 +55,14 @@ class Trace:
     blocks: list[Blocks] = field(default_factory=list)
     stops: dict[str, str] = field(default_factory=dict)  # node name -> why nothing is known of its result
     averages: dict[str, Layer] = field(default_factory=dict)  # means whose divisor counts channels
-    statistics: dict[str, str] = field(
-        default_factory=dict
-    )  # nodes that take statistics over channels, as text
-    outputs: dict[str, object] = field(
-        default_factory=dict
-    )  # node name -> the labels of a result of the model
+    statistics: dict[str, str] = field(default_factory=dict)  # nodes that take statistics over channels
+    outputs: dict[str, object] = field(default_factory=dict)  # node name -> labels of a result of the model
     aliases: dict[str, str] = field(default_factory=dict)  # every name of a tensor -> the first
     roots: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     def __post_init__(self) -> None:
         first: dict[int, str] = {}
-        self._held = dict(_named_tensors(self.gm))
+        self._held = tensors_of(self.gm)
         for name, tensor in self._held.items():
             self.aliases[name] = first.setdefault(id(tensor), name)
 
@@ -167,11 +163,15 @@ class Trace:
             self.notes.append((int(labels.reshape(-1)[0]), reason))
         return simple
 
+    def pinned(self, value: Labels, dims: Iterable[int], reason: str) -> list[Layer]:
+        """The layers of a value that still vary, after ``pin``."""
+        pinned = [self.pin(layer, dims, reason) for layer in self.simple(value)]
+        return [layer for layer in pinned if layer.dims]
+
     def freeze(self, value: object, reason: str) -> None:
         """Nothing in this value may go."""
-        for labels in labels_in(value):
-            for layer in labels.layers:
-                self.frozen.append((layer.labels.reshape(-1), reason))
+        layers = [layer for labels in labels_in(value) for layer in labels.layers]
+        self.frozen += [(layer.labels.reshape(-1), reason) for layer in layers]
 
     def balance(self, labels: Tensor, blocks: int, reason: str) -> None:
         """Equal parts of ``labels`` [n] must keep the same number of channels."""
@@ -201,12 +201,9 @@ def labels_in(value: object) -> Iterable[Labels]:
     """Every ``Labels`` in a value, which may be a tuple of them."""
     if isinstance(value, Labels):
         yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from labels_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from labels_in(item)
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    for item in items:
+        yield from labels_in(item)
 
 
 def distinct_layers(values: Mapping[str, object]) -> dict[int, tuple[Layer, list[str]]]:
@@ -230,6 +227,9 @@ def blank(info: object) -> object:
     return info
 
 
-def _named_tensors(gm: GraphModule) -> Iterable[tuple[str, Tensor]]:
-    yield from gm.named_parameters(remove_duplicate=False)
-    yield from gm.named_buffers(remove_duplicate=False)
+def tensors_of(gm: GraphModule) -> dict[str, Tensor]:
+    """Parameters and buffers by qualified name, shared ones under each of their names."""
+    return {
+        **dict(gm.named_parameters(remove_duplicate=False)),
+        **dict(gm.named_buffers(remove_duplicate=False)),
+    }

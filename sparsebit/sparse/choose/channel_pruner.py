@@ -14,6 +14,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.ops import bind, op_name
 from sparsebit.sparse.channels import ChannelGroups, Group, find_groups, mask_tensors
+from sparsebit.sparse.channels.trace import tensors_of
 from sparsebit.sparse.choose.budget import (
     Ladder,
     Reached,
@@ -31,7 +32,6 @@ from sparsebit.sparse.choose.pruner import Latency, Pruner, Ratio, ReportRow
 from sparsebit.sparse.choose.scores import score_group
 from sparsebit.sparse.evidence.statistic import Evidence
 from sparsebit.sparse.layer_sparser import LayerSparser
-from sparsebit.sparse.layers import tensors_of
 from sparsebit.sparse.shrink import ShrinkPlan, make_plan, shrink_graph
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops import OpCall, bind
 from sparsebit.sparse.channels.group import ChannelGroups, Slice
-from sparsebit.sparse.layers import tensors_of
+from sparsebit.sparse.channels.trace import tensors_of
 from sparsebit.sparse.shrink import make_plan
 from sparsebit.sparse.shrink.graph import resize
 

@@ -40,8 +40,12 @@ def why(call: OpCall) -> str:
 
 def shape_out(call: OpCall) -> tuple[int, ...]:
     """Recorded shape of the result, or of the first tensor in it."""
-    info = next(tensors_in(call.node.meta["value"]))
-    return info.shape
+    return next(tensors_in(call.node.meta["value"])).shape
+
+
+def input_of(trace: Trace, call: OpCall) -> Labels:
+    """The labels of the tensor that an operator works on."""
+    return trace.labels_of(call.arguments["input"])
 
 
 def tensor_arguments(trace: Trace, call: OpCall, *names: str) -> list[tuple[Node, Labels]]:
@@ -53,6 +57,24 @@ def tensor_arguments(trace: Trace, call: OpCall, *names: str) -> list[tuple[Node
             if isinstance(item, Node) and isinstance(trace.values.get(item.name), Labels):
                 found.append((item, trace.labels_of(item)))
     return found
+
+
+def number(value: object) -> Any:
+    """A constant, or what a size of the graph was when it was recorded."""
+    return value.meta.get("value") if isinstance(value, Node) else value
+
+
+def integer(call: OpCall, name: str, default: int | None = None) -> int:
+    """An argument that must be written as a number for the labels to be followed."""
+    value = call.arguments.get(name, default)
+    if not isinstance(value, int):
+        raise Stop(f"{why(call)}: {name} is computed")
+    return value
+
+
+def dim_of(call: OpCall, rank: int, default: int | None = None) -> int:
+    """The argument ``dim``, counted from the front."""
+    return integer(call, "dim", default) % max(rank, 1)
 
 
 def tensor_name(value: object) -> str | None:
@@ -77,22 +99,18 @@ def weight_operand(
     name = tensor_name(weight)
     if name is None:
         value = trace.labels_of(weight)
-        spare = [dim for dim in range(len(value.shape)) if dim not in letters]
-        layers = [trace.pin(layer, spare, why(call)) for layer in trace.simple(value)]
-        bare = operand(trace, Labels(value.shape, tuple(layers), value.zero), range(len(value.shape)))
+        spare = [dim for dim in range(value.rank) if dim not in letters]
+        bare = operand(trace, Labels(value.shape, trace.pinned(value, spare, why(call))), range(value.rank))
         named = {dim: letter for dim, (letter, _) in letters.items()}
         extents = {named[dim]: size for dim, size in bare.extents.items() if dim in named}
         return Operand([layer.moved(named) for layer in bare.layers], extents, value.zero)
-    shape = (
-        call.shape(_argument_of(call, weight)) if isinstance(weight, str) else trace.labels_of(weight).shape
-    )
-    layers, extents = [], {}
-    for axis, (letter, role) in letters.items():
-        if shape[axis] > 1:
-            labels = trace.axis(name, axis, role, layer_name(call, name))
-            layers.append(Layer((letter,), labels))
-            extents[letter] = shape[axis]
-    return Operand(layers, extents)
+    shape = trace.shape(name)
+    wide = {axis: named for axis, named in letters.items() if shape[axis] > 1}
+    layers = [
+        Layer((letter,), trace.axis(name, axis, role, layer_name(call, name)))
+        for axis, (letter, role) in wide.items()
+    ]
+    return Operand(layers, {letter: shape[axis] for axis, (letter, _) in wide.items()})
 
 
 def read_by(trace: Trace, call: OpCall, value: Labels, dim: int, axis: int) -> bool:
@@ -114,9 +132,10 @@ def made_by(trace: Trace, call: OpCall, axis: int, dim: int, shape: tuple[int, .
     """The new channels a layer makes along ``dim``, tied to its weight and its bias."""
     name = tensor_name(call.arguments["weight"])
     assert name is not None
-    labels = trace.axis(name, axis, "output", layer_name(call, name)) if shape[dim] > 1 else None
-    zero = tie_vector(trace, call, call.arguments.get("bias"), labels, "state")
-    return Labels(shape, (Layer((dim,), labels),) if labels is not None else (), zero)
+    layers = []
+    if shape[dim] > 1:
+        layers = [Layer((dim,), trace.axis(name, axis, "output", layer_name(call, name)))]
+    return Labels(shape, layers, add_bias(trace, call, layers, dim))
 
 
 def add_bias(trace: Trace, call: OpCall, layers: Sequence[Layer], dim: int) -> bool:
@@ -134,31 +153,26 @@ def tie_vector(trace: Trace, call: OpCall, vector: object, labels: Tensor | None
 
     True if it is zero for a removed channel: a parameter is, what the graph computes may not be.
     """
-    if vector is None:
-        return True
     name = tensor_name(vector)
-    if name is None:
-        value = trace.labels_of(vector) if isinstance(vector, Node) else Labels(())
-        layers = trace.simple(value)
-        for layer in layers:
-            if labels is None:
-                trace.pin(layer, layer.dims, why(call))
-            else:
-                trace.sets.join(layer.along(layer.dims), labels)
-        if labels is not None and not layers:
-            trace.pin(Layer((0,), labels), (0,), f"{why(call)} meets a tensor whose size is fixed")
-        return value.zero
-    if labels is not None and len(labels) > 1:
-        trace.tie_axis(name, 0, labels, role, layer_name(call, name))
-    return True
+    if vector is None or name is not None:
+        if name is not None and labels is not None and len(labels) > 1:
+            trace.tie_axis(name, 0, labels, role, layer_name(call, name))
+        return True
+    value = trace.labels_of(vector) if isinstance(vector, Node) else Labels(())
+    layers = trace.simple(value)
+    for layer in layers:
+        if labels is None:
+            trace.pin(layer, layer.dims, why(call))
+        else:
+            trace.sets.join(layer.along(layer.dims), labels)
+    if labels is not None and not layers:
+        trace.pin(Layer((0,), labels), (0,), f"{why(call)} meets a tensor whose size is fixed")
+    return value.zero
 
 
 def pick(layers: Sequence[Layer], dim: int) -> Tensor | None:
     """The labels along one dim, if a layer varies along it alone."""
-    for layer in layers:
-        if layer.dims == (dim,):
-            return layer.labels
-    return None
+    return next((layer.labels for layer in layers if layer.dims == (dim,)), None)
 
 
 def outputs(call: OpCall, build: Callable[[TensorInfo], Labels]) -> object:
@@ -167,22 +181,6 @@ def outputs(call: OpCall, build: Callable[[TensorInfo], Labels]) -> object:
     def walk(info: object) -> object:
         if isinstance(info, TensorInfo):
             return build(info)
-        if isinstance(info, (tuple, list)):
-            return tuple(walk(item) for item in info)
-        return info
+        return tuple(walk(item) for item in info) if isinstance(info, (tuple, list)) else info
 
     return walk(call.node.meta["value"])
-
-
-def number(value: object) -> Any:
-    """A constant, or what a size of the graph was when it was recorded."""
-    return value.meta.get("value") if isinstance(value, Node) else value
-
-
-def positive(dim: int, rank: int) -> int:
-    """A dim counted from the front."""
-    return dim + rank if dim < 0 else dim
-
-
-def _argument_of(call: OpCall, value: object) -> str:
-    return next(name for name, held in call.arguments.items() if held is value)

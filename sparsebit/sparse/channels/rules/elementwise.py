@@ -6,8 +6,17 @@ from torch.fx import Node
 
 from sparsebit.graph.ops.spec import OpCall
 from sparsebit.sparse.channels.labels import Labels
-from sparsebit.sparse.channels.match import alive, match, operand, to_labels
-from sparsebit.sparse.channels.rules.base import Stop, rule, shape_out, tensor_arguments, tie_vector, why
+from sparsebit.sparse.channels.match import aligned, alive, match, to_labels
+from sparsebit.sparse.channels.rules.base import (
+    Stop,
+    input_of,
+    pick,
+    rule,
+    shape_out,
+    tensor_arguments,
+    tie_vector,
+    why,
+)
 from sparsebit.sparse.channels.trace import Trace
 
 
@@ -27,36 +36,34 @@ def _join(trace: Trace, call: OpCall, found: list[tuple[Node, Labels]]) -> Label
     if not found:
         raise Stop(f"{why(call)} has no tensor operand")
     shape = shape_out(call)
-    rank = len(shape)
-    operands = [operand(trace, value, range(rank - len(value.shape), rank), node) for node, value in found]
+    operands = [aligned(trace, value, len(shape), node) for node, value in found]
     result = operands[0]
     for other in operands[1:]:
         result = match(trace, result, other, why(call))
     layers = alive(trace, result)
     zero = all(call.keeps_zero([one.zero_at(layer) for one in operands]) for layer in layers)
-    return to_labels(layers, range(rank), shape, zero)
+    return to_labels(layers, range(len(shape)), shape, zero)
 
 
 @rule("prelu")
 def prelu(trace: Trace, call: OpCall) -> Labels:
     """One slope, or one a channel."""
-    value = trace.labels_of(call.arguments["input"])
+    value = input_of(trace, call)
     layers = trace.simple(value)
     if call.shape("weight") != (1,):
-        layers = [
-            trace.pin(layer, [d for d in layer.dims if d != 1], why(call)) if 1 in layer.dims else layer
-            for layer in layers
-        ]
-        labels = next((layer.labels for layer in layers if layer.dims == (1,)), None)
-        tie_vector(trace, call, call.arguments["weight"], labels, "state")
-    return Labels(value.shape, tuple(layers), value.zero)
+        crossed = [layer for layer in layers if 1 in layer.dims]
+        for layer in crossed:
+            trace.pin(layer, [dim for dim in layer.dims if dim != 1], why(call))
+        layers = trace.simple(value)
+        tie_vector(trace, call, call.arguments["weight"], pick(layers, 1), "state")
+    return Labels(value.shape, layers, value.zero)
 
 
 @rule("same_size")
 def same_size(trace: Trace, call: OpCall) -> Labels:
     """A new tensor in the size of another: it shrinks with it."""
-    value = trace.labels_of(call.arguments["input"])
-    return Labels(value.shape, tuple(trace.simple(value)), call.keeps_zero(()))
+    value = input_of(trace, call)
+    return Labels(value.shape, trace.simple(value), call.keeps_zero(()))
 
 
 @rule("fill")

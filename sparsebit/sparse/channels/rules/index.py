@@ -1,16 +1,28 @@
-"""Picking and joining: indexing, gathering, concatenation."""
+"""Picking, looking up and joining: indexing, tables, gathering, concatenation."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
 from sparsebit.graph.ops.spec import OpCall
-from sparsebit.graph.value import TensorInfo
 from sparsebit.sparse.channels.labels import Labels, Layer, layer_of
-from sparsebit.sparse.channels.match import Operand, match, operand, to_labels
-from sparsebit.sparse.channels.rules.base import Stop, positive, rule, shape_out, tensor_arguments, why
+from sparsebit.sparse.channels.match import Operand, aligned, alive, match, operand, to_labels
+from sparsebit.sparse.channels.rules.base import (
+    Stop,
+    dim_of,
+    input_of,
+    layer_name,
+    pick,
+    rule,
+    shape_out,
+    tensor_arguments,
+    tensor_name,
+    why,
+)
 from sparsebit.sparse.channels.rules.move import keep_picked_dims, run_node
 from sparsebit.sparse.channels.trace import Trace
 
@@ -25,118 +37,111 @@ def getitem(trace: Trace, call: OpCall) -> object:
         if isinstance(held, (tuple, list, dict)) and not isinstance(index, Node):
             return held[index]  # type: ignore[call-overload]
         raise Stop(why(call))
-    picked, looked_up = _indexed_dims(trace, index, held, call)
+    picked, looked_up = [], []
+    for dim, item in _indexed(index, held.rank):
+        tensor = trace.values.get(item.name) if isinstance(item, Node) else None
+        if isinstance(tensor, Labels) and item.meta["value"].dtype == torch.bool:
+            raise Stop(f"{why(call)} selects by a mask")
+        if isinstance(item, bool):
+            raise Stop(why(call))
+        if isinstance(tensor, Labels):
+            trace.freeze(tensor, f"{why(call)} uses it as an index")
+        if isinstance(tensor, Labels) or isinstance(item, (list, tuple)):
+            looked_up.append(dim)
+        elif isinstance(item, (int, Node)):
+            picked.append(dim)
     for layer in trace.simple(held):
         trace.pin(layer, looked_up, f"{why(call)} looks positions up by value")
-    value = _keep_steps(trace, keep_picked_dims(trace, held, picked, call), index, call)
-    for tensor in _index_tensors(trace, index):
-        trace.freeze(tensor, f"{why(call)} uses it as an index")
+    value = keep_picked_dims(trace, held, picked, call)
+    for dim, item in _indexed(index, held.rank):
+        if isinstance(item, slice) and item.step not in (None, 1):
+            for layer in trace.simple(value):
+                _keep_step(trace, layer, dim, item, call)
     results = [run_node(trace, call, source, layer.full(value.shape)) for layer in trace.simple(value)]
     layers = [layer_of(result) for result in results if isinstance(result, Tensor)]
     shape = shape_out(call)
-    return Labels(shape, tuple(layers) if 0 not in shape else (), value.zero)
+    return Labels(shape, layers if 0 not in shape else (), value.zero)
 
 
-def _keep_steps(trace: Trace, value: Labels, index: object, call: OpCall) -> Labels:
-    """``x[:, 1::2]`` stays right as long as whole steps go: positions 0 and 1, 2 and 3, ..."""
+def _indexed(index: object, rank: int) -> Iterator[tuple[int, object]]:
+    """Every part of an index that takes a dim, with that dim."""
     items = list(index) if isinstance(index, tuple) else [index]
-    spent, dim, layers = sum(_dims_taken(item) for item in items), 0, trace.simple(value)
+    spent, dim = sum(item is not None and item is not Ellipsis for item in items), 0
     for item in items:
-        step = item.step if isinstance(item, slice) else None
         if item is Ellipsis:
-            dim += len(value.shape) - spent
-        elif step not in (None, 1):
-            layers = [_keep_step(trace, layer, dim, item, call) for layer in layers]  # type: ignore[arg-type]
-        dim += _dims_taken(item)
-    return Labels(value.shape, tuple(layer for layer in layers if layer.dims), value.zero)
+            dim += rank - spent
+        elif item is not None:
+            yield dim, item
+            dim += 1
 
 
-def _keep_step(trace: Trace, layer: Layer, dim: int, item: slice, call: OpCall) -> Layer:
+def _keep_step(trace: Trace, layer: Layer, dim: int, item: slice, call: OpCall) -> None:
+    """``x[:, 1::2]`` stays right as long as whole steps go: positions 0 and 1, 2 and 3, ..."""
     if dim not in layer.dims:
-        return layer
+        return
     layer = trace.pin(layer, [other for other in layer.dims if other != dim], why(call))
     step, start = item.step, item.start or 0
-    if not layer.dims or item.stop is not None or not isinstance(step, int) or not isinstance(start, int):
-        return trace.pin(layer, [dim], f"{why(call)} picks single positions")
-    if len(layer.labels) % step or not 0 <= start < step:
-        return trace.pin(layer, [dim], f"{why(call)} picks single positions")
-    trace.pin(Layer((0, 1), layer.labels.reshape(-1, step)), [1], why(call))
-    return trace.simplify(layer)
+    known = item.stop is None and isinstance(step, int) and isinstance(start, int)
+    if layer.dims and known and len(layer.labels) % step == 0 and 0 <= start < step:
+        trace.pin(Layer((0, 1), layer.labels.reshape(-1, step)), [1], why(call))
+    else:
+        trace.pin(layer, [dim], f"{why(call)} picks single positions")
 
 
-def _indexed_dims(trace: Trace, index: object, value: Labels, call: OpCall) -> tuple[list[int], list[int]]:
-    """The dims indexed by a number, and those indexed by a tensor."""
-    items = list(index) if isinstance(index, tuple) else [index]
-    spent = sum(_dims_taken(item) for item in items)
-    dim, picked, looked_up = 0, [], []
-    for item in items:
-        if item is Ellipsis:
-            dim += len(value.shape) - spent
-            continue
-        info = item.meta.get("value") if isinstance(item, Node) else None
-        if isinstance(info, TensorInfo):
-            if info.dtype == torch.bool:
-                raise Stop(f"{why(call)} selects by a mask")
-            looked_up.append(dim)
-        elif isinstance(item, (list, tuple)):
-            looked_up.append(dim)
-        elif isinstance(item, bool):
-            raise Stop(why(call))
-        elif isinstance(item, (int, Node)):
-            picked.append(dim)
-        dim += _dims_taken(item)
-    return picked, looked_up
-
-
-def _dims_taken(item: object) -> int:
-    return 0 if item is None or item is Ellipsis else 1
-
-
-def _index_tensors(trace: Trace, index: object) -> list[Labels]:
-    items = list(index) if isinstance(index, tuple) else [index]
-    held = [trace.values.get(item.name) for item in items if isinstance(item, Node)]
-    return [value for value in held if isinstance(value, Labels)]
+@rule("embedding")
+def embedding(trace: Trace, call: OpCall) -> Labels:
+    """A row of the table for every index; rows are found by value, so all of them stay."""
+    if call.arguments.get("max_norm") is not None:
+        raise Stop(f"{why(call)} renormalises its rows")
+    index, weight, shape = input_of(trace, call), call.arguments["weight"], shape_out(call)
+    name, zero = tensor_name(weight), True
+    if name is None:
+        table = trace.labels_of(weight)
+        labels, zero = pick(trace.pinned(table, [0], f"{why(call)} looks rows up"), 1), table.zero
+    else:
+        rows = trace.axis(name, 0, "output", layer_name(call, name), bare=True)
+        trace.frozen.append((rows, f"{why(call)} looks rows up"))
+        labels = trace.axis(name, 1, "output", layer_name(call, name))
+    layers = [] if labels is None or len(labels) == 1 else [Layer((len(shape) - 1,), labels)]
+    if "offsets" in call.arguments:  # rows are summed
+        trace.freeze(index, f"{why(call)} uses it as an index")
+        return Labels(shape, layers, zero)
+    beside = trace.simple(index)  # a removed index is not an index of a row of zeros
+    return Labels(shape, [*beside, *layers], zero and not beside)
 
 
 @rule("index_select")
 def index_select(trace: Trace, call: OpCall) -> Labels:
     """Positions along one dim are looked up by value, so it keeps its size."""
-    looked_up, _, zero = _looked_up(trace, call)
+    looked_up, _ = _looked_up(trace, call)
     trace.freeze(trace.labels_of(call.arguments["index"]), f"{why(call)} uses it as an index")
     shape = shape_out(call)
-    return to_labels(looked_up.layers, range(len(shape)), shape, zero)
+    return to_labels(looked_up.layers, range(len(shape)), shape, looked_up.zero)
 
 
 @rule("look_up")
 def look_up(trace: Trace, call: OpCall) -> Labels:
     """The same with an index of the result's shape, which belongs to the result along the other dims."""
-    looked_up, at, zero = _looked_up(trace, call)
+    looked_up, at = _looked_up(trace, call)
     shape = shape_out(call)
     looked_up.extents.pop(at, None)
-    index = operand(trace, trace.labels_of(call.arguments["index"]), range(len(shape)))
-    return to_labels(match(trace, looked_up, index, why(call)).layers, range(len(shape)), shape, zero)
+    index = aligned(trace, trace.labels_of(call.arguments["index"]), len(shape))
+    tied = match(trace, looked_up, index, why(call))
+    return to_labels(tied.layers, range(len(shape)), shape, looked_up.zero)
 
 
-def _looked_up(trace: Trace, call: OpCall) -> tuple[Operand, int, bool]:
-    """The input with the dim of the index kept as it is, that dim, and whether what was removed is zero."""
-    value, dim = trace.labels_of(call.arguments["input"]), call.arguments.get("dim")
-    if not isinstance(dim, int):
-        raise Stop(why(call))
-    at = positive(dim, len(value.shape))
-    layers = [
-        trace.pin(layer, [at], f"{why(call)} looks positions up by value") for layer in trace.simple(value)
-    ]
-    kept = Labels(value.shape, tuple(x for x in layers if x.dims), value.zero)
-    return operand(trace, kept, range(len(value.shape))), at, value.zero
+def _looked_up(trace: Trace, call: OpCall) -> tuple[Operand, int]:
+    """The input with the dim of the index kept as it is, and that dim."""
+    value = input_of(trace, call)
+    at = dim_of(call, value.rank)
+    layers = trace.pinned(value, [at], f"{why(call)} looks positions up by value")
+    return aligned(trace, Labels(value.shape, layers, value.zero), value.rank), at
 
 
 @rule("cat")
 def cat(trace: Trace, call: OpCall) -> Labels:
     """Labels side by side along the dim; along the others the parts belong together."""
-    dim = call.arguments.get("dim", 0)
-    if not isinstance(dim, int):
-        raise Stop(f"{why(call)}: the dim is computed")
-    return _cat(trace, call, dim)
+    return _cat(trace, call, dim_of(call, len(shape_out(call)), 0))
 
 
 @rule("vstack")
@@ -151,36 +156,26 @@ def hstack(trace: Trace, call: OpCall) -> Labels:
     return _cat(trace, call, min(1, len(shape_out(call)) - 1))
 
 
-def _cat(trace: Trace, call: OpCall, dim: int) -> Labels:
-    found = tensor_arguments(trace, call, "tensors")
-    found = [(node, value) for node, value in found if value.shape != (0,)]
-    rank, shape = len(found[0][1].shape), shape_out(call)
-    if any(len(value.shape) != rank for _, value in found) or len(shape) != rank:
-        raise Stop(why(call))
-    return concatenate(trace, call, found, positive(dim, rank), shape)
-
-
 @rule("stack")
 def stack(trace: Trace, call: OpCall) -> Labels:
     """A new dim, along which the parts keep their size; they belong together along all others."""
-    found = tensor_arguments(trace, call, "tensors")
-    dim, shape = call.arguments.get("dim", 0), shape_out(call)
-    if not isinstance(dim, int):
-        raise Stop(f"{why(call)}: the dim is computed")
-    at = positive(dim, len(shape))
-    letters = [d for d in range(len(shape)) if d != at]
+    found, shape = tensor_arguments(trace, call, "tensors"), shape_out(call)
+    at = dim_of(call, len(shape), 0)
+    letters = [dim for dim in range(len(shape)) if dim != at]
     total = operand(trace, found[0][1], letters, found[0][0])
     for node, value in found[1:]:
         total = match(trace, total, operand(trace, value, letters, node), why(call))
-    layers = [layer for layer in map(trace.simplify, total.layers) if layer.dims]
-    return to_labels(layers, range(len(shape)), shape, all(value.zero for _, value in found))
+    zero = all(value.zero for _, value in found)
+    return to_labels(alive(trace, total), range(len(shape)), shape, zero)
 
 
-def concatenate(
-    trace: Trace, call: OpCall, found: list[tuple[Node, Labels]], at: int, shape: tuple[int, ...]
-) -> Labels:
+def _cat(trace: Trace, call: OpCall, at: int) -> Labels:
     """Join the layers that run across the parts, then put those along ``at`` end to end."""
+    found = [(node, value) for node, value in tensor_arguments(trace, call, "tensors") if value.shape != (0,)]
+    shape = shape_out(call)
     rank = len(shape)
+    if any(value.rank != rank for _, value in found):
+        raise Stop(why(call))
     across: Operand | None = None
     ends: list[Layer] = []
     crossing = {
@@ -188,24 +183,20 @@ def concatenate(
     } - {at}
     for node, value in found:
         if value.wild:
-            width = value.shape[at]
-            trace.adopt(node, (Layer((at,), trace.sets.fresh(width)),) if width > 1 else ())
-            value = trace.labels_of(node)
-            ends.append(value.layers[0] if width > 1 else Layer((at,), trace.sets.fresh(width)))
+            ends.append(Layer((at,), trace.sets.fresh(value.shape[at])))
+            trace.adopt(node, ends[-1:] if value.shape[at] > 1 else [])
             continue
-        simple = trace.simple(value)
-        own, beside = _end(trace, call, value, simple, at, crossing)
+        own, beside = _end(trace, call, value, trace.simple(value), at, crossing)
         ends.append(own)
-        part = operand(trace, Labels(value.shape, tuple(beside)), range(rank))
+        part = aligned(trace, Labels(value.shape, beside), rank)
         part.extents.pop(at, None)
         across = part if across is None else match(trace, across, part, why(call))
-    layers = [layer for layer in map(trace.simplify, across.layers if across else []) if layer.dims]
+    layers = alive(trace, across) if across is not None else []
     dims = tuple(sorted({at}.union(*(end.dims for end in ends))))
     parts = []
     for end, (_, value) in zip(ends, found, strict=True):
         thin = tuple(size if dim in dims else 1 for dim, size in enumerate(value.shape))
-        full = Layer(end.dims, end.labels).full(thin)
-        parts.append(full.reshape([thin[dim] for dim in dims]))
+        parts.append(end.full(thin).reshape([thin[dim] for dim in dims]))
     layers.append(Layer(dims, torch.cat(parts, dims.index(at))))
     return to_labels(layers, range(rank), shape, all(value.zero for _, value in found))
 

@@ -10,13 +10,22 @@ import torch
 
 from sparsebit.graph.ops.spec import OpCall
 from sparsebit.sparse.channels.labels import Labels, Layer
-from sparsebit.sparse.channels.match import Operand, alive, match, operand, product_is_zero, to_labels
+from sparsebit.sparse.channels.match import (
+    Operand,
+    aligned,
+    alive,
+    match,
+    operand,
+    product_is_zero,
+    to_labels,
+)
 from sparsebit.sparse.channels.rules.base import (
     Stop,
+    dim_of,
+    input_of,
     layer_name,
     number,
     pick,
-    positive,
     rule,
     shape_out,
     tensor_name,
@@ -31,21 +40,18 @@ FEWEST_WHOLE_GROUPS = 4  # below, removing whole groups would be too coarse, so 
 @rule("norm_per_channel")
 def norm_per_channel(trace: Trace, call: OpCall) -> Labels:
     """Statistics of one channel at a time."""
-    value = trace.labels_of(call.arguments["input"])
-    channel = norm_channel(call, len(value.shape))
-    dims = [dim for dim in range(len(value.shape)) if dim != channel]
+    value = input_of(trace, call)
+    channel = norm_channel(call, value.rank)
     layers = []
     for layer in trace.simple(value):
         if channel in layer.dims or "use_input_stats" in call.arguments:
-            layer = trace.pin(layer, dims, why(call))
-        elif layer.dims:  # weights standardized over their inputs
+            layer = trace.pin(layer, [dim for dim in range(value.rank) if dim != channel], why(call))
+        else:  # weights standardized over their inputs
             trace.statistics[call.node.name] = why(call)
-        if layer.dims:
-            layers.append(layer)
-    labels = pick(layers, channel)
+        layers += [layer] if layer.dims else []
     for name in ("running_mean", "running_var"):
-        tie_vector(trace, call, call.arguments.get(name), labels, "state")
-    return Labels(value.shape, tuple(layers), _tie_factors(trace, call, layers, channel))
+        tie_vector(trace, call, call.arguments.get(name), pick(layers, channel), "state")
+    return Labels(value.shape, layers, _tie_factors(trace, call, layers, channel))
 
 
 def _tie_factors(trace: Trace, call: OpCall, layers: list[Layer], channel: int) -> bool:
@@ -60,10 +66,9 @@ def _tie_factors(trace: Trace, call: OpCall, layers: list[Layer], channel: int) 
 @rule("norm_over_channels")
 def norm_over_channels(trace: Trace, call: OpCall) -> Labels:
     """Statistics over the last dims."""
-    value = trace.labels_of(call.arguments["input"])
-    rank, normalized = len(value.shape), call.arguments["normalized_shape"]
+    value, normalized = input_of(trace, call), call.arguments["normalized_shape"]
     count = len(normalized) if isinstance(normalized, (tuple, list, torch.Size)) else 1
-    inner = range(rank - count, rank)
+    inner = range(value.rank - count, value.rank)
     layers = []
     for layer in trace.simple(value):
         inside = [dim for dim in layer.dims if dim in inner]
@@ -71,21 +76,18 @@ def norm_over_channels(trace: Trace, call: OpCall) -> Labels:
             layer = trace.pin(layer, inside, why(call))
         elif inside:
             trace.statistics[call.node.name] = why(call)
-        if layer.dims:
-            layers.append(layer)
+        layers += [layer] if layer.dims else []
     extents = {dim: size for dim, size in enumerate(value.shape) if size > 1}
-    result = Operand(layers, extents, value.zero)
-    factors: dict[str, Operand] = {}
+    result, factors = Operand(layers, extents), dict[str, Operand]()
     for name in ("weight", "bias"):
         argument = call.arguments.get(name)
         if argument is None:
             continue
         held = tensor_name(argument)
-        if held is not None:
-            for axis, size in enumerate(call.shape(name)):
-                if size > 1:
-                    role = "scale" if name == "weight" else "state"
-                    trace.axis(held, axis, role, layer_name(call, held))  # type: ignore[arg-type]
+        for axis, size in enumerate(call.shape(name)) if held is not None else ():
+            if size > 1:
+                role = "scale" if name == "weight" else "state"
+                trace.axis(str(held), axis, role, layer_name(call, str(held)))  # type: ignore[arg-type]
         factors[name] = operand(trace, trace.labels_of(argument), inner)
         result = match(trace, result, factors[name], why(call))
     found = alive(trace, result)
@@ -93,69 +95,53 @@ def norm_over_channels(trace: Trace, call: OpCall) -> Labels:
     rows = Operand([], {dim: size for dim, size in extents.items() if dim not in inner}, value.zero)
     bias = factors.pop("bias", None)
     zero = product_is_zero([rows, *factors.values()], found)
-    zero = zero and (bias is None or all(map(bias.zero_at, found)))
-    return to_labels(found, range(rank), value.shape, zero)
+    return to_labels(
+        found, range(value.rank), value.shape, zero and (bias is None or all(map(bias.zero_at, found)))
+    )
 
 
 @rule("group_norm")
 def group_norm(trace: Trace, call: OpCall) -> Labels:
     """Statistics over the channels of a group: whole groups go, or as many channels of each."""
-    value = trace.labels_of(call.arguments["input"])
-    groups = number(call.arguments["num_groups"])
+    value, groups = input_of(trace, call), number(call.arguments["num_groups"])
     if not isinstance(groups, int):
         raise Stop(f"{why(call)}: the number of groups is computed")
-    dims = [dim for dim in range(len(value.shape)) if dim != 1]
-    layers = [
-        trace.pin(layer, [d for d in dims if d > 1 or 1 in layer.dims], why(call))
-        for layer in trace.simple(value)
-    ]
-    layers = [layer for layer in layers if layer.dims]
+    for layer in trace.simple(value):
+        trace.pin(layer, [dim for dim in layer.dims if dim > 1 or (dim != 1 and 1 in layer.dims)], why(call))
+    layers = trace.simple(value)
     labels = pick(layers, 1)
     if labels is not None:
         trace.statistics[call.node.name] = why(call)
-    if labels is not None and groups >= FEWEST_WHOLE_GROUPS:
-        trace.pin(Layer((0, 1), labels.reshape(groups, -1)), [1], why(call))
-    elif labels is not None and groups > 1:
-        trace.balance(labels, groups, f"{why(call)} has {groups} groups")
-    return Labels(value.shape, tuple(layers), _tie_factors(trace, call, layers, 1))
+        if groups >= FEWEST_WHOLE_GROUPS:
+            trace.pin(Layer((0, 1), labels.reshape(groups, -1)), [1], why(call))
+        elif groups > 1:
+            trace.balance(labels, groups, f"{why(call)} has {groups} groups")
+    return Labels(value.shape, layers, _tie_factors(trace, call, layers, 1))
 
 
 @rule("normalize")
 def normalize(trace: Trace, call: OpCall) -> Labels:
     """Division by a p-norm, to which removed channels add nothing if they are zero."""
-    value = trace.labels_of(call.arguments["input"])
-    dim = call.arguments["dim"]
-    if not isinstance(dim, int):
-        raise Stop(why(call))
-    at = positive(dim, len(value.shape))
-    layers = []
+    value = input_of(trace, call)
+    at = dim_of(call, value.rank)
     for layer in trace.simple(value):
-        if at in layer.dims and (len(layer.dims) > 1 or not value.zero):
-            layer = trace.pin(layer, [at], why(call))
-        layers.append(layer)
-    return Labels(value.shape, tuple(layer for layer in layers if layer.dims), value.zero)
+        if len(layer.dims) > 1 or not value.zero:
+            trace.pin(layer, [at], why(call))
+    return Labels(value.shape, trace.simple(value), value.zero)
 
 
 @rule("weight_norm")
 def weight_norm(trace: Trace, call: OpCall) -> Labels:
     """A direction and a length a row: only the rows can go."""
-    dim = call.arguments.get("dim")
-    value = trace.labels_of(call.arguments["input"])
-    if not isinstance(dim, int):
-        raise Stop(why(call))
-    at = positive(dim, len(value.shape))
-    others = [axis for axis in range(len(value.shape)) if axis != at]
-    layers = [trace.pin(layer, others, f"{why(call)} is a norm over it") for layer in trace.simple(value)]
-    if any(layer.dims for layer in layers):
+    value, length = input_of(trace, call), trace.labels_of(call.arguments["g"])
+    at = dim_of(call, value.rank)
+    others = [axis for axis in range(value.rank) if axis != at]
+    layers = trace.pinned(value, others, f"{why(call)} is a norm over it")
+    if layers:
         trace.statistics[call.node.name] = why(call)
-    length = trace.labels_of(call.arguments["g"])
-    both = match(
-        trace,
-        operand(trace, Labels(value.shape, tuple(x for x in layers if x.dims)), range(len(value.shape))),
-        operand(trace, length, range(len(length.shape))),
-        why(call),
-    )
-    return to_labels(both.layers, range(len(value.shape)), shape_out(call), zero=True)
+    direction = operand(trace, Labels(value.shape, layers), range(value.rank))
+    both = match(trace, direction, aligned(trace, length, length.rank), why(call))
+    return to_labels(both.layers, range(value.rank), shape_out(call), zero=True)
 
 
 def norm_channel(call: OpCall, rank: int) -> int:

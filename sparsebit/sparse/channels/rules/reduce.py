@@ -9,8 +9,8 @@ import torch
 from sparsebit.graph.ops.spec import OpCall
 from sparsebit.graph.value import TensorInfo
 from sparsebit.sparse.channels.labels import Labels, Layer
-from sparsebit.sparse.channels.match import operand, sum_product, to_labels
-from sparsebit.sparse.channels.rules.base import Stop, outputs, positive, rule, shape_out, why
+from sparsebit.sparse.channels.match import aligned, sum_product, to_labels
+from sparsebit.sparse.channels.rules.base import Stop, dim_of, input_of, outputs, rule, shape_out, why
 from sparsebit.sparse.channels.trace import Trace
 from sparsebit.sparse.channels.written_norm import is_part_of_norm
 
@@ -18,9 +18,8 @@ from sparsebit.sparse.channels.written_norm import is_part_of_norm
 @rule("reduce", "sum", "mean", "statistic")
 def reduction(trace: Trace, call: OpCall) -> object:
     """Removed channels must not change the result: sums of zeros are free, a mean is divided anew, others stop."""
-    value = trace.labels_of(call.arguments["input"])
-    rank, kind = len(value.shape), call.spec.channels
-    dims = _dims(call.arguments.get("dim"), rank)
+    value, kind = input_of(trace, call), call.spec.channels
+    dims = _dims(call.arguments.get("dim"), value.rank)
     layers: list[Layer] = []
     for layer in trace.simple(value):
         gone = [dim for dim in layer.dims if dim in dims]
@@ -37,15 +36,11 @@ def reduction(trace: Trace, call: OpCall) -> object:
         else:
             trace.pin(layer, gone, f"{why(call)} works along it")
     layers = [layer for layer in layers if layer.dims]
-    left = [dim for dim in range(rank) if dim not in dims]
+    left = [dim for dim in range(value.rank) if dim not in dims]
 
     def build(info: TensorInfo) -> Labels:
-        where = {dim: dim if len(info.shape) == rank else left.index(dim) for dim in left}
-        return Labels(
-            info.shape,
-            tuple(layer.moved(where) for layer in layers),
-            call.keeps_zero([value.zero]),
-        )
+        where = {dim: dim if len(info.shape) == value.rank else left.index(dim) for dim in left}
+        return Labels(info.shape, [layer.moved(where) for layer in layers], call.keeps_zero([value.zero]))
 
     return outputs(call, build)
 
@@ -58,43 +53,34 @@ def _is_negative(order: object) -> bool:
 @rule("along_dim")
 def along_a_dim(trace: Trace, call: OpCall) -> object:
     """Every result depends on all positions along the dim, which therefore keeps its size."""
-    given = next(
-        (call.arguments[name] for name in ("dim", "dims", "dimension") if name in call.arguments), None
-    )
-    return _along(trace, call, given)
+    names = [name for name in ("dim", "dims", "dimension") if name in call.arguments]
+    return _along(trace, call, call.arguments[names[0]] if names else None)
 
 
 @rule("softmax")
 def softmax(trace: Trace, call: OpCall) -> object:
     """The same, along the second dim or the first where none is given."""
     given = call.arguments.get("dim")
-    if given is None:
-        given = 0 if len(trace.labels_of(call.arguments["input"]).shape) in (0, 1, 3) else 1
-    return _along(trace, call, given)
+    implied = 0 if input_of(trace, call).rank in (0, 1, 3) else 1
+    return _along(trace, call, implied if given is None else given)
 
 
 def _along(trace: Trace, call: OpCall, given: object) -> object:
-    value = trace.labels_of(call.arguments["input"])
-    dims = _dims(given, len(value.shape))
-    layers = [trace.pin(layer, dims, f"{why(call)} works along it") for layer in trace.simple(value)]
+    value = input_of(trace, call)
+    layers = trace.pinned(value, _dims(given, value.rank), f"{why(call)} works along it")
     zero = call.keeps_zero([value.zero])
-    return outputs(
-        call, lambda info: Labels(info.shape, tuple(layer for layer in layers if layer.dims), zero)
-    )
+    return outputs(call, lambda info: Labels(info.shape, layers, zero))
 
 
 @rule("cosine_similarity")
 def cosine_similarity(trace: Trace, call: OpCall) -> Labels:
     """Products and squares summed along a dim."""
-    first, second = trace.labels_of(call.arguments["x1"]), trace.labels_of(call.arguments["x2"])
-    rank = max(len(first.shape), len(second.shape))
-    dim = call.arguments["dim"]
-    if not isinstance(dim, int):
-        raise Stop(why(call))
-    at = positive(dim, rank)
-    vectors = [operand(trace, one, range(rank - len(one.shape), rank)) for one in (first, second)]
+    both = [trace.labels_of(call.arguments[name]) for name in ("x1", "x2")]
+    rank = max(one.rank for one in both)
+    at = dim_of(call, rank)
+    vectors = [aligned(trace, one, rank) for one in both]
     # the squares of each are summed as well, those of a broadcast one as often as the other is wide
-    zero = first.zero and second.zero and all(one.wide(at) for one in vectors)
+    zero = all(one.zero and one.wide(at) for one in vectors)
     vectors = [dataclasses.replace(one, zero=zero) for one in vectors]
     layers = sum_product(trace, vectors, [at], why(call))
     return to_labels(layers, [d for d in range(rank) if d != at], shape_out(call), zero=False)
@@ -103,27 +89,21 @@ def cosine_similarity(trace: Trace, call: OpCall) -> Labels:
 @rule("glu")
 def glu(trace: Trace, call: OpCall) -> Labels:
     """The halves gate each other position by position."""
-    value = trace.labels_of(call.arguments["input"])
-    dim = call.arguments["dim"]
-    if not isinstance(dim, int):
-        raise Stop(why(call))
-    at = positive(dim, len(value.shape))
-    layers = []
+    value = input_of(trace, call)
+    at, layers = dim_of(call, value.rank), []
     for layer in trace.simple(value):
         if at in layer.dims:
             first, second = layer.labels.chunk(2, layer.dims.index(at))
             trace.sets.join(first, second)
             layer = trace.simplify(Layer(layer.dims, first))
-        if layer.dims:
-            layers.append(layer)
-    return Labels(shape_out(call), tuple(layers), value.zero)
+        layers += [layer] if layer.dims else []
+    return Labels(shape_out(call), layers, value.zero)
 
 
 def _dims(given: object, rank: int) -> list[int]:
     if given is None or (isinstance(given, (tuple, list)) and not given):
         return list(range(rank))
-    items = given if isinstance(given, (tuple, list, torch.Size)) else [given]
-    dims = [item for item in items if isinstance(item, int)]
-    if len(dims) != len(items):
+    dims = [dim for dim in (given if isinstance(given, (tuple, list, torch.Size)) else [given])]
+    if not all(isinstance(dim, int) for dim in dims):
         raise Stop("a dim is computed")
-    return [positive(dim, rank) for dim in dims]
+    return [dim % max(rank, 1) for dim in dims]
