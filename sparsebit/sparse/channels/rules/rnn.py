@@ -9,7 +9,7 @@ from torch.fx import Node
 from sparsebit.graph.ops.spec import OpCall
 from sparsebit.graph.value import TensorInfo
 from sparsebit.sparse.channels.labels import Labels, Layer
-from sparsebit.sparse.channels.match import match, operand
+from sparsebit.sparse.channels.match import aligned, match
 from sparsebit.sparse.channels.rules.base import Stop, outputs, rule, tensor_name, why
 from sparsebit.sparse.channels.trace import Trace, blank, labels_in
 
@@ -69,7 +69,7 @@ def _inputs(trace: Trace, call: OpCall, source: object) -> Tensor | None:
     held = next(iter(labels_in(value)), None)
     if held is None:
         raise Stop(f"{why(call)}: its input is not a tensor")
-    last, found = len(held.shape) - 1, None
+    last, found = held.rank - 1, None
     for layer in trace.simple(held):
         layer = trace.pin(layer, [dim for dim in layer.dims if dim != last], f"{why(call)} runs along it")
         if layer.dims and found is None:
@@ -88,35 +88,31 @@ def _tie_initial_states(trace: Trace, call: OpCall, shown: Tensor, hidden: Tenso
             continue
         value = trace.values.get(item.name)
         for state in labels_in(value):
-            last = len(state.shape) - 1
-            layer = Layer((0, last), labels) if len(labels) > 1 else Layer((last,), labels[0])
-            mine = operand(trace, Labels(state.shape, (layer,)), range(len(state.shape)))
-            theirs = operand(
-                trace, state, range(len(state.shape)), item if isinstance(value, Labels) else None
-            )
-            match(trace, mine, theirs, why(call))
+            mine = Labels(state.shape, [_hidden_layer(state.rank, labels)])
+            theirs = aligned(trace, state, state.rank, item if isinstance(value, Labels) else None)
+            match(trace, aligned(trace, mine, state.rank), theirs, why(call))
             zero = zero and state.zero
     return zero
 
 
+def _hidden_layer(rank: int, labels: Tensor) -> Layer:
+    """The labels of states [layers and directions, ..., units]; one layer and direction has no dim of its own."""
+    return Layer((0, rank - 1), labels) if len(labels) > 1 else Layer((rank - 1,), labels[0])
+
+
 def _results(call: OpCall, last: Tensor, shown: Tensor, hidden: Tensor, zero: bool) -> object:
     """The sequence of outputs (of a packed one, the data), then the final states."""
+    first, rest = call.node.meta["value"]
     states = iter((shown, hidden))
-
-    def build(info: TensorInfo) -> Labels:
-        dim, units = len(info.shape) - 1, next(states)
-        layer = Layer((0, dim), units) if len(units) > 1 else Layer((dim,), units[0])
-        return Labels(info.shape, (layer,), zero)
 
     def walk(info: object) -> object:
         if isinstance(info, TensorInfo):
-            return build(info)
+            return Labels(info.shape, [_hidden_layer(len(info.shape), next(states))], zero)
         return tuple(walk(item) for item in info) if isinstance(info, (tuple, list)) else info
 
-    first, rest = call.node.meta["value"]
     data = first if isinstance(first, TensorInfo) else first[0]
-    sequence: object = Labels(data.shape, (Layer((len(data.shape) - 1,), last),), zero)
-    if not isinstance(first, TensorInfo):
+    sequence: object = Labels(data.shape, [Layer((len(data.shape) - 1,), last)], zero)
+    if data is not first:
         sequence = (sequence, *(blank(item) for item in first[1:]))
     return sequence, walk(rest)
 
@@ -141,7 +137,7 @@ def repack(trace: Trace, call: OpCall) -> object:
     def build(info: TensorInfo) -> Labels:
         last = len(info.shape) - 1
         features = info.dtype.is_floating_point and labels is not None and info.shape[last] == len(labels)
-        return Labels(info.shape, (Layer((last,), labels),) if features and labels is not None else (), zero)
+        return Labels(info.shape, [Layer((last,), labels)] if features and labels is not None else [], zero)
 
     return outputs(call, build)
 
@@ -165,4 +161,4 @@ def cell(trace: Trace, call: OpCall) -> object:
     if below is not None:
         trace.tie_axis(weight_ih, 1, below, "input", path)
     zero = _tie_initial_states(trace, call, hidden[None], hidden[None])
-    return outputs(call, lambda info: Labels(info.shape, (Layer((len(info.shape) - 1,), hidden),), zero))
+    return outputs(call, lambda info: Labels(info.shape, [Layer((len(info.shape) - 1,), hidden)], zero))
