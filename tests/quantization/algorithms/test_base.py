@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import pytest
 import torch
-from torch import nn
 
 from sparsebit.config.quantization import recovery
 from sparsebit.errors import RegistryError
@@ -94,18 +93,3 @@ def test_frozen_parameters_stay_frozen() -> None:
     qmodel = QuantModel(net, config(SCHEDULE={"FUSE_BN": True, "RECOVERY": steps}), images())
     qmodel.calibrate([images()], progress=False)
     assert not any(p.requires_grad for p in qmodel.parameters())
-
-
-def test_layers_that_are_shared_are_left_out() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
-            self.b.weight = self.a.weight
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y: torch.Tensor = self.c(self.b(self.a(x)))
-            return y
-
-    qmodel = QuantModel(Tied(), config(), torch.randn(2, 4))
-    assert [layer.node.name for layer in find_layers(qmodel.model)] == ["c"]
