@@ -24,7 +24,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from sparsebit.errors import CaptureError, SparsebitError
+from sparsebit.errors import CaptureError, SparsebitError, with_article
 from sparsebit.progress import length, progress
 
 LABELS = ("labels", "label", "targets", "target", "y")  # names of what a model should answer
@@ -164,7 +164,7 @@ class ModelInputs:
             raise DataError(
                 "the example has keyword inputs, so a batch has to name its inputs",
                 expected=f"a dict with {', '.join([*self._names_of(len(args)), *kwargs])}",
-                got=f"a {type(items[0]).__name__}"
+                got=with_article(type(items[0]).__name__)
                 if len(items) == 1
                 else f"{len(items)} items without names",
                 hint=_FEED,

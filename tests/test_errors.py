@@ -5,11 +5,20 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+from collections import OrderedDict
 
 import pytest
 
 from sparsebit import errors
-from sparsebit.errors import ConfigError, RegistryError, SparsebitError, SpecializationWarning
+from sparsebit.errors import (
+    ConfigError,
+    RegistryError,
+    SparsebitError,
+    SpecializationWarning,
+    damaged,
+    with_article,
+)
+from sparsebit.quantization import QuantModel
 
 PARTS = {"where": "net.py:12", "expected": "a tensor", "got": "a list", "hint": "wrap it in torch.stack"}
 KINDS = [
@@ -78,3 +87,18 @@ def test_a_missing_package_says_how_to_install_it_from_the_source() -> None:
     assert 'pip install -e ".[mixed]"' in text
     broken = errors.missing_package("onnx", "exporting", extra="onnx", error=ImportError("libz is too old"))
     assert "cannot be imported: libz is too old" in str(broken)
+
+
+def test_the_article_fits_the_word() -> None:
+    assert with_article("int") == "an int" and with_article("OrderedDict") == "an OrderedDict"
+    assert with_article("list") == "a list"
+    with pytest.raises(SparsebitError, match="got: an int"):
+        QuantModel(3, "w4a8")  # type: ignore[arg-type]
+    with pytest.raises(SparsebitError, match="got: an OrderedDict"):
+        QuantModel(OrderedDict(), "w4a8")  # type: ignore[arg-type]
+
+
+def test_what_is_damaged_says_where_and_what_to_do() -> None:
+    assert str(damaged("a.json", "its length is wrong", expected="3 bytes")) == (
+        "a.json is damaged: its length is wrong\n  expected: 3 bytes\n  next:     save the model again"
+    )

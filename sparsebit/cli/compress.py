@@ -19,6 +19,7 @@ from sparsebit.cli.arguments import (
     seconds,
 )
 from sparsebit.cli.command import Command, Outcome, UsageError
+from sparsebit.errors import with_article
 from sparsebit.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _finetune(name: str) -> Callable[[Any], None]:
 
     found = resolve(name, "function")
     if not callable(found):
-        raise UsageError(f"{name!r} is not a function", got=f"a {type(found).__name__}")
+        raise UsageError(f"{name!r} is not a function", got=with_article(type(found).__name__))
 
     def finetune(model: Any) -> None:
         with blamed_on(f"the function {name!r}"):

@@ -23,6 +23,7 @@ from sparsebit.cli.command import UsageError
 from sparsebit.cli.image_folder import ImageFolder
 from sparsebit.cli.preflight import require_data
 from sparsebit.cli.reference import blamed_on, call, resolve
+from sparsebit.errors import with_article
 from sparsebit.progress import length
 from sparsebit.quantization import QuantModel
 from sparsebit.storage.archive import require_expansion
@@ -78,7 +79,7 @@ def first(data: Iterable[Any], text: str = "the data") -> Any:
         raise UsageError(
             f"{text!r} gives something that is not a batch",
             expected="a tensor, a tuple of tensors (inputs, labels), or a dict of them",
-            got=f"a {type(batch).__name__}",
+            got=with_article(type(batch).__name__),
         )
     raise UsageError(
         f"{text!r} holds no batches",

@@ -14,6 +14,7 @@ from sparsebit.batches import ModelInputs
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.data import Again, first, open_data
 from sparsebit.cli.reference import blamed_on, resolve
+from sparsebit.errors import with_article
 
 
 def open_metric(arguments: argparse.Namespace) -> Metric:
@@ -22,7 +23,7 @@ def open_metric(arguments: argparse.Namespace) -> Metric:
         return top1
     found = resolve(arguments.metric, "metric")
     if not callable(found):
-        raise UsageError(f"{arguments.metric!r} is not a function", got=f"a {type(found).__name__}")
+        raise UsageError(f"{arguments.metric!r} is not a function", got=with_article(type(found).__name__))
 
     def metric(outputs: Any, labels: Any) -> float:
         with blamed_on(f"the metric {arguments.metric!r}"):

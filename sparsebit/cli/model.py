@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.preflight import require_outputs
 from sparsebit.cli.reference import call, resolve
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, with_article
 from sparsebit.quantization import QuantModel
 from sparsebit.sparse import load as load_pruned
 from sparsebit.storage.archive import require_expansion
@@ -59,7 +59,7 @@ def load_model(reference: str, weights: str | None = None) -> nn.Module:
         raise UsageError(
             f"{reference!r} is not a model",
             expected="a torch.nn.Module, or a function or class that makes one without arguments",
-            got=f"a {type(made).__name__}",
+            got=with_article(type(made).__name__),
         )
     if weights is not None:
         fill(made, weights)
@@ -135,7 +135,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             found = found[name]
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
         raise UsageError(
-            f"{path} is not a state dict", expected="names and tensors", got=f"a {type(found).__name__}"
+            f"{path} is not a state dict",
+            expected="names and tensors",
+            got=with_article(type(found).__name__),
         )
     return {str(name): tensor for name, tensor in found.items()}
 

@@ -7,6 +7,7 @@ import argparse
 from sparsebit.cli.arguments import add_config, add_data, add_input, add_model, add_output, add_test
 from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.result import accuracy_rows, before_and_after
+from sparsebit.errors import with_article
 
 DEFAULT = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
 
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     metric = open_metric(arguments)
     loss = resolve(arguments.loss, "loss") if arguments.loss else functional.cross_entropy
     if not callable(loss):
-        raise UsageError(f"{arguments.loss!r} is not a function", got=f"a {type(loss).__name__}")
+        raise UsageError(f"{arguments.loss!r} is not a function", got=with_article(type(loss).__name__))
     model = open_model(arguments)
     data = open_data(arguments) if arguments.data else None
     test = open_test(arguments)

@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 
 from sparsebit.batches import as_call
 from sparsebit.display import in_notebook
+from sparsebit.errors import with_article
 from sparsebit.export.errors import ExportError
 from sparsebit.export.graph_export import Exported, export_graph
 from sparsebit.export.proof import CheckReport
@@ -53,7 +54,9 @@ class OnnxExport:
 def as_path(name: Any, usage: str) -> Path:
     """The file to write, or an error with the order of the arguments: the two ``export_onnx`` differ in it."""
     if not isinstance(name, str | os.PathLike):
-        raise ExportError("the file to write is not a path", got=f"a {type(name).__name__}", hint=usage)
+        raise ExportError(
+            "the file to write is not a path", got=with_article(type(name).__name__), hint=usage
+        )
     return Path(name)
 
 

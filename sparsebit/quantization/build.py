@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sparsebit.batches import Call
 from sparsebit.config import QConfig
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, with_article
 from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.graph.capture.frontend import capture
 from sparsebit.graph.capture.unwrap import unwrap
@@ -31,11 +31,13 @@ def require_float_model(model: Any) -> nn.Module:
     """The module itself, without what compiles or distributes it; refused if it is none, or is quantized already."""
     if not isinstance(model, nn.Module):
         hint = "pass program.module()" if type(model).__name__ == "ExportedProgram" else None
-        raise SparsebitError("QuantModel takes a torch.nn.Module", got=f"a {type(model).__name__}", hint=hint)
+        raise SparsebitError(
+            "QuantModel takes a torch.nn.Module", got=with_article(type(model).__name__), hint=hint
+        )
     if any(isinstance(module, QuantGraph) for module in model.modules()):
         raise SparsebitError(
             "the model is quantized already",
-            got=f"a {type(model).__name__} with quantizers inside",
+            got=f"{with_article(type(model).__name__)} with quantizers inside",
             hint="pass the float model; qmodel.calibrate(loader) calibrates a QuantModel again",
         )
     return unwrap(model)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from sparsebit.batches import Call, to_device
-from sparsebit.errors import CaptureError, GraphError, damaged
+from sparsebit.errors import CaptureError, GraphError, damaged, with_article
 from sparsebit.graph.digest import graph_digest
 from sparsebit.quantization.algorithms.edits import restore_edits
 from sparsebit.quantization.batch_norm.fold import fold_quantized
@@ -180,11 +180,11 @@ def require_grid(quantizer: Quantizer, folder: object) -> None:
 
 
 def _other_model(model: nn.Module, saved: str, folder: str | os.PathLike[str]) -> ArtifactError:
-    got = type(model).__name__
+    got = with_article(type(model).__name__)
     return ArtifactError(
         f"{os.fspath(folder)!r} was saved from another model",
-        expected=f"a {saved} whose graph is the same, operator by operator",
-        got=f"a {got} with another graph" if got == saved else f"a {got}",
+        expected=f"{with_article(saved)} whose graph is the same, operator by operator",
+        got=f"{got} with another graph" if type(model).__name__ == saved else got,
         hint="build the model with the arguments it had when it was saved",
     )
 
@@ -257,7 +257,7 @@ def _decode_example(written: Any, tensors: Mapping[str, Tensor], folder: object)
         raise ArtifactError(
             "the example inputs of this model could not be saved with it",
             where=str(folder),
-            got=f"a {kind} among them" if isinstance(kind, str) else None,
+            got=f"{with_article(kind)} among them" if isinstance(kind, str) else None,
             hint="pass example_inputs= and example_kwargs= to load()",
         )
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from sparsebit.batches import ModelInputs, peek
 from sparsebit.config import SConfig
-from sparsebit.errors import GraphError
+from sparsebit.errors import GraphError, with_article
 from sparsebit.sparse.choose.pruner import Latency
 from sparsebit.sparse.evidence.gradients import Loss
 from sparsebit.sparse.layer_sparser import detach
@@ -62,9 +62,9 @@ def prune(
             try:
                 return smodel.shrink_to(kept, "pretrained")
             except GraphError as error:
+                own = with_article(type(model).__name__)
                 warnings.warn(
-                    f"the smaller model is a graph, not a {type(model).__name__}: {error.message} ({error.got})",
-                    stacklevel=2,
+                    f"the smaller model is a graph, not {own}: {error.message} ({error.got})", stacklevel=2
                 )
         return smodel.shrink_to(kept, "graph" if form == "auto" else form)
     finally:

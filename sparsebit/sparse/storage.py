@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsebit.errors import GraphError
+from sparsebit.errors import GraphError, with_article
 from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.origin import Origin, example_from
 from sparsebit.sparse.sparse_model import SparseModel
@@ -85,6 +85,6 @@ def _other_model(model: nn.Module, folder: str | os.PathLike[str]) -> ArtifactEr
     return ArtifactError(
         f"{os.fspath(folder)!r} was saved from another model, or from one recorded with other inputs",
         expected="a model whose graph is the same, operator by operator",
-        got=f"a {type(model).__name__} that is not",
+        got=f"{with_article(type(model).__name__)} that is not",
         hint="build it with the arguments it had, unpruned, and give the same kind of example inputs",
     )

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from sparsebit.errors import CaptureError
+from sparsebit.errors import CaptureError, with_article
 
 
 def unwrap(model: Any) -> nn.Module:
@@ -41,7 +41,7 @@ def unwrap(model: Any) -> nn.Module:
         )
     reason = getattr(model, "why_not_capture", None)
     if isinstance(reason, str):
-        raise CaptureError(f"a {type(model).__name__} cannot be captured again", hint=reason)
+        raise CaptureError(f"{with_article(type(model).__name__)} cannot be captured again", hint=reason)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise CaptureError(

@@ -20,7 +20,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
-from sparsebit.errors import CaptureError
+from sparsebit.errors import CaptureError, with_article
 from sparsebit.graph.capture.call.input_size import InputSize
 
 Builder = Callable[[list[Any]], Any]
@@ -229,7 +229,7 @@ def _refuse_hidden_tensors(value: Any, where: str, is_leaf: Callable[[Any], bool
     )
     if unordered or isinstance(value, Iterator):
         raise CaptureError(
-            f"{where!r} holds tensors in a {type(value).__name__}, which cannot be rebuilt around others",
+            f"{where!r} holds tensors in {with_article(type(value).__name__)}, which cannot be rebuilt around others",
             expected="tuples, lists, dicts, dataclasses and objects with attributes",
             hint="let the model take or return a list or a dict",
         )

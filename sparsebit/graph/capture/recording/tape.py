@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from sparsebit.errors import CaptureError
+from sparsebit.errors import CaptureError, with_article
 from sparsebit.graph.capture.recording.names import Names
 from sparsebit.graph.capture.report import CaptureReport, Note
 from sparsebit.graph.capture.sizes.numbers import Expression, SizeFloat, SizeInt, plain_sizes
@@ -155,7 +155,7 @@ class Tape:
         if isinstance(value, _PLAIN_ARGUMENTS):
             return value
         raise CaptureError(
-            f"an operator was given a {type(value).__name__}, which a graph cannot hold",
+            f"an operator was given {with_article(type(value).__name__)}, which a graph cannot hold",
             where=str(find_source()),
             hint="keep the module around it as one node: capture(..., skip=['its.dotted.name']), SKIP_TRACE_MODULES "
             "in a config",
