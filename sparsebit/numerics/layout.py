@@ -52,27 +52,19 @@ class Layout:
     groups: int = 1
 
     def __post_init__(self) -> None:
-        if self.kind not in GRANULARITIES:
-            raise SparsebitError(
-                "unknown granularity", expected=", ".join(GRANULARITIES), got=repr(self.kind)
-            )
-        if (self.kind == "group") != (self.group_size is not None):
-            raise SparsebitError(
-                "group_size belongs to the granularity 'group'",
-                got=f"{self.kind}, group_size={self.group_size}",
-            )
-        if self.group_size is not None and self.group_size < 1:
-            raise SparsebitError("a group needs at least one element", got=f"group_size={self.group_size}")
-        if self.kind == "group" and self.input_axis in self.axes:
-            raise SparsebitError(
-                "groups are cut along an input axis, which cannot be an output axis too",
-                got=f"axes={self.axes}, input_axis={self.input_axis}",
-            )
-        if self.groups > 1 and (self.axes != (1,) or self.kind not in ("channel", "group")):
-            raise SparsebitError(
-                "groups are for the weight of a transposed convolution, whose output channels are on axis 1",
-                got=f"{self.kind}, axes={self.axes}, groups={self.groups}",
-            )
+        grouped = self.kind == "group"
+        wrong = {
+            f"unknown granularity, none of {', '.join(GRANULARITIES)}": self.kind not in GRANULARITIES,
+            "group_size belongs to the granularity 'group'": grouped != (self.group_size is not None),
+            "a group needs at least one element": self.group_size is not None and self.group_size < 1,
+            "groups are cut along an input axis, which cannot be an output axis too": grouped
+            and self.input_axis in self.axes,
+            "groups are for the weight of a transposed convolution, whose output channels are on axis 1": (
+                self.groups > 1 and (self.axes != (1,) or self.kind not in ("channel", "group"))
+            ),
+        }
+        if problem := next((text for text, is_wrong in wrong.items() if is_wrong), None):
+            raise SparsebitError(problem, got=str(self))
 
 
 PER_TENSOR = Layout()

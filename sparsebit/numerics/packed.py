@@ -12,9 +12,10 @@ from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 from sparsebit.numerics.code_type import CodeType
-from sparsebit.numerics.grid import Grid, compute_dtype
+from sparsebit.numerics.grid import Grid
 from sparsebit.numerics.layout import Layout, row_count
 from sparsebit.numerics.packing import packed_length
+from sparsebit.numerics.snapping import compute_dtype
 from sparsebit.storage.typed import from_plain
 
 _DTYPES = {

@@ -25,7 +25,6 @@ from sparsebit.quantization.compare import Checker, operator_errors
 from sparsebit.quantization.modules.freeze import (
     freeze_weights,
     frozen_names,
-    require_float_weights,
     thaw_weights,
 )
 from sparsebit.quantization.modules.quant_graph import QuantGraph
@@ -149,7 +148,12 @@ class QuantizedModule(nn.Module):
 
     def require_float_weights(self, what: str) -> None:
         """Raise where weights are frozen; warn once where the floats were made from quantized values."""
-        require_float_weights(self.model, what)
+        if names := frozen_names(self.model):
+            raise SparsebitError(
+                f"{what} needs float weights, and {len(names)} of this model's are frozen",
+                got=f"{names[0]!r} among them",
+                hint="call thaw() first, which makes floats of the quantized values, or build the model again",
+            )
         if self.weights_rounded:
             warnings.warn(
                 f"{what} starts from weights that are already quantized, as they were saved; "

@@ -5,32 +5,29 @@ from __future__ import annotations
 from sparsebit.targets.schemes import PER_TENSOR, PER_TENSOR_OR_CHANNEL, UP_TO_8_BITS
 from sparsebit.targets.target import Accepts, OpRule, Row, Target
 
-_SOURCE = "optimized graphs and node timings of onnxruntime 1.31 on an AVX512-VNNI CPU"
 _CLIPS = frozenset({"relu", "relu6", "clamp", "hardtanh"})
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 PRODUCTS = ("linear", "addmm")
 
 
-def _rule(because: str, **fields: object) -> OpRule:
-    return OpRule(because=because, source=_SOURCE, **fields)  # type: ignore[arg-type]
-
-
-_CONVOLUTION = _rule("QLinearConv: integers in and out", output=True, weight=True)
+_CONVOLUTION = OpRule(because="QLinearConv: integers in and out", output=True, weight=True)
 _JOINED = {
     **{
-        op: _rule("QLinearAveragePool, between integers", output=True, when="joins")
+        op: OpRule(because="QLinearAveragePool, between integers", output=True, when="joins")
         for op in ("avg_pool2d", "adaptive_avg_pool2d")
     },
-    "add": _rule(
-        "QLinearAdd; a float add would leave the convolutions before it in float", output=True, when="joins"
+    "add": OpRule(
+        because="QLinearAdd; a float add would leave the convolutions before it in float",
+        output=True,
+        when="joins",
     ),
-    "mul": _rule("QLinearMul, as in gates", output=True, when="joins"),
-    "cat": _rule("QLinearConcat takes any scales", output=True, when="joins"),
-    "sigmoid": _rule("QLinearSigmoid", output=True, when="joins"),
-    "silu": _rule("QLinearSigmoid and QLinearMul", output=True, when="joins"),
-    "leaky_relu": _rule("QLinearLeakyRelu", output=True, when="joins"),
-    "interpolate": _rule("Resize on integers", output=True, when="joins"),
+    "mul": OpRule(because="QLinearMul, as in gates", output=True, when="joins"),
+    "cat": OpRule(because="QLinearConcat takes any scales", output=True, when="joins"),
+    "sigmoid": OpRule(because="QLinearSigmoid", output=True, when="joins"),
+    "silu": OpRule(because="QLinearSigmoid and QLinearMul", output=True, when="joins"),
+    "leaky_relu": OpRule(because="QLinearLeakyRelu", output=True, when="joins"),
+    "interpolate": OpRule(because="Resize on integers", output=True, when="joins"),
 }
 _MATMULS = frozenset(
     {"QLinearMatMul", "MatMulIntegerToFloat", "QGemm", "DynamicQuantizeMatMul", "MatMulNBits"}
@@ -41,14 +38,15 @@ ONNXRUNTIME = Target(
     rules={
         **{op: _CONVOLUTION for op in CONVOLUTIONS},
         **{
-            op: _rule("QGemm or MatMulIntegerToFloat; its result may stay in float", weight=True)
+            op: OpRule(because="QGemm or MatMulIntegerToFloat; its result may stay in float", weight=True)
             for op in PRODUCTS
         },
         **_JOINED,
-        "embedding": _rule("int8 rows are gathered, then dequantized", inputs=False, weight=True),
-        "matmul": _rule("MatMulIntegerToFloat, no faster than float in attention", when="if_asked"),
+        "embedding": OpRule(because="int8 rows are gathered, then dequantized", inputs=False, weight=True),
+        "matmul": OpRule(because="MatMulIntegerToFloat, no faster than float in attention", when="if_asked"),
     },
     fused={**{op: _CLIPS for op in CONVOLUTIONS}, "add": frozenset({"relu"})},
+    source="optimized graphs and node timings of onnxruntime 1.31 on an AVX512-VNNI CPU",
     accepts={
         # Measured: a one-operator model against the unoptimized graph, onnxruntime 1.31.1.
         "W": Accepts(

@@ -6,7 +6,6 @@ from sparsebit.targets.onnxruntime import CONVOLUTIONS, PRODUCTS, TRANSPOSED
 from sparsebit.targets.schemes import PER_TENSOR_OR_CHANNEL, SCHEMES_OF, UP_TO_8_BITS
 from sparsebit.targets.target import Accepts, OpRule, Row, Target
 
-_SOURCE = "the low-precision transformations described in OpenVINO's documentation, 2026.4"
 # Measured: openvino 2026.4.1 cannot open a file in which other tensors of three dimensions have a scale per channel.
 _CHANNELS_OF_3 = {3: (1,)}
 _FUSED = ("relu", "relu6", "clamp", "hardtanh", "prelu", "leaky_relu", "sigmoid", "silu", "hardswish")
@@ -20,26 +19,23 @@ OPENVINO = Target(
                 output=op in CONVOLUTIONS + TRANSPOSED,
                 channel_axes={3: ()} if op in PRODUCTS else _CHANNELS_OF_3,
                 because="runs on integers when its input and weight are, and hands integers on to additions",
-                source=_SOURCE,
             )
             for op in (*CONVOLUTIONS, *TRANSPOSED, *PRODUCTS)
         },
-        "embedding": OpRule(
-            inputs=False, weight=True, because="int8 rows are gathered, then dequantized", source=_SOURCE
-        ),
-        "matmul": OpRule(channel_axes=_CHANNELS_OF_3, because="both inputs on integers", source=_SOURCE),
+        "embedding": OpRule(inputs=False, weight=True, because="int8 rows are gathered, then dequantized"),
+        "matmul": OpRule(channel_axes=_CHANNELS_OF_3, because="both inputs on integers"),
         **{
             op: OpRule(
                 output=True,
                 when="joins",
                 channel_axes=_CHANNELS_OF_3,
                 because="keeps integers between its neighbours",
-                source=_SOURCE,
             )
             for op in ("add", "mul", "cat", "avg_pool2d", "adaptive_avg_pool2d", "interpolate")
         },
     },
     fused={**{op: frozenset(_FUSED) for op in CONVOLUTIONS}, "add": frozenset({"relu"})},
+    source="the low-precision transformations described in OpenVINO's documentation, 2026.4",
     accepts={
         # Measured: a one-operator model against the unoptimized graph, openvino 2026.4.1.
         "W": Accepts(

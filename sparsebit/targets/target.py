@@ -30,7 +30,6 @@ class OpRule:
     inside: frozenset[str] = frozenset()
     channel_axes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     because: str
-    source: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +66,7 @@ class Target:
     Placement:
         rules: by canonical operator name; an operator without a rule stays in float.
         fused: for an operator, the activations that its integer kernel computes on the way out.
+        source: where the rules were found.
 
     Config:
         accepts: what it takes for weights ("W") and activations ("A"); a side that is missing takes anything.
@@ -84,6 +84,7 @@ class Target:
     name: str
     rules: Mapping[str, OpRule] = field(default_factory=dict)
     fused: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    source: str = ""
     accepts: Mapping[Side, Accepts] = field(default_factory=dict)
     preset: str = "int8_onnxruntime"
     stored_bits: tuple[int, ...] = (4, 8)

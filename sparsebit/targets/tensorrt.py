@@ -6,30 +6,26 @@ from sparsebit.targets.onnxruntime import CONVOLUTIONS, PRODUCTS, TRANSPOSED
 from sparsebit.targets.schemes import UP_TO_8_BITS
 from sparsebit.targets.target import Accepts, OpRule, Row, Target
 
-_SOURCE = "TensorRT developer guide, explicit quantization: recommended Q/DQ placement"
 _WEIGHTED = (*CONVOLUTIONS, *TRANSPOSED, *PRODUCTS)
 _FUSED = ("relu", "relu6", "clamp", "sigmoid", "tanh", "silu", "gelu", "leaky_relu")
 
 TENSORRT = Target(
     name="tensorrt",
     rules={
-        **{
-            op: OpRule(weight=True, because="quantize the inputs of what has weights", source=_SOURCE)
-            for op in _WEIGHTED
-        },
-        "matmul": OpRule(because="both inputs of a batched product", source=_SOURCE),
+        **{op: OpRule(weight=True, because="quantize the inputs of what has weights") for op in _WEIGHTED},
+        "matmul": OpRule(because="both inputs of a batched product"),
         "add": OpRule(
             when="joins",
             inside=frozenset(_WEIGHTED),
             because="the skip branch is quantized, so that the add fuses into the convolution",
-            source=_SOURCE,
         ),
         **{
-            op: OpRule(when="joins", because="runs on the grid of its input", source=_SOURCE)
+            op: OpRule(when="joins", because="runs on the grid of its input")
             for op in ("avg_pool2d", "adaptive_avg_pool2d", "cat")
         },
     },
     fused={**{op: frozenset(_FUSED) for op in _WEIGHTED}, "add": frozenset({"relu"})},
+    source="TensorRT developer guide, explicit quantization: recommended Q/DQ placement",
     accepts={
         # From TensorRT's documentation and the source of its ONNX importer.
         "W": Accepts(

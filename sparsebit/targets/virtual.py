@@ -5,7 +5,6 @@ from __future__ import annotations
 from sparsebit.targets.onnxruntime import CONVOLUTIONS, ONNXRUNTIME, PRODUCTS, TRANSPOSED
 from sparsebit.targets.target import OpRule, Target
 
-_SOURCE = "the operators that the 2022 toolkit quantized by default"
 _WEIGHTED = (*CONVOLUTIONS, *TRANSPOSED, *PRODUCTS)
 _ACTIVATIONS = (
     *("relu", "relu6", "clamp", "hardtanh", "sigmoid", "leaky_relu", "mish", "silu", "hardsigmoid"),
@@ -20,22 +19,17 @@ _OTHERS = (
 VIRTUAL = Target(
     name="virtual",
     rules={
-        **{
-            op: OpRule(weight=True, because="multiplies its input by a weight", source=_SOURCE)
-            for op in _WEIGHTED
-        },
-        **{
-            op: OpRule(because="computes on its input", source=_SOURCE)
-            for op in (*_OTHERS, *sorted(_ACTIVATIONS))
-        },
-        "add": OpRule(when="if_asked", because="A.QADD.ENABLE_QUANT is true", source=_SOURCE),
-        "embedding": OpRule(inputs=False, weight=True, because="a table of weights", source=_SOURCE),
+        **{op: OpRule(weight=True, because="multiplies its input by a weight") for op in _WEIGHTED},
+        **{op: OpRule(because="computes on its input") for op in (*_OTHERS, *sorted(_ACTIVATIONS))},
+        "add": OpRule(when="if_asked", because="A.QADD.ENABLE_QUANT is true"),
+        "embedding": OpRule(inputs=False, weight=True, because="a table of weights"),
     },
     fused={
         **{op: frozenset({*_ACTIVATIONS, "batch_norm"}) for op in _WEIGHTED},
         "batch_norm": frozenset(_ACTIVATIONS),
         "add": frozenset({"relu", "relu6", "clamp"}),
     },
+    source="the operators that the 2022 toolkit quantized by default",
     stored_bits=(2, 3, 4, 5, 6, 8),
     kernels=ONNXRUNTIME.kernels,
 )

@@ -17,14 +17,14 @@ from sparsebit.quantization import QuantModel
 from sparsebit.targets import Accepts, OpRule, Row, Target, register_target, unregister_target
 from tests.cli.conftest import Cli, cli, place  # noqa: F401
 
-SOURCE = "its data sheet"
 NPU = Target(
     name="my_npu",
     rules={
-        "conv2d": OpRule(weight=True, output=True, because="the array multiplies integers", source=SOURCE),
-        "linear": OpRule(weight=True, because="the same array", source=SOURCE),
+        "conv2d": OpRule(weight=True, output=True, because="the array multiplies integers"),
+        "linear": OpRule(weight=True, because="the same array"),
     },
     fused={"conv2d": frozenset({"relu"})},
+    source="its data sheet",
     accepts={
         "W": Accepts(
             rows=(Row(schemes=("per-channel-symmetric",)),),

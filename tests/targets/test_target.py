@@ -22,7 +22,7 @@ def test_every_operator_is_in_the_operator_table(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_every_rule_gives_its_reason_and_source(name: str) -> None:
     for op, rule in TARGETS[name].rules.items():
-        assert rule.because and rule.source, op
+        assert rule.because and TARGETS[name].source, op
         assert rule.inputs or rule.weight or rule.output, f"{op}: a rule that asks for nothing"
         spec = OPS[op]
         assert not rule.weight or spec.weight or op == "addmm", f"{op} has no weight"

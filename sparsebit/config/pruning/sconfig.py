@@ -56,8 +56,10 @@ class SConfig(Config, init=False):
             if "STRATEGY" in (given := dict(rule.settings)):
                 path = f"SPARSER.SPECIFIC[{rule.pattern!r}].STRATEGY"
                 yield from self._criterion_problems(path, given["STRATEGY"])
-        rule, places = SPARSER_RULES[sparser.STRATEGY], ("SPARSER.OPTIONS", "SPARSER.STRATEGY")
-        yield from wrong_options(sparser.STRATEGY, rule, sparser.OPTIONS, at=places[0], chosen_by=places[1])
+        criterion, places = SPARSER_RULES[sparser.STRATEGY], ("SPARSER.OPTIONS", "SPARSER.STRATEGY")
+        yield from wrong_options(
+            sparser.STRATEGY, criterion, sparser.OPTIONS, at=places[0], chosen_by=places[1]
+        )
         if sparser.TYPE == "nm":
             yield from self._nm_problems()
         elif sparser.RATIO is None and not any("RATIO" in dict(rule.settings) for rule in sparser.SPECIFIC):

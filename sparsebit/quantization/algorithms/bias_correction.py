@@ -132,7 +132,8 @@ def clipped_normal_mean(
     std = std.clamp(min=1e-12)
     high = torch.as_tensor(high).to(mean)
     a, b = (low - mean) / std, (high - mean) / std
-    below, above = torch.special.ndtr(a), torch.special.ndtr(-b)  # probabilities of a standard normal
+    below: Tensor = torch.special.ndtr(a)  # the probability of a standard normal
+    above: Tensor = torch.special.ndtr(-b)
     densities = [torch.exp(-end.square() / 2) / math.sqrt(2 * math.pi) for end in (a, b)]
     inside = mean * (1 - below - above) + std * (densities[0] - densities[1])
     upper = torch.where(high.isfinite(), above * high, torch.zeros_like(above))

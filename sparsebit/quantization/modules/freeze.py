@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from sparsebit.errors import SparsebitError
 from sparsebit.quantization.modules.qmodules import QuantOpr
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.quantizers.frozen import Frozen
@@ -115,16 +114,6 @@ def freezable_weights(gm: GraphModule) -> list[Tensor]:
 def frozen_names(gm: GraphModule) -> list[str]:
     """The names of the weights that are held as codes."""
     return sorted({module.name for module in gm.modules() if isinstance(module, Frozen)})
-
-
-def require_float_weights(gm: GraphModule, what: str) -> None:
-    """Raise where weights are frozen, because ``what`` needs them as floats."""
-    if names := frozen_names(gm):
-        raise SparsebitError(
-            f"{what} needs float weights, and {len(names)} of this model's are frozen",
-            got=f"{names[0]!r} among them",
-            hint="call thaw() first, which makes floats of the quantized values, or build the model again",
-        )
 
 
 def _install(gm: GraphModule, reads: _Reads, quantizer: Quantizer) -> None:

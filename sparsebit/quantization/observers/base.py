@@ -14,6 +14,7 @@ from sparsebit.config.engine.plugins import name_to_register
 from sparsebit.config.quantization.plugins import BOTH_STATIC, OBSERVER_RULES, STATIC_A, NameRule
 from sparsebit.errors import RegistryError, SparsebitError
 from sparsebit.numerics import CodeType
+from sparsebit.numerics.snapping import compute_dtype
 from sparsebit.registry import Registry
 
 State = TypeVar("State", bound="tuple[Tensor, ...]")
@@ -141,14 +142,13 @@ def observe(observer: Observer[Any], x: Tensor, code: CodeType) -> Range:
     return observer.finish(observer.update(observer.init(x), x), code)
 
 
-def float_dtype(x: Tensor) -> torch.dtype:
-    """What ranges of ``x`` are kept in: float64 for float64, else float32."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
 def no_range(x: Tensor) -> Range:
     """The range of no data: [+inf, -inf] for each row of ``x``, neutral under minimum and maximum."""
-    lo = torch.full((len(x),), torch.inf, dtype=float_dtype(x), device=x.device)
+    return _empty(x, x.shape[:1])
+
+
+def _empty(x: Tensor, shape: torch.Size) -> Range:
+    lo = torch.full(shape, torch.inf, dtype=compute_dtype(x.dtype), device=x.device)
     return Range(lo, -lo)
 
 
@@ -160,8 +160,7 @@ def extremes(x: Tensor) -> Range:
     if not x.is_floating_point():
         x = x.to(torch.float32)
     if x.shape[-1] == 0:
-        lo = torch.full(x.shape[:-1], torch.inf, dtype=float_dtype(x), device=x.device)
-        return Range(lo, -lo)
+        return _empty(x, x.shape[:-1])
     if x.numel() == x.shape[-1]:
         lo, hi = (end.view(x.shape[:-1]) for end in x.reshape(-1).aminmax())
     else:  # along an axis aminmax is a slow kernel, slower than these two together
@@ -169,7 +168,7 @@ def extremes(x: Tensor) -> Range:
     finite = torch.maximum(hi, -lo) < torch.inf  # false for NaN
     if not finite.all():
         raise _not_finite(x, finite)
-    return Range(lo.to(float_dtype(x)), hi.to(float_dtype(x)))
+    return Range(lo.to(compute_dtype(x.dtype)), hi.to(compute_dtype(x.dtype)))
 
 
 def _not_finite(x: Tensor, finite: Tensor) -> CalibrationError:

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from sparsebit.config.quantization.plugins import HistogramSettings
 from sparsebit.numerics import CodeType
-from sparsebit.quantization.observers.base import Observer, Range, extremes, float_dtype, no_range
+from sparsebit.numerics.snapping import compute_dtype
+from sparsebit.quantization.observers.base import Observer, Range, extremes, no_range
 
 # Rows of zeros, and of numbers so small that the reciprocal of a bin would overflow in float32, cover this.
 SMALLEST_EXPONENT = -100
@@ -71,7 +72,7 @@ def bin_width(histogram: Histogram) -> Tensor:
 def _count(x: Tensor, exponent: Tensor, counts: Tensor) -> Tensor:
     """``counts`` with the values of ``x`` [C, N] added, which the range covers."""
     bins = counts.shape[1] // 2
-    per_width = _power_of_two(bins.bit_length() - 1 - exponent, float_dtype(x))[:, None]
+    per_width = _power_of_two(bins.bit_length() - 1 - exponent, compute_dtype(x.dtype))[:, None]
     chunk = CPU_CHUNK if x.device.type == "cpu" else DEVICE_CHUNK
     most = (MOST_BINS_OF_HISTC if x.is_cuda else MOST_BINS_AT_A_TIME) // (2 * bins)
     height = min(max(1, chunk // x.shape[1]), most, len(x))

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from sparsebit.config.quantization.plugins import MovingAverageSettings
 from sparsebit.numerics import CodeType
-from sparsebit.quantization.observers.base import Observer, Range, extremes, float_dtype, register_observer
+from sparsebit.numerics.snapping import compute_dtype
+from sparsebit.quantization.observers.base import Observer, Range, extremes, register_observer
 
 
 class Average(NamedTuple):
@@ -41,7 +42,7 @@ class MovingAverage(MovingAverageSettings, Observer[Average]):
 
     def init(self, x: Tensor) -> Average:
         """No samples yet."""
-        zero = torch.zeros(len(x), dtype=float_dtype(x), device=x.device)
+        zero = torch.zeros(len(x), dtype=compute_dtype(x.dtype), device=x.device)
         return Average(zero, zero, zero, zero, torch.zeros((), dtype=torch.int64, device=x.device))
 
     def update(self, state: Average, x: Tensor) -> Average:

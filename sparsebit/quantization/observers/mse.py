@@ -9,8 +9,8 @@ from torch import Tensor
 
 from sparsebit.config.quantization.plugins import MSESettings
 from sparsebit.numerics import CodeType, Grid, choose_grid
-from sparsebit.numerics.snapping import snap, steps_of
-from sparsebit.quantization.observers.base import Range, extremes, float_dtype, register_observer
+from sparsebit.numerics.snapping import compute_dtype, snap, steps_of
+from sparsebit.quantization.observers.base import Range, extremes, register_observer
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_edges
 
 # Elements worked on at a time: many, as each step over them costs ten calls, but few enough for a large cache.
@@ -73,7 +73,7 @@ def value_errors(x: Tensor, candidates: Grid) -> Tensor:
     for start in range(0, len(x), height):
         rows = slice(start, start + height)
         for part in x[rows].split(max(1, chunk // height), dim=1):
-            values = part.to(float_dtype(x))
+            values = part.to(compute_dtype(x.dtype))
             for step in range(len(errors)):
                 scale, zero_point = (v[step, rows, None] for v in (candidates.scale, candidates.zero_point))
                 snapped = snap(values, scale, zero_point, candidates.code)

@@ -230,4 +230,4 @@ class Requests:
         return f"its input {source.name} is not quantized: {op} gives floats on {self.target.name}"
 
 
-_MARKED = OpRule(because="nn.Identity with remove=False marks a point to quantize", source="the model")
+_MARKED = OpRule(because="nn.Identity with remove=False marks a point to quantize")

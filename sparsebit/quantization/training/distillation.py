@@ -12,17 +12,15 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 
 
-class Distillation(nn.Module):
+class Distillation:
     """Pulls the model that is being trained towards the float one it came from (Hinton et al., arXiv 1503.02531).
 
-    The teacher is held outside of the module tree: its parameters are not trained and appear in no state dict.
     ``folded`` says whether its batch norms were folded already, so that loading builds the same graph again.
     """
 
     def __init__(
         self, teacher: nn.Module, weight: float, temperature: float = 4.0, *, folded: bool = False
     ) -> None:
-        super().__init__()
         if not 0 < weight <= 1 or temperature <= 0:
             raise SparsebitError(
                 "distillation needs a weight above 0 and up to 1, and a positive temperature",
@@ -31,15 +29,8 @@ class Distillation(nn.Module):
         teacher.eval()
         for parameter in teacher.parameters():
             parameter.requires_grad_(False)
-        self.__dict__["teacher"] = teacher
-        self.weight, self.temperature, self.folded = weight, temperature, folded
+        self.teacher, self.weight, self.temperature, self.folded = teacher, weight, temperature, folded
         self._pending: tuple[Tensor, Tensor] | None = None
-
-    @property
-    def teacher(self) -> nn.Module:
-        """The float model."""
-        held: nn.Module = self.__dict__["teacher"]
-        return held
 
     def see(
         self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device | None = None
