@@ -23,6 +23,7 @@ BATCH_TILE = (64, 16, 4, 4)
 PROGRAMS = (
     528  # four for each multiprocessor of a large GPU: fewer tiles of rows are divided along the inputs
 )
+SEVERAL = 3  # vectors that are multiplied one by one where the matrix units cannot be used
 MAGIC = {8: 0x43800000}  # bits of 256.0, which has room for 8 bits
 OTHER_MAGIC = 0x43000000  # of 128.0
 
@@ -72,9 +73,10 @@ def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bi
     flat = x.reshape(-1, channels).contiguous()
     batch = flat.shape[0]
     with on_device_of(x):
-        if batch == 1:
+        fits = bits != 3 and channels % (BATCH_TILE[1] * values_of(bits)) == 0
+        if batch <= (1 if fits else SEVERAL):
             y = _multiply_vector(flat, packed, scale, zero_point, bits, low)
-        elif batch <= BATCH and bits != 3:
+        elif batch <= BATCH and fits:
             y = _multiply_batch(flat, packed, scale, zero_point, bits, low)
         else:
             y = F.linear(flat, _write_numbers(flat, packed, scale, zero_point, bits, low))
@@ -105,8 +107,8 @@ def _multiply_vector(
         (x, packed.view(torch.int32), scale, points, y),
         (),
         (
-            *(rows, units, groups, per_group, low, MAGIC.get(bits, OTHER_MAGIC)),
-            *(bits, 3 if bits == 3 else 1, values_of(bits), zero_point is not None),
+            *(rows, units, groups, low, MAGIC.get(bits, OTHER_MAGIC)),
+            *(bits, 3 if bits == 3 else 1, values_of(bits), zero_point is not None, per_group),
             *(tile_rows, 1 << (blocks.bit_length() - 1), block, stages),
         ),
         warps=warps,
@@ -121,34 +123,33 @@ def _multiply_batch(
     from sparsebit.kernels import packed_matmul_triton as kernels
 
     rows, units, groups, per_group = _sizes(x, packed, scale, bits)
-    batch = x.shape[0]
+    batch, values = x.shape[0], values_of(bits)
     tile_rows, block, stages, warps = BATCH_TILE
-    values = values_of(bits)
-    one_scale = per_group % block == 0
-    down, blocks = math.ceil(rows / tile_rows), math.ceil(units / block)
+    down, blocks = math.ceil(rows / tile_rows), units // block
     parts = min(max(1, PROGRAMS // down), max(1, blocks // 4))
-    per_part = math.ceil(blocks / parts) * block
-    parts = math.ceil(units / per_part)
-    by_place = x.view(batch, units, values).permute(2, 0, 1).contiguous()
-    sums = scale
-    if zero_point is not None and one_scale:
-        sums = x.view(batch, blocks, block * values).sum(-1, dtype=torch.float32).t().contiguous()
-    made = torch.empty(parts, batch, rows, dtype=x.dtype if parts == 1 else torch.float32, device=x.device)
-    asm = bits == 4 and low in (-8, 0)
-    # With zero points from 0 the eight is theirs; what the kernel subtracts is always 8 for 4 bits.
-    points = packed if zero_point is None else zero_point
-    shift = -low
-    if asm and low == 0:
-        assert zero_point is not None
-        points, shift = zero_point - 8, 8
+    per_part = math.ceil(blocks / parts)
+    parts = math.ceil(blocks / per_part)
+    arranged, sums = torch.empty_like(x), torch.empty(blocks, batch, device=x.device)
+    tile = max(1, 1024 // (block * values))
+    launch(
+        kernels.arrange,
+        math.ceil(blocks / tile),
+        (x, arranged, sums),
+        (),
+        (units, batch, values, block, tile),
+        across=batch,
+    )
+    dtype = x.dtype if parts == 1 else torch.float32
+    made = torch.empty(parts, batch, rows, dtype=dtype, device=x.device)
+    asm = bits == 4 and (low == -8 or zero_point is not None)
     launch(
         kernels.multiply_batch,
         down,
-        (by_place, sums, packed.view(torch.int32), scale, points, made),
+        (arranged, sums, packed.view(torch.int32), scale, packed if zero_point is None else zero_point, made),
         (),
         (
-            *(batch, rows, units, groups, per_group, per_part, shift),
-            *(bits, values, zero_point is not None, one_scale, asm),
+            *(batch, rows, units, groups, per_part * block, low, -8 - low if asm else 0),
+            *(bits, values, zero_point is not None, asm, per_group),
             *(tile_rows, max(16, 1 << (batch - 1).bit_length()), block, stages),
         ),
         warps=warps,

@@ -59,8 +59,8 @@ def _unit_of(J: tl.constexpr, BITS: tl.constexpr):
 @triton.jit
 def multiply_vector(
     x_ptr, words_ptr, scale_ptr, zero_point_ptr, y_ptr,
-    rows, units_per_row, groups, units_per_group, low, magic,
-    BITS: tl.constexpr, UNIT: tl.constexpr, VALUES: tl.constexpr, HAS_ZERO: tl.constexpr,
+    rows, units_per_row, groups, low, magic,
+    BITS: tl.constexpr, UNIT: tl.constexpr, VALUES: tl.constexpr, HAS_ZERO: tl.constexpr, UNITS_PER_GROUP: tl.constexpr,
     ROWS: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """``y = weight @ x`` for one vector, in float32: each program takes ``ROWS`` rows; a block has one scale a row.
@@ -81,7 +81,7 @@ def multiply_vector(
         w0 = tl.load(at, mask=inside & there, other=0)
         w1 = tl.load(at + 1, mask=inside & there, other=0) if UNIT == 3 else w0
         w2 = tl.load(at + 2, mask=inside & there, other=0) if UNIT == 3 else w0
-        group = row * groups + block // units_per_group
+        group = row * groups + block // UNITS_PER_GROUP
         known = inside & (block < units_per_row)
         scale = tl.load(scale_ptr + group, mask=known, other=0.0).to(tl.float32)
         sum_x = tl.zeros((1, BLOCKS, BLOCK), tl.float32)
@@ -103,10 +103,13 @@ def multiply_vector(
 
 
 @triton.jit
-def _unpack_pairs(words, FP16: tl.constexpr):
-    """The eight tensors of 4-bit values of words, minus 8, two neighbours in a register from the start."""
-    if FP16:
-        return tl.inline_asm_elementwise(
+def _unpack_pairs(words, dtype: tl.constexpr):
+    """The eight tensors of 4-bit values of words, less 8, two neighbours in a register from the start.
+
+    Values are set into the mantissa of a power of two: (a & m) | c is one instruction.
+    """
+    if dtype == tl.float16:
+        values = tl.inline_asm_elementwise(
             """
             {
             .reg .b32 a, b, m, c, s;
@@ -139,125 +142,157 @@ def _unpack_pairs(words, FP16: tl.constexpr):
             sub.f16x2 $7, $7, s;
             }
             """,
-            "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r,r",
-            [words],
-            dtype=(
-                tl.float16,
-                tl.float16,
-                tl.float16,
-                tl.float16,
-                tl.float16,
-                tl.float16,
-                tl.float16,
-                tl.float16,
-            ),
-            is_pure=True,
-            pack=2,
-        )
-    return tl.inline_asm_elementwise(
-        """
-        {
-        .reg .b32 a, b, m, c, s;
-        mov.u32 m, 0x000F000F;
-        mov.u32 c, 0x43004300;
-        mov.u32 s, 0x43084308;
-        prmt.b32 a, $8, $9, 0x5410;
-        prmt.b32 b, $8, $9, 0x7632;
-        lop3.b32 $0, a, m, c, 0xEA;
-        sub.bf16x2 $0, $0, s;
-        shr.u32 a, a, 4;
-        lop3.b32 $1, a, m, c, 0xEA;
-        sub.bf16x2 $1, $1, s;
-        shr.u32 a, a, 4;
-        lop3.b32 $2, a, m, c, 0xEA;
-        sub.bf16x2 $2, $2, s;
-        shr.u32 a, a, 4;
-        lop3.b32 $3, a, m, c, 0xEA;
-        sub.bf16x2 $3, $3, s;
-        lop3.b32 $4, b, m, c, 0xEA;
-        sub.bf16x2 $4, $4, s;
-        shr.u32 b, b, 4;
-        lop3.b32 $5, b, m, c, 0xEA;
-        sub.bf16x2 $5, $5, s;
-        shr.u32 b, b, 4;
-        lop3.b32 $6, b, m, c, 0xEA;
-        sub.bf16x2 $6, $6, s;
-        shr.u32 b, b, 4;
-        lop3.b32 $7, b, m, c, 0xEA;
-        sub.bf16x2 $7, $7, s;
-        }
-        """,
-        "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r,r",
-        [words],
-        dtype=(
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-            tl.bfloat16,
-        ),
-        is_pure=True,
-        pack=2,
+            "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r,r", [words],
+            (tl.float16, tl.float16, tl.float16, tl.float16, tl.float16, tl.float16, tl.float16, tl.float16),
+            is_pure=True, pack=2,
+        )  # fmt: skip
+    else:
+        values = tl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 a, b, m, c, s;
+            mov.u32 m, 0x000F000F;
+            mov.u32 c, 0x43004300;
+            mov.u32 s, 0x43084308;
+            prmt.b32 a, $8, $9, 0x5410;
+            prmt.b32 b, $8, $9, 0x7632;
+            lop3.b32 $0, a, m, c, 0xEA;
+            sub.bf16x2 $0, $0, s;
+            shr.u32 a, a, 4;
+            lop3.b32 $1, a, m, c, 0xEA;
+            sub.bf16x2 $1, $1, s;
+            shr.u32 a, a, 4;
+            lop3.b32 $2, a, m, c, 0xEA;
+            sub.bf16x2 $2, $2, s;
+            shr.u32 a, a, 4;
+            lop3.b32 $3, a, m, c, 0xEA;
+            sub.bf16x2 $3, $3, s;
+            lop3.b32 $4, b, m, c, 0xEA;
+            sub.bf16x2 $4, $4, s;
+            shr.u32 b, b, 4;
+            lop3.b32 $5, b, m, c, 0xEA;
+            sub.bf16x2 $5, $5, s;
+            shr.u32 b, b, 4;
+            lop3.b32 $6, b, m, c, 0xEA;
+            sub.bf16x2 $6, $6, s;
+            shr.u32 b, b, 4;
+            lop3.b32 $7, b, m, c, 0xEA;
+            sub.bf16x2 $7, $7, s;
+            }
+            """,
+            "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r,r", [words],
+            (tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
+            is_pure=True, pack=2,
+        )  # fmt: skip
+    return values
+
+
+@triton.jit
+def _place(words, low, J: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr):
+    """The values at one place of every word, counted from ``low``, as numbers."""
+    return (((words >> (J * BITS)) & ((1 << BITS) - 1)) + low).to(DTYPE)
+
+
+@triton.jit
+def _four(words, low, J: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr):
+    """Four places behind each other: [rows, words, 2, 2], the first place in the last axis."""
+    first = tl.join(_place(words, low, J, BITS, DTYPE), _place(words, low, J + 1, BITS, DTYPE))
+    second = tl.join(_place(words, low, J + 2, BITS, DTYPE), _place(words, low, J + 3, BITS, DTYPE))
+    return tl.permute(tl.join(first, second), (0, 1, 3, 2))
+
+
+@triton.jit
+def _unpack(words, low, BITS: tl.constexpr, ASM: tl.constexpr, DTYPE: tl.constexpr):
+    """Words [rows, n] as numbers [rows, VALUES * n]: first the values at place 0 of all words, then those at 1, ...
+
+    In this order nothing moves between threads. They count from ``low``, with ``ASM`` from -8.
+    """
+    rows: tl.constexpr = words.shape[0]
+    size: tl.constexpr = words.shape[1] * (32 // BITS)
+    if ASM:
+        v0, v1, v2, v3, v4, v5, v6, v7 = _unpack_pairs(words, DTYPE)
+        first = tl.join(tl.join(v0, v1), tl.join(v2, v3))
+        second = tl.join(tl.join(v4, v5), tl.join(v6, v7))
+        weight = tl.permute(tl.join(first, second), (0, 4, 3, 2, 1))
+    elif BITS == 8:
+        weight = tl.permute(_four(words, low, 0, BITS, DTYPE), (0, 2, 3, 1))
+    elif BITS == 4:
+        both = tl.join(_four(words, low, 0, BITS, DTYPE), _four(words, low, 4, BITS, DTYPE))
+        weight = tl.permute(both, (0, 4, 2, 3, 1))
+    else:
+        first = tl.join(_four(words, low, 0, BITS, DTYPE), _four(words, low, 4, BITS, DTYPE))
+        second = tl.join(_four(words, low, 8, BITS, DTYPE), _four(words, low, 12, BITS, DTYPE))
+        weight = tl.permute(tl.join(first, second), (0, 5, 4, 2, 3, 1))
+    return tl.reshape(weight, (rows, size))
+
+
+@triton.jit
+def arrange(
+    x_ptr, arranged_ptr, sums_ptr, units_per_row, batch,
+    VALUES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """``x`` in the order that ``_unpack`` gives the channels of each block of words, and its sums [blocks, batch]."""
+    size: tl.constexpr = BLOCK * VALUES
+    sample = tl.program_id(1)
+    block = (tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS))[:, None]
+    place = tl.arange(0, size)[None, :]
+    here = block * BLOCK < units_per_row
+    start = sample * units_per_row * VALUES + block * size
+    x = tl.load(
+        x_ptr + start + place % BLOCK * VALUES + place // BLOCK, mask=here & (place < size), other=0.0
     )
+    tl.store(arranged_ptr + start + place, x, mask=here & (place < size))
+    at = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
+    tl.store(sums_ptr + at * batch + sample, tl.sum(x.to(tl.float32), 1), mask=at * BLOCK < units_per_row)
 
 
 @triton.jit
 def multiply_batch(
     x_ptr, sums_ptr, words_ptr, scale_ptr, zero_point_ptr, y_ptr,
-    batch, rows, units_per_row, groups, units_per_group, units_per_part, shift,
-    BITS: tl.constexpr, VALUES: tl.constexpr, HAS_ZERO: tl.constexpr, ONE_SCALE: tl.constexpr, ASM: tl.constexpr,
+    batch, rows, units_per_row, groups, units_per_part, low, surplus,
+    BITS: tl.constexpr, VALUES: tl.constexpr, HAS_ZERO: tl.constexpr, ASM: tl.constexpr, UNITS_PER_GROUP: tl.constexpr,
     ROWS: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """``x @ weight.T`` for up to ``BATCH`` vectors, as sums [parts, batch, rows] over parts of the input channels.
 
-    ``x`` comes as [VALUES, batch, units], so that the values at one place of all words are a matrix of its own: nothing
-    moves between threads. With ``ONE_SCALE`` a block has one scale a row, which the product is multiplied with;
-    otherwise the weight is. ``sums`` [blocks, batch] are those of x, where a block has one zero point a row. With
-    ``ASM`` (4 bits) values are unpacked in pairs, less 8, which then has to be the ``shift``.
+    ``x`` and ``sums`` are those of ``arrange``. Where a block has one scale a row, the product is multiplied with it,
+    and the zero point is subtracted with the sum of x; otherwise the weight is. ``ASM`` is for 4 bits, and ``surplus``
+    what values that count from -8 have to be raised by where ``low`` is not -8.
     """
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(1)
     sample = tl.arange(0, BATCH)
     total = tl.zeros((ROWS, BATCH), tl.float32)
     begin = part * units_per_part
     stop = tl.minimum(units_per_row, begin + units_per_part)
-    at_row = row.to(tl.int64)[:, None] * units_per_row
+    inside = row < rows
+    at_words = words_ptr + row.to(tl.int64)[:, None] * units_per_row + tl.arange(0, BLOCK)[None, :]
+    at_x = x_ptr + sample[None, :] * (units_per_row * VALUES) + tl.arange(0, BLOCK * VALUES)[:, None]
     for start in tl.range(begin, stop, BLOCK, num_stages=STAGES):
-        word = start + tl.arange(0, BLOCK)
-        here = (row < rows)[:, None] & (word < stop)[None, :]
-        words = tl.load(words_ptr + at_row + word[None, :], mask=here, other=0)
-        known = (sample < batch)[None, :] & (word < stop)[:, None]
-        at_x = x_ptr + sample[None, :] * units_per_row + word[:, None]
-        if ONE_SCALE:
-            group = (row * groups + start // units_per_group)[:, None]
-            known_group = (row < rows)[:, None]
-        else:
-            group = row[:, None] * groups + (word // units_per_group)[None, :]
-            known_group = here
-        scale = tl.load(scale_ptr + group, mask=known_group, other=0.0).to(tl.float32)
-        zero_point = tl.zeros_like(scale)
-        if HAS_ZERO:
-            zero_point = tl.load(zero_point_ptr + group, mask=known_group, other=0).to(tl.float32)
-        found = tl.zeros((ROWS, BATCH), tl.float32)
-        unpacked = _unpack_pairs(words, x_ptr.dtype.element_ty == tl.float16) if ASM else words
-        for j in tl.static_range(VALUES):
-            x = tl.load(at_x + j * batch * units_per_row, mask=known, other=0.0)
-            value = unpacked[j] if ASM else ((words >> (j * BITS)) & ((1 << BITS) - 1)) - shift
-            if ONE_SCALE:
-                found = tl.dot(value.to(x.dtype), x, found)
-            else:
-                total = tl.dot(((value.to(tl.float32) - zero_point) * scale).to(x.dtype), x, total)
-        if ONE_SCALE:
+        words = tl.load(at_words + start, mask=inside[:, None], other=0)
+        x = tl.load(at_x + start * VALUES, mask=(sample < batch)[None, :], other=0.0)
+        weight = _unpack(words, low, BITS, ASM, dtype)
+        if UNITS_PER_GROUP % BLOCK == 0:
+            group = row * groups + start // UNITS_PER_GROUP
+            scale = tl.load(scale_ptr + group, mask=inside, other=0.0).to(tl.float32)
+            found = tl.dot(weight, x)
             if HAS_ZERO:
-                at_sums = sums_ptr + (start // BLOCK) * batch + sample
-                sums = tl.load(at_sums, mask=sample < batch, other=0.0)
-                found -= zero_point * sums[None, :]
-            total += found * scale
+                zero_point = tl.load(zero_point_ptr + group, mask=inside, other=0).to(tl.float32) + surplus
+                sums = tl.load(sums_ptr + (start // BLOCK) * batch + sample, mask=sample < batch, other=0.0)
+                found -= zero_point[:, None] * sums[None, :]
+            total += found * scale[:, None]
+        else:
+            word = start + tl.arange(0, BLOCK * VALUES) % BLOCK
+            group = row[:, None] * groups + (word // UNITS_PER_GROUP)[None, :]
+            scale = tl.load(scale_ptr + group, mask=inside[:, None], other=0.0).to(tl.float32)
+            number = weight.to(tl.float32)
+            if HAS_ZERO:
+                zero_point = tl.load(zero_point_ptr + group, mask=inside[:, None], other=0).to(tl.float32)
+                number -= zero_point + surplus
+            total = tl.dot((number * scale).to(dtype), x, total)
     at = (part * batch + sample[None, :]) * rows + row[:, None]
-    kept = (row < rows)[:, None] & (sample < batch)[None, :]
+    kept = inside[:, None] & (sample < batch)[None, :]
     tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=kept)
 
 
