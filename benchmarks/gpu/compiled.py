@@ -32,17 +32,22 @@ class Case:
     frozen: bool = False
 
 
+KINDS = ("lsq", "uniform", "lsq+", "pact", "dorefa")
 CASES = [
-    *(Case(kind) for kind in ("lsq", "lsq+", "pact", "uniform", "dorefa")),
-    Case("lsq", kernels=False),
-    Case("uniform", kernels=False),
+    Case("lsq", backend="aot_eager"),
     Case("lsq", device="cpu", backend="aot_eager"),
-    Case("lsq", device="cpu"),
-    Case("uniform", device="cpu"),
-    *(Case("uniform", device, "aot_eager", training=False, frozen=True) for device in ("cuda", "cpu")),
+    Case("uniform", backend="aot_eager"),
+    Case("lsq"),
+    Case("uniform", "cuda", "aot_eager", training=False, frozen=True),
+    Case("uniform", training=False),
+    *(Case(kind, backend="aot_eager") for kind in ("lsq+", "pact", "dorefa")),
     Case("uniform", backend="aot_eager", activation_scheme="per-channel-affine"),
     Case("uniform", backend="aot_eager", weight_scheme="per-group-symmetric"),
-    Case("uniform", training=False),
+    *(Case(kind, device="cpu", backend="aot_eager") for kind in KINDS[1:]),
+    Case("uniform"),
+    Case("lsq", device="cpu"),
+    Case("lsq", kernels=False),
+    Case("uniform", kernels=False),
 ]
 
 

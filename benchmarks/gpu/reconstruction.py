@@ -13,7 +13,7 @@ from sparsebit.quantization.algorithms.reconstruction import steps
 from tests.zoo import ZOO
 
 
-def measure(count: int = 200, images: int = 512) -> Iterator[dict[str, Any]]:
+def measure(count: int = 100, images: int = 512) -> Iterator[dict[str, Any]]:
     """Seconds, milliseconds a step, and the error that is left."""
     torch.manual_seed(0)
     net = ZOO["cifar_resnet20"].make().cuda()

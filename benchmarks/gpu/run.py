@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.environment import describe
-from benchmarks.gpu import compiled, fake_quant, packed_matmul, reconstruction, resnet50
+from benchmarks.gpu import compiled, fake_quant, grouped, packed_matmul, reconstruction, resnet50
 
 
 def time_of(step: Callable[[], Any], repeats: int = 20, graph: bool = False) -> float:
@@ -53,10 +54,11 @@ def measure_copy() -> float:
 
 
 def check(
-    name: str, cases: list[Any], compare: Callable[[Any], str | None], seconds: float = 25
+    name: str, cases: list[Any], compare: Callable[[Any], str | None], seconds: float = 25, loud: bool = False
 ) -> dict[str, Any]:
-    """Run cases until the time is up; print those that fail, the first few with their traceback."""
+    """Run cases until the time is up; print those that fail at once, the first few with their traceback."""
     failed, not_covered, shown, end = [], 0, 0, time.monotonic() + seconds
+    start = time.monotonic()
     for index, case in enumerate(cases):
         if time.monotonic() > end:  # most of it goes into compiling a kernel for each kind of tile
             cases = cases[:index]
@@ -72,23 +74,25 @@ def check(
             not_covered += 1
         elif problem is not None:
             failed.append(f"{case}: {problem}")
-    print(
-        f"{name}: {len(cases) - len(failed) - not_covered} right, {not_covered} not covered, {len(failed)} wrong"
-    )
-    for line in failed[:15]:
-        print("  WRONG", line[:600])
+            if len(failed) < 15:
+                print("  WRONG", failed[-1][:600])
+        if loud:
+            print(
+                f"  {time.monotonic() - start:5.1f} s {case}: {'right' if problem is None else problem[:200]}"
+            )
+    right = len(cases) - len(failed) - not_covered
+    print(f"{name}: {right} right, {not_covered} not covered, {len(failed)} wrong")
     return {"cases": len(cases), "not_covered": not_covered, "wrong": failed}
 
 
-def ask_fake_quant(bandwidth: float) -> dict[str, Any]:
+def ask_fake_quant(bandwidth: float, found: dict[str, Any]) -> None:
     """Fused fake-quantization."""
-    found: dict[str, Any] = {}
     cases = [
         fake_quant.Case(c.shape, c.layout, dtype, "uint8", c.channels_last)
         for c in fake_quant.TIMED.values()
         for dtype in (torch.float32, torch.bfloat16)
     ] + fake_quant.draw_cases(300, seed=1)
-    found["check"] = check("fake_quant", cases, lambda case: fake_quant.compare(case, "cuda"))
+    found["check"] = check("fake_quant", cases, lambda case: fake_quant.compare(case, "cuda"), 8)
     found["compiled"] = check("fake_quant compiled", ["x"], lambda _: fake_quant.compare_compiled())
     found["rows"] = []
     for row in fake_quant.measure(bandwidth, time_of):  # printed one by one: a run may be cut short
@@ -99,15 +103,13 @@ def ask_fake_quant(bandwidth: float) -> dict[str, Any]:
             f" plain {row['plain_over_floor']:5.2f}x"
             f" eager {row['fused_eager_us']:5.0f} {row['plain_eager_us']:5.0f}"
         )
-    return found
 
 
-def ask_packed_matmul(bandwidth: float) -> dict[str, Any]:
+def ask_packed_matmul(bandwidth: float, found: dict[str, Any]) -> None:
     """Products with a packed weight."""
-    found: dict[str, Any] = {}
     cases = [packed_matmul.Case(*shape, batch) for shape in packed_matmul.SHAPES for batch in (1, 16, 64)]
     cases += packed_matmul.draw_cases(150, seed=1)
-    found["check"] = check("packed_matmul", cases, lambda case: packed_matmul.compare(case, "cuda"), 15)
+    found["check"] = check("packed_matmul", cases, lambda case: packed_matmul.compare(case, "cuda"), 10)
     found["rows"] = []
     for row in packed_matmul.measure(bandwidth, time_of):
         found["rows"].append(row)
@@ -116,22 +118,26 @@ def ask_packed_matmul(bandwidth: float) -> dict[str, Any]:
             f"{row['shape']!s:14s} {row['code']:5s} batch {row['batch']:4d} floor {row['floor_us']:6.1f} bf16"
             f" {row['bf16_us']:6.1f} packed {row['packed_us']:6.1f} ({row['bf16_us'] / row['packed_us']:4.2f}x,"
             f" {row['packed_us'] / row['floor_us']:4.2f} floor) "
-            + " ".join(f"{n} {t:.1f};" for n, t in tiles[:5])
+            + " ".join(f"{n} {t:.1f};" for n, t in tiles[:6])
         )
-    return found
 
 
-def ask_compiled(bandwidth: float) -> dict[str, Any]:
+def ask_grouped(bandwidth: float, found: dict[str, Any]) -> None:
+    """Weights snapped together, beside each alone."""
+    cases = [(kind, dtype) for kind in ("lsq", "uniform") for dtype in (torch.float32, torch.bfloat16)]
+    found["check"] = check("grouped", cases, lambda case: grouped.compare(*case), loud=True)
+
+
+def ask_compiled(bandwidth: float, found: dict[str, Any]) -> None:
     """``torch.compile`` of quantized models, without a graph break, beside the same models as they are."""
-    found = {"small": check("compiled", compiled.CASES, compiled.compare, 80)}
-    found["zoo"] = check("compiled zoo", list(compiled.SAMPLE), compiled.compare_zoo, 60)
-    return found
+    found["small"] = check("compiled", compiled.CASES, compiled.compare, 45, loud=True)
+    found["zoo"] = check("compiled zoo", list(compiled.SAMPLE), compiled.compare_zoo, 45, loud=True)
 
 
-def ask_resnet50(bandwidth: float, is_compiled: bool = False) -> dict[str, Any]:
+def ask_resnet50(bandwidth: float, found: dict[str, Any], is_compiled: bool = False) -> None:
     """A training step of ResNet-50 in bfloat16, beside the float step."""
     x = torch.zeros(1, device="cuda", dtype=torch.bfloat16)
-    found: dict[str, Any] = {"host_us": resnet50.profile_host(x), "rows": []}
+    found.update({"host_us": resnet50.profile_host(x), "rows": []})
     print("host, us: " + ", ".join(f"{name} {us:.0f}" for name, us in found["host_us"].items()))
     floats: dict[bool, dict[str, Any]] = {}
     formats = (True,) if is_compiled else (True, False)
@@ -145,51 +151,61 @@ def ask_resnet50(bandwidth: float, is_compiled: bool = False) -> dict[str, Any]:
             f" {row['host_ms']:5.1f} peak {row['peak_mb']:6.0f} MB {row['peak_mb'] / base['peak_mb']:4.2f}x"
             f" loss {row['loss']:.3f}"
         )
-    return found
 
 
-def ask_reconstruction(bandwidth: float) -> dict[str, Any]:
+def ask_reconstruction(bandwidth: float, found: dict[str, Any]) -> None:
     """Reconstruction with steps that are recorded, beside steps that are called."""
-    rows = []
+    rows = found["rows"] = []
     for row in reconstruction.measure():
         rows.append(row)
         print(
             f"{row['method']:8s} recorded {row['recorded']!s:5s} {row['steps']} steps a block: {row['seconds']:6.1f} s,"
             f" relative error {row['error']:.4f}"
         )
-    return {"rows": rows}
 
 
-QUESTIONS: dict[str, Callable[[float], dict[str, Any]]] = {
+QUESTIONS: dict[str, Callable[[float, dict[str, Any]], None]] = {
     "fake_quant": ask_fake_quant,
+    "grouped": ask_grouped,
     "packed_matmul": ask_packed_matmul,
     "compiled": ask_compiled,
     "resnet50": ask_resnet50,
-    "resnet50_compiled": lambda bandwidth: ask_resnet50(bandwidth, is_compiled=True),
+    "resnet50_compiled": lambda bandwidth, found: ask_resnet50(bandwidth, found, is_compiled=True),
     "reconstruction": ask_reconstruction,
 }
+
+
+def stop(*_: Any) -> None:
+    """End a question whose time is up."""
+    raise TimeoutError("the time of this question is up")
 
 
 def main() -> None:
     """Answer the questions named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("question", nargs="+", choices=sorted(QUESTIONS))
+    parser.add_argument(
+        "question", nargs="+", help=f"{', '.join(QUESTIONS)}; fake_quant=30 ends it after 30 s"
+    )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     asked = parser.parse_args()
     bandwidth = measure_copy()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {bandwidth / 1e12:.2f} TB/s")
-    for question in asked.question:
+    signal.signal(signal.SIGALRM, stop)
+    for word in asked.question:
+        question, _, seconds = word.partition("=")
+        found: dict[str, Any] = {"environment": describe(1, ("torch", "triton"))}
+        found["copy_bytes_per_second"] = bandwidth
+        start = time.monotonic()
+        signal.alarm(int(seconds or 0))
         try:
-            found = QUESTIONS[question](bandwidth)
+            QUESTIONS[question](bandwidth, found)
         except Exception:
             traceback.print_exc()
-            found = {"error": traceback.format_exc()}
-        result = {
-            "environment": describe(1, ("torch", "triton")),
-            "copy_bytes_per_second": bandwidth,
-            **found,
-        }
-        (asked.out / f"gpu_{question}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            found["error"] = traceback.format_exc()
+        finally:
+            signal.alarm(0)
+        print(f"== {question}: {time.monotonic() - start:.0f} s")
+        (asked.out / f"gpu_{question}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

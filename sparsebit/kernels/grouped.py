@@ -115,7 +115,7 @@ _apply = cast("Callable[..., tuple[Tensor, ...]]", _SnapGroup.apply)
 
 def _flat(weight: Tensor) -> Tensor:
     """A dense tensor in the order of its memory."""
-    return weight.detach().as_strided((weight.numel(),), (1,))
+    return weight.as_strided((weight.numel(),), (1,))
 
 
 def _as_laid(member: Member, grad: Tensor | None, x: Tensor) -> Tensor:

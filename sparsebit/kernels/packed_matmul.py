@@ -1,8 +1,8 @@
 """Products with a weight that stays packed in 2, 3, 4 or 8 bits: the torch operator ``sparsebit::packed_matmul``.
 
-One vector is multiplied in float32 while the weight is read once; up to ``BATCH`` vectors go through the matrix units,
-with the weight unpacked in registers; for more, the weight is written out in float in one pass and cuBLAS multiplies.
-The reference is ``F.linear`` with ``Grid.numbers``.
+One vector is multiplied in float32 while a small weight is read once; up to ``BATCH`` vectors go through the matrix
+units, with the weight unpacked in registers; for more, the weight is written out in float in one pass and cuBLAS
+multiplies. The reference is ``F.linear`` with ``Grid.numbers``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from sparsebit.kernels.launch import AVAILABLE, launch, on_device_of
 
 BATCH = 64  # the most vectors that are multiplied with the packed weight
 # Tiles of each kernel, replaced in benchmarks to compare: rows, words, stages of loads, warps.
-VECTOR_TILE = (8, 256, 3, 4)
-BATCH_TILE = (64, 16, 4, 4)
+VECTOR_TILE = (8, 128, 4, 4)
+BATCH_TILE = (128, 16, 4, 4)
 PROGRAMS = (
     528  # four for each multiprocessor of a large GPU: fewer tiles of rows are divided along the inputs
 )
+LARGE = (
+    2**25
+)  # numbers of a weight from which one vector goes through the matrix units too: they unpack faster
 SEVERAL = 3  # vectors that are multiplied one by one where the matrix units cannot be used
 MAGIC = {8: 0x43800000}  # bits of 256.0, which has room for 8 bits
 OTHER_MAGIC = 0x43000000  # of 128.0
@@ -74,7 +77,8 @@ def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bi
     batch = flat.shape[0]
     with on_device_of(x):
         fits = bits != 3 and channels % (BATCH_TILE[1] * values_of(bits)) == 0
-        if batch <= (1 if fits else SEVERAL):
+        alone = SEVERAL if not fits else 1 if rows * channels < LARGE else 0
+        if batch <= alone:
             y = _multiply_vector(flat, packed, scale, zero_point, bits, low)
         elif batch <= BATCH and fits:
             y = _multiply_batch(flat, packed, scale, zero_point, bits, low)

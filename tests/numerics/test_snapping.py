@@ -1,4 +1,4 @@
-"""Gradients of a learned grid: against the equations, against finite differences, against torch's own kernels."""
+"""Gradients of a learned grid: against the equations, finite differences, torch's kernels and other ways to snap."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sparsebit.numerics import CodeType, Grid, Layout, choose_grid, snapping
 from sparsebit.numerics.layout import row_count, spread
+from sparsebit.numerics.snapping import align_grid, matrix_of, snap_composed, snap_plain, snap_tensor
 
 CODES = [
     CodeType.parse(name)
@@ -222,3 +223,54 @@ def test_kernels_take_over_where_they_cover_the_case(monkeypatch: pytest.MonkeyP
             snapping.snap(x.double(), one.double(), zero.double(), CodeType("int", 4)).dtype == torch.float64
         )
     assert asked == ["-8 7", "-8 7"]
+
+
+def leaves(code: CodeType) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(6, 40, generator=generator) * 3
+    scale = torch.rand(6, 1, generator=generator) * 0.3 + 0.05
+    zero_point = torch.randint(0, 15, (6, 1), generator=generator).float() * (not code.symmetric)
+    return [x.requires_grad_(), scale.requires_grad_(), zero_point.requires_grad_(code.is_integer)]
+
+
+@pytest.mark.parametrize("code", CODES, ids=str)
+def test_composed_has_the_numbers_and_gradients_of_the_reference(code: CodeType) -> None:
+    found = []
+    for snap in (snap_plain, snap_composed):
+        inputs = leaves(code)
+        y = snap(*inputs, code, 0.25)
+        y.backward(torch.linspace(-1, 1, y.numel()).view_as(y))
+        found.append([y.detach(), *(leaf.grad for leaf in inputs if leaf.grad is not None)])
+    assert torch.equal(found[0][0], found[1][0])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_composed_clips_infinity_and_keeps_nan() -> None:
+    x = torch.tensor([float("nan"), 0.3, float("inf"), -float("inf"), 1e30])
+    y = snap_composed(x, torch.ones(1), torch.zeros(1), CodeType("int", 4))
+    assert y[0].isnan() and y[1:].tolist() == [0, 7, -8, 7]
+
+
+def test_a_scale_below_zero_counts_by_its_magnitude() -> None:
+    x = torch.linspace(-2, 2, 12).view(2, 6)
+    found = []
+    for sign in (1.0, -1.0):
+        scale = torch.tensor([0.3, 0.2 * sign]).requires_grad_()
+        layout = Layout(kind="channel")
+        y = snap_tensor(x, scale, torch.zeros(2), CodeType("int", 3), layout, 0.5, magnitude=True)
+        y.sum().backward()
+        assert scale.grad is not None
+        found.append((y.detach(), scale.grad * torch.tensor([1.0, sign])))
+    assert torch.equal(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0][1], found[1][1])
+
+
+def test_scales_lie_in_memory_as_the_layout_says() -> None:
+    x = torch.empty(2, 8, 4, 4).to(memory_format=torch.channels_last)
+    channel = matrix_of(x.shape, x.stride(), Layout(kind="channel", axes=(1,)), 8)
+    assert channel is not None and channel.by_column and channel.channels == 8
+    assert matrix_of(x.shape, x.stride(), Layout(kind="channel", axes=(1,)), 7) is None  # the number is wrong
+    assert matrix_of(x.shape, x.stride(), Layout(), 8) is None
+    view, scale, _ = align_grid(x, torch.ones(8), torch.zeros(8), Layout(kind="channel", axes=(1,)))
+    assert view.shape == x.shape and scale.shape == (1, 8, 1, 1)

@@ -74,6 +74,10 @@ class LSQ(Quantizer):
         self.observer: Observer[Any] = self.first_observer()
         del self.scale
         self.scale = nn.Parameter(torch.empty(0))
+        self._top, self._version_of_top = (
+            0.0,
+            -1,
+        )  # the largest step above the zero point, and when it was read
 
     def first_observer(self) -> Observer[Any]:
         """What finds the first step size."""
@@ -92,4 +96,14 @@ class LSQ(Quantizer):
         shared = max(x.numel() / max(self.scale.numel(), 1), 1)
         if self.spec.symmetric:
             return 1 / math.sqrt(shared * self.code.high)
-        return torch.rsqrt(shared * (self.code.high - self.zero_point[:1]))
+        if torch.compiler.is_compiling():
+            return torch.rsqrt(shared * (self.code.high - self.zero_point[:1]))
+        if self._version_of_top != self.zero_point._version:  # read from the device once, not in every step
+            self._top = self.code.high - float(self.zero_point[0])
+            self._version_of_top = self.zero_point._version
+        return 1 / math.sqrt(shared * self._top)
+
+    def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:
+        """Keep these, and read the zero point again when it is needed."""
+        super().set_grid(scale, zero_point)
+        self._version_of_top = -1
