@@ -1,4 +1,4 @@
-"""Which modules stay whole in the graph."""
+"""Which modules stay one node in the graph."""
 
 from __future__ import annotations
 
@@ -18,31 +18,17 @@ from sparsebit.graph.ops.lookup import is_own_class
 
 # Containers of torch.nn, and modules whose inside has to be visible: they hide projections, matmuls and softmax.
 OPENED = (
-    nn.Sequential,
-    nn.ModuleList,
-    nn.ModuleDict,
-    nn.ParameterList,
-    nn.ParameterDict,
-    nn.MultiheadAttention,
-    nn.Transformer,
-    nn.TransformerEncoder,
-    nn.TransformerEncoderLayer,
-    nn.TransformerDecoder,
-    nn.TransformerDecoderLayer,
+    *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict, nn.MultiheadAttention),
+    *(nn.Transformer, nn.TransformerEncoder, nn.TransformerEncoderLayer),
+    *(nn.TransformerDecoder, nn.TransformerDecoderLayer),
 )
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # What a subclass may define and still be the torch.nn module it derives from.
 _HARMLESS = {
     *("__init__", "__module__", "__doc__", "__annotations__", "__qualname__", "__firstlineno__", "__dict__"),
     *("__weakref__", "__static_attributes__", "__constants__", "__repr__", "extra_repr", "reset_parameters"),
-    *(
-        "__abstractmethods__",
-        "_abc_impl",
-        "__orig_bases__",
-        "__parameters__",
-        "__slots__",
-        "__hash__",
-        "_get_name",
-    ),
+    *("__abstractmethods__", "_abc_impl", "__orig_bases__", "__parameters__", "__slots__", "__hash__"),
+    "_get_name",
 }
 
 
@@ -59,12 +45,7 @@ def torch_base(kind: type) -> type | None:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether calling a module runs more than its forward."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
+    return any(getattr(module, table) for table in _HOOKS)
 
 
 def is_torch_leaf(module: nn.Module) -> bool:
@@ -98,19 +79,17 @@ def _hooks_of_torch(module: nn.Module) -> bool:
 def without_hooks(module: nn.Module) -> nn.Module:
     """A copy of a module that shares its parameters and buffers and has no hooks."""
     bare = copy.copy(module)
-    for table in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+    for table in _HOOKS:
         bare.__dict__[table] = OrderedDict()
     return bare
 
 
 @dataclass
 class LeafModules:
-    """The modules of one model that stay whole."""
+    """The modules of one model that stay one node."""
 
     whole: set[int] = field(default_factory=set)  # ids of modules that become one node
-    hooked: dict[str, nn.Module] = field(
-        default_factory=dict
-    )  # one node each, between the operations of their hooks
+    hooked: dict[str, nn.Module] = field(default_factory=dict)  # one node each, between what their hooks do
     with_hooks: list[str] = field(default_factory=list)  # names of all modules that the user put hooks on
 
 

@@ -22,21 +22,11 @@ from sparsebit.graph.ops import find_op
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # rebuilt as such, so that indexing works
 
 _STATE_HOOKS = (
-    *(
-        "_state_dict_hooks",
-        "_state_dict_pre_hooks",
-        "_load_state_dict_pre_hooks",
-        "_load_state_dict_post_hooks",
-    ),
+    *("_state_dict_hooks", "_state_dict_pre_hooks"),
+    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
 )
 _RESERVED = (
-    "graph",
-    "recompile",
-    "_graph",
-    "call_signature",
-    "capture_report",
-    "_mode_conflict",
-    "_mode_flags",
+    *("graph", "recompile", "_graph", "call_signature", "capture_report", "_mode_conflict", "_mode_flags"),
 )
 
 
@@ -83,6 +73,12 @@ class CapturedModule(fx.GraphModule):
         self._mode_conflict = getattr(root, "_mode_conflict", None)
         self._mode_flags = {}
 
+    def set_capture(
+        self, report: CaptureReport, conflict: str | None, flags: dict[bool, dict[str, bool]]
+    ) -> None:
+        """Keep what capturing found out: notes, why the mode cannot change, and the modes a ``train`` would set."""
+        self.capture_report, self._mode_conflict, self._mode_flags = report, conflict, flags
+
     def _uncover_names(self) -> None:
         """Let a model's own ``code`` or ``meta`` win over the attribute of that name in ``torch.fx.GraphModule``."""
         for name in {**self._modules, **self._parameters, **self._buffers}:
@@ -114,10 +110,8 @@ class CapturedModule(fx.GraphModule):
         make_safe(self.graph)
         _settle_in_place(self)
         code = super().recompile()
-        if "__call__" in vars(type(self)):
-            del type(
-                self
-            ).__call__  # fx's own prints every failure to stderr; failures are explained in _call_impl
+        if "__call__" in vars(type(self)):  # fx's own prints every failure; _call_impl explains them
+            del type(self).__call__
         return code
 
     def train(self, mode: bool = True) -> CapturedModule:
@@ -146,24 +140,22 @@ class CapturedModule(fx.GraphModule):
                     child.training = flag
         return self
 
+    def _own_state(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_graph", "_code")}
+
     def __deepcopy__(self, memo: dict[int, Any]) -> CapturedModule:
-        state = {
-            key: copy.deepcopy(value, memo)
-            for key, value in self.__dict__.items()
-            if key not in ("_graph", "_code")
-        }
-        graph = copy.deepcopy(self.graph, memo)
-        return _restore(self.__class__.__name__, state, graph)
+        state = {key: copy.deepcopy(value, memo) for key, value in self._own_state().items()}
+        return _restore(self.__class__.__name__, state, copy.deepcopy(self.graph, memo))
 
     def __copy__(self) -> CapturedModule:
-        state = {key: value for key, value in self.__dict__.items() if key not in ("_graph", "_code")}
+        state = self._own_state()
         for name in ("_modules", "_parameters", "_buffers"):
             state[name] = dict(state[name])
         return _restore(self.__class__.__name__, state, copy.deepcopy(self.graph))
 
     def __reduce__(self) -> Any:
-        state = {key: value for key, value in self.__dict__.items() if key not in ("_graph", "_code")}
-        return _restore_flat, (self.__class__.__name__, state, flatten_graph(self.graph), self.graph._codegen)
+        rows = flatten_graph(self.graph)
+        return _restore_flat, (self.__class__.__name__, self._own_state(), rows, self.graph._codegen)
 
 
 def _own_part(name: str, module: nn.Module) -> Any:
@@ -236,9 +228,7 @@ def flatten_graph(graph: fx.Graph) -> list[tuple[Any, ...]]:
 def _pickled_target(target: Any) -> Any:
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return ("aten", str(target))
-    if (
-        getattr(target, "__objclass__", None) is not None
-    ):  # a C method of Tensor pickles as torch._C.TensorBase.x
+    if getattr(target, "__objclass__", None) is not None:  # a C method pickles as torch._C.TensorBase.x
         return ("tensor", target.__name__)
     return target
 

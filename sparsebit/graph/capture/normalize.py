@@ -15,77 +15,33 @@ import torch
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
-# name of a torch function or Tensor method → the operator, if it has two operands and no further options
-_BINARY: dict[str, Callable[..., Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "subtract": operator.sub,
-    "mul": operator.mul,
-    "multiply": operator.mul,
-    "div": operator.truediv,
-    "divide": operator.truediv,
-    "true_divide": operator.truediv,
-    "floor_divide": operator.floordiv,
-    "remainder": operator.mod,
-    "pow": operator.pow,
-    "matmul": operator.matmul,
-    "bitwise_and": operator.and_,
-    "bitwise_or": operator.or_,
-    "bitwise_xor": operator.xor,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "not_equal": operator.ne,
-    "lt": operator.lt,
-    "less": operator.lt,
-    "le": operator.le,
-    "less_equal": operator.le,
-    "gt": operator.gt,
-    "greater": operator.gt,
-    "ge": operator.ge,
-    "greater_equal": operator.ge,
-    "__and__": operator.and_,
-    "__or__": operator.or_,
-    "__xor__": operator.xor,
-    "__getitem__": operator.getitem,
-    "__lshift__": operator.lshift,
-    "__rshift__": operator.rshift,
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_BITS = ("and_", "or_", "xor", "lshift", "rshift")
+# names of torch functions and Tensor methods that are an operator, if they have two operands and no further options
+_SAME_AS = {
+    **{name: name for name in ("add", "sub", "mul", "pow", "matmul", *_COMPARISONS)},
+    **{"subtract": "sub", "multiply": "mul", "div": "truediv", "divide": "truediv", "true_divide": "truediv"},
+    **{"floor_divide": "floordiv", "remainder": "mod", "not_equal": "ne", "less": "lt", "less_equal": "le"},
+    **{
+        "greater": "gt",
+        "greater_equal": "ge",
+        "bitwise_and": "and_",
+        "bitwise_or": "or_",
+        "bitwise_xor": "xor",
+    },
+    **{f"__{name.rstrip('_')}__": name for name in (*_ARITHMETIC, *_COMPARISONS, *_BITS, "getitem")},
+    "__div__": "truediv",
 }
-for _name in (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-):
-    _BINARY[f"__{_name}__"] = getattr(operator, _name)
-_BINARY["__div__"] = operator.truediv
+_BINARY: dict[str, Callable[..., Any]] = {name: getattr(operator, same) for name, same in _SAME_AS.items()}
+# the same with the operands swapped: ``1 - x``
 _REFLECTED: dict[str, Callable[..., Any]] = {
-    f"__r{name}__": getattr(operator, name)
-    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
-} | {
-    "__rdiv__": operator.truediv,
-    "rsub": operator.sub,
-    "__rand__": operator.and_,
-    "__ror__": operator.or_,
-    "__rxor__": operator.xor,
-}
+    f"__r{name.rstrip('_')}__": getattr(operator, name) for name in (*_ARITHMETIC, *_BITS[:3])
+} | {"__rdiv__": operator.truediv, "rsub": operator.sub}
 _UNARY: dict[str, Callable[..., Any]] = {
-    "neg": operator.neg,
-    "negative": operator.neg,
-    "__neg__": operator.neg,
-    "bitwise_not": operator.invert,
-    "__invert__": operator.invert,
-    "__abs__": torch.abs,
-    "absolute": torch.abs,
+    **dict.fromkeys(("neg", "negative", "__neg__"), operator.neg),
+    **dict.fromkeys(("bitwise_not", "__invert__"), operator.invert),
+    **dict.fromkeys(("__abs__", "absolute"), torch.abs),
     "__pos__": torch.positive,
 }
 # Tensor methods that take sizes or dimensions one by one as well as in a tuple
@@ -106,21 +62,8 @@ _SYNONYMS: dict[Any, Callable[..., Any]] = {
 }
 # a method of this name means something else than the torch function, or has no function
 _METHODS_ONLY = {
-    *(
-        "where",
-        "to",
-        "type",
-        "view",
-        "expand",
-        "repeat",
-        "size",
-        "contiguous",
-        "stft",
-        "istft",
-        "norm",
-        "split",
-    ),
-    "polygamma",
+    *("where", "to", "type", "view", "expand", "repeat", "size", "contiguous", "stft", "istft", "norm"),
+    *("split", "polygamma"),
 }
 _OPERAND_NAMES = ({"input", "self"}, {"other", "exponent"})
 

@@ -2,10 +2,48 @@
 
 from __future__ import annotations
 
-from torch import fx, nn
+from typing import Any
 
+from torch import Tensor, fx, nn
+
+from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.modes import is_removable
-from sparsebit.graph.capture.module import ModeConstant
+from sparsebit.graph.capture.module import CapturedModule, ModeConstant
+from sparsebit.graph.capture.report import CaptureReport
+
+
+def assemble(
+    shell: nn.Module,
+    graph: fx.Graph,
+    signature: CallSignature,
+    name: str,
+    report: CaptureReport,
+    *,
+    constants: dict[str, Any] | None = None,
+    conflict: str | None = None,
+    modes: dict[bool, dict[str, bool]] | None = None,
+    keep_random: bool = False,
+) -> CapturedModule:
+    """The graph module of a finished graph.
+
+    Args:
+        shell: holds the model's parameters, buffers and leaf modules.
+        constants: tensors and modules that the graph found on its way, by the names it reads them under.
+        conflict: why the graph cannot switch between training and evaluation, if it cannot.
+        modes: as ``overridden_modes`` gives them.
+        keep_random: unused random numbers stay, because drawing them moves the generator on.
+    """
+    drop_dead_functions(graph, keep_random)
+    graph.set_codegen(CapturedCodeGen(signature))
+    for key, value in (constants or {}).items():
+        if isinstance(value, Tensor):
+            shell.register_buffer(key, value.detach(), persistent=False)
+        else:
+            shell.add_module(key, value)
+    place_mode_constants(shell, graph)
+    module = CapturedModule(shell, graph, name)
+    module.set_capture(report, conflict, modes or {})
+    return module
 
 
 def place_mode_constants(shell: nn.Module, graph: fx.Graph) -> None:

@@ -15,18 +15,8 @@ from sparsebit.graph.value import TensorInfo
 
 # Writes in place that change the shape of the tensor itself: its size before and after are two numbers.
 _RESHAPING = frozenset(
-    {
-        "resize_",
-        "resize_as_",
-        "unsqueeze_",
-        "squeeze_",
-        "t_",
-        "transpose_",
-        "swapaxes_",
-        "swapdims_",
-        "as_strided_",
-    }
-    | {"set_"}
+    {"resize_", "resize_as_", "unsqueeze_", "squeeze_", "t_", "transpose_", "swapaxes_", "swapdims_"}
+    | {"as_strided_", "set_"}
 )
 
 

@@ -7,6 +7,7 @@ import operator
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -16,14 +17,14 @@ from torch import Tensor, fx, nn
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.input_size import InputSize
-from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
+from sparsebit.graph.capture.call.signature import CallSignature
 from sparsebit.graph.capture.call.structure import Tree, flatten, leaves_of, shift
 from sparsebit.graph.capture.exclusive import CAPTURING
 from sparsebit.graph.capture.leaves import is_torch_leaf
 from sparsebit.graph.capture.modes import flipped_modes, merge_modes
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
 from sparsebit.graph.capture.normalize import canonical_aten
-from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
+from sparsebit.graph.capture.placement import assemble
 from sparsebit.graph.capture.report import CaptureReport
 from sparsebit.graph.capture.source import source_of_error
 from sparsebit.graph.codegen import find_unsafe_name, is_plain_path
@@ -48,21 +49,19 @@ def from_exported(program: torch.export.ExportedProgram) -> CapturedModule:
     graph = _convert(exported)
     signature = _signature(program, graph, _parameters(program, exported))
     root = nn.Module()
-    root._modules, root._parameters, root._buffers = (
-        exported._modules,
-        exported._parameters,
-        exported._buffers,
-    )
-    root._non_persistent_buffers_set = exported._non_persistent_buffers_set
+    for table in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set"):
+        setattr(root, table, getattr(exported, table))
     root.training = False
-    state = _state_names(exported)
-    plain = [node for node in graph.nodes if node.op == "get_attr" and str(node.target) not in state]
-    for index, node in enumerate(plain):
-        value = _get(exported, str(node.target))
+    state, constants = _state_names(exported), {}
+    for node in graph.nodes:
+        value = (
+            attrgetter(node.target)(exported) if node.op == "get_attr" and node.target not in state else None
+        )
         if isinstance(value, Tensor):
-            node.target = f"_tensor_constant{index}"
-            root.register_buffer(node.target, value.detach(), persistent=False)
-    return _finish(root, graph, signature, type(exported).__name__, _ONE_MODE)
+            node.target = f"_tensor_constant{len(constants)}"
+            constants[node.target] = value
+    name, report = type(exported).__name__, _report(signature)
+    return assemble(root, graph, signature, name, report, constants=constants, conflict=_ONE_MODE)
 
 
 def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> CapturedModule:
@@ -79,15 +78,12 @@ def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) ->
     constants = {str(n.target): n.meta["constant"] for n in graph.nodes if "constant" in n.meta}
     signature = _signature(program, graph, inspect.signature(model.forward))
     conflict = _compare_modes(model, args, kwargs, graph)
-    shell = build_shell(
-        model, {id(m) for m in model.modules() if m is not model and is_torch_leaf(m)}, replaced
+    leaves = {id(m) for m in model.modules() if m is not model and is_torch_leaf(m)}
+    shell = build_shell(model, leaves, replaced)
+    report = _report(signature)
+    return assemble(
+        shell, graph, signature, type(model).__name__, report, constants=constants, conflict=conflict
     )
-    for name, tensor in constants.items():
-        if isinstance(tensor, nn.Module):
-            shell.add_module(name, tensor)
-        else:
-            shell.register_buffer(name, tensor.detach(), persistent=False)
-    return _finish(shell, graph, signature, type(model).__name__, conflict)
 
 
 def _refuse_unsafe_name(name: str | None) -> None:
@@ -100,16 +96,9 @@ def _refuse_unsafe_name(name: str | None) -> None:
         )
 
 
-def _finish(
-    root: nn.Module, graph: fx.Graph, signature: CallSignature, name: str, conflict: str | None
-) -> CapturedModule:
-    drop_dead_functions(graph)
-    graph.set_codegen(CapturedCodeGen(signature))
-    place_mode_constants(root, graph)
-    module = CapturedModule(root, graph, name)
+def _report(signature: CallSignature) -> CaptureReport:
     sizes = [size for tree in signature.inputs.values() for leaf in leaves_of(tree) for size in leaf.sizes]
-    module.capture_report, module._mode_conflict = CaptureReport(frontend="exported", sizes=sizes), conflict
-    return module
+    return CaptureReport(frontend="exported", sizes=sizes)
 
 
 def _export(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
@@ -146,9 +135,7 @@ def _unlifted(program: torch.export.ExportedProgram) -> fx.GraphModule:
     )
     try:
         module = program.module(**options)
-    except (
-        RuntimeError
-    ) as error:  # a part named as an attribute of GraphModule: ``meta``, ``code``, ``graph``
+    except RuntimeError as error:  # a part named as an attribute of GraphModule: ``meta``, ``code``
         raise CaptureError(
             f"torch.export cannot make a module of its program: {str(error).splitlines()[0]}",
             hint="use the default front-end: sparsebit.capture(model, args)",
@@ -257,17 +244,16 @@ def _convert(exported: fx.GraphModule, model: nn.Module | None = None) -> fx.Gra
         if node.meta.get("mutates") and _writes_privately(node):
             _make_functional(node)
         if node.op == "get_attr" and model is not None and str(node.target) not in state:
-            node.meta["constant"] = _get(exported, str(node.target))
+            node.meta["constant"] = attrgetter(str(node.target))(exported)
             prefix = "_submodule" if isinstance(node.meta["constant"], nn.Module) else "_tensor_constant"
             node.target, constants = f"{prefix}{constants}", constants + 1
         elif node.op == "call_function" and model is not None and _raise_module(graph, node, model):
             continue
         elif node.op == "call_function":
             _canonicalize(node)
-    for node in [
-        node for node in graph.nodes if node.target is torch.ops.aten._assert_tensor_metadata.default
-    ]:
-        graph.erase_node(node)  # would pin the device and dtype of the example
+    for node in graph.nodes:
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            graph.erase_node(node)  # would pin the device and dtype of the example
     _merge_attributes(graph)
     _follow_device(graph)
     return graph
@@ -339,10 +325,8 @@ def _raise_module(graph: fx.Graph, node: fx.Node, model: nn.Module) -> bool:
     """Replace the single operator of a ``torch.nn`` module by a call of the module."""
     path = node.meta["module_path"]
     single = isinstance(node.target, torch._ops.OpOverload)
-    if not path or not single or not _has(model, path) or node.meta.get("mutates"):
-        return False
-    module = _get(model, path)
-    if not isinstance(module, nn.Module) or module is model or not is_torch_leaf(module):
+    module = dict(model.named_modules(remove_duplicate=False)).get(path) if path and single else None
+    if module is None or node.meta.get("mutates") or not is_torch_leaf(module):
         return False
     inputs = [arg for arg in node.all_input_nodes if not _belongs(arg, path)]
     inside = [other for other in graph.nodes if other.op == "call_function" and _path_of(other) == path]
@@ -446,18 +430,3 @@ def _compare_modes(
     _signature(program, other, inspect.signature(model.forward))
     modes = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
     return merge_modes(graph, other, modes.__getitem__)
-
-
-def _has(module: nn.Module, path: str) -> bool:
-    try:
-        _get(module, path)
-    except AttributeError:
-        return False
-    return True
-
-
-def _get(module: nn.Module, path: str) -> Any:
-    value: Any = module
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from sparsebit.errors import CaptureError
-from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
+from sparsebit.graph.capture.call.signature import CallSignature
 from sparsebit.graph.capture.leaves import find_leaves, is_stochastic_leaf, without_hooks
 from sparsebit.graph.capture.modes import Comparison, follow_mode
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
-from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
+from sparsebit.graph.capture.placement import assemble
 from sparsebit.graph.capture.recording.prove_sizes import SizeProof, is_same_program, tell_hidden_results
 from sparsebit.graph.capture.recording.recorder import DataPolicy
 from sparsebit.graph.capture.recording.runs import Runs, Trace
@@ -110,13 +110,14 @@ def _assemble(
     for node in graph.nodes:
         if node.op == "call_module" and node.target in replaced:
             node.meta.pop("mutates", None)
-    drop_dead_functions(graph, keep_random=model.training)
-    graph.set_codegen(CapturedCodeGen(signature))
-    shell = build_shell(model, leaf_modules.whole, replaced)
-    for name, tensor in recorder.tape.constants.items():
-        shell.register_buffer(name, tensor.detach(), persistent=False)
-    place_mode_constants(shell, graph)
-    module = CapturedModule(shell, graph, type(model).__name__)
-    module.capture_report, module._mode_conflict = report, conflict
-    module._mode_flags = overridden_modes(model)
-    return module
+    return assemble(
+        build_shell(model, leaf_modules.whole, replaced),
+        graph,
+        signature,
+        type(model).__name__,
+        report,
+        constants=recorder.tape.constants,
+        conflict=conflict,
+        modes=overridden_modes(model),
+        keep_random=model.training,
+    )

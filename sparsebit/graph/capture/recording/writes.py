@@ -16,20 +16,8 @@ from sparsebit.graph.functional import overwrite, set_item
 from sparsebit.graph.value import real_tensors_in
 
 _COMPARISONS = {
-    *(
-        "eq_",
-        "ne_",
-        "not_equal_",
-        "lt_",
-        "less_",
-        "le_",
-        "less_equal_",
-        "gt_",
-        "greater_",
-        "ge_",
-        "greater_equal_",
-    ),
-    *("logical_and_", "logical_or_", "logical_xor_", "logical_not_"),
+    *("eq_", "ne_", "not_equal_", "lt_", "less_", "le_", "less_equal_", "gt_", "greater_", "ge_"),
+    *("greater_equal_", "logical_and_", "logical_or_", "logical_xor_", "logical_not_"),
 }
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 

@@ -13,13 +13,13 @@ from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparsebit.errors import CaptureError
-from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
+from sparsebit.graph.capture.call.signature import CallSignature
 from sparsebit.graph.capture.call.structure import Constant, Leaf, Tree, flatten
 from sparsebit.graph.capture.exclusive import in_this_thread
 from sparsebit.graph.capture.modes import flipped_modes, merge_modes
 from sparsebit.graph.capture.module import CONTAINERS, CapturedModule, build_shell
 from sparsebit.graph.capture.normalize import canonical_call
-from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
+from sparsebit.graph.capture.placement import assemble
 from sparsebit.graph.capture.report import CaptureReport
 from sparsebit.graph.capture.snapshot import overridden_modes, undisturbed
 from sparsebit.graph.capture.source import source_of_error
@@ -47,21 +47,20 @@ def trace_symbolically(
     tracer, graph, constants = _trace_with_inputs(model, _example(model, args, kwargs or {}), skip)
     conflict = _compare_modes(model, graph, constants, tracer)
     signature = _flatten_output(graph, inspect.signature(model.forward), tracer)
-    drop_dead_functions(graph)
-    graph.set_codegen(CapturedCodeGen(signature))
-    opaque = {
-        id(m)
-        for n, m in model.named_modules()
-        if n and tracer.is_leaf_module(m, n) and type(m) not in CONTAINERS
-    }
-    shell = build_shell(model, opaque, {})
-    for name, tensor in constants.items():
-        shell.register_buffer(name, tensor.detach(), persistent=False)
-    _keep_plain_tensors(model, shell, graph)
-    place_mode_constants(shell, graph)
-    module = CapturedModule(shell, graph, type(model).__name__)
-    module.capture_report, module._mode_conflict = CaptureReport(frontend="symbolic"), conflict
-    module._mode_flags = overridden_modes(model)
+    named = [(name, m) for name, m in model.named_modules() if name and type(m) not in CONTAINERS]
+    shell = build_shell(model, {id(m) for name, m in named if tracer.is_leaf_module(m, name)}, {})
+    _keep_plain_tensors(model, shell, graph, constants)
+    report, modes = CaptureReport(frontend="symbolic"), overridden_modes(model)
+    module = assemble(
+        shell,
+        graph,
+        signature,
+        type(model).__name__,
+        report,
+        constants=constants,
+        conflict=conflict,
+        modes=modes,
+    )
     canonicalize_shape(module)
     module.recompile()
     return module
@@ -106,16 +105,17 @@ class _WatchRandom(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _keep_plain_tensors(model: nn.Module, shell: nn.Module, graph: fx.Graph) -> None:
+def _keep_plain_tensors(
+    model: nn.Module, shell: nn.Module, graph: fx.Graph, constants: dict[str, Tensor]
+) -> None:
     """Tensors that the model holds as plain attributes become buffers outside the state dict."""
     for node in graph.nodes:
-        if node.op == "get_attr":
+        if node.op == "get_attr" and node.target not in constants:
             path, _, name = str(node.target).rpartition(".")
             owner = shell.get_submodule(path)
             if not hasattr(owner, name):
-                owner.register_buffer(
-                    name, getattr(model.get_submodule(path), name).detach(), persistent=False
-                )
+                tensor = getattr(model.get_submodule(path), name)
+                owner.register_buffer(name, tensor.detach(), persistent=False)
 
 
 def _example(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,14 +181,11 @@ def _trace(tracer: InputsTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, 
             "QuantModel(model, config, example_inputs=(x,)); or keep the module around this line as one node: "
             "skip=['its.dotted.name'], SKIP_TRACE_MODULES in a config",
         ) from error
+    if changed is not None:
+        unseen.append(f"writes to its buffer {changed!r}")
     if unseen:
         raise CaptureError(
             f"{type(model).__name__} {unseen[0]}, which tracing without inputs cannot see",
-            hint="give example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,))",
-        )
-    if changed is not None:
-        raise CaptureError(
-            f"{type(model).__name__} writes to its buffer {changed!r}, which tracing without inputs cannot see",
             hint="give example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,))",
         )
     _normalize(graph)
