@@ -9,16 +9,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
+from torch.amp import autocast_mode
 
 from sparsebit.graph.capture.module import ModeConstant
 from sparsebit.graph.functional import check_branch
 
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
-_KEPT = (
-    torch.amp.autocast_mode._enter_autocast,
-    torch.amp.autocast_mode._exit_autocast,
-    torch._C._set_grad_enabled,
-)
+_KEPT = (autocast_mode._enter_autocast, autocast_mode._exit_autocast, torch._C._set_grad_enabled)
 
 
 class Differs(Exception):
@@ -89,9 +86,7 @@ class Comparison:
         self.pairs: dict[fx.Node, fx.Node] = {}  # mine → theirs
         self.other_to_mine: dict[fx.Node, fx.Node] = {}
         self.constants: list[tuple[fx.Node, tuple[Any, ...], Any, Any]] = []
-        self.missing: list[
-            tuple[fx.Node, tuple[Any, ...], fx.Node]
-        ] = []  # dropouts only the other recording has
+        self.missing: list[tuple[fx.Node, tuple[Any, ...], fx.Node]] = []  # dropouts only the other one has
         self.extra: list[fx.Node] = []  # dropouts only this recording has
 
     def run(self) -> None:
@@ -129,21 +124,17 @@ class Comparison:
             bounds = [(piece.start, piece.stop, piece.step) for piece in (left, right)]
             self._compare(node, (*path, "slice"), *bounds)
         elif left != right or type(left) is not type(right):
-            nested = isinstance(left, tuple | list | dict | fx.Node) or isinstance(
-                right, tuple | list | dict | fx.Node
-            )
-            if "slice" in path or nested:
+            if "slice" in path or any(
+                isinstance(side, tuple | list | dict | fx.Node) for side in (left, right)
+            ):
                 raise Differs(node, f"{left!r} in one run, {right!r} in the other")
             self.constants.append((node, path, left, right))
 
     def _compare_inputs(self, node: fx.Node, path: tuple[Any, ...], left: fx.Node, right: fx.Node) -> None:
         if self.pairs.get(left) is right:
             return
-        if (
-            right not in self.other_to_mine
-            and _is_dropout(right)
-            and self.other_to_mine.get(_source(right)) is left
-        ):
+        unknown = right not in self.other_to_mine and _is_dropout(right)
+        if unknown and self.other_to_mine.get(_source(right)) is left:
             self.missing.append((node, path, right))
         elif not (left in self.extra and self.pairs.get(_source(left)) is right):
             raise Differs(node, "an operator has other inputs")
@@ -210,11 +201,8 @@ def _live(graph: fx.Graph) -> list[fx.Node]:
             needed.update(node.all_input_nodes)
     order = [node for node in graph.nodes if node in needed]
     attributes = sorted((n for n in order if n.op == "get_attr"), key=lambda n: str(n.target))
-    return (
-        [n for n in order if n.op == "placeholder"]
-        + attributes
-        + [n for n in order if n.op not in ("placeholder", "get_attr")]
-    )
+    inputs = [n for n in order if n.op == "placeholder"]
+    return inputs + attributes + [n for n in order if n.op not in ("placeholder", "get_attr")]
 
 
 def _replace(graph: fx.Graph, node: fx.Node, path: tuple[Any, ...], constant: ModeConstant) -> None:

@@ -31,9 +31,7 @@ class CaptureReport:
 
     frontend: str = ""
     notes: list[Note] = field(default_factory=list)
-    sizes: list[InputSize] = field(
-        default_factory=list
-    )  # which sizes of the inputs are free or fixed, and why
+    sizes: list[InputSize] = field(default_factory=list)  # free or fixed, and why
 
     def add(self, note: Note) -> None:
         """Add a note once, however often its line ran."""

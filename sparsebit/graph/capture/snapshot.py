@@ -49,20 +49,13 @@ class Snapshot:
         """Attributes that the run left changed for the next one: results of it, and counters."""
         for module, before in self._attributes:
             for key, value in vars(module).items():
-                counted = (
-                    type(value) in (int, float)
-                    and type(before.get(key)) in (int, float)
-                    and value != before[key]
-                )
-                if counted or (depends_on_data(value) and value is not before.get(key)):
+                numbers = type(value) in (int, float) and type(before.get(key)) in (int, float)
+                if (numbers and value != before[key]) or (
+                    depends_on_data(value) and value is not before.get(key)
+                ):
                     yield f"{type(module).__name__}.{key}"
             for key, value in module._buffers.items():
-                if (
-                    value is not None
-                    and key in module._buffers
-                    and depends_on_data(value)
-                    and self._was_empty(module, key)
-                ):
+                if depends_on_data(value) and self._was_empty(module, key):
                     yield f"{type(module).__name__}.{key}"
 
     def _was_empty(self, module: nn.Module, key: str) -> bool:
@@ -103,9 +96,7 @@ class Snapshot:
                 array.data.copy_(numbers)
         with torch.no_grad():
             for _, _, tensor, saved in self._buffers.values():
-                if not _same(
-                    tensor, saved
-                ):  # by value: torch's own kernels write statistics without a version
+                if not _same(tensor, saved):  # by value: kernels write statistics without counting the write
                     tensor.copy_(saved)
 
 
@@ -134,6 +125,11 @@ def undisturbed(
             np.random.set_state(arrays)
 
 
+def training_flags(model: nn.Module) -> dict[str, bool]:
+    """Which module is in training mode, by every name it has."""
+    return {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
+
+
 def overridden_modes(model: nn.Module) -> dict[bool, dict[str, bool]]:
     """For a model with a ``train`` of its own (a frozen batch norm): which module is in which mode after it."""
     if all(type(module).train is nn.Module.train for module in model.modules()):
@@ -143,9 +139,7 @@ def overridden_modes(model: nn.Module) -> dict[bool, dict[str, bool]]:
     with undisturbed(model):
         for mode in (True, False):
             model.train(mode)
-            flags[mode] = {
-                name: module.training for name, module in model.named_modules(remove_duplicate=False)
-            }
+            flags[mode] = training_flags(model)
     for parameter, requires_grad in trainable:
         parameter.requires_grad_(requires_grad)
     return flags

@@ -26,6 +26,7 @@ from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place
 from sparsebit.graph.capture.normalize import canonical_aten
 from sparsebit.graph.capture.placement import assemble
 from sparsebit.graph.capture.report import CaptureReport
+from sparsebit.graph.capture.snapshot import training_flags
 from sparsebit.graph.capture.source import source_of_error
 from sparsebit.graph.codegen import find_unsafe_name, is_plain_path
 from sparsebit.graph.value import TensorInfo, describe
@@ -239,6 +240,7 @@ def _convert(exported: fx.GraphModule, model: nn.Module | None = None) -> fx.Gra
     graph: fx.Graph = exported.graph
     constants = 0
     state = _state_names(model) if model is not None else set()
+    modules = dict(model.named_modules(remove_duplicate=False)) if model is not None else {}
     for node in list(graph.nodes):
         _describe(node)
         if node.meta.get("mutates") and _writes_privately(node):
@@ -247,11 +249,11 @@ def _convert(exported: fx.GraphModule, model: nn.Module | None = None) -> fx.Gra
             node.meta["constant"] = attrgetter(str(node.target))(exported)
             prefix = "_submodule" if isinstance(node.meta["constant"], nn.Module) else "_tensor_constant"
             node.target, constants = f"{prefix}{constants}", constants + 1
-        elif node.op == "call_function" and model is not None and _raise_module(graph, node, model):
+        elif node.op == "call_function" and _raise_module(graph, node, modules):
             continue
         elif node.op == "call_function":
             _canonicalize(node)
-    for node in graph.nodes:
+    for node in list(graph.nodes):
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             graph.erase_node(node)  # would pin the device and dtype of the example
     _merge_attributes(graph)
@@ -321,11 +323,11 @@ def _mutates(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _raise_module(graph: fx.Graph, node: fx.Node, model: nn.Module) -> bool:
+def _raise_module(graph: fx.Graph, node: fx.Node, modules: dict[str, nn.Module]) -> bool:
     """Replace the single operator of a ``torch.nn`` module by a call of the module."""
     path = node.meta["module_path"]
     single = isinstance(node.target, torch._ops.OpOverload)
-    module = dict(model.named_modules(remove_duplicate=False)).get(path) if path and single else None
+    module = modules.get(path) if path and single else None
     if module is None or node.meta.get("mutates") or not is_torch_leaf(module):
         return False
     inputs = [arg for arg in node.all_input_nodes if not _belongs(arg, path)]
@@ -428,5 +430,4 @@ def _compare_modes(
         return str(error.where or error.message)
     other = _convert(_unlifted(program), model)
     _signature(program, other, inspect.signature(model.forward))
-    modes = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
-    return merge_modes(graph, other, modes.__getitem__)
+    return merge_modes(graph, other, training_flags(model).__getitem__)

@@ -13,29 +13,10 @@ _SHAPE_ONLY = {
     *("new_full", "new_tensor", "size", "numel"),
 }
 _RANDOM = {
-    *(
-        "rand",
-        "randn",
-        "randint",
-        "randperm",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "bernoulli",
-        "normal",
-    ),
-    *(
-        "uniform",
-        "exponential",
-        "geometric",
-        "log_normal",
-        "cauchy",
-        "random",
-        "multinomial",
-        "poisson",
-        "binomial",
-    ),
-    *("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "rrelu"),
+    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli"),
+    *("normal", "uniform", "exponential", "geometric", "log_normal", "cauchy", "random", "multinomial"),
+    *("poisson", "binomial", "dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d"),
+    *("dropout3d", "rrelu"),
 }
 _DATA_SHAPED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "bincount"}
 

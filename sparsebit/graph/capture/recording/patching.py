@@ -17,13 +17,13 @@ from sparsebit.graph.functional import AutogradCall
 
 
 @contextlib.contextmanager
-def recording(recorder: Recorder, paths: dict[int, str], leaves: LeafModules) -> Iterator[None]:
+def recording(recorder: Recorder, leaves: LeafModules) -> Iterator[None]:
     """Let ``recorder`` see what goes on in this thread besides calls of the torch API.
 
     These are module calls, autograd functions, scripted functions (run as the Python they were made from) and autocast
-    blocks. ``paths`` names the model's modules by id.
+    blocks.
     """
-    with CAPTURING, _patched(recorder, paths, leaves):
+    with CAPTURING, _patched(recorder, recorder.tape.names.paths, leaves):
         yield
 
 
@@ -36,10 +36,9 @@ def _patched(recorder: Recorder, paths: dict[int, str], leaves: LeafModules) -> 
     enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
 
     def active() -> bool:
-        inside_transform = (
-            torch._C._functorch.peek_interpreter_stack() is not None
-        )  # vmap, grad: not our tensors
-        return not recorder.quiet and ours() and not inside_transform
+        if recorder.quiet or not ours():
+            return False
+        return torch._C._functorch.peek_interpreter_stack() is None  # inside vmap or grad: not our tensors
 
     def module_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         path = paths.get(id(module)) if active() else None
@@ -111,11 +110,8 @@ def _patched(recorder: Recorder, paths: dict[int, str], leaves: LeafModules) -> 
 def announcing_capture() -> Iterator[None]:
     """Answer yes to models that ask whether a graph is being captured: they then avoid reading their data."""
     with CAPTURING:
-        ours, compiling, exporting = (
-            in_this_thread(),
-            torch.compiler.is_compiling,
-            torch.compiler.is_exporting,
-        )
+        ours = in_this_thread()
+        compiling, exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
         torch.compiler.is_compiling = lambda: ours() or compiling()
         torch.compiler.is_exporting = lambda: ours() or exporting()
         try:

@@ -18,7 +18,7 @@ from sparsebit.graph.capture.recording.prove_sizes import SizeProof, is_same_pro
 from sparsebit.graph.capture.recording.recorder import DataPolicy
 from sparsebit.graph.capture.recording.runs import Runs, Trace
 from sparsebit.graph.capture.report import CaptureReport, Note
-from sparsebit.graph.capture.snapshot import overridden_modes
+from sparsebit.graph.capture.snapshot import overridden_modes, training_flags
 
 
 def record(
@@ -55,8 +55,7 @@ def record(
     report.sizes = [size for leaf in sizes for size in leaf]
     conflict = comparison if isinstance(comparison, str) else None
     if not isinstance(comparison, str):
-        modes = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
-        follow_mode(trace.graph, comparison, modes.__getitem__)
+        follow_mode(trace.graph, comparison, training_flags(model).__getitem__)
     runs.signature.output = trace.output
     captured = _assemble(runs, trace, runs.signature.with_sizes(sizes), report, conflict)
     if runs.below:

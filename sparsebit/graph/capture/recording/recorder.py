@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import sys
-import types
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +19,7 @@ from sparsebit.graph.capture.call.structure import flatten, split_container
 from sparsebit.graph.capture.normalize import canonical_call, is_tensor_method, name_of
 from sparsebit.graph.capture.recording.names import Names
 from sparsebit.graph.capture.recording.origins import Origins
+from sparsebit.graph.capture.recording.size_len import copy_function
 from sparsebit.graph.capture.recording.skip_work import skip_work
 from sparsebit.graph.capture.recording.tape import Tape
 from sparsebit.graph.capture.recording.writes import Writes, functional_call
@@ -52,18 +52,13 @@ _READS = {
 }
 
 
-def _opened(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of a Python function of torch that does not offer itself to the recorder, so that its inside shows."""
-    names = function.__globals__ | {"has_torch_function": lambda *_: False}
-    copied = types.FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+# One Python function over several operators that have to be visible by themselves: the copy does not offer itself to
+# the recorder, so that its inside shows.
+_OPENED = {
+    F.multi_head_attention_forward: copy_function(
+        F.multi_head_attention_forward, {"has_torch_function": lambda *_: False}
     )
-    copied.__kwdefaults__ = function.__kwdefaults__
-    return copied
-
-
-# One Python function over several operators that have to be visible by themselves.
-_OPENED = {F.multi_head_attention_forward: _opened(F.multi_head_attention_forward)}
+}
 
 
 class LostSize(NamedTuple):
@@ -100,9 +95,7 @@ class Recorder(TorchFunctionMode):
         self.quiet = 0  # above zero while an operator or a leaf module runs: its inside is not recorded
         self.closed = False
         self.refusal: DataDependenceError | None = None  # kept: the model may catch it and go another way
-        self.functional_modules: dict[
-            str, bool
-        ] = {}  # in-place leaf → can all its calls be told as new values?
+        self.functional_modules: dict[str, bool] = {}  # in-place leaf → are all its calls told as new values?
         self.lost: list[LostSize] = []
         self._sizes: dict[tuple[fx.Node, int], Expression] = {}
         self._decided: set[tuple[Any, ...]] = set()
@@ -156,14 +149,9 @@ class Recorder(TorchFunctionMode):
             self.writes.save(tensors)
         result = self._run(func, func, (), plain_sizes(args), plain_sizes(kwargs))
         written = [t for t, version in zip(tensors, versions, strict=True) if _version(t) != version]
-        if (
-            not written
-            and tensors
-            and tensors[0].is_inference()
-            and _looks_in_place(name)
-            and result is tensors[0]
-        ):
-            written = tensors[:1]  # tensors of inference mode do not count their writes
+        first = tensors[0] if tensors else None
+        if not written and first is not None and first.is_inference() and result is first:
+            written = tensors[:1] if _looks_in_place(name) else []  # inference mode does not count writes
         if result is NotImplemented or any(isinstance(item, np.ndarray) for item in items_in((args, kwargs))):
             for tensor in real_tensors_in(result):
                 self.tape.from_arrays[tensor] = True
@@ -385,7 +373,7 @@ class Recorder(TorchFunctionMode):
 
     def _counts_data(self, size: Any) -> bool:
         """Whether a size is that of a result whose shape depends on the data, such as ``nonzero``."""
-        operands = getattr(getattr(size, "expression", size), "operands", ())
+        operands = getattr(getattr(size, "expression", size), "operands", ()) if self.origins.counted else ()
         return any(operand in self.origins.counted or self._counts_data(operand) for operand in operands)
 
     def _data_read(self, text: str, tensors: list[Tensor]) -> None:

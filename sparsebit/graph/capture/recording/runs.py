@@ -139,7 +139,7 @@ class Runs:
             recorder.tape.device, recorder.tape.device_owner = first.device, recorder.tape.node_of(first)
         args, kwargs = self.signature.rebuild_call(inputs, self._positional, self._keywords)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(recording(recorder, self._names.paths, self.leaf_modules))
+            stack.enter_context(recording(recorder, self.leaf_modules))
             ours = in_this_thread()
             stack.enter_context(following_len(self.model, lambda x: recorder.length(x) if ours() else None))
             if any(type(module).__name__ == "OptimizedModule" for module in self.model.modules()):
@@ -210,13 +210,11 @@ class Runs:
 
     def _on_cpu(self) -> Runs:
         if self._copy is None:
-            names = [
-                name for name, module in self.model.named_modules() if id(module) in self.leaf_modules.whole
-            ]
-            hooked = list(self.leaf_modules.hooked)
             model = copy.deepcopy(self.model).to("cpu")
-            whole = {id(model.get_submodule(name)) for name in names}
-            leaves = LeafModules(whole, {name: model.get_submodule(name) for name in hooked})
+            pairs = zip(self.model.modules(), model.modules(), strict=True)
+            whole = {id(twin) for module, twin in pairs if id(module) in self.leaf_modules.whole}
+            hooked = {name: model.get_submodule(name) for name in self.leaf_modules.hooked}
+            leaves = LeafModules(whole, hooked)
             args, kwargs = self.signature.rebuild_call(
                 [leaf.to("cpu") for leaf in self.inputs], self._positional, self._keywords
             )

@@ -32,7 +32,9 @@ def following_len(model: nn.Module, length: Callable[[Tensor], int | None]) -> I
         if "forward" not in vars(module) and _calls_len(type(module).forward)
     ]
     for module in changed:
-        module.__dict__["forward"] = types.MethodType(_copy(type(module).forward, size_len), module)
+        module.__dict__["forward"] = types.MethodType(
+            copy_function(type(module).forward, {"len": size_len}), module
+        )
     try:
         yield
     finally:
@@ -60,10 +62,11 @@ def _writes_globals(code: types.CodeType) -> bool:
     return any(step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for step in dis.get_instructions(code))
 
 
-def _copy(function: Any, size_len: Callable[[Any], int]) -> types.FunctionType:
-    names = function.__globals__ | {"len": size_len}
+def copy_function(function: Any, names: dict[str, Any]) -> types.FunctionType:
+    """A copy of a Python function that finds other objects under some global names."""
+    found = function.__globals__ | names
     copied = types.FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+        function.__code__, found, function.__name__, function.__defaults__, function.__closure__
     )
     copied.__kwdefaults__ = function.__kwdefaults__
     return copied

@@ -21,7 +21,7 @@ from sparsebit.graph.capture.module import CONTAINERS, CapturedModule, build_she
 from sparsebit.graph.capture.normalize import canonical_call
 from sparsebit.graph.capture.placement import assemble
 from sparsebit.graph.capture.report import CaptureReport
-from sparsebit.graph.capture.snapshot import overridden_modes, undisturbed
+from sparsebit.graph.capture.snapshot import overridden_modes, training_flags, undisturbed
 from sparsebit.graph.capture.source import source_of_error
 from sparsebit.graph.capture.symbolic.tracer import InputsTracer
 from sparsebit.graph.functional import invoke
@@ -204,8 +204,7 @@ def _compare_modes(
         return str(error.where or error.message)
     if any(not torch.equal(tensor, constants[name]) for name, tensor in others.items() if name in constants):
         return "a constant tensor of the model differs between the modes"
-    modes = {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
-    return merge_modes(graph, other, modes.__getitem__)
+    return merge_modes(graph, other, training_flags(model).__getitem__)
 
 
 def _flatten_output(graph: fx.Graph, parameters: inspect.Signature, tracer: InputsTracer) -> CallSignature:
