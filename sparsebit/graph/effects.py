@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import has_side_effect
 
+from sparsebit.graph.functional import ModeConstant
 from sparsebit.graph.ops import bind, find_op
 from sparsebit.graph.ops.spec import nodes_in
 
@@ -46,9 +47,7 @@ def is_effect(gm: GraphModule, node: Node) -> bool:
     """
     if node.op in ("placeholder", "get_attr"):
         return False
-    if node.op == "output" or node.meta.get("mutates"):
-        return True
-    if node.op == "call_function" and _is_impure(node.target):
+    if node.op == "output" or node.meta.get("mutates") or _is_impure(node):
         return True
     spec = find_op(gm, node)
     if spec is not None and (
@@ -119,19 +118,16 @@ def read_flag(gm: GraphModule, value: object) -> object:
     """
     if not isinstance(value, Node):
         return value
-    from sparsebit.graph.capture.module import ModeConstant
-
     module = gm.get_submodule(str(value.target)) if value.op == "call_module" else None
     return module() if isinstance(module, ModeConstant) else None
 
 
 def _updates_statistics(gm: GraphModule, node: Node) -> bool:
     call = bind(gm, node)
-    assert call is not None
-    if call.module is not None:
-        return bool(call.module.training and getattr(call.module, "running_mean", None) is not None)
-    if call.arguments.get("running_mean") is None:
+    if call is None or call.arguments.get("running_mean") is None:
         return False
+    if call.module is not None:
+        return call.module.training
     names = ("training", "train", "use_input_stats")
     flag = next((call.arguments[name] for name in names if name in call.arguments), False)
     return read_flag(gm, flag) is not False
@@ -157,19 +153,11 @@ def _may_be_view(gm: GraphModule, node: Node) -> bool:
     return spec is None or spec.view
 
 
-def _is_impure(target: object) -> bool:
-    try:
-        return target in _IMPURE_FUNCTIONS
-    except TypeError:  # unhashable
-        return False
+def _is_impure(node: Node) -> bool:
+    hashable = getattr(type(node.target), "__hash__", None) is not None
+    return node.op == "call_function" and hashable and node.target in _IMPURE_FUNCTIONS
 
 
 def _has_inplace_name(node: Node) -> bool:
-    name = str(node.target) if node.op == "call_method" else _name_of(node.target)
+    name = str(node.target) if node.op == "call_method" else str(getattr(node.target, "__name__", ""))
     return node.op != "call_module" and name.endswith("_") and not name.endswith("__")
-
-
-def _name_of(target: object) -> str:
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.name.partition("::")[2]
-    return str(getattr(target, "__name__", ""))

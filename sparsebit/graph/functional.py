@@ -1,4 +1,4 @@
-"""Functions that captured graphs call where torch has none: writes out of place, autograd functions, checks."""
+"""What captured graphs call where torch has nothing: writes out of place, autograd functions, checks, modes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx.node import has_side_effect
 
 from sparsebit.errors import CaptureError
@@ -60,11 +60,28 @@ def check_branch(taken: bool, recorded: bool, place: str) -> None:
 
     The graph holds only the branch that was taken; with other sizes its result would differ from the model's.
     """
-    if (
-        not taken if recorded else taken
-    ):  # not ``!=``, which torch.compile cannot do with its own truth values
+    # not ``!=``, which torch.compile cannot do with its own truth values
+    if not taken if recorded else taken:
         raise CaptureError(
             f"a branch on a size was {recorded} when the model was captured and is {taken} for this input",
             where=place,
             hint="make the graph again with example inputs of these sizes",
         )
+
+
+class ModeConstant(nn.Module):
+    """A Python value that differs between training and evaluation: a dropout probability, a flag."""
+
+    opened = True  # recorded as what it gives, when a captured graph is captured again
+
+    def __init__(self, when_training: Any, when_evaluating: Any) -> None:
+        super().__init__()
+        self.when_training, self.when_evaluating = when_training, when_evaluating
+
+    def forward(self) -> Any:
+        """The value of the current mode."""
+        return self.when_training if self.training else self.when_evaluating
+
+    def extra_repr(self) -> str:
+        """Both values."""
+        return f"train={self.when_training!r}, eval={self.when_evaluating!r}"

@@ -14,6 +14,7 @@ another front-end or a functional call with its weights spelled out match the sa
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
@@ -124,14 +125,9 @@ class Pattern:
             for ref in op.references:
                 if not ref.startswith("$") and ref not in seen:
                     near = difflib.get_close_matches(ref, seen, n=1)
-                    hint = (
-                        f"did you mean {near[0]!r}?"
-                        if near
-                        else "list it before; write '*' or '$name' for any value"
-                    )
-                    raise self._wrong(
-                        f"{op.name!r} reads {ref!r}, which is not an operator listed before it", hint
-                    )
+                    text = f"{op.name!r} reads {ref!r}, which is not an operator listed before it"
+                    hint = "list it before; write '*' or '$name' for any value"
+                    raise self._wrong(text, f"did you mean {near[0]!r}?" if near else hint)
             if ... in (op.inputs or ())[:-1]:
                 raise self._wrong(f"{op.name!r} has '...' before its last input")
             seen.add(op.name)
@@ -290,8 +286,7 @@ class _Search:
         if not op.commutative:
             yield list(zip(wanted, given, strict=False))
             return
-        named = [ref for ref in wanted if ref != ANY]
-        yield from (pairs for pairs in _arrangements(named, given))
+        yield from _arrangements([ref for ref in wanted if ref != ANY], given)
 
     def _refused(self, match: Match) -> Refusal | None:
         inside = set(match.nodes.values())
@@ -310,9 +305,4 @@ class _Search:
 
 def _arrangements(refs: list[str], given: tuple[Node, ...]) -> Iterator[list[tuple[str, Node]]]:
     """Every way to give each name its own input, in the order written first."""
-    if not refs:
-        yield []
-        return
-    for position, node in enumerate(given):
-        rest = given[:position] + given[position + 1 :]
-        yield from ([(refs[0], node), *pairs] for pairs in _arrangements(refs[1:], rest))
+    return (list(zip(refs, chosen, strict=True)) for chosen in itertools.permutations(given, len(refs)))

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.amp import autocast_mode
 
-from sparsebit.graph.capture.module import ModeConstant
-from sparsebit.graph.functional import check_branch
+from sparsebit.graph.functional import ModeConstant, check_branch
 
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
 _KEPT = (autocast_mode._enter_autocast, autocast_mode._exit_autocast, torch._C._set_grad_enabled)

@@ -17,6 +17,7 @@ from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGe
 from sparsebit.graph.capture.failure import explain_failure
 from sparsebit.graph.capture.report import CaptureReport
 from sparsebit.graph.codegen import make_safe
+from sparsebit.graph.functional import ModeConstant
 from sparsebit.graph.ops import find_op
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # rebuilt as such, so that indexing works
@@ -28,24 +29,6 @@ _STATE_HOOKS = (
 _RESERVED = (
     *("graph", "recompile", "_graph", "call_signature", "capture_report", "_mode_conflict", "_mode_flags"),
 )
-
-
-class ModeConstant(nn.Module):
-    """A Python value that differs between training and evaluation: a dropout probability, a flag."""
-
-    opened = True  # recorded as what it gives, when a captured graph is captured again
-
-    def __init__(self, when_training: Any, when_evaluating: Any) -> None:
-        super().__init__()
-        self.when_training, self.when_evaluating = when_training, when_evaluating
-
-    def forward(self) -> Any:
-        """The value of the current mode."""
-        return self.when_training if self.training else self.when_evaluating
-
-    def extra_repr(self) -> str:
-        """Both values."""
-        return f"train={self.when_training!r}, eval={self.when_evaluating!r}"
 
 
 class CapturedModule(fx.GraphModule):

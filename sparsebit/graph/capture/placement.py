@@ -8,8 +8,9 @@ from torch import Tensor, fx, nn
 
 from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.modes import is_removable
-from sparsebit.graph.capture.module import CapturedModule, ModeConstant
+from sparsebit.graph.capture.module import CapturedModule
 from sparsebit.graph.capture.report import CaptureReport
+from sparsebit.graph.functional import ModeConstant
 
 
 def assemble(

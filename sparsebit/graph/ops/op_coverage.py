@@ -54,15 +54,11 @@ class Coverage:
         return self.known_macs / self.macs if self.macs else 1.0
 
     def __str__(self) -> str:
-        work = (
-            "MACs not counted (no shapes recorded)"
-            if self.mac_share is None
-            else f"{self.mac_share:.2%} of the MACs"
-        )
+        share = self.mac_share
+        work = "MACs not counted (no shapes recorded)" if share is None else f"{share:.2%} of the MACs"
         head = f"operators known: {self.known} of {self.nodes} nodes ({self.node_share:.2%}), {work}"
-        return "\n".join(
-            [head, *(f"  unknown: {op.name} x{op.count}, first at {op.example}" for op in self.unknown)]
-        )
+        unknown = (f"  unknown: {op.name} x{op.count}, first at {op.example}" for op in self.unknown)
+        return "\n".join([head, *unknown])
 
 
 def coverage(gm: GraphModule) -> Coverage:

@@ -218,9 +218,8 @@ class OpCall:
             return False
         target = self.node.target
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
-        if getattr(target, "__module__", None) == "_operator" or name.startswith(
-            "__"
-        ):  # operator.and_ writes nowhere
+        # operator.and_ writes nowhere
+        if getattr(target, "__module__", None) == "_operator" or name.startswith("__"):
             return name.strip("_") in _INPLACE_OPERATORS
         if isinstance(target, torch._ops.OpOverload):
             name = target._schema.name

@@ -54,9 +54,7 @@ def only_input(node: Node) -> Node | None:
 
 def copy_module(module: nn.Module) -> nn.Module:
     """A module of its own that shares parameters, buffers, children and everything else with the original."""
-    own: nn.Module = object.__new__(
-        type(module)
-    )  # copy.copy asks modules that refuse, such as parametrized ones
+    own: nn.Module = object.__new__(type(module))  # copy.copy asks modules that refuse (parametrized ones)
     own.__dict__.update({k: copy.copy(v) if isinstance(v, _TABLES) else v for k, v in vars(module).items()})
     return own
 
@@ -93,9 +91,8 @@ def set_tensor(gm: GraphModule, path: str, value: Tensor, like: Tensor) -> None:
     parent, _, name = path.rpartition(".")
     owner = own_module(gm, parent)
     if isinstance(like, nn.Parameter):
-        setattr(
-            owner, name, announce_replacement(like, nn.Parameter(value, requires_grad=like.requires_grad))
-        )
+        parameter = nn.Parameter(value, requires_grad=like.requires_grad)
+        setattr(owner, name, announce_replacement(like, parameter))
     elif name in owner._buffers:
         owner._buffers[name] = value
     else:

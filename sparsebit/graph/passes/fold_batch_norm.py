@@ -38,9 +38,9 @@ __all__ = ["fold_batch_norm", "refusals", "why_not_fold"]
 def fold_batch_norm(gm: GraphModule, keep: Collection[str] = ()) -> int:
     """Fold every batch norm that folds exactly, into the layer before it or else into the one after it.
 
-    Those whose nodes ``keep`` names are left alone.
-    The folded layer is a new one under the old name; the batch norm leaves the graph module. The user's own
-    modules and parameters do not change. Numbers are computed in float64 and cast back to the layer's dtype.
+    Those whose nodes ``keep`` names are left alone. The folded layer is a new one under the old name; the batch norm
+    leaves the graph module. The user's own modules and parameters do not change. Numbers are computed in float64 and
+    cast back to the layer's dtype.
 
     Example:
         >>> import torch
@@ -49,8 +49,7 @@ def fold_batch_norm(gm: GraphModule, keep: Collection[str] = ()) -> int:
         (1, ['0.weight', '0.bias'])
     """
     changes = 0
-    # another round for conv → bn → bn; and what cannot go up into the layer before goes down into the one
-    # after
+    # again for conv → bn → bn; what cannot go up into the layer before goes down into the one after
     while folded := _fold_all(gm, keep, after=True) or _fold_all(gm, keep, after=False):
         changes += folded
     if changes:
@@ -96,9 +95,7 @@ def _fold_all(gm: GraphModule, keep: Collection[str], *, after: bool) -> int:
             layer.node.meta["value"] = norm.node.meta["value"]
         emptied |= {str(norm.node.target)} if norm.module is not None else set()
         _take_out(norm, layer.node if after else norm.activations[0])
-    still_called = (
-        {str(node.target) for node in gm.graph.nodes if node.op == "call_module"} if emptied else set()
-    )
+    still_called = {str(node.target) for node in gm.graph.nodes if node.op == "call_module"}
     for path in sorted(emptied - still_called):
         remove_module(gm, path)
     return len(matches)
@@ -115,9 +112,8 @@ def _refit(layer: OpCall, norm: Affine, rule: Callable[..., tuple[Tensor, Tensor
     weight, bias = weight.to(old_weight.dtype), None if bias is None else bias.to(like.dtype)
     if layer.module is not None:
         module = copy_module(layer.module)
-        module.weight = announce_replacement(
-            old_weight, nn.Parameter(weight, requires_grad=old_weight.requires_grad)
-        )
+        parameter = nn.Parameter(weight, requires_grad=old_weight.requires_grad)
+        module.weight = announce_replacement(old_weight, parameter)
         if bias is not None:
             module.bias = nn.Parameter(bias, requires_grad=like.requires_grad)
         set_module(gm, str(node.target), module)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.graph.effects import is_effect
-from sparsebit.graph.match import Refusal
 from sparsebit.graph.ops import find_op
 
 _PURE_HOMES = ("torch", "sparsebit", "_operator", "operator", "math", "builtins")
@@ -17,7 +15,7 @@ def remove_dead_nodes(gm: GraphModule) -> int:
     """Remove every node that neither an output nor an effect depends on.
 
     Placeholders stay, so the call signature does; parameters and buffers stay in the state dict even where
-    nothing reads them. What cannot be known to be without effect stays too: ``refusals`` lists it.
+    nothing reads them. What cannot be known to be without effect stays too.
     """
     alive = _alive(gm)
     dead = [node for node in gm.graph.nodes if node not in alive]
@@ -41,22 +39,11 @@ def why_not_remove(gm: GraphModule, node: Node) -> str | None:
         draws = spec.random and gm.training
         return f"{node.name} draws random numbers, and the graph is in training mode" if draws else None
     if node.op == "call_module":
-        module = gm.get_submodule(str(node.target))
-        return (
-            None
-            if _is_from_torch(type(module)) or _is_mode(module)
-            else f"{node.name} may change state of its own"
-        )
+        known = _is_from_torch(type(gm.get_submodule(str(node.target))))
+        return None if known else f"{node.name} may change state of its own"
     if node.op == "call_method" or isinstance(node.target, torch._ops.OpOverload):
         return None
     return None if _is_from_torch(node.target) else f"nothing is known about {_spell(node.target)}"
-
-
-def refusals(gm: GraphModule) -> list[Refusal]:
-    """The nodes that nothing reads and that stay all the same, with the reason; effects aside."""
-    idle = [n for n in gm.graph.nodes if not n.users and n.op.startswith("call_") and not is_effect(gm, n)]
-    reasons = [(node, why_not_remove(gm, node)) for node in idle]
-    return [Refusal("remove_dead_nodes", node, reason) for node, reason in reasons if reason is not None]
 
 
 def _alive(gm: GraphModule) -> set[Node]:
@@ -67,12 +54,6 @@ def _alive(gm: GraphModule) -> set[Node]:
         alive.update(new)
         waiting += new
     return alive
-
-
-def _is_mode(module: nn.Module) -> bool:
-    from sparsebit.graph.capture.module import ModeConstant
-
-    return isinstance(module, ModeConstant)
 
 
 def _is_from_torch(target: object) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch.fx import GraphModule, Node
 
 from sparsebit.graph.effects import read_flag
-from sparsebit.graph.match import Refusal
-from sparsebit.graph.ops import bind, find_op
+from sparsebit.graph.ops import bind
 from sparsebit.graph.passes.edit import replace_node
 
 
@@ -16,15 +15,13 @@ def remove_dropout(gm: GraphModule) -> int:
     Example:
         >>> import torch
         >>> gm = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Dropout()))
-        >>> remove_dropout(gm.train()), [str(refusal) for refusal in refusals(gm)]
-        (0, ['remove_dropout at _1: the graph is in training mode'])
-        >>> remove_dropout(gm.eval())
-        1
+        >>> remove_dropout(gm.train()), remove_dropout(gm.eval())
+        (0, 1)
     """
     changes = 0
     for node in list(gm.graph.nodes):
-        if _is_dropout(gm, node) and why_not_remove(gm, node) is None:
-            replace_node(node, _dropped(gm, node))
+        if (call := bind(gm, node)) is not None and why_not_remove(gm, node) is None:
+            replace_node(node, call.activations[0])
             changes += 1
     if changes:
         gm.recompile()
@@ -34,7 +31,7 @@ def remove_dropout(gm: GraphModule) -> int:
 def why_not_remove(gm: GraphModule, node: Node) -> str | None:
     """The reason a dropout must stay, or None."""
     call = bind(gm, node)
-    if call is None or not _is_dropout(gm, node):
+    if call is None or call.spec.family != "dropout":
         return f"{node.name} is not a dropout"
     if len(call.activations) != 1:
         return f"{node.name} does not read one tensor of the graph"
@@ -53,20 +50,3 @@ def why_not_remove(gm: GraphModule, node: Node) -> str | None:
     if drops is None:
         return f"only a run can tell whether {node.name} drops: its flag is computed by {flag}"
     return f"{node.name} drops in both modes: it was called with training=True" if drops else None
-
-
-def refusals(gm: GraphModule) -> list[Refusal]:
-    """Every dropout that has to stay, with the reason."""
-    reasons = [(n, why_not_remove(gm, n)) for n in gm.graph.nodes if _is_dropout(gm, n)]
-    return [Refusal("remove_dropout", node, reason) for node, reason in reasons if reason is not None]
-
-
-def _is_dropout(gm: GraphModule, node: Node) -> bool:
-    spec = find_op(gm, node)
-    return spec is not None and spec.family == "dropout"
-
-
-def _dropped(gm: GraphModule, node: Node) -> Node:
-    call = bind(gm, node)
-    assert call is not None
-    return call.activations[0]

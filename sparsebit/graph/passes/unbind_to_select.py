@@ -7,7 +7,6 @@ import operator
 import torch
 from torch.fx import GraphModule, Node
 
-from sparsebit.graph.match import Refusal
 from sparsebit.graph.ops import bind, op_name
 from sparsebit.graph.passes.edit import inherit_meta, replace_node
 from sparsebit.graph.value import TensorInfo
@@ -40,12 +39,6 @@ def why_not_select(gm: GraphModule, unbind: Node) -> str | None:
         if not isinstance(user.args[1], int):
             return f"{user.name} picks {'a slice' if isinstance(user.args[1], slice) else 'a computed part'}"
     return f"no part of {unbind.name} is used" if not unbind.users else None
-
-
-def refusals(gm: GraphModule) -> list[Refusal]:
-    """Every unbind that has to stay, with the reason."""
-    reasons = [(n, why_not_select(gm, n)) for n in gm.graph.nodes if op_name(gm, n) == "unbind"]
-    return [Refusal("unbind_to_select", node, reason) for node, reason in reasons if reason is not None]
 
 
 def _select_parts(gm: GraphModule, unbind: Node) -> int:

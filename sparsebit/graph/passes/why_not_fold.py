@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from sparsebit.graph.effects import read_flag
+from sparsebit.graph.effects import assign, read_flag
 from sparsebit.graph.ops import OpCall, OpSpec, bind, find_op, op_name
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes.channel_affine import Affine, affine_of_statistics
@@ -68,11 +68,8 @@ class Uses:
         self._switches: list[tuple[int, Node]] = []
         for position, node in enumerate(gm.graph.nodes):
             self.position[node] = position
-            if (
-                node.op == "call_function"
-                and (spec := find_op(gm, node)) is not None
-                and spec.family == "mode"
-            ):
+            spec = find_op(gm, node)
+            if spec is not None and spec.family == "mode":
                 self._switches.append((position, node))
             if node.op == "call_module":
                 self.calls.setdefault(id(gm.get_submodule(str(node.target))), []).append(node)
@@ -121,23 +118,21 @@ def why_not_pair(uses: Uses, first: Node, second: Node) -> str | None:
 def _why_norm_varies(uses: Uses, norm: OpCall) -> str | None:
     """Why a batch norm is not a constant scale and shift."""
     node, module = norm.node, norm.module
-    if module is None and _name_of(node).partition(".")[0] != "batch_norm":
+    name = str(getattr(node.target, "__name__", node.target))
+    if module is None and name.partition(".")[0] != "batch_norm":
         return f"{node.name} returns more than the normalised tensor"
     if norm.arguments.get("running_mean") is None or norm.arguments.get("running_var") is None:
         return f"{node.name} uses the statistics of the batch (track_running_stats=False)"
-    training = (
-        module.training if module is not None else read_flag(uses.gm, norm.arguments.get("training", False))
-    )
-    if training is None or training:
-        return (
-            f"{node.name} is in training mode" if training else f"only a run can tell the mode of {node.name}"
-        )
+    flag = norm.arguments.get("training", False)
+    training = read_flag(uses.gm, flag) if module is None else module.training
+    if training is None:
+        return f"only a run can tell the mode of {node.name}"
+    if training:
+        return f"{node.name} is in training mode"
     if module is not None:
-        return _why_module_is_special(norm) or (
-            f"the tensors of {node.target} are also used by {', '.join(readers)}"
-            if (readers := [reader.name for reader in uses.reads.get(str(node.target), ())])
-            else None
-        )
+        readers = [reader.name for reader in uses.reads.get(str(node.target), ())]
+        shared = f"the tensors of {node.target} are also used by {', '.join(readers)}" if readers else None
+        return _why_module_is_special(norm) or shared
     for name in _STATISTICS:
         value = norm.arguments.get(name)
         if value is not None and (why := _why_tensor_varies(name, node, value)):
@@ -171,11 +166,8 @@ def _why_layer_is_fixed(uses: Uses, layer: OpCall) -> str | None:
 def _why_tensor_varies(argument: str, node: Node, value: object) -> str | None:
     if not isinstance(value, Node) or value.op != "get_attr":
         return f"the {argument} of {node.name} is computed in the graph"
-    if writers := [
-        user.name for user in value.users if user.meta.get("mutates") or _name_of(user) == "assign"
-    ]:
-        return f"{value.target} is written by {', '.join(writers)}"
-    return None
+    writers = [user.name for user in value.users if user.meta.get("mutates") or user.target is assign]
+    return f"{value.target} is written by {', '.join(writers)}" if writers else None
 
 
 def _why_module_is_special(call: OpCall) -> str | None:
@@ -190,11 +182,8 @@ def _why_module_is_special(call: OpCall) -> str | None:
     weight = getattr(module, "weight", None)
     if weight is not None and "weight" not in module._parameters:
         return f"the weight of {path} is not a parameter"
-    return (
-        None
-        if weight is None or weight.is_floating_point()
-        else f"the weight of {path} is not floating point"
-    )
+    integers = weight is not None and not weight.is_floating_point()
+    return f"the weight of {path} is not floating point" if integers else None
 
 
 def _why_axes_differ(layer: OpCall, norm: OpCall, after: bool) -> str | None:
@@ -233,7 +222,7 @@ def _why_border_differs(layer: OpCall, norm: OpCall) -> str | None:
     if isinstance(padding, str):
         padded = padding != "valid" and any(size > 1 for size in kernel)
     else:
-        padded = any(size != 0 for size in (padding if isinstance(padding, (tuple, list)) else (padding,)))
+        padded = any(padding) if isinstance(padding, (tuple, list)) else padding != 0
     return (
         f"{layer.node.name} pads with zeros, which {norm.node.name} would not have shifted"
         if padded
@@ -253,7 +242,3 @@ def _channels(layer: OpCall) -> tuple[int, int]:
     if is_transposed(layer.spec):
         return weight.shape[1] * groups, weight.shape[0]
     return weight.shape[0], weight.shape[1] * groups
-
-
-def _name_of(node: Node) -> str:
-    return str(getattr(node.target, "__name__", node.target))

@@ -6,10 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from sparsebit.graph.capture.module import ModeConstant
 from sparsebit.graph.capture.placement import drop_dead_functions, place_mode_constants
 from sparsebit.graph.effects import assign
-from sparsebit.graph.functional import check_branch
+from sparsebit.graph.functional import ModeConstant, check_branch
 
 
 def test_a_mode_constant_becomes_a_module_of_its_owner_in_its_owners_mode() -> None:

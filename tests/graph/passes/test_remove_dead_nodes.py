@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 from torch.fx import GraphModule
 
 from sparsebit.graph.capture import capture
-from sparsebit.graph.passes.remove_dead_nodes import refusals, remove_dead_nodes, why_not_remove
+from sparsebit.graph.passes.remove_dead_nodes import remove_dead_nodes, why_not_remove
 from sparsebit.graph.passes.remove_dropout import remove_dropout
 
 
@@ -108,8 +108,8 @@ def test_random_numbers_nobody_reads_go_in_eval_only() -> None:
 
     gm = trace(forward)
     assert remove_dead_nodes(gm.train()) == 0
-    (refusal,) = refusals(gm)
-    assert refusal.reason == "rand_like draws random numbers, and the graph is in training mode"
+    (random,) = (node for node in gm.graph.nodes if node.name == "rand_like")
+    assert why_not_remove(gm, random) == "rand_like draws random numbers, and the graph is in training mode"
     assert remove_dead_nodes(gm.eval()) == 1
 
 
@@ -128,7 +128,8 @@ def test_what_nothing_is_known_about_stays() -> None:
     graph.output(x)
     gm = GraphModule(root, graph)
     assert remove_dead_nodes(gm) == 0
-    assert [refusal.reason for refusal in refusals(gm)] == [
+    idle = [node for node in gm.graph.nodes if node.op.startswith("call_") and not node.users]
+    assert [why_not_remove(gm, node) for node in idle] == [
         "counter may change state of its own",
         "nothing is known about test_what_nothing_is_known_about_stays.<locals>.log",
     ]

@@ -9,11 +9,13 @@ from torch import Tensor, fx, nn
 from torch.fx import GraphModule
 
 from sparsebit.graph.capture import capture
-from sparsebit.graph.passes.remove_dropout import refusals, remove_dropout, why_not_remove
+from sparsebit.graph.ops import find_op
+from sparsebit.graph.passes.remove_dropout import remove_dropout, why_not_remove
 
 
 def reasons(gm: GraphModule) -> list[str]:
-    return [refusal.reason for refusal in refusals(gm)]
+    dropouts = [n for n in gm.graph.nodes if (spec := find_op(gm, n)) and spec.family == "dropout"]
+    return [reason for node in dropouts if (reason := why_not_remove(gm, node)) is not None]
 
 
 def trace(forward: Callable[..., Tensor]) -> GraphModule:

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sparsebit.graph.capture.module import ModeConstant
 from sparsebit.graph.effects import assign
+from sparsebit.graph.functional import ModeConstant
 from tests.graph.ops.sampling import Sample, boolean, integer, positive, real, sample
 
 _SHAPE = (2, 4, 3)
