@@ -1,0 +1,159 @@
+"""Adapters put over the packed layers of a model, and taken off again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.lora.layer import LoraLinear
+from sparsebit.llm.packed.linear import PackedLinear
+from sparsebit.llm.source import tensor_files
+
+DAMPING = 1e-4  # added to the second moments of the inputs, as a part of their mean
+
+
+def add_lora(
+    model: LanguageModel,
+    *,
+    rank: int = 16,
+    alpha: float | None = None,
+    dropout: float = 0.0,
+    layers: tuple[str, ...] = ("*_proj",),
+    floats: nn.Module | str | os.PathLike[str] | None = None,
+    ids: Tensor | None = None,
+) -> list[str]:
+    """Put an adapter over every packed layer whose name matches; everything else stops learning.
+
+    Args:
+        model: the packed model; it is changed in place.
+        rank: of the adapters.
+        alpha: its product is multiplied by alpha / rank; twice the rank by default, or the rank with ``floats``.
+        dropout: in front of the adapter, in training.
+        layers: patterns of dotted names.
+        floats: the float model or its folder. With it the adapters start as the best approximation of what
+            quantization lost (LoftQ, with the grid as it is); without, they start as zero.
+        ids: token ids [batch, length]. With them that approximation counts each direction as much as the inputs of the
+            layer use it (EoRA).
+
+    Returns:
+        the names of the layers.
+    """
+    if rank < 1:
+        raise SparsebitError("an adapter has at least rank 1", got=str(rank))
+    names = [name for name, one in model.model.named_modules() if isinstance(one, PackedLinear) and any(
+        fnmatchcase(name, pattern) for pattern in layers)]  # fmt: skip
+    if not names:
+        raise SparsebitError(
+            "no packed linear layer matches",
+            got=", ".join(layers),
+            hint="patterns of names: layers=('*_proj',)",
+        )
+    alpha = alpha if alpha is not None else float(rank if floats is not None else 2 * rank)
+    read = None if floats is None else _reader(floats)
+    moments = {} if read is None or ids is None else second_moments(model.model, names, ids)
+    model.model.requires_grad_(False)
+    for name in names:
+        base = model.model.get_submodule(name)
+        assert isinstance(base, PackedLinear)
+        made = LoraLinear(base, rank, alpha, dropout)
+        if read is not None:
+            lost = read(f"{name}.weight").to(base.packed.device, torch.float32)
+            lost = (lost if lost.shape == base.shape else lost.T) - base.held.numbers(torch.float32)
+            b, a = low_rank(lost, rank, moments.get(name))
+            made.lora_A.data[: len(a)] = a  # fewer than rank where the matrix has fewer rows or columns
+            made.lora_B.data[:, : len(a)] = b / made.scaling
+        _set(model.model, name, made)
+    return names
+
+
+def remove_lora(model: LanguageModel) -> None:
+    """Take all adapters off; the packed layers are as they were."""
+    for name, one in list(lora_layers(model.model)):
+        _set(model.model, name, one.base)
+
+
+def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoraLinear]]:
+    """The layers with adapters, by name."""
+    for name, one in model.named_modules():
+        if isinstance(one, LoraLinear):
+            yield name, one
+
+
+def low_rank(lost: Tensor, rank: int, moments: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """B [out, rank] and A [rank, in] with the least ``|| (lost - B A) X ||``, from the second moments of X.
+
+    Example:
+        >>> b, a = low_rank(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), 1)
+        >>> (b @ a).round(decimals=4).abs()
+        tensor([[2., 0.],
+                [0., 0.]])
+    """
+    if moments is None:
+        u, s, v = torch.linalg.svd(lost, full_matrices=False)
+        root = s[:rank].sqrt()
+        return u[:, :rank] * root, root[:, None] * v[:rank]
+    values, vectors = torch.linalg.eigh(moments.double())
+    scale = values.clamp(min=DAMPING * float(values.mean())).sqrt()
+    u, s, v = torch.linalg.svd(lost.double() @ (vectors * scale), full_matrices=False)
+    root = s[:rank].sqrt()
+    back = (v[:rank] / scale) @ vectors.T
+    return (u[:, :rank] * root).float(), (root[:, None] * back).float()
+
+
+@torch.no_grad()
+def second_moments(model: nn.Module, names: list[str], ids: Tensor) -> dict[str, Tensor]:
+    """The mean of x xᵀ over the inputs of each layer."""
+    found: dict[str, Tensor] = {}
+
+    def see(name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            rows = args[0].flatten(0, -2).float()
+            found[name] = found.get(name, 0) + rows.T @ rows / len(rows)
+
+        return hook
+
+    handles = [model.get_submodule(name).register_forward_pre_hook(see(name)) for name in names]
+    try:
+        for row in ids.reshape(-1, ids.shape[-1]):
+            model(row[None])
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _reader(floats: nn.Module | str | os.PathLike[str]) -> Callable[[str], Tensor]:
+    """Reads a float weight by its name."""
+    if isinstance(floats, nn.Module):
+        state: Mapping[str, Tensor] = floats.state_dict()
+        return lambda name: _found(state, name)
+    files = tensor_files(Path(floats))
+
+    def read(name: str) -> Tensor:
+        with safe_open(_found(files, name), framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+            return tensor
+
+    return read
+
+
+def _found(table: Mapping[str, Any], name: str) -> Any:
+    if name not in table:
+        raise SparsebitError(
+            f"the float model has no tensor {name!r}", expected="the model that was quantized"
+        )
+    return table[name]
+
+
+def _set(model: nn.Module, name: str, layer: nn.Module) -> None:
+    path, _, last = name.rpartition(".")
+    setattr(model.get_submodule(path), last, layer)

@@ -1,0 +1,82 @@
+"""Adapter files as peft writes them: adapter_config.json and adapter_model.safetensors."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.lora.attach import add_lora, lora_layers
+from sparsebit.storage import ArtifactError, Fields, read_text
+from sparsebit.storage.json_text import read_json
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
+MOST_BYTES = 2**20
+
+
+def save_lora(model: LanguageModel, folder: str | os.PathLike[str], *, base: str = "") -> None:
+    """Write the adapters of a model; ``base`` is the name of the float model, for peft's own record."""
+    layers = dict(lora_layers(model.model))
+    if not layers:
+        raise SparsebitError("the model has no adapters", hint="add_lora(model) first")
+    first = next(iter(layers.values()))
+    config: dict[str, Any] = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base or None,
+        "r": first.rank,
+        "lora_alpha": first.alpha,
+        "lora_dropout": first.dropout,
+        "target_modules": sorted(layers),
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+    }
+    tensors = {}
+    for name, layer in layers.items():
+        tensors[f"{PREFIX}{name}.lora_A.weight"] = layer.lora_A.detach().cpu().contiguous()
+        tensors[f"{PREFIX}{name}.lora_B.weight"] = layer.lora_B.detach().cpu().contiguous()
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, place / WEIGHTS, metadata={"format": "pt"})
+    (place / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+
+def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]:
+    """Put the adapters of a folder over a packed model, whether ``save_lora`` or peft wrote it; returns the layers."""
+    place = Path(folder)
+    said = Fields(
+        read_json(read_text(place / CONFIG, MOST_BYTES).encode(), place / CONFIG), str(place / CONFIG)
+    )
+    if said.text("peft_type") != "LORA":
+        raise said.wrong("peft_type", "LORA")
+    try:
+        tensors = load_file(place / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise ArtifactError(
+            "the weights of the adapters cannot be read", where=str(place), got=str(error)
+        ) from None
+    names = sorted({key.removeprefix(PREFIX).partition(".lora_")[0] for key in tensors})
+    rank = said.integer("r")
+    dropout = said.number("lora_dropout") if "lora_dropout" in said else 0.0
+    added = add_lora(model, rank=rank, alpha=said.number("lora_alpha"), dropout=dropout, layers=tuple(names))
+    layers = dict(lora_layers(model.model))
+    for name in names:
+        if name not in layers:
+            raise ArtifactError(
+                f"the model has no packed layer {name!r}, which the adapters are for", where=str(place)
+            )
+        for part, parameter in (("A", layers[name].lora_A), ("B", layers[name].lora_B)):
+            tensor = tensors.get(f"{PREFIX}{name}.lora_{part}.weight")
+            if tensor is None or tensor.shape != parameter.shape or not bool(torch.isfinite(tensor).all()):
+                raise ArtifactError(f"lora_{part} of {name!r} is missing or does not fit", where=str(place))
+            parameter.data.copy_(tensor)
+    return added

@@ -1,0 +1,66 @@
+"""Adapter files: the way back, real peft where it is installed, and damaged ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsebit import llm
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.lora import add_lora, load_lora, remove_lora, save_lora
+from sparsebit.llm.lora.attach import lora_layers
+from tests.llm.models import sharp, tokens
+
+CONFIG = {"W": {"BIT": 4}, "METHOD": "rtn"}
+
+
+def adapted() -> llm.LanguageModel:
+    model = llm.quantize(sharp("llama"), None, CONFIG, progress=False)
+    add_lora(model, rank=4, layers=("*.q_proj", "*.down_proj"))
+    torch.manual_seed(0)
+    for _, layer in lora_layers(model.model):
+        torch.nn.init.normal_(layer.lora_B, std=0.1)
+    return model
+
+
+@torch.no_grad()
+def test_the_way_back_and_damage(tmp_path: Path) -> None:
+    model, ids = adapted(), tokens(12)[None]
+    wanted = model(ids).logits
+    save_lora(model, tmp_path, base="tiny")
+    remove_lora(model)
+    with pytest.raises(SparsebitError, match="has no adapters"):
+        save_lora(model, tmp_path / "never")
+    assert len(load_lora(model, tmp_path)) == 6
+    assert torch.equal(model(ids).logits, wanted)
+    remove_lora(model)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "r": 5}))
+    with pytest.raises(SparsebitError, match="is missing or does not fit"):
+        load_lora(model, tmp_path)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "peft_type": "IA3"}))
+    with pytest.raises(SparsebitError, match="peft_type"):
+        load_lora(model, tmp_path)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+@torch.no_grad()
+def test_peft_loads_them_and_we_load_those_of_peft(tmp_path: Path) -> None:
+    import peft
+
+    model, ids = adapted(), tokens(12)[None]
+    wanted = model(ids).logits
+    save_lora(model, tmp_path / "ours")
+    remove_lora(model)
+    base = sharp("llama")  # peft adapts float layers, so its base gets the numbers of the grid
+    for name, held in model.weights.items():
+        base.get_parameter(name).copy_(held.numbers())
+    loaded = peft.PeftModel.from_pretrained(base, tmp_path / "ours")
+    assert torch.allclose(loaded(ids).logits, wanted, atol=1e-4)
+    loaded.save_pretrained(tmp_path / "theirs")
+    load_lora(model, tmp_path / "theirs")
+    assert torch.allclose(model(ids).logits, wanted, atol=1e-6)

@@ -1,0 +1,74 @@
+"""Adapters learn, the packed base does not; two processes come to the result of one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsebit import llm
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.lora import add_lora, train_lora
+from sparsebit.llm.lora.attach import lora_layers
+from sparsebit.llm.lora.train import batches
+from tests.llm.models import sharp, tokens
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def trained(steps: int, rate: float) -> tuple[llm.LanguageModel, list[float]]:
+    model = llm.quantize(sharp("llama"), None, {"W": {"BIT": 4}, "METHOD": "rtn"}, progress=False)
+    torch.manual_seed(int(os.environ.get("RANK", 0)))
+    add_lora(model, rank=4)
+    losses = train_lora(model, tokens(2048), steps=steps, rate=rate, batch=4, length=32, warmup=2)
+    return model, losses
+
+
+def main(path: str) -> None:
+    """What one of two processes does."""
+    model, losses = trained(3, 1e-2)
+    if os.environ["RANK"] == "0":
+        parts = {name: layer.lora_B.detach() for name, layer in lora_layers(model.model)}
+        torch.save({"losses": losses, "parts": parts}, path)
+
+
+def test_the_loss_falls_and_the_base_stays() -> None:
+    model, losses = trained(30, 3e-2)
+    assert sum(losses[-5:]) < 0.97 * sum(losses[:5])
+    for name, held in model.weights.items():
+        layer = model.model.get_submodule(name.removesuffix(".weight"))
+        assert torch.equal(layer.base.packed, held.bits)
+    assert not model.model.training
+
+
+def test_two_processes_come_to_the_result_of_one(tmp_path: Path) -> None:
+    model, losses = trained(3, 1e-2)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*command, "-m", "tests.llm.lora.test_train", str(tmp_path / "out.pt")],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert found["losses"] == pytest.approx(losses, rel=1e-4)
+    for name, layer in lora_layers(model.model):
+        assert torch.allclose(found["parts"][name], layer.lora_B, atol=1e-4)
+
+
+def test_rows_come_again_only_when_all_have_come() -> None:
+    rows = torch.cat(list(batches(torch.arange(40), 5, 2, 4, seed=0)))
+    assert sorted(rows[:, 0].tolist()) == list(range(0, 40, 4))
+    with pytest.raises(SparsebitError, match="less than one sequence"):
+        next(batches(torch.arange(3), 1, 1, 4, seed=0))
+    model = llm.quantize(sharp("llama"), None, {"METHOD": "rtn"}, progress=False)
+    with pytest.raises(SparsebitError, match="no adapters"):
+        train_lora(model, tokens())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
