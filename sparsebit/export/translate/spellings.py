@@ -139,15 +139,47 @@ def bilinear_by_matmul(input1: Tensor, input2: Tensor, weight: Tensor, bias: Ten
     return result if bias is None else result + bias
 
 
-def attend_by_heads(query: Tensor, key: Tensor, value: Tensor, *more: Any, **named: Any) -> Tensor | None:
-    """``functional.scaled_dot_product_attention`` without an axis for heads, which one exporter requires."""
-    if query.dim() != 3 or key.dim() != 3 or value.dim() != 3:
+def attend_by_heads(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor | None:
+    """``functional.scaled_dot_product_attention`` without an axis for heads, or with heads that share keys."""
+    flat = query.dim() == key.dim() == value.dim() == 3
+    if not flat and not enable_gqa:
         return None
-    mask = more[0] if more else named.pop("attn_mask", None)
-    if mask is not None and mask.dim() == 3:
-        mask = mask.unsqueeze(1)
-    heads = (tensor.unsqueeze(1) for tensor in (query, key, value))
-    return functional.scaled_dot_product_attention(*heads, mask, *more[1:], **named).squeeze(1)
+    if flat:
+        query, key, value = (tensor.unsqueeze(1) for tensor in (query, key, value))
+        attn_mask = attn_mask.unsqueeze(1) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
+    elif enable_gqa:
+        key, value = (
+            tensor.repeat_interleave(query.shape[-3] // tensor.shape[-3], -3) for tensor in (key, value)
+        )
+    result = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+    )
+    return result.squeeze(1) if flat else result
+
+
+def multiply_by_groups(
+    input: Tensor, weight: Tensor, *, offs: Tensor | None = None, bias: Tensor | None = None, **named: Any
+) -> Tensor | None:
+    """``functional.grouped_mm`` of rows [N, K] with one matrix [K, M] for each run of them: all are computed.
+
+    ``offs`` are the ends of the runs. A row behind the last of them gets zeros.
+    """
+    if input.dim() != 2 or weight.dim() != 3 or offs is None or bias is not None or any(named.values()):
+        return None
+    rows = torch.arange(input.shape[0], device=offs.device)
+    starts = torch.cat([offs[:1] * 0, offs[:-1]])
+    inside = (rows >= starts[:, None]) & (rows < offs[:, None])
+    return ((input * inside[:, :, None].to(input.dtype)) @ weight).sum(0)
 
 
 def pool_by_slices(
@@ -186,6 +218,11 @@ SPELLINGS: dict[Any, Callable[..., Any]] = {
     functional.batch_norm: norm_of_batch,
     functional.bilinear: bilinear_by_matmul,
     functional.scaled_dot_product_attention: attend_by_heads,
+    **{
+        getattr(owner, name): multiply_by_groups
+        for owner, name in ((functional, "grouped_mm"), (torch, "_grouped_mm"))  # not in every torch
+        if hasattr(owner, name)
+    },
     functional.adaptive_avg_pool1d: partial(pool_by_slices, 1, torch.mean),
     functional.adaptive_avg_pool2d: partial(pool_by_slices, 2, torch.mean),
     functional.adaptive_avg_pool3d: partial(pool_by_slices, 3, torch.mean),

@@ -19,6 +19,13 @@ from tests.export.nets import op_types
 VECTORS = [torch.arange(3.0), torch.arange(4.0)]
 IMAGES = [torch.randn(2, 6, 5, 7, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
 X, ROWS = IMAGES[0], IMAGES[0][..., 0]
+HEADS = torch.randn(2, 6, 5, 8, generator=torch.Generator().manual_seed(2))
+GROUPED = (torch.rand(6, 8), torch.rand(3, 8, 4), torch.tensor([2, 2, 6], dtype=torch.int32))
+GROUPED_MM = [
+    getattr(owner, name)
+    for owner, name in ((F, "grouped_mm"), (torch, "_grouped_mm"))
+    if hasattr(owner, name)
+]
 MASK = torch.ones(6, 6).tril().bool()
 
 CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
@@ -45,6 +52,8 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (F.scaled_dot_product_attention, (ROWS, ROWS, ROWS, MASK), {"scale": 0.5}),
     (F.scaled_dot_product_attention, (ROWS, ROWS, ROWS), {"attn_mask": MASK.expand(2, 6, 6)}),
     (F.scaled_dot_product_attention, (ROWS, ROWS, ROWS), {"is_causal": True}),
+    (F.scaled_dot_product_attention, (HEADS, HEADS[:, :2], HEADS[:, :2]), {"enable_gqa": True}),
+    *((function, (GROUPED[0], GROUPED[1]), {"offs": GROUPED[2]}) for function in GROUPED_MM),
     (F.adaptive_avg_pool1d, (ROWS, 3), {}),
     (F.adaptive_avg_pool2d, (X, (3, None)), {}),
     (F.adaptive_avg_pool3d, (IMAGES[0].unsqueeze(1), 4), {}),
