@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 from torch.fx import GraphModule
 
 from sparsebit.display import short_bytes
@@ -27,12 +26,13 @@ from sparsebit.export.translate.axes import (
     fixed_axes,
     resized,
 )
-from sparsebit.export.translate.engines import Engine, Request, possible_axes, translate
+from sparsebit.export.translate.engines import Engine, possible_axes, translate
 from sparsebit.export.translate.example_run import run_example
 from sparsebit.export.translate.fixed_sizes import fix_sizes
 from sparsebit.export.translate.flat_graph import FlatGraph, example_leaves
 from sparsebit.export.translate.marker import Markers, mark_tensor, quantizers_of, substituted
 from sparsebit.export.translate.naming import label_shapes, own_output_names, strip_prefix
+from sparsebit.export.translate.request import Request
 from sparsebit.export.translate.undisturbed import same_state, undisturbed, writes_in_place
 from sparsebit.graph.run import flatten_call
 from sparsebit.runtime.packages import require
@@ -125,8 +125,8 @@ def export_graph(
         with substituted(static, markers.note), same_state(flat, parameters=writes_in_place(gm)):
             results = run_example(flat, inputs, markers)
         opset = _opset(markers, opset)
-        names = _input_names(flat, input_names)
-        outputs = _output_names(gm, results, names, asked=output_names)
+        names = _names("input_names", input_names, flat.input_names)
+        outputs = _names("output_names", output_names, own_output_names(gm, len(results), names))
         proven = fixed_axes(gm, names)
         request = Request(
             flat,
@@ -146,7 +146,7 @@ def export_graph(
         lowered, rewrites = bring_into_form(
             model, markers, target=target, opset=opset, extra_info=extra_info, dynamic=bool(translation.axes)
         )
-        label_shapes(model, translation.axes, results, outputs)
+        label_shapes(model, translation.axes, results, outputs, translation.resized)
         draft.write(model, external=external_data)
         exported = Exported(
             path=draft.file,
@@ -221,30 +221,15 @@ def _opset(markers: Markers, asked: int | None) -> int:
     return asked
 
 
-def _input_names(flat: FlatGraph, asked: Sequence[str] | None) -> list[str]:
-    if asked is None:
-        return list(flat.input_names)
-    if len(asked) != len(flat.input_names) or len(set(asked)) != len(asked):
+def _names(kind: str, asked: Sequence[str] | None, own: Sequence[str]) -> list[str]:
+    """The names that were asked for, or the model's own."""
+    if asked is not None and (len(asked) != len(own) or len(set(asked)) != len(asked)):
         raise ExportError(
-            "input_names does not fit the model",
-            expected=f"{len(flat.input_names)} different names, for {', '.join(flat.input_names)}",
+            f"{kind} does not fit the model",
+            expected=f"{len(own)} different names, for {', '.join(own)}",
             got=repr(list(asked)),
         )
-    return list(asked)
-
-
-def _output_names(
-    gm: GraphModule, results: Sequence[Tensor], inputs: Sequence[str], asked: Sequence[str] | None
-) -> list[str]:
-    if asked is None:
-        return own_output_names(gm, len(results), inputs)
-    if len(asked) != len(results) or len(set(asked)) != len(asked):
-        raise ExportError(
-            "output_names does not fit the model",
-            expected=f"{len(results)} different names",
-            got=repr(list(asked)),
-        )
-    return list(asked)
+    return list(own if asked is None else asked)
 
 
 def _device(gm: GraphModule) -> torch.device | None:

@@ -16,8 +16,8 @@ from torch.fx import GraphModule
 from sparsebit.export.errors import ExportError
 from sparsebit.export.forms.container import Container, container_of
 from sparsebit.export.graph_export import Exported
-from sparsebit.export.proof.bias_steps import bias_steps
-from sparsebit.export.proof.codes import (
+from sparsebit.export.numbers import (
+    as_array,
     distance,
     distinct_share,
     float8_steps,
@@ -25,6 +25,7 @@ from sparsebit.export.proof.codes import (
     same_numbers,
     unexplained,
 )
+from sparsebit.export.proof.bias_steps import bias_steps
 from sparsebit.export.proof.cut import CutModel, cut
 from sparsebit.export.proof.fusion import integer_ops
 from sparsebit.export.proof.outputs import OutputTally
@@ -186,7 +187,7 @@ class _Check:
 
     def take(self, run: TorchRun) -> None:
         """Compare one call."""
-        feed = {name: _array(x) for name, x in zip(self.exported.input_names, run.inputs, strict=True)}
+        feed = {name: as_array(x) for name, x in zip(self.exported.input_names, run.inputs, strict=True)}
         whole = self.whole(feed)
         for name, wanted in zip(self.exported.output_names, run.outputs, strict=True):
             self.outputs[name].add(whole[name], wanted)
@@ -317,9 +318,3 @@ def _token_step(gm: GraphModule) -> float:
 def _limit(wanted: Tensor, limit: float) -> float:
     exact = wanted.dtype in (torch.float32, torch.float64)
     return limit if exact or wanted.dtype.is_complex else max(limit, 2e-2)
-
-
-def _array(x: Tensor) -> Any:
-    if x.dtype == torch.bfloat16:
-        return x.contiguous().view(torch.int16).numpy().view(require("ml_dtypes").bfloat16)
-    return x.numpy()

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
+
+from sparsebit.export.numbers import as_array
 
 LARGEST_SQNR = 200.0  # dB: outputs that are equal
 
@@ -53,11 +54,11 @@ class OutputTally:
         if a.shape != b.shape:
             self.difference = self.noise = math.inf
             return
-        looks_like_classes = b.ndim == 2 and b.shape[1] > 1 and b.dtype.kind == "f"
+        looks_like_classes = b.ndim == 2 and b.shape[1] > 1 and wanted.is_floating_point()
         self.classes &= looks_like_classes
         if looks_like_classes:
             self.same += int(np.count_nonzero(a.argmax(1) == b.argmax(1)))
-        wide = np.complex128 if b.dtype.kind == "c" else np.float64
+        wide = np.complex128 if wanted.is_complex() else np.float64
         left, right = a.astype(wide), b.astype(wide)
         known = np.isfinite(right) & np.isfinite(left)
         apart = np.abs(left - right)[known]
@@ -82,8 +83,3 @@ class OutputTally:
             same_class=self.same if self.classes and self.samples else None,
             piece_error=self.piece_error,
         )
-
-
-def as_array(x: Tensor) -> Any:
-    """A tensor as numpy has it; bfloat16 becomes float32, which holds all of its numbers."""
-    return (x.float() if x.dtype == torch.bfloat16 else x).detach().cpu().numpy()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,15 +13,17 @@ from torch import Tensor
 
 from sparsebit.export.errors import ExportError
 from sparsebit.export.forms.editor import attribute
+from sparsebit.export.numbers import as_array, relative_error
 from sparsebit.export.translate import program_engine, script_engine
 from sparsebit.export.translate.axes import AxisNames, resized
-from sparsebit.export.translate.flat_graph import FlatGraph, original_name
+from sparsebit.export.translate.flat_graph import original_name
 from sparsebit.export.translate.marker import DOMAIN
-from sparsebit.export.translate.undisturbed import same_state, writes_in_place
+from sparsebit.export.translate.request import Request
 from sparsebit.runtime.packages import require
 from sparsebit.runtime.session import open_session
 
 Engine = Literal["auto", "script", "program"]
+Shapes = list[tuple[int, ...]] | None
 LARGEST_IN_MEMORY = 1_800_000_000  # bytes; a protobuf message ends at 2 GiB
 logger = logging.getLogger(__name__)
 
@@ -34,20 +35,8 @@ class Translation:
     model: Any
     engine: str
     axes: AxisNames
+    resized: Shapes = None  # of the outputs, for inputs of another size
     attempts: tuple[str, ...] = ()  # what failed before
-
-
-@dataclass
-class Request:
-    """What to translate."""
-
-    flat: FlatGraph
-    inputs: Sequence[Tensor]
-    names: Sequence[str]
-    outputs: Sequence[str]
-    choices: Sequence[AxisNames]  # dynamic axes to try, the freest first
-    opset: int
-    marked: Collection[str] = ()  # tensors whose markers the translation must have
 
 
 def translate(request: Request, engine: Engine = "auto") -> Translation:
@@ -56,8 +45,7 @@ def translate(request: Request, engine: Engine = "auto") -> Translation:
     A translation is compared with the graph in float on the example and on an example of another size along the dynamic
     axes, so that a length which was frozen by accident is found here and not by a user.
     """
-    stateful = writes_in_place(request.flat.body)
-    order = ["program", "script"] if stateful else ["script", "program"]
+    order = ["program", "script"] if request.stateful else ["script", "program"]
     if not hasattr(torch.onnx, "register_custom_op_symbolic"):
         order.remove("script")
     if request.opset < program_engine.LOWEST_OPSET:
@@ -68,14 +56,14 @@ def translate(request: Request, engine: Engine = "auto") -> Translation:
     for axes in request.choices:
         for name in order:
             try:
-                with same_state(request.flat, parameters=stateful):
-                    model = _RUN[name](request, axes)
+                with request.undone():
+                    model, shapes = _RUN[name](request, axes)
                 _require_markers(model, request.marked)
             except Exception as error:
                 attempts.append(f"{name}{_spell(axes)}: {_root_of(error)}")
                 logger.info("export attempt failed: %s", attempts[-1])
                 continue
-            return Translation(model, name, axes, tuple(attempts))
+            return Translation(model, name, axes, shapes, tuple(attempts))
     raise ExportError(
         "no exporter could translate this graph",
         got="; ".join(attempts),
@@ -98,7 +86,7 @@ def possible_axes(request: Request) -> tuple[list[AxisNames], list[str]]:
         other = resized(request.inputs, request.names, axes)
         try:
             if other is not None and len(request.choices) > 1:
-                with torch.no_grad(), same_state(request.flat, parameters=writes_in_place(request.flat.body)):
+                with torch.no_grad(), request.undone():
                     request.flat(*other)
             possible.append(axes)
         except Exception as error:
@@ -119,13 +107,10 @@ def _spell(axes: AxisNames) -> str:
     return "" if axes else " (fixed sizes)"
 
 
-def _by_script(request: Request, axes: AxisNames) -> Any:
+def _by_script(request: Request, axes: AxisNames) -> tuple[Any, Shapes]:
     ir = require("onnx_ir")
-    with _state(request):
-        proto, weights = script_engine.translate(
-            request.flat, request.inputs, request.names, request.outputs, axes, request.opset
-        )
-    _verify(request, axes, proto, {name: _array(value) for name, value in weights.items()})
+    proto, weights = script_engine.translate(request, axes)
+    shapes = _verify(request, axes, proto, {name: as_array(value) for name, value in weights.items()})
     model = ir.serde.deserialize_model(proto)
     graph = model.graph
     for value in [value for value in graph.inputs if value.name in weights]:
@@ -134,113 +119,80 @@ def _by_script(request: Request, axes: AxisNames) -> Any:
         value.const_value = adapter
         value.name = original_name(value.name)
         graph.register_initializer(value)
-    return model
+    return model, shapes
 
 
-def _by_program(request: Request, axes: AxisNames) -> Any:
+def _by_program(request: Request, axes: AxisNames) -> tuple[Any, Shapes]:
     ir = require("onnx_ir")
-    with _state(request):
-        model = program_engine.translate(
-            request.flat, request.inputs, request.names, request.outputs, axes, request.opset
-        )
+    model = program_engine.translate(request, axes)
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
+    shapes: Shapes = None
     if size < LARGEST_IN_MEMORY:
-        _verify(request, axes, ir.serde.serialize_model(model), {})
+        shapes = _verify(request, axes, ir.serde.serialize_model(model), {})
     for value in list(model.graph.initializers.values()):
         name = original_name(value.name)
         if name != value.name and name not in model.graph.initializers:
             del model.graph.initializers[value.name]
             value.name = name
             model.graph.register_initializer(value)
-    return model
-
-
-def _state(request: Request) -> AbstractContextManager[None]:
-    return same_state(request.flat, parameters=writes_in_place(request.flat.body))
+    return model, shapes
 
 
 _RUN = {"script": _by_script, "program": _by_program}
 
 
-def _verify(request: Request, axes: AxisNames, proto: Any, weights: dict[str, Any]) -> None:
-    """Compare the translation with the graph, markers taken as identities."""
+def _verify(request: Request, axes: AxisNames, proto: Any, weights: dict[str, Any]) -> Shapes:
+    """Compare the translation with the graph, markers taken as identities; returns the shapes at another size."""
     plain = type(proto)()
     plain.CopyFrom(proto)
     for node in _all_nodes(plain.graph):
         if node.domain == DOMAIN:
             node.domain, node.op_type = "", "Identity"
             del node.attribute[:]
-    half = any(x.dtype in _HALF for x in [*request.flat.parameters(), *request.inputs])
+    half = any(
+        x.dtype in (torch.float16, torch.bfloat16) for x in [*request.flat.parameters(), *request.inputs]
+    )
     # half precision needs the casts that the basic optimizations add
     session = open_session(plain, threads=torch.get_num_threads(), optimize="basic" if half else "none")
+    shapes: Shapes = None
     for inputs in (request.inputs, resized(request.inputs, request.names, axes)):
         if inputs is None:
             continue
         try:
-            wanted = _reference(request.flat, inputs)
+            wanted = _reference(request, inputs)
         except Exception:
             if inputs is request.inputs:
                 raise
             continue  # twice as long is more than this model takes (a table of positions, say)
         if wanted is None:
-            return  # random numbers: nothing to compare
-        feed = weights | {name: _array(x) for name, x in zip(request.names, inputs, strict=True)}
-        got = list(session.run(feed).values())
-        if problem := _difference(got, wanted):
-            raise ExportError(f"the translation computes something else: {problem}")
+            return None  # random numbers: nothing to compare
+        feed = weights | {name: as_array(x) for name, x in zip(request.names, inputs, strict=True)}
+        _require_equal(list(session.run(feed).values()), wanted)
+        shapes = None if inputs is request.inputs else [tuple(value.shape) for value in wanted]
+    return shapes
 
 
-def _reference(flat: FlatGraph, inputs: Sequence[Tensor]) -> list[Tensor] | None:
+def _reference(request: Request, inputs: Sequence[Tensor]) -> list[Tensor] | None:
     """What the graph computes; None if it draws random numbers."""
-    results = []
-    for seed in (0, 1):
-        with torch.no_grad(), same_state(flat, parameters=writes_in_place(flat.body)):
-            torch.manual_seed(seed)
-            results.append([value.clone() for value in flat(*(x.clone() for x in inputs))])
-    first, second = results
-    same = all(
-        torch.allclose(a.float(), b.float(), equal_nan=True) for a, b in zip(first, second, strict=True)
-    )
-    return first if same else None
+    before = torch.get_rng_state()
+    with torch.no_grad(), request.undone():
+        results = [value.clone() for value in request.flat(*(x.clone() for x in inputs))]
+    return results if torch.equal(before, torch.get_rng_state()) else None
 
 
-_HALF = (torch.float16, torch.bfloat16)
-
-
-def _difference(got: Sequence[Any], wanted: Sequence[Tensor]) -> str | None:
+def _require_equal(got: Sequence[Any], wanted: Sequence[Tensor]) -> None:
     if len(got) != len(wanted):
-        return f"{len(got)} outputs instead of {len(wanted)}"
+        raise ExportError(f"the translation has {len(got)} outputs instead of {len(wanted)}")
     for index, (ours, theirs) in enumerate(zip(got, wanted, strict=True)):
-        right = _array(theirs)
-        left = np.asarray(ours)
-        if left.shape != right.shape:
-            return f"output {index} has shape {left.shape} instead of {right.shape}"
-        if not right.size:
-            continue
-        if right.dtype.kind not in "fc":
-            off = float(np.mean(left != right))
-            if off > 0.02:
-                return f"{off:.0%} of output {index} differs"
-            continue
-        wide = np.complex128 if right.dtype.kind == "c" else np.float64
-        a, b = left.astype(wide), right.astype(wide)
-        known = np.isfinite(b)
-        if not np.array_equal(known, np.isfinite(a)) or not known.any():
-            if not known.any() and not np.isfinite(a).any():
-                continue
-            return f"output {index} has infinities or NaN in other places"
-        limit = 2e-2 if theirs.dtype in _HALF else 1e-3
-        error = float(np.abs(a[known] - b[known]).max() / max(float(np.abs(b[known]).max()), 1e-6))
-        if error > limit:
-            return f"output {index} differs by {error:.1e} of its largest value"
-    return None
-
-
-def _array(value: Tensor) -> Any:
-    value = value.detach().cpu()
-    if value.dtype == torch.bfloat16:
-        return value.contiguous().view(torch.int16).numpy().view(require("ml_dtypes").bfloat16)
-    return value.numpy()
+        if np.shape(ours) != tuple(theirs.shape):
+            shapes = f"{np.shape(ours)} instead of {tuple(theirs.shape)}"
+            raise ExportError(f"output {index} of the translation has shape {shapes}")
+        exact = theirs.dtype in (torch.float32, torch.float64) or theirs.is_complex()
+        error = relative_error(ours, theirs, smallest=1e-6)
+        if error > (1e-3 if exact else 2e-2):
+            raise ExportError(
+                f"output {index} of the translation differs by {error:.1e} of its largest value"
+            )
 
 
 def _all_nodes(graph: Any) -> Any:

@@ -61,10 +61,17 @@ def own_output_names(gm: fx.GraphModule, count: int, inputs: Sequence[str]) -> l
     return names if len(set(names)) == count else numbered
 
 
-def label_shapes(model: Any, axes: AxisNames, results: Sequence[Tensor], outputs: Sequence[str]) -> None:
+def label_shapes(
+    model: Any,
+    axes: AxisNames,
+    results: Sequence[Tensor],
+    outputs: Sequence[str],
+    resized: Sequence[tuple[int, ...]] | None = None,
+) -> None:
     """Forget the shapes inside the graph and label those of inputs and outputs.
 
     Shapes between the nodes are dropped because runtimes refuse ones that do not fit any more, and infer them anyway.
+    ``results`` are the outputs, and ``resized`` their shapes for inputs of another size along the dynamic ``axes``.
     """
     graph = model.graph
     graph.name = "main_graph"
@@ -77,8 +84,9 @@ def label_shapes(model: Any, axes: AxisNames, results: Sequence[Tensor], outputs
     for value in graph.inputs:
         _label(value, axes.get(value.name, {}))
     if len(graph.outputs) == len(results):
-        for value, result, name in zip(graph.outputs, results, outputs, strict=True):
-            _label_output(model, value, result, axes, name)
+        others = resized or [None] * len(results)
+        for value, result, name, other in zip(graph.outputs, results, outputs, others, strict=True):
+            _label_output(value, tuple(result.shape), axes, name, other)
 
 
 def _without_prefix(name: str | None) -> str:
@@ -98,16 +106,20 @@ def _label(value: Any, names: dict[int, str]) -> None:
     value.shape = type(value.shape)(shape)
 
 
-def _label_output(model: Any, value: Any, result: Tensor, axes: AxisNames, name: str) -> None:
+def _label_output(
+    value: Any, sizes: tuple[int, ...], axes: AxisNames, name: str, other: tuple[int, ...] | None
+) -> None:
     """Fixed sizes as they are, sizes that follow an input by its name where that is certain, others by their place."""
     symbols = {label for found in axes.values() for label in found.values()}
-    known: list[Any] = list(value.shape) if value.shape is not None else [None] * result.dim()
+    known: list[Any] = list(value.shape) if value.shape is not None else [None] * len(sizes)
     shape: list[int | str] = []
-    for axis, size in enumerate(result.shape):
+    for axis, size in enumerate(sizes):
         label = axes.get(name, {}).get(axis)
-        if label is None and axes and (len(known) <= axis or not isinstance(known[axis], int)):
-            given = str(known[axis].value) if len(known) > axis and hasattr(known[axis], "value") else ""
+        given = known[axis] if len(known) > axis else None
+        moves = other is not None and other[axis] != size
+        if label is None and axes and (moves or not isinstance(given, int)):
+            symbol = str(getattr(given, "value", ""))
             only = next(iter(symbols)) if len(symbols) == 1 and axis == 0 else None
-            label = given if given in symbols else only or f"{name}_dim_{axis}"
-        shape.append(label if label is not None else size)
+            label = symbol if symbol in symbols else only or f"{name}_dim_{axis}"
+        shape.append(size if label is None else label)
     value.shape = require("onnx_ir").Shape(shape)

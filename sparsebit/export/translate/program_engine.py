@@ -2,55 +2,42 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from sparsebit.export.translate.axes import AxisNames
-from sparsebit.export.translate.flat_graph import FlatGraph
 from sparsebit.export.translate.marker import DOMAIN, OP_TYPE
+from sparsebit.export.translate.request import Request, quietly
 from sparsebit.export.translate.spellings import Spelled
 from sparsebit.runtime.packages import require
 
 LOWEST_OPSET = 18  # what its operators are written in
 
 
-def translate(
-    flat: FlatGraph,
-    inputs: Sequence[Tensor],
-    names: Sequence[str],
-    outputs: Sequence[str],
-    axes: AxisNames,
-    opset: int,
-) -> Any:
+def translate(request: Request, axes: AxisNames) -> Any:
     """An ``onnx_ir`` model that refers to the model's own weights."""
-    shapes = tuple({axis: torch.export.Dim.AUTO for axis in axes.get(name, {})} or None for name in names)
+    shapes = tuple(
+        {axis: torch.export.Dim.AUTO for axis in axes.get(name, {})} or None for name in request.names
+    )
     config: Any = torch.fx.experimental._config
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), torch.no_grad(), config.patch(backed_size_oblivious=True):
-            warnings.simplefilter("ignore")
-            with Spelled():
-                program = torch.export.export(
-                    flat, tuple(inputs), dynamic_shapes=(shapes,) if any(shapes) else None, strict=False
-                )
-            done = torch.onnx.export(
-                program,
-                dynamo=True,
-                opset_version=max(opset, LOWEST_OPSET),
-                input_names=list(names),
-                output_names=list(outputs),
-                custom_translation_table={torch.ops.sparsebit.mark.default: _marker()},
-                verbose=False,
+    with quietly(), torch.no_grad(), config.patch(backed_size_oblivious=True):
+        with Spelled():
+            program = torch.export.export(
+                request.flat,
+                tuple(request.inputs),
+                dynamic_shapes=(shapes,) if any(shapes) else None,
+                strict=False,
             )
-    finally:
-        logger.setLevel(level)
+        done = torch.onnx.export(
+            program,
+            dynamo=True,
+            opset_version=max(request.opset, LOWEST_OPSET),
+            input_names=list(request.names),
+            output_names=list(request.outputs),
+            custom_translation_table={torch.ops.sparsebit.mark.default: _marker()},
+            verbose=False,
+        )
     assert done is not None
     return done.model
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.export import CheckReport, Exported, ExportError, check, export_graph
-from sparsebit.export.proof.codes import relative_error, unexplained
+from sparsebit.export.numbers import relative_error, unexplained
 from sparsebit.quantization import QuantModel
 from tests.export.nets import Residual, config, quantized, run_file
 

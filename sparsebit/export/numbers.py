@@ -1,4 +1,4 @@
-"""Compare codes with codes and numbers with numbers."""
+"""Compare quantized values with quantized values, and numbers with numbers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.export.translate.marker import Marked
+from sparsebit.runtime.packages import require
 
 
 def distance(got: Any, wanted: Any) -> tuple[int, int]:
@@ -41,23 +42,29 @@ def float8_steps(numbers: Any, tensor: Marked) -> Any:
     return torch.where(bits < 128, bits, 128 - bits).numpy()
 
 
-def relative_error(got: Any, wanted: Tensor) -> float:
-    """The largest difference against the largest value; infinite where they are not comparable."""
-    a, b = np.asarray(got), wanted.numpy() if wanted.dtype != torch.bfloat16 else wanted.float().numpy()
+def as_array(x: Tensor) -> Any:
+    """A tensor as a numpy array, as runtimes take it: also in bfloat16."""
+    x = x.detach().cpu()
+    if x.dtype == torch.bfloat16:
+        return x.contiguous().view(torch.int16).numpy().view(require("ml_dtypes").bfloat16)
+    return x.numpy()
+
+
+def relative_error(got: Any, wanted: Tensor, *, smallest: float = 1e-12) -> float:
+    """The largest difference against the largest value, or ``smallest``; infinite where they are not comparable."""
+    a, b = np.asarray(got), as_array(wanted)
     if a.shape != b.shape:
         return float("inf")
     if not b.size:
         return 0.0
-    if b.dtype.kind not in "fc":
+    if not wanted.is_floating_point() and not wanted.is_complex():
         return float(np.mean(a != b))
-    wide = np.complex128 if b.dtype.kind == "c" else np.float64
+    wide = np.complex128 if wanted.is_complex() else np.float64
     a, b = a.astype(wide), b.astype(wide)
     known = np.isfinite(b)
     if not np.array_equal(known, np.isfinite(a)):
         return float("inf")
-    if not known.any():
-        return 0.0
-    return float(np.abs(a[known] - b[known]).max() / max(float(np.abs(b[known]).max()), 1e-12))
+    return float(np.abs(a - b)[known].max(initial=0) / max(float(np.abs(b)[known].max(initial=0)), smallest))
 
 
 def distinct_share(numbers: Any, differs: Any) -> float:

@@ -1,0 +1,63 @@
+"""What is to be translated, as both engines take it, and silence while they work."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsebit.export.translate.axes import AxisNames
+from sparsebit.export.translate.flat_graph import FlatGraph
+from sparsebit.export.translate.undisturbed import same_state, writes_in_place
+
+
+@dataclass
+class Request:
+    """A graph, its example inputs, and the names in the file."""
+
+    flat: FlatGraph
+    inputs: Sequence[Tensor]
+    names: Sequence[str]
+    outputs: Sequence[str]
+    choices: Sequence[AxisNames]  # dynamic axes to try, the freest first
+    opset: int
+    marked: Collection[str] = ()  # tensors whose markers the translation must have
+
+    @property
+    def stateful(self) -> bool:
+        """Whether a run changes the model's state."""
+        return writes_in_place(self.flat.body)
+
+    def undone(self) -> AbstractContextManager[None]:
+        """What a run inside the block changes in the model is put back behind it."""
+        return same_state(self.flat, parameters=self.stateful)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Tracers warn about every Python number they meet; whether the result is right is tested afterwards."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    printer = getattr(
+        torch._C, "_jit_onnx_log", None
+    )  # prints whole graphs, and its switch does not switch it off
+    try:
+        if printer is not None:
+            torch._C._jit_onnx_log = _say_nothing
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+        if printer is not None:
+            torch._C._jit_onnx_log = printer
+
+
+def _say_nothing(*_: object) -> None:
+    pass
