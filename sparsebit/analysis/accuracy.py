@@ -50,6 +50,7 @@ def measure(
     *,
     what: str = "measuring",
     shown: bool | None = None,
+    inputs: ModelInputs | None = None,
 ) -> float:
     """The mean of a metric over labelled batches, each counted by its samples.
 
@@ -59,11 +60,12 @@ def measure(
         metric: called as ``metric(outputs, labels)``; of several outputs it gets the ``logits`` or the first.
         what: the words before the progress bar.
         shown: whether to show it; by default on a terminal.
+        inputs: how batches become calls, where the model's own signature does not tell.
     """
     training = model.training if isinstance(model, nn.Module) else False
     if isinstance(model, nn.Module):
         model.eval()
-    device, inputs = _device(model), ModelInputs.of(model)
+    device, inputs = _device(model), inputs or ModelInputs.of(model)
     total, count = 0.0, 0
     try:
         with torch.no_grad():
@@ -71,12 +73,8 @@ def measure(
                 args, kwargs, _, labels = to_device(inputs.labelled(item), device)
                 outputs = first_tensor(model(*args, **kwargs))
                 size = len(labels) if isinstance(labels, Sequence | Tensor) else 1
-                total += (
-                    float(
-                        metric(outputs, labels.to(outputs.device) if isinstance(labels, Tensor) else labels)
-                    )
-                    * size
-                )
+                labels = labels.to(outputs.device) if isinstance(labels, Tensor) else labels
+                total += size * float(metric(outputs, labels))
                 count += size
     finally:
         if isinstance(model, nn.Module):

@@ -101,9 +101,11 @@ def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str =
             with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
                 outcome = command.run(arguments)  # the user's code may print: not into the JSON
             if as_json:
-                from sparsebit.cli.plain import plain
+                from sparsebit.storage.typed import to_plain
 
-                _write_json({"command": arguments.name, "ok": outcome.exit_code == 0, **plain(outcome.data)})
+                _write_json(
+                    {"command": arguments.name, "ok": outcome.exit_code == 0, **to_plain(outcome.data)}
+                )
             else:
                 _show(outcome)
             sys.stdout.flush()

@@ -1,6 +1,6 @@
 """Recipes: everything done to a model as one file, and the search for the one that meets given goals."""
 
-from sparsebit.recipes.compress import compress
+from sparsebit.recipes.compression import compress
 from sparsebit.recipes.goals import Goals, Measured
 from sparsebit.recipes.recipe import Recipe, apply_recipe
 from sparsebit.recipes.result import Compressed, GoalsNotMet

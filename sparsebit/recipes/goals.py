@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from sparsebit.display import short_bytes
 from sparsebit.errors import ConfigError
@@ -20,13 +19,9 @@ class Measured:
     seconds: float | None = None
     """Of one call in the target's runtime, where time was asked about."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return {"metric": self.metric, "bytes": self.bytes, "seconds": self.seconds}
-
     @classmethod
     def read(cls, fields: Fields) -> Measured:
-        """What ``to_dict`` wrote."""
+        """What ``to_plain`` made."""
         found = cls(
             metric=fields.number("metric"),
             bytes=fields.number("bytes"),

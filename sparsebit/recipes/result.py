@@ -22,6 +22,7 @@ from sparsebit.recipes.recipe import Recipe
 from sparsebit.recipes.trial import Trial
 from sparsebit.sparse import save as save_pruned
 from sparsebit.storage import write_text
+from sparsebit.storage.typed import to_plain
 
 
 class GoalsNotMet(SparsebitError):
@@ -110,22 +111,9 @@ class Compressed:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return {
-            "met": self.met,
-            "missed": dict(self.missed),
-            "verdict": self.verdict,
-            "limits": list(self.limits),
-            "stopped": self.stopped,
-            "goals": {
-                "max_drop": self.goals.max_drop,
-                "speedup": self.goals.speedup,
-                "size": self.goals.size,
-            },
-            "base": self.base.to_dict(),
-            "best": self.best.to_dict(),
-            "pareto": [trial.name for trial in self.pareto],
-            "trials": [trial.to_dict() for trial in self.trials],
-        }
+        names = ("met", "missed", "verdict", "limits", "stopped", "goals", "base", "best", "trials")
+        found = {name: to_plain(getattr(self, name)) for name in names}
+        return found | {"pareto": [trial.name for trial in self.pareto]}
 
     def table(self) -> Table:
         """For a terminal: every trial in the order it was made; ``*`` is on the Pareto front."""

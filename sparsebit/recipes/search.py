@@ -26,7 +26,6 @@ from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import capture
 from sparsebit.quantization import QuantModel
 from sparsebit.recipes.goals import Goals, Measured
-from sparsebit.recipes.metric import Metric
 from sparsebit.recipes.recipe import Finetune, Recipe, prune_by, quantize_by
 from sparsebit.recipes.space import LEVELS, Level, Structure, Variant, structures
 from sparsebit.recipes.state import State, digest_batch, digest_model
@@ -36,6 +35,7 @@ from sparsebit.sparse import save as save_pruned
 from sparsebit.storage import MANIFEST
 from sparsebit.targets import TARGETS
 
+Metric = Callable[[nn.Module], float]
 logger = logging.getLogger(__name__)
 
 PRUNE: Mapping[str, Any] = {

@@ -19,6 +19,7 @@ from sparsebit.recipes.trial import Trial
 from sparsebit.storage import Fields, write_text
 from sparsebit.storage.json_text import canonical, read_json
 from sparsebit.storage.text_file import read_bytes
+from sparsebit.storage.typed import to_plain
 
 STATE, VERSION = "search.json", 3
 MOST_BYTES = 2**28
@@ -75,8 +76,8 @@ class State:
         content = {
             "version": VERSION,
             "asked": self.asked,
-            "base": self.base.to_dict() if self.base else None,
-            "trials": [trial.to_dict() for trial in self.trials.values()],
+            "base": to_plain(self.base),
+            "trials": to_plain(self.trials.values()),
         }
         text = json.dumps(content | {"digest": _digest_content(content)}, indent=1)
         write_text(self.file, text + "\n")

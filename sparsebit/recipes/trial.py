@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from sparsebit.recipes.goals import Measured
 from sparsebit.recipes.recipe import Recipe
@@ -25,21 +24,9 @@ class Trial:
     """Digest of where quantizers stand and with how many bits."""
     failed: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return {
-            "name": self.name,
-            "structure": self.structure,
-            "recipe": self.recipe.to_dict() if self.recipe else None,
-            "measured": self.measured.to_dict() if self.measured else None,
-            "seconds": self.seconds,
-            "plan": self.plan,
-            "failed": self.failed,
-        }
-
     @classmethod
     def read(cls, fields: Fields) -> Trial:
-        """What ``to_dict`` wrote."""
+        """What ``to_plain`` made."""
         name, recipe, measured = fields.text("name"), fields.value("recipe"), fields.value("measured")
         return cls(
             name=name,

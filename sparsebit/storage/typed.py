@@ -1,15 +1,46 @@
-"""Dataclasses from plain data that was read from a file: every field is of its annotated type, or it is an error."""
+"""Dataclasses as plain data, and from it: every field that was read from a file is of its type, or it is an error."""
 
 from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import enum
+import math
+import os
 import types
 import typing
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 _MOST = 2**31
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses and mappings as dicts, sequences as lists, paths as text, numbers JSON has no word for as None.
+
+    What has a ``to_dict`` is what that says.
+
+    Example:
+        >>> to_plain({"ratio": float("inf"), "shape": (2, 3)})
+        {'ratio': None, 'shape': [2, 3]}
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value.value if isinstance(value, enum.Enum) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if hasattr(value, "to_dict"):
+        return to_plain(value.to_dict())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, collections.abc.Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):  # tensors, arrays and their scalars
+        return to_plain(value.tolist())
+    if isinstance(value, collections.abc.Iterable):
+        return [to_plain(item) for item in value]
+    return str(value)
 
 
 def from_plain(kind: type[T], data: Any) -> T:

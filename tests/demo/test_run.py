@@ -13,11 +13,11 @@ from rich.console import Console
 pytest.importorskip("sklearn")
 pytest.importorskip("onnxruntime")
 
-from sparsebit.cli.plain import plain
 from sparsebit.demo import held_out_data, net, training_data
 from sparsebit.demo.run import DemoResult, run_demo
 from sparsebit.demo.train import train
 from sparsebit.report import measure
+from sparsebit.storage.typed import to_plain as plain
 
 ROOT = Path(__file__).resolve().parents[2]
 

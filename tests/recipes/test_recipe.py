@@ -15,7 +15,7 @@ from sparsebit.config import load_qconfig, load_sconfig
 from sparsebit.config.engine.yaml_file import write_yaml
 from sparsebit.errors import ConfigError
 from sparsebit.recipes import Goals, Measured, Recipe, Trial
-from sparsebit.recipes.metric import accuracy_on
+from sparsebit.recipes.compression import accuracy_on
 from sparsebit.recipes.reestimate import reestimate_norms
 from sparsebit.recipes.space import LEVELS, structures
 from sparsebit.recipes.trial import front

@@ -16,6 +16,7 @@ from sparsebit.analysis.bits.sensitivity import Sensitivity
 from sparsebit.config import QConfig
 from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import SparsebitError
+from sparsebit.storage.typed import to_plain
 
 BudgetKind = Literal["size", "bops", "latency"]
 UNIT: Mapping[str, str] = {"size": "bytes", "bops": "bit operations", "latency": "seconds"}
@@ -77,18 +78,8 @@ class BitChoice:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        points = [{"cost": p.cost, "error": p.error, "bits": dict(p.bits)} for p in self.pareto]
-        return {
-            "kind": self.kind,
-            "budget": self.budget,
-            "cost": self.cost,
-            "error": self.error,
-            "size": self.size,
-            "bops": self.bops,
-            "bits": dict(self.bits),
-            "pareto": points,
-            "config": self.config.to_dict(),
-        }
+        names = ("kind", "budget", "cost", "error", "size", "bops", "bits", "pareto", "config")
+        return {name: to_plain(getattr(self, name)) for name in names}
 
     def __rich__(self) -> Group:
         table = Table("tensor", "", "bits", "error", title=f"bits within {self.budget:.6g} {UNIT[self.kind]}")

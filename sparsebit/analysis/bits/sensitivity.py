@@ -22,6 +22,7 @@ from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.progress import progress as shown
 from sparsebit.quantization import QuantModel, parse_qconfig
+from sparsebit.storage.typed import to_plain
 
 Metric = Literal["output", "fisher", "hessian"]
 BITS = (2, 4, 8, 16, FLOAT)
@@ -62,7 +63,7 @@ class Sensitivity:
         return float(total)
 
     def error(self, bits: Mapping[str, int]) -> float:
-        """The sum of the errors, which is what is minimized: errors of different tensors hardly know each other."""
+        """The sum of the errors, which is what is minimized: errors of different tensors are assumed independent."""
         return sum(self.errors[name][width] for name, width in bits.items())
 
     def uniform(self, bits: int) -> dict[str, int]:
@@ -83,14 +84,10 @@ class Sensitivity:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
+        names = ("name", "side", "layers", "elements")
         rows = [
-            {
-                "name": choice.name,
-                "side": choice.side,
-                "layers": list(choice.layers),
-                "elements": choice.elements,
-                "errors": {str(width): error for width, error in self.errors[choice.name].items()},
-            }
+            {name: to_plain(getattr(choice, name)) for name in names}
+            | {"errors": to_plain(self.errors[choice.name])}
             for choice in self.choices
         ]
         return {"metric": self.metric, "other_bytes": self.other_bytes, "choices": rows}

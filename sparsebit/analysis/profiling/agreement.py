@@ -11,6 +11,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from sparsebit.storage.typed import to_plain
+
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
@@ -71,8 +73,7 @@ class Agreement:
 
     def to_dict(self) -> dict[str, Any]:
         """SQNR, cosine and MSE, for JSON: an infinite SQNR becomes None."""
-        finite = math.isfinite(self.sqnr_db)
-        return {"sqnr_db": self.sqnr_db if finite else None, "cosine": self.cosine, "mse": self.mse}
+        return {name: to_plain(getattr(self, name)) for name in ("sqnr_db", "cosine", "mse")}
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from sparsebit.analysis.profiling.agreement import Agreement, decibels
 from sparsebit.analysis.profiling.tensor_error import TensorError
 from sparsebit.config import QConfig
 from sparsebit.display import as_text, in_notebook
+from sparsebit.storage.typed import to_plain
 
 HARMLESS_DB = 30.0  # a layer above this does no harm
 STANDS_OUT = 3.0  # times the noise of the middle layer
@@ -41,18 +42,6 @@ class LayerError:
         """The one of its tensors that loses most."""
         tensors = [*self.inputs, *([self.weight] if self.weight else [])]
         return min(tensors, key=lambda tensor: tensor.agreement.sqnr_db, default=None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return {
-            "name": self.name,
-            "node": self.node,
-            "op": self.op,
-            "alone": self.alone.to_dict(),
-            "together": self.together.to_dict(),
-            "weight": self.weight.to_dict() if self.weight else None,
-            "inputs": [tensor.to_dict() for tensor in self.inputs],
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,17 +150,9 @@ class ErrorProfile:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return {
-            "batches": self.batches,
-            "output": self.output.to_dict(),
-            "layers": [layer.to_dict() for layer in self.layers],
-            "tensors": [tensor.to_dict() for tensor in self.tensors],
-            "keep_float": [
-                {"layer": a.layer, "share": a.share, "sqnr_db": a.sqnr_db, "because": a.because}
-                for a in self.keep_float()
-            ],
-            "left_float": dict(self.left_float),
-        }
+        names = ("batches", "output", "layers", "tensors", "left_float")
+        found = {name: to_plain(getattr(self, name)) for name in names}
+        return found | {"keep_float": to_plain(self.keep_float())}
 
     def __rich__(self) -> Group:
         output = f"the model's outputs: {decibels(self.output.sqnr_db)} dB, cosine {self.output.cosine:.5f}"

@@ -25,13 +25,11 @@ from sparsebit.export.numbers import (
     same_numbers,
     unexplained,
 )
-from sparsebit.export.proof.bias_steps import bias_steps
-from sparsebit.export.proof.cut import CutModel, cut
+from sparsebit.export.proof.file_side import CutModel, cut, rounding_steps, stored_weights
 from sparsebit.export.proof.fusion import integer_ops
 from sparsebit.export.proof.outputs import OutputTally
 from sparsebit.export.proof.report import CheckReport, TensorAgreement
 from sparsebit.export.proof.torch_side import TorchRun, run_torch
-from sparsebit.export.proof.weights import stored_weights
 from sparsebit.export.translate.marker import Marked
 from sparsebit.export.translate.undisturbed import on_cpu
 from sparsebit.quantization.quantizers import Quantizer
@@ -124,7 +122,8 @@ class _Check:
         self.cut: CutModel | None = None
         self.pieces: Run | None = None
         self._plain: Run | None = None
-        self.bias_steps = bias_steps(self.model)
+        floats = [x.abs().max() for x in first.inputs if x.is_floating_point() and x.numel()]
+        self.rounding_steps = rounding_steps(self.model, max(map(float, floats), default=0.0))
         if (
             runtime == "onnxruntime" or len(exported.files) == 1
         ):  # OpenVINO finds no second file for a cut model
@@ -244,7 +243,7 @@ class _Check:
             return 0, 0, 0
         wide = 2.0 ** max(0, tensor.bits - 8)  # a 16-bit grid shows the rounding of float32 itself
         rounding = HALF_ROUNDING if tensor.dtype == torch.float16 else ROUNDING
-        tolerance = rounding * wide + self.bias_steps.get(name, 0.0)
+        tolerance = rounding * wide + self.rounding_steps.get(name, 0.0)
         codes = np.asarray(value).astype(np.int64) - self._container(name).shift
         ends = (tensor.grid.code.low, tensor.grid.code.high)
         return count, most, unexplained(codes, run.unrounded[name].numpy(), tolerance, ends)

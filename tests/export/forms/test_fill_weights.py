@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sparsebit.export import check, export_graph
-from sparsebit.export.proof.weights import stored_weights
+from sparsebit.export.proof.file_side import stored_weights
 from tests.export.nets import config, initializers, quantized
 
 X = torch.randn(2, 8, 6, 6, generator=torch.Generator().manual_seed(0))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.export import check, export_graph
-from sparsebit.export.proof.weights import stored_weights
+from sparsebit.export.proof.file_side import stored_weights
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.quantizers import QUANTIZERS, Uniform, register_quantizer
 from tests.export.nets import Residual, Tokens, config, initializers, op_types, quantized

@@ -8,16 +8,16 @@ from typing import Any
 
 from torch import nn
 
-from sparsebit.batches import ModelInputs, example_call, read_batches
+from sparsebit.analysis.accuracy import has_labels, measure
+from sparsebit.batches import Call, ModelInputs, example_call, read_batches
 from sparsebit.config import SConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.progress import waiting
 from sparsebit.recipes.goals import Goals
 from sparsebit.recipes.limits import find_limits
-from sparsebit.recipes.metric import Metric, accuracy_on
 from sparsebit.recipes.recipe import Finetune
 from sparsebit.recipes.result import Compressed
-from sparsebit.recipes.search import Search
+from sparsebit.recipes.search import Metric, Search
 from sparsebit.recipes.space import RATIOS
 from sparsebit.recipes.trial import Trial, front
 from sparsebit.targets import TARGETS
@@ -137,3 +137,15 @@ def compress(
     if folder is not None:
         result.save(folder)
     return result
+
+
+def accuracy_on(batches: Sequence[Any], examples: Call) -> Metric:
+    """A function from a model to the part of labels it gets right; refused where the batches have no such labels."""
+    inputs = ModelInputs(None, *examples)
+    if not has_labels(batches[0] if batches else None, inputs):
+        raise SparsebitError(
+            "it is not clear how good a model is on this data",
+            expected="batches of (inputs, class labels), dicts with 'labels' in them, or a metric",
+            hint="pass metric=, a function from a model to a number that is higher the better",
+        )
+    return lambda model: measure(model, batches, shown=False, inputs=inputs)
