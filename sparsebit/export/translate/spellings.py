@@ -85,7 +85,7 @@ def threshold_by_where(input: Tensor, threshold: float, value: float, inplace: b
 
 def shuffle_channels(input: Tensor, groups: int) -> Tensor:
     """``functional.channel_shuffle``."""
-    return input.unflatten(1, (groups, input.shape[1] // groups)).transpose(1, 2).flatten(1, 2)
+    return input.reshape(input.shape[0], groups, -1, *input.shape[2:]).transpose(1, 2).flatten(1, 2)
 
 
 def norm_by_mean_square(
@@ -135,7 +135,7 @@ def bilinear_by_matmul(input1: Tensor, input2: Tensor, weight: Tensor, bias: Ten
     """``functional.bilinear``, weight [outputs, inputs 1, inputs 2]."""
     outputs, first, second = weight.shape
     rows = input1 @ weight.transpose(0, 1).reshape(first, outputs * second)
-    result = (rows.unflatten(-1, (outputs, second)) * input2.unsqueeze(-2)).sum(-1)
+    result = (rows.reshape(*rows.shape[:-1], outputs, second) * input2.unsqueeze(-2)).sum(-1)
     return result if bias is None else result + bias
 
 
