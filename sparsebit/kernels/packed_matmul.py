@@ -172,20 +172,19 @@ def _write_numbers(
     from sparsebit.kernels import packed_matmul_triton as kernels
 
     rows, units, groups, per_group = _sizes(x, packed, scale, bits)
-    values = values_of(bits)
-    tile_units = 2048 // values // 4
-    weight = torch.empty(rows, units * values, dtype=x.dtype, device=x.device)
+    values, has_zero = values_of(bits), zero_point is not None
+    channels = units * values
+    weight = torch.empty(rows, channels, dtype=x.dtype, device=x.device)
     points = packed if zero_point is None else zero_point
-    launch(
-        kernels.write_numbers,
-        math.ceil(rows / 4) * math.ceil(units / tile_units),
-        (packed.view(torch.int32), scale, points, weight),
-        (),
-        (
-            *(rows, units, groups, per_group, low),
-            *(bits, 3 if bits == 3 else 1, values, zero_point is not None, 4, tile_units),
-        ),
-    )
+    tensors = (packed.view(torch.int32), scale, points, weight)
+    if bits == 3:
+        programs = math.ceil(rows / 4) * math.ceil(channels / 512)
+        settings = (rows, channels, groups, low, has_zero, per_group * values, 4, 512)
+        launch(kernels.write_numbers_of_3_bits, programs, tensors, (), settings)
+    else:
+        programs = math.ceil(rows / 8) * math.ceil(units / 64)
+        settings = (rows, units, groups, low, bits, values, has_zero, per_group, 8, 64)
+        launch(kernels.write_numbers, programs, tensors, (), settings)
     return weight
 
 

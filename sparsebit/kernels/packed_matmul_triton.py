@@ -202,10 +202,11 @@ def _four(words, low, J: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def _unpack(words, low, BITS: tl.constexpr, ASM: tl.constexpr, DTYPE: tl.constexpr):
-    """Words [rows, n] as numbers [rows, VALUES * n]: first the values at place 0 of all words, then those at 1, ...
+def _unpack(words, low, BITS: tl.constexpr, ASM: tl.constexpr, BY_PLACE: tl.constexpr, DTYPE: tl.constexpr):
+    """Words [rows, n] as numbers [rows, VALUES * n], counted from ``low``, with ``ASM`` from -8.
 
-    In this order nothing moves between threads. They count from ``low``, with ``ASM`` from -8.
+    ``BY_PLACE``: first the values at place 0 of all words, then those at 1, ...; in this order nothing moves between
+    threads when they are multiplied. Otherwise in the order of the stream.
     """
     rows: tl.constexpr = words.shape[0]
     size: tl.constexpr = words.shape[1] * (32 // BITS)
@@ -215,14 +216,16 @@ def _unpack(words, low, BITS: tl.constexpr, ASM: tl.constexpr, DTYPE: tl.constex
         second = tl.join(tl.join(v4, v5), tl.join(v6, v7))
         weight = tl.permute(tl.join(first, second), (0, 4, 3, 2, 1))
     elif BITS == 8:
-        weight = tl.permute(_four(words, low, 0, BITS, DTYPE), (0, 2, 3, 1))
+        four = _four(words, low, 0, BITS, DTYPE)
+        weight = tl.permute(four, (0, 2, 3, 1)) if BY_PLACE else four
     elif BITS == 4:
         both = tl.join(_four(words, low, 0, BITS, DTYPE), _four(words, low, 4, BITS, DTYPE))
-        weight = tl.permute(both, (0, 4, 2, 3, 1))
+        weight = tl.permute(both, (0, 4, 2, 3, 1)) if BY_PLACE else tl.permute(both, (0, 1, 4, 2, 3))
     else:
         first = tl.join(_four(words, low, 0, BITS, DTYPE), _four(words, low, 4, BITS, DTYPE))
         second = tl.join(_four(words, low, 8, BITS, DTYPE), _four(words, low, 12, BITS, DTYPE))
-        weight = tl.permute(tl.join(first, second), (0, 5, 4, 2, 3, 1))
+        all4 = tl.join(first, second)
+        weight = tl.permute(all4, (0, 5, 4, 2, 3, 1)) if BY_PLACE else tl.permute(all4, (0, 1, 5, 4, 2, 3))
     return tl.reshape(weight, (rows, size))
 
 
@@ -272,7 +275,7 @@ def multiply_batch(
     for start in tl.range(begin, stop, BLOCK, num_stages=STAGES):
         words = tl.load(at_words + start, mask=inside[:, None], other=0)
         x = tl.load(at_x + start * VALUES, mask=(sample < batch)[None, :], other=0.0)
-        weight = _unpack(words, low, BITS, ASM, dtype)
+        weight = _unpack(words, low, BITS, ASM, True, dtype)
         if UNITS_PER_GROUP % BLOCK == 0:
             group = row * groups + start // UNITS_PER_GROUP
             scale = tl.load(scale_ptr + group, mask=inside, other=0.0).to(tl.float32)
@@ -308,30 +311,48 @@ def add_parts(sums_ptr, y_ptr, count, parts, TILE: tl.constexpr):
 
 @triton.jit
 def write_numbers(
-    words_ptr, scale_ptr, zero_point_ptr, weight_ptr,
-    rows, units_per_row, groups, units_per_group, low,
-    BITS: tl.constexpr, UNIT: tl.constexpr, VALUES: tl.constexpr, HAS_ZERO: tl.constexpr,
+    words_ptr, scale_ptr, zero_point_ptr, weight_ptr, rows, units_per_row, groups, low,
+    BITS: tl.constexpr, VALUES: tl.constexpr, HAS_ZERO: tl.constexpr, UNITS_PER_GROUP: tl.constexpr,
     ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
-    """The weight in float, in one pass over memory: each thread writes neighbours, and reads a word for all of them."""
+    """The weight in float, in one pass over memory: each thread reads a word and writes its values."""
     across = tl.cdiv(units_per_row, UNITS)
     row = (tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    column = (tl.program_id(0) % across) * (UNITS * VALUES) + tl.arange(0, UNITS * VALUES)[None, :]
-    here = (row < rows) & (column < units_per_row * VALUES)
-    unit = column // VALUES
-    bit = (column % VALUES) * BITS
-    word = (row * units_per_row + unit) * UNIT + bit // 32
+    word = (tl.program_id(0) % across) * UNITS + tl.arange(0, UNITS)[None, :]
+    here = (row < rows) & (word < units_per_row)
+    at = row * units_per_row + word
+    group = row * groups + word // UNITS_PER_GROUP
+    scale = tl.load(scale_ptr + group, mask=here, other=0.0).to(tl.float32)
+    words = tl.load(words_ptr + at, mask=here, other=0)
+    steps = tl.reshape(_unpack(words, low, BITS, False, False, tl.float32), (ROWS, UNITS, VALUES))
+    if HAS_ZERO:
+        steps -= tl.load(zero_point_ptr + group, mask=here, other=0).to(tl.float32)[:, :, None]
+    out = weight_ptr + at[:, :, None] * VALUES + tl.arange(0, VALUES)[None, None, :]
+    tl.store(out, (steps * scale[:, :, None]).to(weight_ptr.dtype.element_ty), mask=here[:, :, None])
+
+
+@triton.jit
+def write_numbers_of_3_bits(
+    words_ptr, scale_ptr, zero_point_ptr, weight_ptr, rows, channels, groups, low,
+    HAS_ZERO: tl.constexpr, GROUP_SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The same where values run across words."""
+    across = tl.cdiv(channels, COLUMNS)
+    row = (tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    here = (row < rows) & (column < channels)
+    bit = column * 3
+    word = row * (channels // 32 * 3) + bit // 32
     value = tl.load(words_ptr + word, mask=here, other=0).to(tl.uint32, bitcast=True) >> (bit % 32).to(
         tl.uint32
     )
-    if BITS == 3:
-        crosses = here & (bit % 32 > 29)
-        following = tl.load(words_ptr + word + 1, mask=crosses, other=0).to(tl.uint32, bitcast=True)
-        value = tl.where(crosses, value | (following << (32 - bit % 32).to(tl.uint32)), value)
-    group = row * groups + unit // units_per_group
+    crosses = here & (bit % 32 > 29)
+    following = tl.load(words_ptr + word + 1, mask=crosses, other=0).to(tl.uint32, bitcast=True)
+    value = tl.where(crosses, value | (following << (32 - bit % 32).to(tl.uint32)), value)
+    group = row * groups + column // GROUP_SIZE
     scale = tl.load(scale_ptr + group, mask=here, other=0.0).to(tl.float32)
-    steps = (value & ((1 << BITS) - 1)).to(tl.float32) + low
+    steps = (value & 7).to(tl.float32) + low
     if HAS_ZERO:
         steps -= tl.load(zero_point_ptr + group, mask=here, other=0).to(tl.float32)
-    at = row * (units_per_row * VALUES) + column
+    at = row * channels + column
     tl.store(weight_ptr + at, (steps * scale).to(weight_ptr.dtype.element_ty), mask=here)

@@ -140,7 +140,8 @@ def snap_composed(
     if scale.requires_grad:
         scale = scale.detach() + (scale - scale.detach()) * gradient_scale
     if zero_point.requires_grad:
-        low, high = (end.detach() + (end - end.detach()) * gradient_scale for end in (low, high))
+        shift = (zero_point - zero_point.detach()) * gradient_scale
+        low, high = low.detach() - shift, high.detach() - shift
     v = torch.div(x, scale)
     if code.is_integer:
         # One step more on both sides does not change what is inside, and keeps infinity out of the difference.

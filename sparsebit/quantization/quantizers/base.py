@@ -84,9 +84,13 @@ class Quantizer(nn.Module):
 
     TYPE: ClassVar[str] = ""
     MAGNITUDE: ClassVar[bool] = False  # whether a scale below zero counts by its magnitude
+    OWN_GRID: ClassVar[bool] = False  # whether a user's class makes grids itself
     scale: Tensor
     zero_point: Tensor
     followed: Tensor
+
+    def __init_subclass__(cls) -> None:
+        cls.OWN_GRID = cls.grid is not Quantizer.grid
 
     def __init__(self, name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> None:
         super().__init__()
@@ -337,7 +341,7 @@ class Quantizer(nn.Module):
     def snap(self, x: Tensor) -> Tensor:
         """``grid().snap(prepare(x))``, whether switched on or not."""
         x = self.prepare(x)
-        if type(self).grid is not Quantizer.grid:  # a user's own
+        if self.OWN_GRID:
             return self.grid(x).snap(x, self.gradient_scale(x))
         scale, zero_point = self.scale_and_zero_point(x)
         layout, factor = self.layout_of(x), self.gradient_scale(x)

@@ -86,7 +86,7 @@ def _is_plain(quantizer: Quantizer) -> bool:
         and not quantizer.following
         and kind.prepare is Quantizer.prepare
         and kind.snap is Quantizer.snap
-        and kind.grid is Quantizer.grid
+        and not quantizer.OWN_GRID
         and quantizer.code.kind == "int"
     )
 
