@@ -152,7 +152,7 @@ METHOD_RULES = PlugIns(
         "efficientqat": "tune",
     },
 )
-for _name, _moment, _settings in (
+_METHODS: tuple[tuple[str, Moment, type[Settings]], ...] = (
     ("rotate", "before", RotateSettings),
     ("awq", "before", AwqSettings),
     ("smoothquant", "before", SmoothSettings),
@@ -162,6 +162,7 @@ for _name, _moment, _settings in (
     ("wanda", "solve", WandaSettings),
     ("tune", "after", TuneSettings),
     ("signround", "after", SignRoundSettings),
-):
+)
+for _name, _moment, _settings in _METHODS:
     METHOD_RULES.add(_name, MethodRule(options=_settings, moment=_moment))
 METHOD = steps_reader(METHOD_RULES, "{gptq: {damping: 0.1}}")

@@ -9,73 +9,95 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.llm.blocks.calls import BlockCall
 from sparsebit.llm.methods.solver import SolvedMatrix
-from sparsebit.numerics import CodeType, Grid
-
-
-def straight_through(value: Tensor, learned: Tensor) -> Tensor:
-    """``value``, with the gradient of ``learned``."""
-    return learned + (value - learned).detach()
+from sparsebit.numerics import CodeType
 
 
 class LearnedMatrix:
-    """One weight on its grid while it is learned.
+    """One weight on its grid while it is learned, as rows of the C groups that share a scale.
 
-    ``steps`` [out, in] are positions in steps of the scale, ``factor`` [C] multiplies the scales, ``zero_point`` [C].
+    ``steps`` [C, group] are positions in steps of the scale, ``factor`` [C] multiplies the scales, ``zero_point`` [C].
     """
 
     def __init__(self, one: SolvedMatrix) -> None:
         grid = one.solved.grid
         assert grid is not None
         self.one, self._grid, self.code = one, grid, grid.code
-        _, zero_point = grid.spread(one.solved.weight.shape)
-        # Numbers beyond the range start at its rim, so that they can come back.
-        self.steps = nearest_inside(grid.positions(one.solved.latent), zero_point, grid.code, rim=0.49)
-        self.factor = torch.ones_like(grid.scale, dtype=torch.float32)
         self.zero_point = grid.zero_point.clone()
-
-    def grid(self) -> Grid:
-        """The grid as learned so far, its scales rounded to what files hold."""
-        scale = self._grid.scale.float() * self.factor
-        stored = straight_through(scale.to(self._grid.scale.dtype).float(), scale)
-        whole = straight_through(self.zero_point.round(), self.zero_point)
-        return replace(self._grid, scale=stored, zero_point=whole)
+        self.factor = torch.ones_like(grid.scale, dtype=torch.float32)
+        positions = grid.positions(one.solved.latent).reshape(len(grid.scale), -1)
+        # Numbers beyond the range start at its rim, so that they can come back.
+        low, high = (end - self.zero_point[:, None] for end in (self.code.low - 0.49, self.code.high + 0.49))
+        self.steps = torch.minimum(torch.maximum(positions, low), high)
+        self._scale = grid.scale.float()
+        kept = one.solved.kept
+        self._kept = None if kept is None else kept.float()
 
     def weight(self) -> Tensor:
-        """The numbers [out, in] as learned so far, every one on the grid."""
-        grid = self.grid()
-        scale, zero_point = grid.spread(self.steps.shape)
-        code = grid.code
-        with torch.no_grad():
-            level = code.round_(self.steps.clone())
-            level = code.nearest(level.clamp_(min=code.low - zero_point).clamp_(max=code.high - zero_point))
-        rounded = straight_through(level, nearest_inside(self.steps, zero_point, code, rim=0.5))
-        numbers = rounded * scale
-        kept = self.one.solved.kept
-        return numbers if kept is None else numbers * kept
+        """The numbers [out, in] as learned so far, every one on a grid whose scales are what files hold."""
+        rows = _on_grid(
+            self.steps, self.factor, self.zero_point, self._scale, self._grid.scale.dtype, self.code
+        )
+        numbers = rows.reshape(self.one.solved.weight.shape)
+        return numbers if self._kept is None else numbers * self._kept
 
     def finish(self, remark: str) -> SolvedMatrix:
         """What was learned, in place of what was solved."""
         with torch.no_grad():
-            grid = self.grid()
-            grid = replace(grid.detach(), scale=grid.scale.detach().to(self._grid.scale.dtype))
-            solved = self.one.solved
-            said = "; ".join(filter(None, (solved.remark, remark)))
-            weight = self.weight().detach()
-            return self.one._replace(
-                solved=solved._replace(weight=weight, latent=weight, grid=grid, remark=said)
-            )
+            scale = (self._scale * self.factor).to(self._grid.scale.dtype)
+            grid = replace(self._grid, scale=scale, zero_point=self.zero_point.round())
+            solved, weight = self.one.solved, self.weight()
+        said = "; ".join(filter(None, (solved.remark, remark)))
+        return self.one._replace(
+            solved=solved._replace(weight=weight, latent=weight, grid=grid.detach(), remark=said)
+        )
 
 
-def nearest_inside(steps: Tensor, zero_point: Tensor, code: CodeType, *, rim: float) -> Tensor:
-    """Positions clamped to what the type can hold, and ``rim`` steps more on either side."""
-    return torch.minimum(torch.maximum(steps, code.low - zero_point - rim), code.high - zero_point + rim)
+class _OnGrid(torch.autograd.Function):
+    """``scale * factor * clamp(round(steps))``, straight through the rounding: a few launches instead of forty.
+
+    Gradients: to a position the scale, inside the range; to a factor the scale times the chosen multiples; to a zero
+    point, where the range ends, minus the scale.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        steps: Tensor,
+        factor: Tensor,
+        zero_point: Tensor,
+        base: Tensor,
+        dtype: torch.dtype,
+        code: CodeType,
+    ) -> Tensor:
+        scale = (base * factor).to(dtype).float()[:, None]
+        low: Tensor | float = code.low
+        high: Tensor | float = code.high
+        if not code.symmetric:
+            point = zero_point.round()[:, None]
+            low, high = code.low - point, code.high - point
+        levels = code.nearest(code.round_(steps.clone()).clamp_(low, high))
+        ctx.save_for_backward(steps, levels, scale, base)
+        return levels * scale
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        steps, levels, scale, base = ctx.saved_tensors
+        (grad,) = grads
+        inside = (steps - levels).abs_() <= 0.5
+        to_steps = (grad * scale).mul_(inside) if ctx.needs_input_grad[0] else None
+        to_factor = (grad * levels).sum(1).mul_(base) if ctx.needs_input_grad[1] else None
+        to_point = (grad * ~inside).sum(1).mul_(-scale[:, 0]) if ctx.needs_input_grad[2] else None
+        return to_steps, to_factor, to_point, None, None, None
+
+
+_on_grid = cast("Callable[..., Tensor]", _OnGrid.apply)
 
 
 class LearnedBlock:
@@ -84,19 +106,17 @@ class LearnedBlock:
     def __init__(self, block: nn.Module, solved: Sequence[SolvedMatrix]) -> None:
         self._block = block
         self.matrices = [LearnedMatrix(one) for one in solved if one.solved.grid is not None]
+        vectors = {name: one.detach().clone() for name, one in block.named_parameters() if one.dim() == 1}
+        self._starts = {name: (one, one.abs().mean().clamp(min=1e-3)) for name, one in vectors.items()}
         # Norm weights and biases, as what is added to them, in multiples of their mean size.
-        self.vectors = {
-            name: torch.zeros_like(parameter)
-            for name, parameter in block.named_parameters()
-            if parameter.dim() == 1
-        }
+        self.vectors = {name: torch.zeros_like(one) for name, one in vectors.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """Every learned tensor by the name of the parameter it stands for."""
         found = {}
         for name, added in self.vectors.items():
-            start = self._block.get_parameter(name).detach()
-            found[name] = start + added * start.abs().mean().clamp(min=1e-3)
+            start, size = self._starts[name]
+            found[name] = start + added * size
         stacked: dict[str, list[Tensor]] = {}
         for learned in self.matrices:
             matrix = learned.one.matrix
@@ -179,6 +199,6 @@ def learn(
         index = order.pop()
         with torch.enable_grad():
             output = learned.run(calls[index], hidden[index], learned.tensors())
-            relative_error(output, targets[index]).backward()  # type: ignore[no-untyped-call]
+            relative_error(output, targets[index]).backward()
         move(step)
     return learned.keep_better(solved, before, learned.mean_error(calls, hidden, targets))

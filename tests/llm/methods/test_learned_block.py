@@ -24,6 +24,33 @@ def test_it_starts_from_what_was_solved() -> None:
         assert torch.allclose(LearnedMatrix(one).weight(), one.solved.weight), code
 
 
+def test_gradients_are_those_of_the_straight_through_rule() -> None:
+    learned = LearnedMatrix(solved(torch.randn(4, 16)))
+    with torch.no_grad():
+        learned.steps += 3 * torch.randn(8, 8)  # some beyond the range
+    for tensor in (learned.steps, learned.factor, learned.zero_point):
+        tensor.requires_grad_()
+    pull = torch.randn(4, 16)
+    (learned.weight() * pull).sum().backward()
+    steps, factor, point = (
+        one.detach().clone() for one in (learned.steps, learned.factor, learned.zero_point)
+    )
+    for tensor in (steps, factor, point):
+        tensor.requires_grad_()
+    base = learned.one.solved.grid.scale.float()  # type: ignore[union-attr]
+    scale = base * factor
+    scale = scale + (scale.half().float() - scale).detach()
+    rounded = steps + (steps.round() - steps).detach()
+    whole = (point + (point.round() - point).detach())[:, None]
+    inside = torch.where(rounded > 7 - whole, 7 - whole, rounded)  # not minimum: it halves gradients of ties
+    values = torch.where(inside < -whole, -whole, inside) * scale[:, None]
+    (values * pull.reshape(8, 8)).sum().backward()
+    assert learned.steps.grad is not None and learned.factor.grad is not None
+    assert torch.allclose(learned.factor.grad, factor.grad, atol=1e-5)
+    assert torch.allclose(learned.zero_point.grad, point.grad, atol=1e-5)
+    assert torch.allclose(learned.steps.grad, steps.grad, atol=1e-6)
+
+
 def test_what_was_learned_lies_on_a_grid_of_stored_scales() -> None:
     learned = LearnedMatrix(solved(torch.randn(4, 16)))
     with torch.no_grad():

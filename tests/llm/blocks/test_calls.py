@@ -1,0 +1,47 @@
+"""What blocks are called with, recorded without running them, is what they are called with."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.blocks.calls import first_tensor, hidden_place, record_calls, returns_tuple
+from sparsebit.llm.blocks.find import find_stack
+from tests.llm.models import DECODERS, tokens
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
+def test_blocks_in_turn_give_what_the_model_gives(name: str) -> None:
+    model = DECODERS[name]()
+    stack, ids, seen = find_stack(model), tokens(48).view(2, 24), []
+    with torch.no_grad():
+        recorded = record_calls(model, stack, ids, as_tuple=returns_tuple(model, stack, ids))
+        handle = stack.modules[-1].register_forward_hook(lambda module, args, output: seen.append(output))
+        model(ids)
+        handle.remove()
+        hidden = recorded.hidden
+        for block, call in zip(stack.modules, recorded.calls, strict=True):
+            hidden = call.run(block, hidden)
+    assert torch.equal(hidden, first_tensor(seen[0]))
+
+
+def test_a_block_that_is_not_called_is_refused() -> None:
+    model = DECODERS["llama"]()
+    model.model.layers.append(copy.deepcopy(model.model.layers[0]))  # the model calls three
+    with pytest.raises(SparsebitError, match="the model called 3 of the 4 blocks in"):
+        record_calls(model, find_stack(model), tokens(8)[None], as_tuple=False)
+    assert all(type(layer).__name__ == "LlamaDecoderLayer" for layer in model.model.layers)
+
+
+def test_hidden_states_are_the_first_floating_point_tensor() -> None:
+    states = torch.zeros(2, 3)
+    assert hidden_place((None, torch.zeros(2, 3, dtype=torch.long), states), {}) == 2
+    assert hidden_place((), {"mask": None, "hidden_states": states}) == "hidden_states"
+    with pytest.raises(SparsebitError, match="called without hidden states"):
+        hidden_place((1,), {})
+    with pytest.raises(SparsebitError, match="a block returned no hidden states"):
+        first_tensor({"a": nn.Identity()})

@@ -1,0 +1,29 @@
+"""Statistics of what weights are multiplied with, from running the block."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.measure import measure, stored
+from sparsebit.llm.blocks.stages import find_stages
+from sparsebit.llm.weights.uses import Matrix
+
+
+def test_they_are_those_of_the_inputs_of_each_layer() -> None:
+    block = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)).requires_grad_(False)
+    batches, call = [torch.randn(2, 5, 6) for _ in range(3)], BlockCall((None,), {}, 0)
+    parameters = {name: one for name, one in block.named_parameters() if one.dim() == 2}
+    inner = torch.cat([block[:2](x).reshape(-1, 8) for x in batches])
+    floats = [{Matrix("2.weight"): 2 * block[:2](x)} for x in batches]
+    second = find_stages(block, call, batches[0], parameters)[1]
+    found = measure(block, [call] * 3, batches, parameters, second, floats)[Matrix("2.weight")]
+    assert found.tokens == 30 and torch.allclose(found.gram, inner.T @ inner, atol=1e-4)
+    assert found.cross is not None and torch.allclose(found.cross, 2 * found.gram, atol=1e-3)
+
+
+def test_a_matrix_is_a_view_of_its_parameter() -> None:
+    stack = torch.randn(2, 3, 4)
+    view = stored({"w": stack}, Matrix("w", 1, transposed=True))
+    assert view.shape == (4, 3) and view.data_ptr() == stack[1].data_ptr()

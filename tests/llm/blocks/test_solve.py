@@ -1,0 +1,75 @@
+"""One block solved: each stage behind what the stages before it became, weights of one input together."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.solve import solve_block, solve_without_data
+from sparsebit.llm.methods.gptq import Gptq
+from sparsebit.llm.methods.rtn import Rtn
+from sparsebit.llm.methods.solver import WeightSpec
+from sparsebit.llm.weights.statistics import InputStatistics
+from sparsebit.numerics import CodeType
+
+SPEC = WeightSpec(code=CodeType("uint", 3), group_size=8)
+CALL = BlockCall((None,), {}, 0)
+
+
+class Pair(nn.Module):
+    """Two weights that read one tensor, and one that reads their sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(16, 16, bias=False).requires_grad_(False) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.c(self.a(x).relu() + self.b(x))  # type: ignore[no-any-return]
+
+
+def test_stages_follow_each_other_and_one_input_is_solved_together() -> None:
+    torch.manual_seed(0)
+    block, x = Pair(), torch.randn(4, 32, 16)
+    weights = {name: one.clone() for name, one in block.named_parameters()}
+    done, floats = solve_block(block, [CALL], [x], None, lambda name: SPEC, Gptq(follow=0.0))
+    found = {one.matrix.name: one.solved for one in done}
+
+    def alone(name: str, inputs: torch.Tensor) -> torch.Tensor:
+        statistics = InputStatistics.empty(16, cross=False)
+        statistics.update(inputs)
+        return Gptq(follow=0.0).solve(weights[name], statistics, SPEC).weight
+
+    assert floats is None
+    for name in ("a.weight", "b.weight"):
+        assert torch.allclose(found[name].weight, alone(name, x), atol=1e-5)
+    inner = block.a(x).relu() + block.b(x)  # with the weights that were solved
+    assert torch.allclose(found["c.weight"].weight, alone("c.weight", inner), atol=1e-5)
+    for name, one in block.named_parameters():
+        grid = found[name].grid
+        assert torch.equal(one, found[name].weight) and grid is not None
+        assert len(grid.scale) == 32 and torch.equal(grid.snap(one), one)
+
+
+def test_outputs_of_the_float_model_come_back() -> None:
+    block, x, f = Pair(), torch.randn(2, 8, 16), torch.randn(2, 8, 16)
+    wanted = block(f)
+    _, floats = solve_block(block, [CALL], [x], [f], lambda name: SPEC, Gptq())
+    assert floats is not None and torch.equal(floats[0], wanted)
+
+
+def test_stacked_experts_are_solved_without_data() -> None:
+    class Experts(nn.Module):
+        def __init__(self, is_transposed: bool) -> None:
+            super().__init__()
+            self.is_transposed = is_transposed
+            self.down = nn.Parameter(torch.randn(3, 16, 8), requires_grad=False)
+
+    for transposed in (False, True):
+        block = Experts(transposed)
+        done = solve_without_data(block, lambda name: SPEC, Rtn())
+        assert [str(one.matrix) for one in done] == ["down[0]", "down[1]", "down[2]"]
+        for one, weight in zip(done, block.down, strict=True):
+            view = weight.T if transposed else weight
+            assert torch.equal(one.solved.weight, view)
+            assert one.solved.grid is not None and torch.equal(one.solved.grid.snap(view), view)

@@ -1,0 +1,47 @@
+"""Perplexity, divergence and agreement against their definitions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.evaluate.perplexity import evaluate
+
+
+class Table(nn.Module):
+    """Logits of the next token from a table."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(7, 7, generator=torch.Generator().manual_seed(seed)))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.table[ids]
+
+
+def test_they_are_what_they_are_defined_to_be() -> None:
+    model, reference = Table(0), Table(1)
+    ids = torch.randint(7, (23,), generator=torch.Generator().manual_seed(2))
+    found = evaluate(model, ids, reference=reference, length=5, batch=3)
+    loss = kl = same = 0.0
+    for window in ids[:20].view(4, 5).tolist():
+        for place, token in enumerate(window):
+            p, q = (one.table[token].detach().softmax(0).tolist() for one in (reference, model))
+            kl += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+            same += p.index(max(p)) == q.index(max(q))
+            if place < 4:
+                loss -= math.log(q[window[place + 1]])
+    assert found.tokens == 20
+    assert found.perplexity == pytest.approx(math.exp(loss / 16), rel=1e-5)
+    assert found.divergence == pytest.approx(kl / 20, rel=1e-4)
+    assert found.agreement == pytest.approx(same / 20)
+    assert evaluate(model, ids, length=5).divergence is None
+
+
+def test_too_little_text_is_refused() -> None:
+    with pytest.raises(SparsebitError, match="the text has 3 tokens, less than one window"):
+        evaluate(Table(0), torch.arange(3), length=5)
