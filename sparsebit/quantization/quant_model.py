@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +23,6 @@ from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quant_config import parse_qconfig
 from sparsebit.quantization.quantized_module import QuantizedModule
 from sparsebit.quantization.recovery import make_recovery
-from sparsebit.quantization.training.optimizer_groups import parameter_groups
 from sparsebit.quantization.training.training import BatchNormMode, ObserverMode
 from sparsebit.quantization.training.weight_groups import WeightGroups
 
@@ -186,26 +185,18 @@ class QuantModel(QuantizedModule):
         """The loss of the last forward, mixed with the distance to the float model that ``init_QAT`` asked for."""
         return loss if self.qat.distillation is None else self.qat.distillation.mix(loss)
 
-    def parameter_groups(
-        self, lr: float, *, quantizer_lr: float | None = None, weight_decay: float = 0.0
-    ) -> list[dict[str, Any]]:
-        """Groups for an optimizer: weights decay, norms and biases do not, what quantizers learn has its own rate."""
-        return parameter_groups(self, lr, quantizer_lr=quantizer_lr, weight_decay=weight_decay)
-
     def train(self, mode: bool = True) -> QuantModel:
         """Switch mode; batch norms that were frozen for training stay as they are."""
         super().train(mode)
         self.qat.hold_norms(self.model)
         return self
 
-    @contextlib.contextmanager
-    def batchnorm_tuning(self) -> Iterator[None]:
+    def batchnorm_tuning(self) -> contextlib.AbstractContextManager[None]:
         """Inside the block, forwards re-estimate batch norm behind quantized weights; on leaving it is folded.
 
         Needs ``SCHEDULE.BN_TUNING`` in the config. (Hubara et al., arXiv 2006.10518)
         """
-        with tune_batch_norm(self):
-            yield
+        return tune_batch_norm(self)
 
     def save(self, folder: str | os.PathLike[str], *, floats: bool = False) -> None:
         """Write config, plan, weights and scales to a folder: JSON and safetensors, all of it or nothing.

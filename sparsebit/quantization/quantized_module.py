@@ -77,6 +77,23 @@ class QuantizedModule(nn.Module):
         """Whether ``init_QAT`` was called."""
         return self.qat.started
 
+    def parameter_groups(
+        self, lr: float, *, quantizer_lr: float | None = None, weight_decay: float = 0.0
+    ) -> list[dict[str, Any]]:
+        """Groups for an optimizer: weights decay, norms and biases do not, what quantizers learn has its own rate."""
+        learned = {id(p) for q in self.quantizers.values() for p in q.parameters()}
+        weights, small, grids = list[Tensor](), list[Tensor](), list[Tensor]()
+        for parameter in self.parameters():
+            if parameter.requires_grad:
+                kind = grids if id(parameter) in learned else weights if parameter.dim() > 1 else small
+                kind.append(parameter)
+        groups = [
+            {"params": weights, "lr": lr, "weight_decay": weight_decay},
+            {"params": small, "lr": lr, "weight_decay": 0.0},
+            {"params": grids, "lr": lr if quantizer_lr is None else quantizer_lr, "weight_decay": 0.0},
+        ]
+        return [group for group in groups if group["params"]]
+
     def __repr__(self) -> str:
         lines = [f"QuantModel for {self.plan.target}: {len(self.quantizers)} quantizers"]
         return "\n".join([*lines, *(f"  {quantizer.describe()}" for quantizer in self.quantizers.values())])

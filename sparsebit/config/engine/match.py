@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -23,19 +23,16 @@ class Layer(NamedTuple):
 def unmatched_rules(path: str, rules: Iterable[Rule], layers: Iterable[Layer]) -> Iterator[Problem]:
     """A problem for each rule whose pattern fits no layer."""
     known = list(layers)
-    for rule in rules:
-        if not any(rule.matches(layer.names, layer.op) for layer in known):
-            yield _unmatched_rule(f"{path}[{show(rule.pattern)}]", rule.pattern, known)
-
-
-def _unmatched_rule(place: str, pattern: str, layers: Sequence[Layer]) -> Problem:
-    if pattern.startswith(OP):
-        operators = {layer.op for layer in layers if layer.op is not None}
-        near = nearest_name(pattern.removeprefix(OP), operators)
-        hint = f"did you mean '{OP}{near}'?" if near else _there_are("operators", operators)
-        return Problem(path=place, message="no operator matches", hint=hint)
-    names = {name for layer in layers for name in layer.names}
-    return Problem(path=place, message="no layer matches", hint=_advice(pattern, names, "layers"))
+    names = {name for layer in known for name in layer.names}
+    operators = {layer.op for layer in known if layer.op is not None}
+    for pattern in [one.pattern for one in rules if not any(one.matches(*layer) for layer in known)]:
+        what, hint = "layer", ""
+        if not pattern.startswith(OP):
+            hint = _advice(pattern, names, "layers")
+        else:
+            what, near = "operator", nearest_name(pattern.removeprefix(OP), operators)
+            hint = f"did you mean '{OP}{near}'?" if near else _there_are("operators", operators)
+        yield Problem(path=f"{path}[{show(pattern)}]", message=f"no {what} matches", hint=hint)
 
 
 def unmatched_patterns(path: str, patterns: Iterable[str], names: Iterable[str]) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparsebit.config.engine.config import Config, Source, load_config
-from sparsebit.config.engine.match import Layer, unmatched_patterns, unmatched_rules
+from sparsebit.config.engine.match import Layer, unmatched_rules
 from sparsebit.config.engine.problems import Problem, raise_problems
 from sparsebit.config.engine.section import key, section
 from sparsebit.config.engine.specific import Rule
@@ -112,25 +112,11 @@ class QConfig(Config, init=False):
         found: tuple[Rule, ...] = getattr(self, side).SPECIFIC
         return found
 
-    def unmatched(self, layers: Iterable[Layer], modules: Iterable[str] | None = None) -> tuple[Problem, ...]:
-        """Patterns that match nothing, each with the nearest name.
-
-        Args:
-            layers: Every layer of the model that a SPECIFIC rule may mean.
-            modules: Dotted names of all modules, for SKIP_TRACE_MODULES; left out, those are not looked at.
-        """
+    def require_matched(self, layers: Iterable[Layer]) -> None:
+        """Raise one ``ConfigError`` that names every SPECIFIC pattern that matches none of the model's layers."""
         known = tuple(layers)
-        found = [
-            *unmatched_rules("W.SPECIFIC", self.W.SPECIFIC, known),
-            *unmatched_rules("A.SPECIFIC", self.A.SPECIFIC, known),
-        ]
-        if modules is not None:
-            found += unmatched_patterns("SKIP_TRACE_MODULES", self.SKIP_TRACE_MODULES, modules)
-        return tuple(found)
-
-    def require_matched(self, layers: Iterable[Layer], modules: Iterable[str] | None = None) -> None:
-        """Raise one ``ConfigError`` that names every pattern that matches nothing."""
-        raise_problems(self.source, self.unmatched(layers, modules))
+        problems = [p for side in SIDES for p in unmatched_rules(f"{side}.SPECIFIC", self.rules(side), known)]
+        raise_problems(self.source, problems)
 
     def describe(self) -> str:
         """What it asks for, on one screen."""

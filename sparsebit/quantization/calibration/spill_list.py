@@ -1,4 +1,4 @@
-"""Values that wait for a second look: in memory while they are few, on disk when they are many."""
+"""A list that spills to disk: values that are read again later, in memory while they are few."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
@@ -21,7 +21,7 @@ class SpillList:
     """A list of nested values, most of whose tensors may lie in a temporary folder.
 
     Values come back as equal ones on the device they were on, each time anew; nothing is ever unpickled. The folder
-    goes with the object. With ``copies`` those in memory are copied too, so that whoever gave them may write over them.
+    goes with the object. With ``copies`` those in memory are copied too, so that the caller may write over them.
 
     Example:
         >>> stored = SpillList(limit=0)
@@ -106,8 +106,9 @@ class SpillList:
             path.unlink(missing_ok=True)
 
 
-class _OnDisk:
+class _OnDisk(NamedTuple):
     """Where a tensor went."""
 
-    def __init__(self, path: Path, key: str, device: torch.device) -> None:
-        self.path, self.key, self.device = path, key, device
+    path: Path
+    key: str
+    device: torch.device

@@ -46,20 +46,13 @@ class MSE(MSESettings, HistogramObserver):
     def _search(self, full: Range, data: Histogram | Tensor, code: CodeType, rounds: int = ROUNDS) -> Range:
         shares = 1 - self.shrink * torch.arange(self.steps, dtype=full.lo.dtype, device=full.lo.device)
         candidates = choose_grid(full.lo * shares[:, None], full.hi * shares[:, None], code)  # [steps, C]
-        errors = (
-            histogram_errors(data, candidates)
-            if isinstance(data, Histogram)
-            else value_errors(data, candidates)
-        )
+        counted = isinstance(data, Histogram)
+        errors = histogram_errors(data, candidates) if counted else value_errors(data, candidates)
         best = errors.argmin(0)
         found = Range(full.lo * shares[best], full.hi * shares[best])
         further = best == self.steps - 1
         if self.steps > 1 and rounds > 1 and further.any():
-            rest = (
-                Histogram(*(field[further] for field in data))
-                if isinstance(data, Histogram)
-                else data[further]
-            )
+            rest = Histogram(*(field[further] for field in data)) if counted else data[further]
             smaller = self._search(Range(found.lo[further], found.hi[further]), rest, code, rounds - 1)
             found.lo[further], found.hi[further] = smaller
         return found
@@ -87,9 +80,8 @@ def histogram_errors(histogram: Histogram, candidates: Grid) -> Tensor:
     errors = torch.zeros(candidates.scale.shape, dtype=torch.float64, device=histogram.counts.device)
     for row, (counts, edges) in enumerate(zip(histogram.counts, bin_edges(histogram), strict=True)):
         counts = counts.double()
-        counts[len(counts) // 2 - 1 : len(counts) // 2 + 1] = (
-            0  # nearly all of these are zeros, which are exact
-        )
+        middle = len(counts) // 2
+        counts[middle - 1 : middle + 1] = 0  # nearly all of these are zeros, which are exact
         used = counts.nonzero()
         if len(used) == 0:
             continue

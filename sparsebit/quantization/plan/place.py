@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch.fx import GraphModule, Node
 
-from sparsebit.config import Layer, QConfig, TensorSpec
+from sparsebit.config import Layer, QConfig
 from sparsebit.numerics import Layout
 from sparsebit.quantization.plan.layers import Layers, find_layers
 from sparsebit.quantization.plan.plan import PlannedEdge, PlannedTensor, QuantPlan
@@ -169,7 +169,7 @@ class _Places:
             readers=tuple(n.name for n in sorted(place.readers, key=lambda n: order.get(n, 0))),
             consumers=consumers,
             spec=spec,
-            layout=_layout(spec),
+            layout=Layout(kind=spec.granularity, group_size=spec.group_size),
             reason=reason,
         )
 
@@ -177,20 +177,20 @@ class _Places:
         found: list[PlannedEdge] = []
         for node in self.layers.nodes:
             call = self.layers.calls.get(node)
-            if call is None:
-                found += self._unknown(node)
+            if not node.op.startswith("call_") or (
+                self.layers.moves(node) and not self.layers.is_marker(node)
+            ):
                 continue
-            if self.layers.moves(node) and not self.layers.is_marker(node):
-                continue
-            for source in dict.fromkeys(call.activations):
-                if self.layers.holds_floats(source):
-                    found.append(self._edge(source, node))
+            sources = node.all_input_nodes if call is None else dict.fromkeys(call.activations)
+            found += [self._edge(source, node) for source in sources if self.layers.holds_floats(source)]
         return found
 
     def _edge(self, source: Node, node: Node) -> PlannedEdge:
         request, at = self.requests.accepted.get(node), self.grid_of.get((source, node))
         reason = self.requests.refused.get(node, "")
-        if request is not None:
+        if node not in self.layers.calls:
+            reason = "an unknown operator stays in float; describe it with sparsebit.register_op"
+        elif request is not None:
             reason = request.reason if at is not None else "it is computed inside the operator that makes it"
         elif (made := self._quantized_above(source)) is not None:
             reason, at = f"{reason}; {made.name} is quantized for all its readers", made
@@ -208,22 +208,3 @@ class _Places:
                 return source
             source = self.layers.above(source)
         return None
-
-    def _unknown(self, node: Node) -> list[PlannedEdge]:
-        if node.op != "call_module" and node.op != "call_function":
-            return []
-        return [
-            PlannedEdge(
-                source=source.name,
-                consumer=node.name,
-                op=None,
-                tensor=None,
-                reason="an unknown operator stays in float; describe it with sparsebit.register_op",
-            )
-            for source in node.all_input_nodes
-            if self.layers.holds_floats(source)
-        ]
-
-
-def _layout(spec: TensorSpec) -> Layout:
-    return Layout(kind=spec.granularity, group_size=spec.group_size)

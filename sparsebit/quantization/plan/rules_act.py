@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from torch.fx import Node
 
-from sparsebit.config import Layer, Problem, QConfig, Rule, Side
+from sparsebit.config import Layer, Problem, QConfig, Side
 from sparsebit.config.engine.problems import raise_problems
 from sparsebit.quantization.plan.layers import Layers
 from sparsebit.quantization.plan.requests import Requests
+from sparsebit.targets.schemes import SIDES
+
+_OFF = (("QUANTIZER.BIT", 0), ("QUANTIZER.DISABLE", True))  # settings that leave a tensor in float
 
 
 def require_rules_act(
@@ -19,31 +22,27 @@ def require_rules_act(
 
     A rule that leaves its layers in float has what it asks for. Layers in ``known`` were folded into others.
     """
-    raise_problems(config.source, list(_problems(layers, config, requests, owned, known)))
-
-
-def _problems(
-    layers: Layers, config: QConfig, requests: Requests, owned: frozenset[str], known: Sequence[Layer]
-) -> Iterator[Problem]:
     calls = [node for node in layers.nodes if node.op.startswith("call_")]
-    sides: tuple[Side, ...] = ("W", "A")
-    for side in sides:
+    there = {name for node in layers.nodes for name in layers.names(node)}
+    folded = [layer for layer in known if not there.intersection(layer.names)]
+    problems = []
+    for side in SIDES:
         for rule in config.rules(side):
             matched = [node for node in calls if rule.matches(layers.names(node), layers.op(node))]
             reasons = [_why_idle(layers, requests, side, node, owned) for node in matched]
-            if (
-                not matched
-                or not all(reasons)
-                or _only_switches_off(rule)
-                or _matches_folded(rule, layers, known)
-            ):
-                continue
-            yield Problem(
-                path=f"{side}.SPECIFIC[{rule.pattern!r}]",
-                message="changes nothing",
-                got=f"{matched[0].name}: {reasons[0]}",
-                hint="remove the rule, or name a layer that is quantized",
-            )
+            switches_off = all(setting in _OFF for setting in rule.settings)
+            if matched and all(reasons) and not switches_off:
+                if any(rule.matches(layer.names, layer.op) for layer in folded):
+                    continue
+                problems.append(
+                    Problem(
+                        path=f"{side}.SPECIFIC[{rule.pattern!r}]",
+                        message="changes nothing",
+                        got=f"{matched[0].name}: {reasons[0]}",
+                        hint="remove the rule, or name a layer that is quantized",
+                    )
+                )
+    raise_problems(config.source, problems)
 
 
 def _why_idle(
@@ -59,14 +58,3 @@ def _why_idle(
     if rule is not None and rule.weight:
         return None
     return f"{layers.op(node)} has no integer weights on {layers.target.name}"
-
-
-def _only_switches_off(rule: Rule) -> bool:
-    return all(
-        (key, value) in (("QUANTIZER.BIT", 0), ("QUANTIZER.DISABLE", True)) for key, value in rule.settings
-    )
-
-
-def _matches_folded(rule: Rule, layers: Layers, known: Sequence[Layer]) -> bool:
-    there = {name for node in layers.nodes for name in layers.names(node)}
-    return any(rule.matches(layer.names, layer.op) for layer in known if not there.intersection(layer.names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparsebit.config.engine.match import Layer, nearest_name
+from sparsebit.config.engine.match import Layer, nearest_name, unmatched_patterns, unmatched_rules
 from sparsebit.config.quantization.qconfig import load_qconfig
 from sparsebit.errors import ConfigError
 from tests.config.strategies import activations, plain_config, weights
@@ -22,7 +22,7 @@ MODULES = ["", "conv1", "layer1", "layer1.0", "layer1.0.conv1", "layer1.0.bn1", 
 
 def unmatched(pattern: str) -> list[str]:
     config = load_qconfig(plain_config(W=weights(SPECIFIC={pattern: ["QUANTIZER.BIT", 8]})))
-    return [str(problem) for problem in config.unmatched(LAYERS)]
+    return [str(problem) for problem in unmatched_rules("W.SPECIFIC", config.W.SPECIFIC, LAYERS)]
 
 
 @pytest.mark.parametrize(
@@ -49,35 +49,28 @@ def test_patterns_that_match_nothing(pattern: str, text: str) -> None:
 
 def test_all_of_them_are_raised_at_once() -> None:
     rule = {"hed": ["QUANTIZER.BIT", 8]}
-    config = load_qconfig(
-        plain_config(
-            W=weights(SPECIFIC=rule),
-            A=activations(SPECIFIC=rule),
-            SKIP_TRACE_MODULES=["layer1", "layer2", "zzz"],
-        )
-    )
+    config = load_qconfig(plain_config(W=weights(SPECIFIC=rule), A=activations(SPECIFIC=rule)))
     with pytest.raises(ConfigError) as caught:
-        config.require_matched([Layer(("head",), "linear")], MODULES)
+        config.require_matched(iter([Layer(("head",), "linear")]))
     assert str(caught.value) == (
-        "qconfig: 4 problems\n"
+        "qconfig: 2 problems\n"
         "  W.SPECIFIC['hed']: no layer matches; the nearest name is 'head'\n"
-        "  A.SPECIFIC['hed']: no layer matches; the nearest name is 'head'\n"
-        "  SKIP_TRACE_MODULES['layer2']: no module matches; the nearest name is 'layer1'\n"
-        "  SKIP_TRACE_MODULES['zzz']: no module matches; "
-        "modules are, for example: , conv1, fc, layer1, layer1.0"
+        "  A.SPECIFIC['hed']: no layer matches; the nearest name is 'head'"
     )
-    config.unmatched([Layer(("head",), "linear")])
 
 
-def test_skip_patterns_are_left_alone_without_modules() -> None:
-    config = load_qconfig(plain_config(SKIP_TRACE_MODULES=["nothing"]))
-    config.require_matched(LAYERS)
-    config.require_matched(iter(LAYERS), iter(["nothing"]))
+def test_patterns_of_modules_that_match_nothing() -> None:
+    assert [
+        str(problem) for problem in unmatched_patterns("IGNORE", ["layer1", "layer2", "zzz"], MODULES)
+    ] == [
+        "IGNORE['layer2']: no module matches; the nearest name is 'layer1'",
+        "IGNORE['zzz']: no module matches; modules are, for example: , conv1, fc, layer1, layer1.0",
+    ]
 
 
 def test_a_model_without_layers() -> None:
     config = load_qconfig(plain_config(W=weights(SPECIFIC={"a": [], "op:b": []})))
-    assert [problem.hint for problem in config.unmatched([])] == [
+    assert [problem.hint for problem in unmatched_rules("W.SPECIFIC", config.W.SPECIFIC, [])] == [
         "the model has no layers",
         "the model has no operators",
     ]
