@@ -41,7 +41,7 @@ KIND, VERSION = "quantized model", 2
 
 
 def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, floats: bool = False) -> None:
-    """Write everything ``load_checkpoint`` needs; quantized weights as packed codes, unless ``floats`` are kept.
+    """Write everything ``load_checkpoint`` needs; quantized weights as packed values, unless ``floats`` are kept.
 
     A model in training keeps its floats.
     """

@@ -27,11 +27,10 @@ from sparsebit.quantization.quantizers.uniform import Uniform
 def fold_quantized(gm: QuantGraph, *, exact: bool) -> None:
     """Fold every batch norm that folds, and carry the grids of the weights along.
 
-    With ``exact`` the function stays what it was, and a batch norm stays where that cannot be: behind a weight with one
-    scale for all channels, before a layer whose codes it would change, or where a negative gamma turns a code over to
-    one that does not exist (-8 of 4 bits). Without it, such grids are found again or clip. A quantizer that looks at
-    more than the grid of a weight, such as DoReFa's tanh, cannot follow: the weight is then put on its grid, and the
-    quantizer becomes a plain one.
+    With ``exact`` results stay bit for bit, so a batch norm stays where folding would change them: behind a weight with
+    one scale for all channels, before a layer whose quantized values would change, or where a negative gamma needs a
+    quantized value that does not exist (+8 in 4 bits). Without it, such grids are measured again or clip. Where the
+    quantizer looks at more than the grid (DoReFa's tanh), the weight is put on its grid under a plain quantizer.
     """
     with evaluating(gm):
         held = quantized_weights(gm)
@@ -143,9 +142,7 @@ def _carry_grid(quantizer: Quantizer, before: Tensor, after: Tensor) -> None:
     tiny = torch.finfo(squares.dtype).tiny
     factor = torch.where(squares > 0, (old * new).sum(1) / squares.clamp(min=tiny), 1.0)
     if (new - old * factor[:, None]).abs().max() > 1e-3 * new.abs().max():
-        quantizer.observe_whole(
-            after
-        )  # folded into the layer behind it, by input channels: the codes are others
+        quantizer.observe_whole(after)  # folded by input channels into the layer behind it: another weight
         return
     qmin, qmax = quantizer.code.low, quantizer.code.high
     factor = factor.to(quantizer.scale)

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
     """Let forwards gather fresh running statistics as plain averages; fold every batch norm on leaving.
 
-    Only batch norms are in training mode meanwhile, so dropout stays off. Folding scales a channel of the
-    weight by gamma / sqrt(var + eps) and its quantization scale by the magnitude of the same: codes stay as they
-    were, or change sign with gamma. If the block fails, the statistics are put back. Those of the user's own model
-    are not touched either way.
+    Only batch norms are in training mode meanwhile, so dropout stays off. Folding multiplies a channel of the weight by
+    gamma / sqrt(var + eps), and its scale by the magnitude of that: quantized values stay, or change sign with gamma.
+    If the block fails, the statistics are put back. Those of the user's own model are never changed.
     """
     if not qmodel.cfg.SCHEDULE.BN_TUNING:
         raise SparsebitError(

@@ -39,7 +39,7 @@ class _Reads:
 
 
 def freeze_weights(gm: GraphModule, only: Container[str] | None = None) -> list[str]:
-    """Replace weights by the codes of their quantizers, ``only`` those of these names; returns the names.
+    """Replace float weights by their quantized values, ``only`` those of these names; returns the names.
 
     A weight stays in float where something reads it without its quantizer, where two quantizers read it differently, or
     where the operator is a user's own ``QuantOpr``.
@@ -112,7 +112,7 @@ def freezable_weights(gm: GraphModule) -> list[Tensor]:
 
 
 def frozen_names(gm: GraphModule) -> list[str]:
-    """The names of the weights that are held as codes."""
+    """The names of the weights that are held as quantized values."""
     return sorted({module.name for module in gm.modules() if isinstance(module, Frozen)})
 
 

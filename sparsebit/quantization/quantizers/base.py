@@ -115,7 +115,7 @@ class Quantizer(nn.Module):
 
     @property
     def bit(self) -> int:
-        """Width of a code."""
+        """Bits of a quantized value."""
         return self.spec.bits
 
     @property
@@ -144,7 +144,7 @@ class Quantizer(nn.Module):
         return self._state is not None or self.layout.kind == "token"
 
     def set_bit(self, bit: int) -> None:
-        """Another width of the codes; the range must be measured again after it."""
+        """Another number of bits; the range must be measured again after it."""
         code = CodeType.of(bit, self.spec.symmetric)
         if code == self.code:
             return

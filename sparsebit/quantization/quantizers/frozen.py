@@ -1,4 +1,4 @@
-"""A weight held as packed codes: the quantizer that knows the numbers, and needs no float weight."""
+"""A weight held as packed quantized values: a quantizer that needs no float weight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparsebit.quantization.quantizers.uniform import Uniform
 
 
 class Frozen(Quantizer):
-    """Gives the numbers of its codes, whatever it is called with; made by ``freeze_weights``.
+    """Gives the numbers of its quantized values, whatever it is called with; made by ``freeze_weights``.
 
     ``packed``, ``scale`` and ``zero_point`` are its state. A zero point that is 0 everywhere is kept once.
     """
@@ -44,7 +44,7 @@ class Frozen(Quantizer):
 
     @property
     def held(self) -> PackedTensor:
-        """The codes with their grid."""
+        """The quantized values with their grid."""
         return PackedTensor(self.packed, self.grid(), self.shape, self.dtype)
 
     def scale_and_zero_point(self, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -52,7 +52,7 @@ class Frozen(Quantizer):
         return self.scale, self.zero_point.expand_as(self.scale)
 
     def snap(self, x: Tensor) -> Tensor:
-        """The numbers of the codes; ``x`` is not looked at."""
+        """The numbers of the quantized values; ``x`` is not looked at."""
         codes = unpack_codes(self.packed, self.code, math.prod(self.shape[1:])).reshape(self.shape)
         return numbers_of(codes, *self.scale_and_zero_point(), self.code, self.layout, self.dtype)
 
