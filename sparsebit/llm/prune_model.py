@@ -151,7 +151,7 @@ def _replace_blocks(model: Any, stack: Stack, kept: Sequence[int]) -> None:
     for new, old in enumerate(kept):
         for module in stack.modules[old].modules():
             if getattr(module, "layer_idx", None) == old:  # its place in the cache
-                module.layer_idx = new
+                module.layer_idx = new  # type: ignore[assignment]
     path, _, last = stack.path.rpartition(".")
     setattr(model.get_submodule(path), last, nn.ModuleList(stack.modules[index] for index in kept))
     setattr(config, name, len(kept))

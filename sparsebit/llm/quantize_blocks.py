@@ -19,6 +19,7 @@ from sparsebit.config.llm import LlmConfig, load_llm_config
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockCall, Recorded, record_calls, returns_tuple
 from sparsebit.llm.blocks.solve import solve_block, solve_without_data
+from sparsebit.llm.blocks.spill import spilled
 from sparsebit.llm.choose_widths import choose_widths
 from sparsebit.llm.finished_blocks import FinishedBlocks
 from sparsebit.llm.language_model import LanguageModel, Made
@@ -68,6 +69,8 @@ def quantize(
     result = LanguageModel(source.model, {}, [], tokenizer, plan.ignored)
     prepare = [one.start(source.model, source.stack) for one in pipeline.preparations]
     streams = _start(source, sequences, follow=pipeline.follows)
+    for one in streams.recorded:
+        one.hidden = one.hidden[:0]  # held by the streams, on disk where it is much
     if settings.BUDGET.BITS or settings.BUDGET.BYTES:
         few = sequences[: settings.BUDGET.SAMPLES] if sequences is not None else None
         if few is None:
@@ -104,8 +107,8 @@ class _Streams:
     """The calibration data on its way through the blocks, as the compressed and as the float model see it."""
 
     recorded: list[Recorded]
-    hidden: list[Tensor]
-    floats: list[Tensor] | None
+    hidden: Sequence[Tensor]
+    floats: Sequence[Tensor] | None
 
 
 @torch.no_grad()
@@ -118,23 +121,23 @@ def _start(source: Source, sequences: Tensor | None, *, follow: bool) -> _Stream
     recorded = [
         record_calls(source.model, source.stack, batch, as_tuple=as_tuple) for batch in sequences.split(BATCH)
     ]
-    hidden = [one.hidden for one in recorded]
-    return _Streams(recorded, hidden, list(hidden) if follow else None)
+    hidden = spilled(one.hidden for one in recorded)
+    return _Streams(recorded, hidden, hidden if follow else None)
 
 
 @torch.no_grad()
-def _run(block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor]) -> list[Tensor]:
-    return [call.run(block, batch) for call, batch in zip(calls, hidden, strict=True)]
+def _run(block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor]) -> Sequence[Tensor]:
+    return spilled(call.run(block, batch) for call, batch in zip(calls, hidden, strict=True))
 
 
 def _compress(
     block: nn.Module, calls: Sequence[BlockCall], streams: _Streams, spec_of: SpecOf, pipeline: Pipeline
-) -> tuple[list[SolvedMatrix], list[Tensor] | None]:
+) -> tuple[list[SolvedMatrix], Sequence[Tensor] | None]:
     """All steps on one block; also the hidden states behind it in the float model, where a step looks at them."""
     if not calls:
         return solve_without_data(block, spec_of, pipeline.solver), None
     aims = {tuner.follow for tuner in pipeline.tuners}
-    plain = _run(block, calls, streams.hidden) if any(aim < 1 for aim in aims) else []
+    plain: Sequence[Tensor] = _run(block, calls, streams.hidden) if any(aim < 1 for aim in aims) else []
     solved, floats = solve_block(block, calls, streams.hidden, streams.floats, spec_of, pipeline.solver)
     for tuner in pipeline.tuners:
         targets = list(floats if tuner.follow and floats is not None else plain)

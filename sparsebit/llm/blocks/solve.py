@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.llm.blocks.calls import BlockCall
 from sparsebit.llm.blocks.measure import measure, stored
+from sparsebit.llm.blocks.spill import MOST_BYTES
 from sparsebit.llm.blocks.stages import find_stages
 from sparsebit.llm.methods.solver import Solved, SolvedMatrix, Solver, SpecOf, WeightSpec, output_loss
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
+from sparsebit.quantization.calibration.spill_list import SpillList
 
 
 @torch.no_grad()
@@ -25,7 +28,7 @@ def solve_block(
     floats: Sequence[Tensor] | None,
     spec_of: SpecOf,
     solver: Solver,
-) -> tuple[list[SolvedMatrix], list[Tensor] | None]:
+) -> tuple[list[SolvedMatrix], Sequence[Tensor] | None]:
     """Solve every weight of a block, writing the result into its parameters.
 
     Args:
@@ -42,10 +45,10 @@ def solve_block(
     parameters = {name: parameter for name, parameter in block.named_parameters() if spec_of(name)}
     stages = find_stages(block, calls[0], hidden[0], parameters)
     leaders = [group.leader for stage in stages for group in stage.groups if group.reaches_all]
-    float_inputs: list[dict[Matrix, Tensor]] | None = None
-    float_outputs: list[Tensor] | None = None
+    float_inputs: Any = None
+    float_outputs: Any = None
     if floats is not None:
-        float_inputs, float_outputs = [], []
+        float_inputs, float_outputs = SpillList(MOST_BYTES), SpillList(MOST_BYTES)
         for call, batch in zip(calls, floats, strict=True):
             seen: dict[Matrix, Tensor] = {}
             with WatchWeights(parameters, partial(_keep_first, seen)):

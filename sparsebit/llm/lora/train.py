@@ -67,7 +67,7 @@ def train_lora(
             logits = output.logits if hasattr(output, "logits") else output
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), mine[:, 1:].flatten())
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             losses.append(_average(parameters, loss, world))
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
