@@ -1,8 +1,8 @@
 """How much memory does it take to quantize a 7B model from its folder, block by block?
 
-Writes a folder with the shapes of Llama-2-7B and random weights, but only a few of its 32 blocks, quantizes it streamed,
-and measures the peak of resident memory for several numbers of blocks. What one more block adds is its packed weights; the
-rest is the same for any number, so the peak for 32 blocks is extrapolated along a line, and called so in the result.
+Writes a folder with the shapes of Llama-2-7B and random weights, but only a few of its 32 blocks, quantizes it
+streamed, and measures the peak of resident memory for several numbers of blocks. What one more block adds is its packed
+weights; the rest is the same for any number, so the peak for 32 blocks is extrapolated along a line, and called so.
 
     python -m benchmarks.llm.memory --blocks 2 4 --out benchmarks/llm/results/memory.json
 """
