@@ -25,7 +25,7 @@ from sparsebit.llm.finished_blocks import FinishedBlocks
 from sparsebit.llm.language_model import LanguageModel, Made
 from sparsebit.llm.methods.pipeline import Pipeline
 from sparsebit.llm.methods.rtn import Rtn
-from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf
+from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf, output_loss
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.source import Source
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, windows
@@ -154,7 +154,7 @@ def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:
         held = None if solved.grid is None else PackedTensor.of(solved.weight, solved.grid)
         zeros = "" if solved.kept is None else f"{1 - float(solved.kept.float().mean()):.0%} of it is zero"
         remark = "; ".join(filter(None, (solved.remark, zeros)))
-        made.append(Made(f"{block}.{one.matrix}", held, solved.loss, one.tokens, remark))
+        made.append(Made(f"{block}.{one.matrix}", held, one.loss, one.tokens, remark))
     return made
 
 
@@ -169,7 +169,8 @@ def _round_outside(model: nn.Module, plan: Plan) -> list[Made]:
             solved = Rtn(steps=24).solve(weight.float(), None, spec)
             assert solved.grid is not None
             held = PackedTensor.of(solved.weight, solved.grid)
-            made[weight.data_ptr()] = Made(name, held, solved.loss, 0, "rounded to nearest")
+            loss = output_loss(weight.float(), solved.weight, None)
+            made[weight.data_ptr()] = Made(name, held, loss, 0, "rounded to nearest")
         found.append(made[weight.data_ptr()]._replace(name=name))
     return found
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
@@ -35,6 +36,15 @@ class BlockCall:
         else:
             kwargs[self.hidden] = hidden
         return first_tensor(block(*args, **kwargs))
+
+    def for_one(self, batch: int) -> BlockCall:
+        """The same call for the first sequence of the batch: what has the batch as its first axis is cut."""
+
+        def cut(value: Tensor) -> Tensor:
+            return value[:1] if value.dim() and len(value) == batch else value
+
+        args, kwargs = pytree.tree_map_only(Tensor, cut, (self.args, dict(self.kwargs)))
+        return BlockCall(args, kwargs, self.hidden)
 
 
 @dataclass

@@ -15,7 +15,6 @@ from sparsebit.llm.blocks.measure import measure, stored
 from sparsebit.llm.blocks.spill import MOST_BYTES
 from sparsebit.llm.blocks.stages import find_stages
 from sparsebit.llm.methods.solver import Solved, SolvedMatrix, Solver, SpecOf, WeightSpec, output_loss
-from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
 from sparsebit.quantization.calibration.spill_list import SpillList
 
@@ -43,7 +42,7 @@ def solve_block(
         what became of each matrix, and the hidden states behind the block in the float model.
     """
     parameters = {name: parameter for name, parameter in block.named_parameters() if spec_of(name)}
-    stages = find_stages(block, calls[0], hidden[0], parameters)
+    stages = find_stages(block, calls[0].for_one(len(hidden[0])), hidden[0][:1], parameters)
     leaders = [group.leader for stage in stages for group in stage.groups if group.reaches_all]
     float_inputs: Any = None
     float_outputs: Any = None
@@ -59,14 +58,15 @@ def solve_block(
         statistics = measure(block, calls, hidden, parameters, stage, float_inputs)
         for group in stage.groups:
             found = statistics.get(group.leader)
+            gram = found.mean_gram() if found is not None and found.tokens else None
             for spec, matrices in _by_spec(group.matrices, spec_of).items():
                 views = [stored(parameters, matrix) for matrix in matrices]
                 # Weights that read one input are solved as the rows of one: their columns are the same.
                 together = solver.solve(torch.cat(views), found, spec)
-                parts = split_rows(together, views, found)
-                for matrix, view, solved in zip(matrices, views, parts, strict=True):
+                for matrix, view, solved in zip(matrices, views, split_rows(together, views), strict=True):
+                    loss = output_loss(view.float(), solved.weight, gram)
                     view.copy_(solved.weight)
-                    done.append(SolvedMatrix(matrix, solved, 0 if found is None else found.tokens))
+                    done.append(SolvedMatrix(matrix, solved, 0 if found is None else found.tokens, loss))
     return done, float_outputs
 
 
@@ -79,11 +79,8 @@ def _by_spec(matrices: Sequence[Matrix], spec_of: SpecOf) -> dict[WeightSpec, li
     return found
 
 
-def split_rows(
-    solved: Solved, weights: Sequence[Tensor], statistics: InputStatistics | None
-) -> Iterator[Solved]:
+def split_rows(solved: Solved, weights: Sequence[Tensor]) -> Iterator[Solved]:
     """What was solved as one weight, as the weights whose rows it was made of."""
-    gram = statistics.mean_gram() if statistics is not None and statistics.tokens else None
     start, per_row = 0, 0 if solved.grid is None else len(solved.grid.scale) // len(solved.weight)
     for weight in weights:
         rows = slice(start, start + len(weight))
@@ -91,14 +88,8 @@ def split_rows(
         grid = solved.grid
         if grid is not None:
             grid = replace(grid, scale=grid.scale[grids].clone(), zero_point=grid.zero_point[grids].clone())
-        yield Solved(
-            solved.weight[rows],
-            grid,
-            output_loss(weight.float(), solved.weight[rows], gram),
-            solved.latent[rows],
-            solved.remark,
-            None if solved.kept is None else solved.kept[rows],
-        )
+        kept = None if solved.kept is None else solved.kept[rows]
+        yield Solved(solved.weight[rows], grid, solved.latent[rows], solved.remark, kept)
         start = rows.stop
 
 
@@ -116,8 +107,9 @@ def solve_without_data(block: nn.Module, spec_of: SpecOf, solver: Solver) -> lis
             matrix = Matrix(name, expert, transposed)
             weight = stored({name: parameter}, matrix)
             solved = solver.solve(weight.clone(), None, spec)
+            loss = output_loss(weight.float(), solved.weight, None)
             weight.copy_(solved.weight)
-            done.append(SolvedMatrix(matrix, solved, 0))
+            done.append(SolvedMatrix(matrix, solved, 0, loss))
     return done
 
 

@@ -22,7 +22,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.methods.grid_search import search_grid
 from sparsebit.llm.methods.masks import Sparsity, keep_largest
 from sparsebit.llm.methods.rtn import Rtn
-from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec, output_loss
+from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.numerics import Grid
 from sparsebit.numerics.snapping import snap
@@ -58,8 +58,7 @@ class Gptq(GptqSettings):
         )
         raised = columns.damping != self.damping
         remark = f"damping raised to {columns.damping:g}: H had no inverse" if raised else ""
-        loss = output_loss(weight, columns.weight, gram)
-        return Solved(columns.weight, grid, loss, columns.latent, remark, columns.kept)
+        return Solved(columns.weight, grid, columns.latent, remark, columns.kept)
 
 
 def move_target(weight: Tensor, gram: Tensor, cross: Tensor, strength: float, damping: float) -> Tensor:
@@ -68,8 +67,10 @@ def move_target(weight: Tensor, gram: Tensor, cross: Tensor, strength: float, da
     ``gram`` is the mean of x xᵀ, ``cross`` that of f xᵀ, with f the input in the float model.
     """
     damped, _ = damp(gram, damping)
-    shift: Tensor = torch.linalg.solve(damped, (cross - gram).T).T
-    return weight + strength * (weight @ shift)
+    factor = torch.linalg.cholesky(damped)
+    if len(weight) < len(gram):  # the fewer right-hand sides
+        return weight + strength * torch.cholesky_solve((weight @ (cross - gram)).T, factor).T
+    return weight + strength * (weight @ torch.cholesky_solve((cross - gram).T, factor).T)
 
 
 def damp(gram: Tensor, damping: float) -> tuple[Tensor, float]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from sparsebit.config.llm.methods import HqqSettings
 from sparsebit.llm.methods.grid_search import search_grid
 from sparsebit.llm.methods.rtn import Rtn
-from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec, output_loss
+from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.numerics import Grid
 
@@ -29,17 +29,15 @@ class Hqq(HqqSettings):
     follow = 0.0
 
     def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
-        """Every number to the nearest one of a fitted grid; data is used for the loss alone."""
+        """Every number to the nearest one of a fitted grid; data is not looked at."""
         weight = weight.float()
         if spec.code is None:
             return Rtn().solve(weight, None, spec)
         pruned = Rtn().solve(weight, None, replace(spec, code=None)) if spec.sparsity else None
         target = weight if pruned is None else pruned.weight
         grid = self.fit(target, search_grid(target, None, spec, steps=1))
-        snapped = grid.snap(target)
-        gram = None if statistics is None or not statistics.tokens else statistics.mean_gram()
         kept = None if pruned is None else pruned.kept
-        return Solved(snapped, grid, output_loss(weight, snapped, gram), latent=target, kept=kept)
+        return Solved(grid.snap(target), grid, latent=target, kept=kept)
 
     def fit(self, weight: Tensor, grid: Grid) -> Grid:
         """The best grid met in ``rounds`` rounds, for each group by itself."""

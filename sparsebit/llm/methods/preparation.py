@@ -64,20 +64,20 @@ def scale_inputs(
             channel of the source.
     """
     parameters = {key: parameter for key, parameter in block.named_parameters() if spec_of(key)}
-    stages = find_stages(block, calls[0], hidden[0], parameters)
+    probe, call = hidden[0][:1], calls[0].for_one(len(hidden[0]))
+    stages = find_stages(block, call, probe, parameters)
     groups = [group for stage in stages for group in stage.groups if group.reaches_all]
     statistics = measure(block, calls, hidden, parameters, Stage(groups), None)
-    probe = hidden[0][:1]
     scaled = 0
     for index, stage in enumerate(stages):
         for group in stage.groups:
             if group.leader not in statistics or not group.reaches_all:
                 continue
-            source = find_source(block, calls[0], probe, group, stages[:index])
+            source = find_source(block, call, probe, group, stages[:index])
             if source is not None:
                 weights = [stored(parameters, matrix).float() for matrix in group.matrices]
                 scale = choose(weights, statistics[group.leader], group, source.channels)
-                if move_scale(block, calls[0], probe, group, source, scale):
+                if move_scale(block, call, probe, group, source, scale):
                     scaled += 1
                     continue
             logger.info("%s: %s is not scaled: nothing before it takes up a scale", name, group.leader)

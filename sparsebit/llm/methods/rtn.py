@@ -11,7 +11,7 @@ from torch import Tensor
 from sparsebit.config.llm.methods import RtnSettings, WandaSettings
 from sparsebit.llm.methods.grid_search import search_grid
 from sparsebit.llm.methods.masks import keep_largest
-from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec, output_loss
+from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 
 
@@ -46,13 +46,12 @@ def round_to_nearest(
     weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec, steps: int, scores: Tensor
 ) -> Solved:
     """Keep the weights of the highest ``scores`` where some are to go, and round them."""
-    gram = None if statistics is None or not statistics.tokens else statistics.mean_gram()
     target, kept = weight, None
     if spec.sparsity is not None:
         kept = keep_largest(scores, spec.sparsity)
         target = weight * kept
     if spec.code is None:
-        return Solved(target, None, output_loss(weight, target, gram), latent=target, kept=kept)
-    grid = search_grid(target, None if gram is None else gram.diagonal(), spec, steps=steps)
-    snapped = grid.snap(target)
-    return Solved(snapped, grid, output_loss(weight, snapped, gram), latent=target, kept=kept)
+        return Solved(target, None, latent=target, kept=kept)
+    importance = statistics.mean_gram().diagonal() if statistics is not None and statistics.tokens else None
+    grid = search_grid(target, importance, spec, steps=steps)
+    return Solved(grid.snap(target), grid, latent=target, kept=kept)

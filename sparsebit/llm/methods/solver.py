@@ -48,11 +48,10 @@ SpecOf = Callable[[str], WeightSpec | None]  # by the name of a parameter; None 
 
 
 class Solved(NamedTuple):
-    """A weight on its grid, and what that costs."""
+    """A weight on its grid."""
 
     weight: Tensor  # [out, in], every number on the grid
     grid: Grid | None  # None where the weight stays in float
-    loss: float  # energy of the error in the layer's outputs, relative to the energy of the outputs
     latent: Tensor  # [out, in], the numbers that were rounded: they say which way each was close to
     remark: str = ""
     kept: Tensor | None = None  # [out, in], where weights may be other than zero; None where all may
@@ -64,6 +63,7 @@ class SolvedMatrix(NamedTuple):
     matrix: Matrix
     solved: Solved
     tokens: int
+    loss: float  # energy of the error in the layer's outputs, relative to the energy of the outputs
 
 
 @runtime_checkable

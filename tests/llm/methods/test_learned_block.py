@@ -15,7 +15,7 @@ from sparsebit.numerics import CodeType
 
 def solved(weight: torch.Tensor, code: str = "uint3", *, name: str = "weight") -> SolvedMatrix:
     spec = WeightSpec(code=CodeType.parse(code), group_size=8)
-    return SolvedMatrix(Matrix(name), Rtn(steps=8).solve(weight, None, spec), 1)
+    return SolvedMatrix(Matrix(name), Rtn(steps=8).solve(weight, None, spec), 1, 0.0)
 
 
 def test_it_starts_from_what_was_solved() -> None:

@@ -25,7 +25,11 @@ def test_it_comes_close_to_the_best_rounding_there_is() -> None:
     solved = Rtn().solve(weight, None, spec)
     block.weight.copy_(solved.weight)
     (found,) = SignRound(steps=200, scale_reach=0.0).tune(
-        block, [BlockCall((None,), {}, 0)] * 4, hidden, targets, [SolvedMatrix(Matrix("weight"), solved, 256)]
+        block,
+        [BlockCall((None,), {}, 0)] * 4,
+        hidden,
+        targets,
+        [SolvedMatrix(Matrix("weight"), solved, 256, 0.0)],
     )
     assert solved.grid is not None and found.solved.grid is not None
     assert torch.equal(found.solved.grid.scale, solved.grid.scale)

@@ -28,7 +28,7 @@ def one_layer() -> tuple[nn.Linear, list[Tensor], list[Tensor], SolvedMatrix]:
     spec = WeightSpec(code=CodeType("int", 3), group_size=None, scale_dtype=torch.float32)
     solved = Rtn().solve(block.weight.clone(), None, spec)
     block.weight.copy_(solved.weight)
-    return block, hidden, targets, SolvedMatrix(Matrix("weight"), solved, 256)
+    return block, hidden, targets, SolvedMatrix(Matrix("weight"), solved, 256, 0.0)
 
 
 def test_scales_alone_come_to_the_least_squares_solution() -> None:
