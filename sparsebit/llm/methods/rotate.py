@@ -52,9 +52,8 @@ class Rotate(RotateSettings):
         def prepare(
             block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor], spec_of: SpecOf
         ) -> None:
-            rotate_block(
-                block, calls[0], hidden[0][:1], rotation, head_seed=self.seed if self.heads else None
-            )
+            call, seed = calls[0].for_one(len(hidden[0])), self.seed if self.heads else None
+            rotate_block(block, call, hidden[0][:1], rotation, head_seed=seed)
 
         return prepare
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import first_tensor, hidden_place, record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import BlockCall, first_tensor, hidden_place, record_calls, returns_tuple
 from sparsebit.llm.blocks.find import find_stack
 from tests.llm.models import DECODERS, tokens
 
@@ -45,3 +45,10 @@ def test_hidden_states_are_the_first_floating_point_tensor() -> None:
         hidden_place((1,), {})
     with pytest.raises(SparsebitError, match="a block returned no hidden states"):
         first_tensor({"a": nn.Identity()})
+
+
+def test_a_call_for_one_sequence_of_the_batch() -> None:
+    mask, table = torch.zeros(3, 1, 5, 5), (torch.zeros(1, 5, 4), torch.zeros(3, 5, 4))
+    call = BlockCall((None, mask), {"positions": table, "flag": True}, 0).for_one(3)
+    assert call.args[1].shape == (1, 1, 5, 5) and call.kwargs["flag"] is True
+    assert [one.shape for one in call.kwargs["positions"]] == [(1, 5, 4), (1, 5, 4)]
