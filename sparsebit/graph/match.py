@@ -73,7 +73,6 @@ class Match:
     values: Mapping[str, Node]  # what the "$x" inputs stand for, without the "$"
 
     def __getitem__(self, name: str) -> Node:
-        """The node of an operator."""
         return self.nodes[name]
 
 
@@ -86,7 +85,6 @@ class Refusal:
     reason: str
 
     def __str__(self) -> str:
-        """One line for a report."""
         return f"{self.rule} at {self.node.name}: {self.reason}"
 
 
@@ -112,7 +110,6 @@ class Pattern:
     check: MatchCheck | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what could never match, or could only match by trying everything."""
         object.__setattr__(self, "ops", tuple(self.ops))
         seen: set[str] = set()
         if not self.ops:
@@ -160,7 +157,6 @@ class NodeIndex:
     """
 
     def __init__(self, gm: GraphModule) -> None:
-        """Look every node up once."""
         self.gm = gm
         self.visits = 0
         self.position: dict[Node, int] = {}
@@ -214,15 +210,10 @@ def find_matches(gm: GraphModule, pattern: Pattern, index: NodeIndex | None = No
     return scan(gm, pattern, index)[0]
 
 
-def explain(gm: GraphModule, pattern: Pattern, index: NodeIndex | None = None) -> list[Refusal]:
-    """The places that have the pattern's shape and were refused, with the reason of each."""
-    return scan(gm, pattern, index)[1]
-
-
 def scan(
     gm: GraphModule, pattern: Pattern, index: NodeIndex | None = None
 ) -> tuple[list[Match], list[Refusal]]:
-    """``find_matches`` and ``explain`` in one search."""
+    """As ``find_matches``, and the places that have the pattern's shape and were refused, with the reason of each."""
     search = _Search(gm, pattern, index or NodeIndex(gm))
     return search.matches, search.refusals
 

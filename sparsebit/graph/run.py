@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import difflib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -68,7 +69,6 @@ class Runner:
     """
 
     def __init__(self, gm: GraphModule) -> None:
-        """Hold on to the graph module; every run looks at the graph as it is then."""
         self.gm = gm
 
     def run(
@@ -204,38 +204,16 @@ def flatten_call(gm: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any])
     flatten_inputs = getattr(codegen, "flatten_inputs", None)
     if flatten_inputs is not None:
         return list(flatten_inputs(args, kwargs))
-    info = getattr(codegen, "pytree_info", None)
-    if info is not None:  # the names of the arguments before they were flattened
-        names = [name for name in info.orig_args if name != "self"][len(args) :]
-        args, kwargs = (*args, *(kwargs[name] for name in names if name in kwargs)), {}
-    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    values: list[Any] = []
-    positional, named = list(gm.graph.process_inputs(*args)), dict(kwargs)
-    for node in placeholders:
-        target = str(node.target)
-        if target.startswith("**"):
-            values.append(named)
-            named = {}
-        elif target.startswith("*"):
-            values.append(tuple(positional))
-            positional = []
-        elif positional:
-            values.append(positional.pop(0))
-        elif target in named:
-            values.append(named.pop(target))
-        elif node.args:
-            values.append(node.args[0])
-        else:
-            raise GraphError(
-                f"the call gives no {target!r}", expected=", ".join(str(n.target) for n in placeholders)
-            )
-    if positional or named:
+    signature = inspect.signature(gm.forward)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
         raise GraphError(
-            "the call gives more than the graph takes",
-            expected=", ".join(str(node.target) for node in placeholders) or "nothing",
-            got=", ".join([*(_spell(value) for value in positional), *named]),
-        )
-    return values
+            f"the call does not fit the graph: {error}", expected=f"forward{signature}"
+        ) from error
+    bound.apply_defaults()
+    flat = getattr(codegen, "pytree_info", None) is not None  # torch.fx has flattened the arguments
+    return list(gm.graph.process_inputs(*bound.args) if flat else bound.arguments.values())
 
 
 def annotate(gm: GraphModule, *args: Any, **kwargs: Any) -> int:

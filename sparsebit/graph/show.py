@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -170,8 +171,7 @@ def _grouped(nodes: Iterable[Node], drawn: dict[Node, str]) -> list[str]:
 
 
 def _edge_label(source: Node) -> str:
-    info = source.meta.get("value")
-    shape = _shape_text(info)
+    shape = _shape_text(source.meta.get("value"))
     return f'|"{_escape(shape)}"|' if shape else ""
 
 
@@ -192,10 +192,8 @@ def _target(gm: GraphModule, node: Node) -> str:
         return "" if node.op in ("placeholder", "output") else target
     if isinstance(target, torch._ops.OpOverload):
         return f"{target.namespace}.{target._opname}.{target._overloadname}"
-    if (
-        getattr(target, "__objclass__", None) is not None
-        or getattr(torch.Tensor, _name(target), None) is target
-    ):
+    own = getattr(target, "__objclass__", None) is not None
+    if own or getattr(torch.Tensor, _name(target), None) is target:
         return f"Tensor.{_name(target)}"
     # an autograd function, as its bound apply or wrapped by the recorder
     owner = getattr(target, "__self__", None) or getattr(target, "function", None)
@@ -203,9 +201,8 @@ def _target(gm: GraphModule, node: Node) -> str:
         return f"{owner.__qualname__}.apply"
     if getattr(torch, _name(target), None) is target:
         return f"torch.{_name(target)}"
-    home = {"_operator": "operator", "builtins": ""}.get(
-        home := str(getattr(target, "__module__", "") or ""), home
-    )
+    home = str(getattr(target, "__module__", "") or "")
+    home = {"_operator": "operator", "builtins": ""}.get(home, home)
     return f"{home}.{_name(target)}".lstrip(".")
 
 
@@ -217,8 +214,7 @@ def _parameters(gm: GraphModule, node: Node) -> str:
     if node.op == "call_module":
         count = sum(parameter.numel() for parameter in gm.get_submodule(str(node.target)).parameters())
     elif node.op == "get_attr":
-        owner, _, name = str(node.target).rpartition(".")
-        value = getattr(gm.get_submodule(owner), name)
+        value = attrgetter(str(node.target))(gm)
         count = value.numel() if isinstance(value, nn.Parameter) else 0
     else:
         count = 0

@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.errors import GraphError
-from sparsebit.graph.match import Match, NodeIndex, Op, Pattern, explain, find_matches, scan
+from sparsebit.graph.match import Match, NodeIndex, Op, Pattern, find_matches, scan
 
 CONV_BN = Pattern(
     "conv_bn",
@@ -52,7 +52,7 @@ def test_a_chain_is_found_by_canonical_name_from_modules_and_functions() -> None
 def test_an_interior_node_with_another_user_is_refused_unless_it_may_be_shared() -> None:
     gm = trace(Block(reuse=True))
     assert find_matches(gm, CONV_BN) == []
-    (refusal,) = explain(gm, CONV_BN)
+    _, (refusal,) = scan(gm, CONV_BN)
     assert (refusal.node.name, refusal.reason) == ("conv", "conv also feeds add")
     assert str(refusal) == "conv_bn at conv: conv also feeds add"
     sharing = Pattern("conv_bn", ops=[Op("conv", "conv2d", shared=True), CONV_BN.ops[1]])
@@ -124,13 +124,13 @@ def test_predicates_refuse_with_their_reason() -> None:
     by_node = Pattern(
         "by_node", ops=[Op("conv", "conv2d", check=lambda gm, node: f"{node.name} is small"), CONV_BN.ops[1]]
     )
-    (refusal,) = explain(gm, by_node)
+    _, (refusal,) = scan(gm, by_node)
     assert (refusal.node.name, refusal.reason) == ("conv", "conv is small")
 
     def whole(gm: GraphModule, match: Match) -> str | None:
         return f"{match['conv'].name} before {match['bn'].name}"
 
-    (refusal,) = explain(gm, Pattern("by_match", ops=CONV_BN.ops, check=whole))
+    _, (refusal,) = scan(gm, Pattern("by_match", ops=CONV_BN.ops, check=whole))
     assert (refusal.node.name, refusal.reason) == ("bn", "conv before bn")
 
 

@@ -334,11 +334,11 @@ def test_a_plain_graph_module_takes_defaults_and_keywords() -> None:
     assert torch.equal(runner.run(x).output, x * 3)
     assert torch.equal(runner.run(x=x, scale=2.0).output, x * 2)
     assert torch.equal(runner.run(x, 2.0, shift=1.0).output, x * 2 + 1)
-    with pytest.raises(GraphError, match="the call gives no 'x'"):
+    with pytest.raises(GraphError, match="the call does not fit the graph: missing a required argument: 'x'"):
         runner.run(scale=2.0)
-    with pytest.raises(GraphError, match="the call gives more than the graph takes"):
+    with pytest.raises(GraphError, match="the call does not fit the graph: "):
         runner.run(x, 1.0, 0.0, 5)
-    with pytest.raises(GraphError, match="the call gives more than the graph takes"):
+    with pytest.raises(GraphError, match="the call does not fit the graph: "):
         runner.run(x, sclae=1.0)
 
 

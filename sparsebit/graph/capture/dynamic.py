@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from sparsebit.errors import CaptureError
-from sparsebit.graph.capture.call.input_size import InputSize
 from sparsebit.graph.capture.module import CapturedModule
 
 Dynamic = Collection[int] | Mapping[str, Collection[int]]
@@ -34,14 +33,10 @@ def require_free(captured: CapturedModule, dynamic: Dynamic) -> None:
                 raise CaptureError(
                     f"dynamic asks for dimension {dim} of {name!r}, which has {len(own)} dimensions in the example"
                 )
-            if -len(own) <= dim < len(own):
-                _require(own[dim])
-
-
-def _require(size: InputSize) -> None:
-    if not size.free:
-        raise CaptureError(
-            f"dimension {size.dim} of argument {size.argument!r} cannot be dynamic: {size.why}",
-            where=size.source,
-            hint=f"change that line of the model, or leave dimension {size.dim} out of dynamic",
-        )
+            size = own[dim] if -len(own) <= dim < len(own) else None
+            if size is not None and not size.free:
+                raise CaptureError(
+                    f"dimension {size.dim} of argument {name!r} cannot be dynamic: {size.why}",
+                    where=size.source,
+                    hint=f"change that line of the model, or leave dimension {size.dim} out of dynamic",
+                )

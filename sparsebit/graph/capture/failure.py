@@ -12,7 +12,7 @@ from sparsebit.errors import SparsebitError
 def explain_failure(gm: fx.GraphModule, error: Exception) -> None:
     """Add to an error the node that raised it, the shapes it was given, and the line of the model it stands for.
 
-    The error keeps its type, so that whoever handles running out of memory still does.
+    The error keeps its type, so that code which handles running out of memory still works.
     """
     if isinstance(error, SparsebitError) or getattr(error, "__notes__", None):
         return

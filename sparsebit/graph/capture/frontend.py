@@ -62,7 +62,7 @@ def capture(
     """
     positional, keyword = _as_call(args, kwargs)
     if frontend not in _FRONTENDS:
-        raise CaptureError(f"no front-end named {frontend!r}", expected=f"one of {', '.join(_FRONTENDS)}")
+        raise CaptureError(f"{frontend!r} is not a front-end", expected=f"one of {', '.join(_FRONTENDS)}")
     if on_data not in ("refuse", "specialise"):
         raise CaptureError(f"on_data is {on_data!r}", expected="'refuse' or 'specialise'")
     if isinstance(model, torch.export.ExportedProgram):
@@ -79,7 +79,7 @@ def capture(
         return trace_symbolically(model, positional, keyword, skip=skip)
     if frontend == "exported" and skip:
         raise CaptureError(
-            "torch.export cannot keep modules whole",
+            "torch.export cannot keep a module as one node",
             got=f"skip={list(skip)!r}",
             hint="use frontend='record' for that",
         )

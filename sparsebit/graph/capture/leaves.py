@@ -61,10 +61,8 @@ def _is_plain(module: nn.Module) -> bool:
 
 def is_stochastic_leaf(module: nn.Module) -> bool:
     """Whether a user's module is DropPath-like: no state, no children, and a forward that asks for ``training``."""
-    stateless = not any(True for _ in module.children()) and not any(True for _ in module.parameters())
-    if not stateless or any(True for _ in module.buffers()) or has_hooks(module):
-        return False
-    if getattr(module, "opened", False):
+    held = [*module.children(), *module.parameters(), *module.buffers()]
+    if held or has_hooks(module) or getattr(module, "opened", False):
         return False
     code = getattr(getattr(type(module), "forward", None), "__code__", None)
     return isinstance(code, CodeType) and "training" in code.co_names

@@ -18,7 +18,7 @@ _KEPT = (autocast_mode._enter_autocast, autocast_mode._exit_autocast, torch._C._
 
 
 class Differs(Exception):
-    """Two recordings are not the same program: the first node that tells, and what it tells."""
+    """Two recordings are not the same program: the first node that differs, and how."""
 
     def __init__(self, node: fx.Node, text: str) -> None:
         self.node = node
@@ -185,14 +185,14 @@ def _insert_dropout(
 
 
 def is_removable(node: fx.Node) -> bool:
-    """Whether a recorded node only computes a value, so that nobody misses it when the value is unused."""
+    """Whether a recorded node only computes a value, so that it can go when the value is unused."""
     if node.op not in ("call_function", "get_attr") or node.meta.get("mutates"):
         return False
     return node.target not in _KEPT and node.target not in fx.node._side_effectful_functions
 
 
 def _live(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes that matter: others (a random number nobody used) may differ between the modes."""
+    """The nodes that matter: others (an unused random number) may differ between the modes."""
     needed: set[fx.Node] = set()
     for node in reversed(list(graph.nodes)):
         if node in needed or (not is_removable(node) and node.target is not check_branch):

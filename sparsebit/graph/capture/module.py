@@ -77,7 +77,7 @@ class CapturedModule(fx.GraphModule):
 
     @property
     def call_signature(self) -> CallSignature | None:
-        """How the graph is called; None after somebody replaced the code generator."""
+        """How the graph is called; None after the code generator was replaced."""
         codegen = self.graph._codegen
         return codegen.signature if isinstance(codegen, CapturedCodeGen) else None
 
@@ -89,7 +89,7 @@ class CapturedModule(fx.GraphModule):
             raise
 
     def recompile(self) -> Any:
-        """Generate the code of the current graph; activations work in place again where nobody can tell."""
+        """Generate the code of the current graph; activations work in place again where nothing else reads their input."""
         make_safe(self.graph)
         _settle_in_place(self)
         code = super().recompile()

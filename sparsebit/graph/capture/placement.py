@@ -60,7 +60,7 @@ def place_mode_constants(shell: nn.Module, graph: fx.Graph) -> None:
 
 
 def drop_dead_functions(graph: fx.Graph, keep_random: bool = False) -> None:
-    """Remove function results that nobody asked for, such as unused parts of a tuple.
+    """Remove function results that are not used, such as parts of a tuple.
 
     In training an unused random number still moves the generator on, and the dropouts behind it draw others.
     """

@@ -1,4 +1,4 @@
-"""The module that a user means: what compiles or distributes a model is taken off, what is no model is refused."""
+"""The module to capture: wrappers that compile or distribute a model are removed, other objects are refused."""
 
 from __future__ import annotations
 

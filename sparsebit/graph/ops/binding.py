@@ -49,9 +49,7 @@ def bind(gm: GraphModule, node: Node) -> OpCall | None:
 
 def _form_of(found: Found, node: Node, module: nn.Module | None) -> Signature:
     spec, target = found.spec, node.target
-    if (
-        target is getattr
-    ):  # x.T and its like: the operator is chosen by the name, which is not an argument of it
+    if target is getattr:  # x.T: the operator is chosen by the name, which is not an argument of it
         return parse_signature("input, attribute")
     if found.key in spec.orders:
         return parse_signature(spec.orders[found.key])

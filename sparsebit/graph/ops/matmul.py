@@ -1,4 +1,4 @@
-"""Products of two activations, or of an activation and a raw parameter (then the parameter is the weight)."""
+"""Linear layers, and products of two activations or of an activation and a parameter, which is then the weight."""
 
 from __future__ import annotations
 
@@ -7,10 +7,23 @@ import operator
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from sparsebit.graph.ops.estimate import estimate_macs
 from sparsebit.graph.ops.spec import OpCall, shape_of
 from sparsebit.graph.ops.spellings import family, present
+
+
+def linear_macs(call: OpCall) -> int:
+    """Every row of the input times the whole weight."""
+    return math.prod(call.shape("input")[:-1]) * math.prod(call.shape("weight"))
+
+
+def bilinear_macs(call: OpCall) -> int:
+    """First input by weight [out, in1, in2], then the result [..., out, in2] by the second input."""
+    rows, (out, _, second) = math.prod(call.shape("input1")[:-1]), call.shape("weight")
+    return rows * (math.prod(call.shape("weight")) + out * second)
 
 
 def matmul_macs(call: OpCall) -> int:
@@ -38,9 +51,8 @@ def grouped_mm_macs(call: OpCall) -> int:
 def tensordot_macs(call: OpCall) -> int:
     """Result elements times the contracted extents."""
     left, right, out = (math.prod(s) for s in (call.shape("input"), call.shape("other"), call.output_shape))
-    return math.isqrt(
-        left * right * out
-    )  # every free extent is in the result and one operand, contracted ones in both
+    # every free extent is in the result and one operand, contracted ones in both
+    return math.isqrt(left * right * out)
 
 
 def chain_macs(call: OpCall) -> int:
@@ -115,6 +127,9 @@ def _expand_ellipsis(term: str, rank: int) -> tuple[str, ...]:
 
 
 _row = family("matmul")
+_linear = family(
+    "linear", weight="weight", bias="bias", weight_axes=(0, 1), channel_axis=-1
+)  # weight [out, in]
 _product = family("matmul", activations=("input", "other"))
 # With a parameter as the right operand it is a linear layer.
 _layer = family("matmul", activations=("input", "other"), channel_axis=-1, placed_as="linear")
@@ -122,6 +137,21 @@ _added = family("matmul", macs=addmm_macs)
 _BATCHES = "input, batch1, batch2, *, beta=1, alpha=1"
 
 OPS = (
+    _linear(
+        "linear",
+        "input, weight, bias=None",
+        *(nn.Linear, "aten::mkldnn_linear"),
+        channels="linear",
+        with_weight=lambda module, weight, x: F.linear(x, weight, module.bias),
+        macs=linear_macs,
+    ),
+    _linear(
+        "bilinear",
+        "input1, input2, weight, bias=None",
+        nn.Bilinear,
+        activations=("input1", "input2"),
+        macs=bilinear_macs,
+    ),
     _layer(
         "matmul",
         "input, other",

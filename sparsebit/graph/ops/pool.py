@@ -1,13 +1,23 @@
-"""Pooling: windows slide inside each channel."""
+"""Pooling, where windows slide inside each channel, and other changes of resolution."""
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import nn
 
 from sparsebit.graph.ops.spec import OpSpec
 from sparsebit.graph.ops.spellings import family, named, present
 
 _row = family("pool")
+_resample = family("resample")
+_SMOOTH = {"linear1d": "linear", "bilinear2d": "bilinear", "trilinear3d": "trilinear", "bicubic2d": "bicubic"}
+# aten operator -> the arguments of ``F.interpolate`` that it fixes
+_UPSAMPLES: dict[str, dict[str, object]] = {
+    **{f"aten::upsample_nearest{dims}d": {"mode": "nearest"} for dims in (1, 2, 3)},
+    **{f"aten::_upsample_nearest_exact{dims}d": {"mode": "nearest-exact"} for dims in (1, 2, 3)},
+    **{f"aten::upsample_{name}": {"mode": mode} for name, mode in _SMOOTH.items()},
+    **{f"aten::_upsample_{mode}2d_aa": {"mode": mode, "antialias": True} for mode in ("bilinear", "bicubic")},
+}
 _INDICES = "return_indices=False"
 
 
@@ -62,4 +72,37 @@ def _fractional(dims: int) -> OpSpec:
     return _pool("fractional_max_pool", dims, "FractionalMaxPool", signature, random=True)
 
 
-OPS = (*_pools(1), *_pools(2), *_pools(3), _fractional(2), _fractional(3))
+_RESAMPLING = (
+    _resample(
+        "interpolate",
+        "input, size=None, scale_factor=None, mode='nearest', align_corners=None,"
+        " recompute_scale_factor=None, antialias=False",
+        *("upsample", "upsample_nearest", "upsample_bilinear"),
+        *(nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, *_UPSAMPLES),
+        aliases={"output_size": "size", "scale_factors": "scale_factor"},
+        implied={
+            **_UPSAMPLES,
+            F.upsample_bilinear: {"mode": "bilinear", "align_corners": True},
+        },
+        channels="per_channel",
+        moves=lambda call: str(call.arguments.get("mode", "nearest")).startswith("nearest"),
+        keeps_zero=True,
+        homogeneous=True,
+    ),
+    _resample(
+        "grid_sample",
+        "input, grid, mode='bilinear', padding_mode='zeros', align_corners=None",
+        *("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"),
+        aliases={"interpolation_mode": "mode"},
+        activations=("input", "grid"),
+        channels="grid_sample",
+    ),
+    _resample(
+        "affine_grid",
+        "input, size, align_corners=None",
+        "affine_grid_generator",
+        aliases={"theta": "input"},
+    ),
+)
+
+OPS = (*_pools(1), *_pools(2), *_pools(3), _fractional(2), _fractional(3), *_RESAMPLING)

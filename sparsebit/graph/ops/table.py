@@ -12,24 +12,20 @@ from sparsebit.graph.ops import (
     effects,
     elementwise,
     embedding,
-    linalg,
-    linear,
-    loss,
+    float_only,
     matmul,
     norm,
     pool,
     random,
     reduce,
-    resample,
     rnn,
     shape,
-    signal,
     size,
 )
 from sparsebit.graph.ops.spec import OpSpec
 
 _FAMILIES = (
-    *(conv, linear, matmul, attention, rnn, embedding, norm, activation, pool, resample, elementwise),
-    *(compare, reduce, shape, cast, create, random, size, effects, signal, linalg, loss),
+    *(conv, matmul, attention, rnn, embedding, norm, activation, pool, elementwise),
+    *(compare, reduce, shape, cast, create, random, size, effects, float_only),
 )
 TABLE: tuple[OpSpec, ...] = tuple(spec for family in _FAMILIES for spec in family.OPS)

@@ -231,9 +231,8 @@ def _accepts_tuple(user: Node, node: Node) -> bool:
     home = getattr(target, "__module__", None) or ""
     if home.startswith(("torch.", "_operator")) or home in ("torch", "math"):
         return True
-    return getattr(target, "__objclass__", None) is not None or target is getattr(
-        torch, _name_of(target), None
-    )
+    method = getattr(target, "__objclass__", None) is not None
+    return method or target is getattr(torch, _name_of(target), None)
 
 
 def _name_of(target: object) -> str:

@@ -60,7 +60,6 @@ class Uses:
     """Who calls each module and reads each tensor of a graph module, looked up once."""
 
     def __init__(self, gm: GraphModule) -> None:
-        """Walk the graph once."""
         self.gm = gm
         self.calls: dict[int, list[Node]] = {}
         self.reads: dict[str, list[Node]] = {}  # by the dotted name of a tensor and of every module around it
@@ -211,9 +210,7 @@ def _why_border_differs(layer: OpCall, norm: OpCall) -> str | None:
     if layer.spec.name == "linear" or not affine_of(norm).shift.any():
         return None
     if is_transposed(layer.spec):
-        return (
-            f"{layer.node.name} adds up more of what {norm.node.name} shifts in some positions than in others"
-        )
+        return f"{layer.node.name} adds {norm.node.name}'s shift more often in some positions than in others"
     if layer.arguments.get("padding_mode", "zeros") != "zeros":
         return None  # the border repeats values that were shifted as well
     assert layer.weight_name is not None
@@ -223,11 +220,8 @@ def _why_border_differs(layer: OpCall, norm: OpCall) -> str | None:
         padded = padding != "valid" and any(size > 1 for size in kernel)
     else:
         padded = any(padding) if isinstance(padding, (tuple, list)) else padding != 0
-    return (
-        f"{layer.node.name} pads with zeros, which {norm.node.name} would not have shifted"
-        if padded
-        else None
-    )
+    why = f"{layer.node.name} pads with zeros, which {norm.node.name} would not have shifted"
+    return why if padded else None
 
 
 def _shape(node: Node) -> tuple[int, ...] | None:

@@ -455,12 +455,18 @@ class FollowsDtype(nn.Module):
         return {"y": self.linear(x.float().softmax(-1).to(x.dtype)) + torch.zeros(4, dtype=x.dtype)}
 
 
-@pytest.mark.xfail(strict=True, reason="x.dtype is a constant of the graph, unlike x.device")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_a_dtype_taken_from_the_input_follows_it(dtype: torch.dtype) -> None:
+def test_another_dtype_is_refused_where_the_model_computes_with_the_dtype(dtype: torch.dtype) -> None:
     model = FollowsDtype()
     graph = copy.deepcopy(capture(model, X)).to(dtype)
-    assert torch.equal(graph(X.to(dtype))["y"], model.to(dtype)(X.to(dtype))["y"])
+    with pytest.raises(
+        CaptureError, match="'x' has another dtype than when the model was captured"
+    ) as refusal:
+        graph(X.to(dtype))
+    assert refusal.value.expected == "torch.float32" and refusal.value.got == str(dtype)
+    assert "x.float().softmax(-1).to(x.dtype)" in str(refusal.value.where)
+    again = capture(model.to(dtype), X.to(dtype))
+    assert torch.equal(again(X.to(dtype))["y"], model(X.to(dtype))["y"])
 
 
 def makes_tensors(x: Tensor) -> Tensor:

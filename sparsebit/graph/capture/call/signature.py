@@ -19,7 +19,7 @@ from sparsebit.graph.capture.call.structure import (
     match_leaves,
     shift,
     unflatten,
-    with_sizes,
+    with_limits,
 )
 from sparsebit.graph.codegen import SafeCodeGen
 
@@ -97,13 +97,17 @@ class CallSignature:
             match_leaves(tree, value, found)
         return found
 
-    def with_sizes(self, sizes: Sequence[tuple[InputSize, ...]]) -> CallSignature:
-        """The same signature with what is known of the sizes of its tensors, in the order of the placeholders."""
-        inputs = {name: with_sizes(tree, sizes) for name, tree in self.inputs.items()}
+    def with_limits(
+        self, sizes: Sequence[tuple[InputSize, ...]], reads_dtype: str | None = None
+    ) -> CallSignature:
+        """The same signature with what is known of its tensors: sizes in the order of the placeholders, and the line of
+        the model that computes with their dtype.
+        """
+        inputs = {name: with_limits(tree, sizes, reads_dtype) for name, tree in self.inputs.items()}
         return CallSignature(self.parameters, inputs, self.output)
 
     def default(self, name: str) -> Any:
-        """The default of a parameter; called by the generated ``forward`` where it is no literal."""
+        """The default of a parameter; called by the generated ``forward`` where it is not a literal."""
         return self.parameters.parameters[name].default
 
     def build(self, flat: Sequence[Any]) -> Any:
@@ -119,10 +123,11 @@ def _another_kind(leaf: Leaf, variable: str) -> str:
     if leaf.anything:
         return f"{variable} is None" if leaf.given else "False"
     wrong = [f"not isinstance({variable}, torch.Tensor)"]
-    if leaf.rank is not None:
-        wrong.append(
-            f"{variable}.dim() != {leaf.rank} or {variable}.is_floating_point() is not {leaf.floating}"
-        )
+    if leaf.dtype is not None:
+        floating = leaf.dtype.is_floating_point
+        wrong.append(f"{variable}.dim() != {leaf.rank} or {variable}.is_floating_point() is not {floating}")
+    if leaf.reads_dtype is not None:
+        wrong.append(f"{variable}.dtype != {leaf.dtype}")
     for free, run in itertools.groupby(leaf.sizes, lambda size: size.free):
         sizes = list(run)
         if not free:

@@ -37,9 +37,10 @@ class Leaf:
     path: str
     anything: bool = False  # not known to be a tensor: a front-end without example inputs
     rank: int | None = dataclasses.field(default=None, compare=False)
-    floating: bool | None = dataclasses.field(default=None, compare=False)
+    dtype: torch.dtype | None = dataclasses.field(default=None, compare=False)
     given: bool = False  # the model was traced as if this argument came, so it may not be left out
     sizes: tuple[InputSize, ...] = dataclasses.field(default=(), compare=False)  # one for each dimension
+    reads_dtype: str | None = None  # the line of the model that computes with the dtype, which is then fixed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +203,7 @@ def flatten(value: Any, path: str, is_leaf: Callable[[Any], bool]) -> tuple[list
         if is_leaf(item):
             leaves.append(item)
             tensor = isinstance(item, torch.Tensor)
-            facts = (item.dim(), item.is_floating_point()) if tensor else (None, None)
+            facts = (item.dim(), item.dtype) if tensor else (None, None)
             return Leaf(len(leaves) - 1, where, False, *facts)
         parts = None if id(item) in enclosing else split_container(item)
         if parts is None:
@@ -258,9 +259,16 @@ def shift(tree: Tree, offset: int) -> Tree:
     return map_leaves(tree, lambda leaf: dataclasses.replace(leaf, index=leaf.index + offset))
 
 
-def with_sizes(tree: Tree, sizes: Sequence[tuple[InputSize, ...]]) -> Tree:
-    """The same tree with what is known of the sizes of each leaf, given in the order of the flat list."""
-    return map_leaves(tree, lambda leaf: dataclasses.replace(leaf, sizes=sizes[leaf.index]))
+def with_limits(tree: Tree, sizes: Sequence[tuple[InputSize, ...]], reads_dtype: str | None = None) -> Tree:
+    """The same tree with what is known of its leaves: sizes in the order of the flat list, who reads the dtype."""
+
+    def limit(leaf: Leaf) -> Leaf:
+        floating = leaf.dtype is not None and leaf.dtype.is_floating_point
+        return dataclasses.replace(
+            leaf, sizes=sizes[leaf.index], reads_dtype=reads_dtype if floating else None
+        )
+
+    return map_leaves(tree, limit)
 
 
 def leaves_of(tree: Tree) -> Iterator[Leaf]:
@@ -317,14 +325,23 @@ def match_leaves(tree: Tree, value: Any, found: list[Any]) -> None:
 
 
 def _refuse_another_kind(leaf: Leaf, value: torch.Tensor) -> None:
-    """A model may ask how many dimensions its input has, or whether it is of integers, and do something else then."""
+    """A model may ask how many dimensions its input has, or of which kind it is, and do something else then."""
     kinds = {True: "floating-point", False: "integer"}
-    if leaf.rank is not None and (leaf.rank, leaf.floating) != (value.dim(), value.is_floating_point()):
+    floating = leaf.dtype is not None and leaf.dtype.is_floating_point
+    if leaf.dtype is not None and (leaf.rank, floating) != (value.dim(), value.is_floating_point()):
         raise CaptureError(
             f"argument {leaf.path!r} is of another kind than when the model was captured",
-            expected=f"a {leaf.rank}-dimensional {kinds[bool(leaf.floating)]} tensor",
+            expected=f"a {leaf.rank}-dimensional {kinds[floating]} tensor",
             got=f"a {value.dim()}-dimensional {kinds[value.is_floating_point()]} tensor",
             hint="capture the model again with such a tensor as the example",
+        )
+    if leaf.reads_dtype is not None and value.dtype != leaf.dtype:
+        raise CaptureError(
+            f"argument {leaf.path!r} has another dtype than when the model was captured, and the model uses it",
+            where=leaf.reads_dtype,
+            expected=str(leaf.dtype),
+            got=str(value.dtype),
+            hint="convert the model to this dtype and capture it again",
         )
     for size in leaf.sizes:
         size.require(value)

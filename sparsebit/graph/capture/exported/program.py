@@ -195,7 +195,7 @@ def _signature(
         _sizes_of(leaf.path, node.meta.pop("input").shape, program)
         for leaf, node in zip(leaves, order, strict=True)
     ]
-    return CallSignature(parameters, inputs, tree).with_sizes(sizes)
+    return CallSignature(parameters, inputs, tree).with_limits(sizes)
 
 
 def _sizes_of(
@@ -267,9 +267,7 @@ def _state_names(model: nn.Module) -> set[str]:
 
 
 def _describe(node: fx.Node) -> None:
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    path = str(stack[-1][0]).split("@")[0] if stack else ""
-    value = node.meta.get("val")
+    path, value = _path_of(node), node.meta.get("val")
     node.meta = {
         "value": _plain_shape(value),
         "module_path": "" if path.startswith("_empty") else path,
@@ -297,7 +295,7 @@ def _hint(size: Any) -> Any:
 
 
 def _writes_privately(node: fx.Node) -> bool:
-    """Whether a write in place goes to a fresh result that nobody else reads."""
+    """Whether a write in place goes to a fresh result that nothing else reads."""
     written = node.args[0] if node.args else None
     return isinstance(written, fx.Node) and set(written.users) == {node} and bool(written.meta.get("fresh"))
 
@@ -313,10 +311,8 @@ def _make_functional(node: fx.Node) -> None:
 
 
 def _is_fresh(node: fx.Node) -> bool:
-    target = node.target
-    return isinstance(target, torch._ops.OpOverload) and all(
-        r.alias_info is None for r in target._schema.returns
-    )
+    results = node.target._schema.returns if isinstance(node.target, torch._ops.OpOverload) else ()
+    return bool(results) and all(result.alias_info is None for result in results)
 
 
 def _mutates(node: fx.Node) -> bool:

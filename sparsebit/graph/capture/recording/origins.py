@@ -39,10 +39,8 @@ class Origins:
             self.random.add(node)
             node.meta["random"] = True
         masked = name == "__getitem__" and any(t.dtype in (torch.bool, torch.uint8) for t in tensors[1:])
-        positions = (name == "where" and len(tensors) == 1) or (
-            name == "repeat_interleave" and len(tensors) > 1
-        )
-        if name in _DATA_SHAPED or masked or positions:
+        repeated = name == "repeat_interleave" and len(tensors) > 1
+        if name in _DATA_SHAPED or masked or repeated or (name == "where" and len(tensors) == 1):
             self.counted.add(node)
         if node in self.counted or given & self.data_shaped:
             self.data_shaped.add(node)

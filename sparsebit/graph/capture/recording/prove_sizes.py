@@ -1,7 +1,7 @@
 """Find out which sizes of the inputs are free: record the model at a second size and compare the two programs.
 
 While recording, sizes are followed as far as Python lets us. It does not let us everywhere (``0.5 * x.size(0)``,
-``len(x)``), so nothing is believed: a dimension is free if recordings at two sizes are the same program with the same
+``len(x)``), so nothing is assumed: a dimension is free if recordings at two sizes are the same program with the same
 constants. Branches on sizes stay in the graph as checks.
 """
 
@@ -18,7 +18,6 @@ from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.input_size import InputSize
 from sparsebit.graph.capture.call.structure import leaves_of, same_structure
 from sparsebit.graph.capture.modes import Differs, compare
-from sparsebit.graph.capture.recording.recorder import LostSize
 from sparsebit.graph.capture.recording.runs import Runs, Trace
 from sparsebit.graph.capture.report import Note
 from sparsebit.graph.functional import check_branch
@@ -83,7 +82,7 @@ class SizeProof:
             groups.setdefault((dim, inputs[index].size(dim)), []).append((index, dim))
         widths = {
             size for p in self.runs.model.parameters() if p.dim() > 1 for size in (p.size(1), p.size(-1))
-        } - {1}  # a batch of one is no width
+        } - {1}  # a batch of one is not a width
         likely = [group for (_, extent), group in groups.items() if extent > 0 and extent not in widths]
         if len(likely) > 1:
             self._try([place for group in likely for place in group], double=False)
@@ -187,11 +186,7 @@ def _difference(trace: Trace, other: Trace) -> Reason | None:
         return _first_difference(trace, other)
     remedy = _REMEDIES.get(lost.how)
     text = f"{lost.how} makes it a plain number" + (f"; {remedy}" if remedy else "")
-    return Reason(text, _line(lost))
-
-
-def _line(lost: LostSize) -> str | None:
-    return str(lost.source) if lost.source else None
+    return Reason(text, lost.source and str(lost.source))
 
 
 def _first_difference(trace: Trace, other: Trace) -> Reason | None:
@@ -213,13 +208,13 @@ def _first_difference(trace: Trace, other: Trace) -> Reason | None:
     for name, tensor in mine.constants.items():
         if name not in theirs.constants or not _equal(tensor, theirs.constants[name]):
             return Reason(
-                f"a tensor of shape {tuple(tensor.shape)} follows from it that was made out of sight"
+                f"a tensor of shape {tuple(tensor.shape)} depends on it, made where the recorder cannot see"
             )
     return None
 
 
 def tell_hidden_results(runs: Runs, trace: Trace) -> None:
-    """Note tensors from nowhere that change with the numbers in the inputs: results of the run that we did not see."""
+    """Note tensors of unknown origin that change with the inputs' numbers: results that the recorder did not see."""
     mine = trace.recorder.tape
     if not mine.unknown_constants:
         return
@@ -228,11 +223,13 @@ def tell_hidden_results(runs: Runs, trace: Trace) -> None:
             [leaf.flatten().roll(1).view(leaf.shape) for leaf in runs.inputs], dry=False
         ).recorder.tape
     except (CaptureError, RuntimeError):
-        return  # the model minds other numbers; what it then does is told elsewhere
+        return  # the model does not take these numbers
     for name in mine.unknown_constants:
         tensor = mine.constants[name]
         if name not in theirs.constants or not _equal(tensor, theirs.constants[name]):
-            text = f"a tensor of shape {tuple(tensor.shape)} was made out of sight while the model ran, and is kept"
+            text = (
+                f"a tensor of shape {tuple(tensor.shape)} was made where the recorder cannot see, and is kept"
+            )
             trace.recorder.report.add(Note("data", text))
 
 

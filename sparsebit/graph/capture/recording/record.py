@@ -31,12 +31,12 @@ def record(
 ) -> CapturedModule:
     """Capture by recording one run under the mode the model is in, and checking a second one in the other mode.
 
-    The second run tells what depends on ``training``: constants that differ become ``ModeConstant``; a different
-    structure makes the graph refuse the switch. If it is for a DropPath-like module, that one stays whole instead.
+    The second run shows what depends on ``training``: constants that differ become ``ModeConstant``; a different
+    structure makes the graph refuse the switch. If a DropPath-like module causes it, that module stays one node instead.
     The model, its buffers and the random state are left as they were.
     """
     report = CaptureReport(frontend="record")
-    # a module that says it drops is taken at its word; any other is opened first, to see whether it has to stay whole
+    # a module called "drop" stays one node; any other is opened first, to see whether it has to stay one node
     drops = any(is_stochastic_leaf(m) and "drop" in type(m).__name__.lower() for m in model.modules())
     runs = Runs(model, args, kwargs, find_leaves(model, skip, stochastic=drops), on_data)
     for name in runs.leaf_modules.with_hooks:
@@ -57,7 +57,9 @@ def record(
     if not isinstance(comparison, str):
         follow_mode(trace.graph, comparison, training_flags(model).__getitem__)
     runs.signature.output = trace.output
-    captured = _assemble(runs, trace, runs.signature.with_sizes(sizes), report, conflict)
+    line = trace.recorder.reads_dtype
+    signature = runs.signature.with_limits(sizes, line and str(line))
+    captured = _assemble(runs, trace, signature, report, conflict)
     if runs.below:
         _require_equal(runs, captured)
     return captured
@@ -71,7 +73,7 @@ def _require_equal(runs: Runs, captured: CapturedModule) -> None:
     )
     if not same:
         raise CaptureError(
-            f"{type(runs.model).__name__} does work out of sight of the recorder (torch.vmap, torch.func or C++ code)",
+            f"{type(runs.model).__name__} does work that the recorder cannot see (torch.vmap, torch.func or C++ code)",
             hint="keep the module that does it as one node: skip=['its.dotted.name'] in capture, SKIP_TRACE_MODULES "
             "in a config",
         )

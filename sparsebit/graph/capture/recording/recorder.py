@@ -95,8 +95,11 @@ class Recorder(TorchFunctionMode):
         self.quiet = 0  # above zero while an operator or a leaf module runs: its inside is not recorded
         self.closed = False
         self.refusal: DataDependenceError | None = None  # kept: the model may catch it and go another way
-        self.functional_modules: dict[str, bool] = {}  # in-place leaf → are all its calls told as new values?
+        self.functional_modules: dict[
+            str, bool
+        ] = {}  # in-place leaf → are all its calls recorded as new values?
         self.lost: list[LostSize] = []
+        self.reads_dtype: Source | None = None  # the first line of the model that reads the dtype of a tensor
         self._sizes: dict[tuple[fx.Node, int], Expression] = {}
         self._decided: set[tuple[Any, ...]] = set()
 
@@ -138,8 +141,6 @@ class Recorder(TorchFunctionMode):
         """The run is over; sizes that outlive it are plain numbers from here on."""
         self.tape.add_output(outputs)
         self.closed = True
-
-    # -- operators and modules --------------------------------------------------------------------------------
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call of the torch API and write it down."""
@@ -223,7 +224,7 @@ class Recorder(TorchFunctionMode):
         else:
             node = self.tape.without_grad("call_function", target, args, kwargs)
         node.meta["mutates"] = True
-        self.tape.owned.add(node)  # whoever writes to it again writes to the same memory
+        self.tape.owned.add(node)  # a second write goes to the same memory
         self.note("mutation", f"{name} changes a tensor in place that others may see")
         if result is not None:
             self._finish(node, result, name, real_tensors_in(args, kwargs), grad or straight_through)
@@ -275,10 +276,11 @@ class Recorder(TorchFunctionMode):
             torch._C._set_grad_enabled(grad)
             self.quiet -= 1
 
-    # -- sizes and properties ---------------------------------------------------------------------------------
-
     def _read_property(self, func: Any, args: tuple[Any, ...]) -> Any:
         name, tensor = func.__self__.__name__, args[0]
+        if name == "dtype" and tensor.is_floating_point() and self.reads_dtype is None:
+            reader = sys._getframe(2).f_code.co_filename  # frame 1 is __torch_function__
+            self.reads_dtype = None if is_foreign(reader) else find_source()
         if name == "shape":
             return self._shape(tensor)
         if name == "data":
@@ -368,8 +370,6 @@ class Recorder(TorchFunctionMode):
             self._decided.add(key)
             taken = self.tape.call(function, *map(self.tape.argument, operands), value=result)
             self.tape.call(check_branch, taken, result, str(find_source()))
-
-    # -- numbers that leave the graph -------------------------------------------------------------------------
 
     def _counts_data(self, size: Any) -> bool:
         """Whether a size is that of a result whose shape depends on the data, such as ``nonzero``."""

@@ -71,7 +71,7 @@ class Runs:
         """Record; again in another way where the first recording was not good enough.
 
         A model that reads its data may have another way for graph capture (transformers skips masks that are all ones,
-        but not while ``torch.compiler.is_exporting()``). Tensors out of nowhere are either Python state of the model,
+        but not while ``torch.compiler.is_exporting()``). Tensors of unknown origin are either Python state of the model,
         or come from work below the torch API, which a recording at that level shows.
         """
         notes = list(report.notes)
@@ -143,9 +143,8 @@ class Runs:
             ours = in_this_thread()
             stack.enter_context(following_len(self.model, lambda x: recorder.length(x) if ours() else None))
             if any(type(module).__name__ == "OptimizedModule" for module in self.model.modules()):
-                stack.enter_context(
-                    torch.compiler.set_stance("force_eager")
-                )  # compiled parts show what they do
+                # compiled parts show what they do
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             if self._announced:
                 stack.enter_context(announcing_capture())
             if self.below:

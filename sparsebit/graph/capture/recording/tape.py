@@ -27,7 +27,7 @@ _DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool, complex: to
 
 
 class StaleRead(BaseException):
-    """A tensor was read whose memory a write had changed, though the graph tells that write as a new tensor."""
+    """A tensor was read whose memory a write had changed, though the graph records that write as a new tensor."""
 
     def __init__(self, write: Hashable) -> None:
         self.write = write
@@ -46,7 +46,7 @@ class Tape:
         self.report = report
         self.path: list[str] = [""]  # dotted names of the modules we are in
         self.constants: dict[str, Tensor] = {}
-        self.unknown_constants: list[str] = []  # tensors that came from nowhere
+        self.unknown_constants: list[str] = []  # tensors of unknown origin
         self.from_arrays = WeakTensorKeyDictionary()  # made from numpy arrays, which are the model's own
         self.nodes = WeakTensorKeyDictionary()
         self.stale = WeakTensorKeyDictionary()  # seen through memory that a functional write did not change
@@ -64,8 +64,6 @@ class Tape:
         return all(
             id(tensor) in self.names.state for tensor in module._parameters.values() if tensor is not None
         )
-
-    # -- tensors ----------------------------------------------------------------------------------------------
 
     def node_of(self, tensor: Tensor) -> fx.Node:
         """The node of a tensor; parameters, buffers and tensors never seen before become attributes."""
@@ -105,8 +103,6 @@ class Tape:
         if self.device_owner is None:
             self.device, self.device_owner = tensor.device, node
         return node
-
-    # -- nodes ------------------------------------------------------------------------------------------------
 
     def add_node(
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool
@@ -184,8 +180,6 @@ class Tape:
             first = self._device_node
         for node in self._attribute_nodes.values():
             first.prepend(node)
-
-    # -- devices, gradients, autocast -------------------------------------------------------------------------
 
     def _device_argument(self, device: torch.device) -> Any:
         """A device that is the inputs' follows them, so that the graph can move."""

@@ -1,4 +1,4 @@
-"""Writes in place: told as new values where nobody can tell the difference, kept as writes elsewhere."""
+"""Writes in place: recorded as new values where nothing can see the difference, kept as writes elsewhere."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Writes:
         self._saved: list[tuple[Tensor, Tensor]] = []
 
     def become_new_value(self, tensor: Tensor) -> bool:
-        """Whether writing to a tensor can be told as making a new one.
+        """Whether writing to a tensor can be recorded as making a new one.
 
-        Others may look at the same memory (the tensor a view was taken from), but mostly nobody reads them again. So
-        it is assumed that nobody does; whoever does raises ``StaleRead``, and the next recording keeps this write.
+        Others may look at the same memory (the tensor a view was taken from), but they are rarely read again. So it
+        is assumed that they are not; a later read raises ``StaleRead``, and the next recording keeps this write.
         """
         tape = self._tape
         if tape.node_of(tensor) in tape.owned:

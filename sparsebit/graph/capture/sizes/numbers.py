@@ -48,7 +48,7 @@ class Symbolic:
     @classmethod
     def of(cls, value: Any, expression: Expression, user: SizeUser) -> Any:
         """A number with its origin."""
-        size = cls.__new__(cls, value)  # type: ignore[call-arg]
+        size = cls.__new__(cls, value)
         size.expression, size.user = expression, user
         return size
 
@@ -93,7 +93,7 @@ def combine(function: Callable[..., Any], *values: Any) -> Any:
     """``function`` of numbers, as a size if one of them is a size and the result is a number."""
     result = function(*(plain(value) for value in values))
     sizes = [value for value in values if isinstance(value, Symbolic) and not value.user.closed]
-    kind = {int: SizeInt, float: SizeFloat}.get(type(result))
+    kind: Any = {int: SizeInt, float: SizeFloat}.get(type(result))
     if kind is None or not sizes:
         return result
     return kind.of(result, Expression(function, tuple(map(_operand, values)), result), sizes[0].user)

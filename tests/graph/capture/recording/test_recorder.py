@@ -548,7 +548,7 @@ def test_modules_under_vmap_are_refused_or_kept_as_one_node() -> None:
             return torch.vmap(lambda row: self.b(self.a(row)))(x)
 
     model = Rows().eval()
-    with pytest.raises(CaptureError, match="does work out of sight of the recorder"):
+    with pytest.raises(CaptureError, match="does work that the recorder cannot see"):
         capture(model, X)
     kept = nn.Sequential(model)
     assert torch.equal(capture(kept, X, skip=["0"])(X * 2), model(X * 2))
