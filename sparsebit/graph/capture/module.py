@@ -89,7 +89,7 @@ class CapturedModule(fx.GraphModule):
             raise
 
     def recompile(self) -> Any:
-        """Generate the code of the current graph; activations work in place again where nothing else reads their input."""
+        """Generate the code of the current graph; activations work in place where nothing else reads their input."""
         make_safe(self.graph)
         _settle_in_place(self)
         code = super().recompile()

@@ -32,7 +32,7 @@ def record(
     """Capture by recording one run under the mode the model is in, and checking a second one in the other mode.
 
     The second run shows what depends on ``training``: constants that differ become ``ModeConstant``; a different
-    structure makes the graph refuse the switch. If a DropPath-like module causes it, that module stays one node instead.
+    structure makes the graph refuse the switch. If a DropPath-like module causes it, that one stays one node instead.
     The model, its buffers and the random state are left as they were.
     """
     report = CaptureReport(frontend="record")

@@ -71,7 +71,7 @@ class Runs:
         """Record; again in another way where the first recording was not good enough.
 
         A model that reads its data may have another way for graph capture (transformers skips masks that are all ones,
-        but not while ``torch.compiler.is_exporting()``). Tensors of unknown origin are either Python state of the model,
+        but not while ``torch.compiler.is_exporting()``). Tensors of unknown origin are Python state of the model,
         or come from work below the torch API, which a recording at that level shows.
         """
         notes = list(report.notes)
