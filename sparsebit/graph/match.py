@@ -157,8 +157,7 @@ class NodeIndex:
     """
 
     def __init__(self, gm: GraphModule) -> None:
-        self.gm = gm
-        self.visits = 0
+        self.gm, self.visits = gm, 0
         self.position: dict[Node, int] = {}
         self._name: dict[Node, str | None] = {}
         self._target: dict[Node, object] = {}

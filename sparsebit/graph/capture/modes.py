@@ -57,9 +57,7 @@ def merge_modes(graph: fx.Graph, other: fx.Graph, training: Callable[[str], bool
 
 def compare(graph: fx.Graph, other: fx.Graph) -> Comparison:
     """What differs between two recordings of one program; raises ``Differs`` where they are not one program."""
-    comparison = Comparison(_live(graph), _live(other))
-    comparison.run()
-    return comparison
+    return Comparison(_live(graph), _live(other))
 
 
 def follow_mode(graph: fx.Graph, comparison: Comparison, training: Callable[[str], bool]) -> None:
@@ -78,7 +76,7 @@ def follow_mode(graph: fx.Graph, comparison: Comparison, training: Callable[[str
 
 
 class Comparison:
-    """Walks two recordings side by side."""
+    """What differs between two recordings, walked side by side; raises ``Differs`` if they are not one program."""
 
     def __init__(self, mine: list[fx.Node], theirs: list[fx.Node]) -> None:
         self.mine, self.theirs = mine, theirs
@@ -87,9 +85,6 @@ class Comparison:
         self.constants: list[tuple[fx.Node, tuple[Any, ...], Any, Any]] = []
         self.missing: list[tuple[fx.Node, tuple[Any, ...], fx.Node]] = []  # dropouts only the other one has
         self.extra: list[fx.Node] = []  # dropouts only this recording has
-
-    def run(self) -> None:
-        """Fill in what differs; raises ``Differs`` where the two are not one program."""
         left = right = 0
         while left < len(self.mine) and right < len(self.theirs):
             one, two = self.mine[left], self.theirs[right]

@@ -157,13 +157,8 @@ def _build(name: str, targets: tuple[object, ...], like: str | None, fields: dic
     if like is None:
         return OpSpec(name=name, targets=targets, **fields)  # type: ignore[arg-type]
     # What hangs on the other operator's targets does not carry over.
-    fresh: dict[str, object] = {
-        "overloads": {},
-        "class_names": (),
-        "orders": {},
-        "implied": {},
-        "family": "custom",
-    }
+    fresh: dict[str, object] = {name: {} for name in ("overloads", "orders", "implied")}
+    fresh |= {"class_names": (), "family": "custom"}
     return dataclasses.replace(OPS[like], **fresh | {"name": name, "targets": targets} | fields)  # type: ignore[arg-type]
 
 

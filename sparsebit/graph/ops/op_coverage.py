@@ -20,10 +20,8 @@ class UnknownOp:
 
     name: str
     count: int
-    example: str
-    """Where the first of them is."""
-    macs: int
-    """Estimated, over all of them."""
+    example: str  # where the first of them is
+    macs: int  # estimated, over all of them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparsebit.errors import CaptureError
+from sparsebit.graph.capture.call.signature import is_tensor
 from sparsebit.graph.capture.call.structure import flatten, split_container
 from sparsebit.graph.capture.normalize import canonical_call, is_tensor_method, name_of
 from sparsebit.graph.capture.recording.names import Names
@@ -250,7 +251,7 @@ class Recorder(TorchFunctionMode):
         parts = split_container(result)
         by_name = not isinstance(result, tuple | list | Mapping)
         for key, item in zip(*parts[:2], strict=True) if parts is not None else ():
-            if not any(isinstance(leaf, Tensor) for leaf in flatten(item, "", _is_tensor)[0]):
+            if not flatten(item, "", is_tensor)[0]:
                 continue
             place = result._fields.index(key) if hasattr(result, "_fields") else key
             pick = getattr if by_name else operator.getitem
@@ -416,10 +417,6 @@ class BelowRecorder(TorchDispatchMode):
 
 def _looks_in_place(name: str) -> bool:
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
 
 
 def _version(tensor: Tensor) -> int:

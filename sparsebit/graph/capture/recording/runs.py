@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from sparsebit.errors import CaptureError, SparsebitError
-from sparsebit.graph.capture.call.signature import CallSignature
+from sparsebit.graph.capture.call.signature import CallSignature, is_tensor
 from sparsebit.graph.capture.call.structure import Branch, Tree, flatten, leaves_of
 from sparsebit.graph.capture.exclusive import in_this_thread
 from sparsebit.graph.capture.leaves import LeafModules
@@ -188,7 +188,7 @@ class Runs:
         with torch.no_grad(), undisturbed(self.model, self.inputs, self._snapshot):
             inputs = [leaf.detach().clone() for leaf in self.inputs]
             args, kwargs = self.signature.rebuild_call(inputs, self._positional, self._keywords)
-            found, _ = flatten(model(*args, **kwargs), "output", lambda item: isinstance(item, Tensor))
+            found, _ = flatten(model(*args, **kwargs), "output", is_tensor)
         return found
 
     def record_with(self, inputs: list[Tensor], *, dry: bool = True) -> Trace:
