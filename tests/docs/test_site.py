@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -42,6 +44,21 @@ def test_links_lead_to_files_of_the_site(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+REFERENCES = [
+    name
+    for page in sorted((DOCS / "reference").glob("*.md"))
+    for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_names_in_the_reference_exist_where_it_says(name: str) -> None:
+    """The site reads source files, so a name must stand in the file that defines it."""
+    found = pkgutil.resolve_name(name)
+    if not inspect.ismodule(found):
+        assert found.__module__ == name.rpartition(".")[0]
 
 
 def test_nothing_is_loaded_from_another_server() -> None:
