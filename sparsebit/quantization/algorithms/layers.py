@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from sparsebit.graph.ops import OpCall, bind, find_op
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.graph.replaced_parameters import announce_replacement
+from sparsebit.graph.passes.edit import set_tensor
 from sparsebit.graph.run import Runner
 from sparsebit.progress import progress
 from sparsebit.quantization.modules.weights import weights_read
@@ -65,36 +65,25 @@ class Layer:
 
     def set(self, *, weight: Tensor | None = None, bias: Tensor | None = None) -> Layer:
         """Give it another weight or bias. The user's model, which shared the old ones, keeps those."""
+        like = fetch_tensor(self.gm, self.weight_path)
         if weight is not None:
-            put_parameter(self.gm, self.weight_path, weight.to(self.weight.dtype))
+            set_tensor(self.gm, self.weight_path, weight.to(like.dtype), like)
         if bias is None:
             return self
         if self.call.bias_name is not None:
-            put_parameter(self.gm, self.call.bias_name, bias.to(self.weight.dtype))
+            old = fetch_tensor(self.gm, self.call.bias_name)
+            set_tensor(self.gm, self.call.bias_name, bias.to(like.dtype), old)
             return self
-        if self.node.op == "call_module":
-            put_parameter(self.gm, self.new_bias, bias.to(self.weight.dtype))
-        else:
-            _pass_bias(self.gm, self.node, self.new_bias, bias.to(self.weight.dtype))
+        set_tensor(self.gm, self.new_bias, bias.to(like.dtype), like)
+        if self.node.op != "call_module":
+            _pass_bias(self.gm, self.node, self.new_bias)
         call = bind(self.gm, self.node)
         assert call is not None
         return replace(self, call=call)
 
 
-def put_parameter(gm: GraphModule, path: str, value: Tensor) -> None:
-    """Another parameter at a path; the graph's modules are its own, only parameters are shared."""
-    owner, _, name = path.rpartition(".")
-    module = gm.get_submodule(owner)
-    old = module._parameters.get(name)
-    new = nn.Parameter(value, requires_grad=old is None or old.requires_grad)
-    module._parameters[name] = announce_replacement(old, new)
-    module.__dict__.pop(name, None)
-
-
-def _pass_bias(gm: GraphModule, node: Node, path: str, bias: Tensor) -> None:
-    """Let a function that was called without a bias take one."""
-    owner, _, name = path.rpartition(".")
-    gm.get_submodule(owner).register_parameter(name, nn.Parameter(bias))
+def _pass_bias(gm: GraphModule, node: Node, path: str) -> None:
+    """Let a function that was called without a bias take the one at a path."""
     first = next(n for n in gm.graph.nodes if n.op != "placeholder")
     with gm.graph.inserting_before(first):
         held = gm.graph.get_attr(path)

@@ -14,7 +14,7 @@ from sparsebit.graph.ops import find_op
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes.edit import set_tensor
 from sparsebit.quantization.algorithms.base import Algorithm, Job, Stage, register_algorithm
-from sparsebit.quantization.algorithms.layers import Layer, find_layers, per_channel, put_parameter, watch
+from sparsebit.quantization.algorithms.layers import Layer, find_layers, per_channel, watch
 from sparsebit.quantization.modules.weights import quantizer_at
 
 
@@ -107,16 +107,13 @@ def _smooth(gm: GraphModule, node: Node, layers: list[Layer], activation: Tensor
     for layer in layers:
         layer.set(weight=layer.weight.double() * scales)
     held = _product_with(node) if node.op == "call_function" else None
-    if held is not None:
-        old = fetch_tensor(gm, str(held.target))
-        set_tensor(gm, str(held.target), (old.detach().double() / scales).to(old.dtype), old)
-        return
-    path = str(node.target)
-    for name in ("weight", "bias"):
-        parameter = gm.get_submodule(path)._parameters.get(name)
-        if parameter is not None:
-            divided = (parameter.detach().double() / scales).to(parameter.dtype)
-            put_parameter(gm, f"{path}.{name}", divided)
+    own = [str(held.target)] if held is not None else []
+    if held is None:
+        parameters = gm.get_submodule(str(node.target))._parameters
+        own = [f"{node.target}.{name}" for name in ("weight", "bias") if parameters.get(name) is not None]
+    for path in own:
+        old = fetch_tensor(gm, path)
+        set_tensor(gm, path, (old.detach().double() / scales).to(old.dtype), old)
 
 
 def smoothing_scales(activation: Tensor, weight: Tensor, alpha: float) -> Tensor:

@@ -10,12 +10,12 @@ from torch.fx import Node
 
 from sparsebit.graph.ops import OpCall, bind
 from sparsebit.graph.ops.spec import fetch_tensor
+from sparsebit.graph.passes.edit import set_tensor
 from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
 from sparsebit.graph.passes.remove_dead_nodes import remove_dead_nodes
 from sparsebit.graph.passes.why_not_fold import tensor_of
 from sparsebit.graph.run import evaluating
 from sparsebit.numerics.layout import spread, to_rows
-from sparsebit.quantization.algorithms.layers import put_parameter
 from sparsebit.quantization.modules.exchange import exchange_quantizer
 from sparsebit.quantization.modules.insert import insert_call
 from sparsebit.quantization.modules.quant_graph import QuantGraph
@@ -130,7 +130,8 @@ def _scales(gm: QuantGraph, path: str, quantizer: Quantizer) -> bool:
 @torch.no_grad()
 def _bake(gm: QuantGraph, path: str, quantizer: Quantizer) -> None:
     """Put a weight on its grid, and let a plain quantizer keep it there."""
-    put_parameter(gm, path, quantizer.snap(fetch_tensor(gm, path)).detach().clone())
+    weight = fetch_tensor(gm, path)
+    set_tensor(gm, path, quantizer.snap(weight).detach().clone(), weight)
     exchange_quantizer(gm, quantizer, Uniform)
 
 
