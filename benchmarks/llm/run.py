@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--held-out", type=int, default=32768, help="tokens at the end of the text")
     parser.add_argument("--blocks", type=int, help="only so many blocks of the model")
-    parser.add_argument("--rows", nargs="*", default=["*"], help="patterns of rows to measure")
+    parser.add_argument("--rows", nargs="*", default=["*"], help="patterns of rows to measure, in order")
     parser.add_argument(
         "--add", nargs="*", default=[], metavar="NAME=YAML", help="further rows, measured first"
     )
@@ -136,9 +136,8 @@ def main() -> None:
     model = open_model(options.model, options.blocks, options.device)
     asked = dict(one.split("=", 1) for one in options.add)
     every = {name: yaml.safe_load(text) for name, text in asked.items()}
-    every |= {
-        name: one for name, one in rows().items() if any(fnmatch.fnmatch(name, p) for p in options.rows)
-    }
+    for pattern in options.rows:
+        every |= {name: one for name, one in rows().items() if fnmatch.fnmatch(name, pattern)}
     amount = {"SAMPLES": options.samples, "LENGTH": options.length, "SEED": SEED}
     floats = evaluate(model, held_out, reference=model, length=512, batch=8)
     result: dict[str, Any] = {

@@ -106,7 +106,7 @@ class TuneSettings(Settings):
         seed: of the order of the mini-batches.
     """
 
-    steps: Count = 256
+    steps: Count = 128
     scale_lr: NotNegative = 1e-3
     norm_lr: NotNegative = 1e-3
     weight_lr: NotNegative = 1e-2
