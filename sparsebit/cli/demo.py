@@ -11,7 +11,7 @@ from sparsebit.cli.command import Command, Outcome
 
 
 def make_command(demo: Callable[..., Any]) -> Command:
-    """The command around ``demo(folder, train=...)``, whose result has ``shown()`` and ``to_dict()``."""
+    """The command around ``demo(folder, train=...)``, whose result is a dataclass with ``shown()``."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         place = Path("outputs", "demo")
@@ -21,8 +21,10 @@ def make_command(demo: Callable[..., Any]) -> Command:
         )
 
     def run(arguments: argparse.Namespace) -> Outcome:
+        from sparsebit.storage.typed import to_plain
+
         result = demo(arguments.output, train=arguments.train)
-        return Outcome(shown=tuple(result.shown()), data=result.to_dict())
+        return Outcome(shown=tuple(result.shown()), data=to_plain(result))
 
     return Command(
         description="""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import time
 from collections.abc import Callable, Iterable
@@ -21,8 +20,6 @@ from sparsebit.demo.threads import one_thread
 from sparsebit.demo.train import train, trained
 from sparsebit.display import short_bytes
 from sparsebit.export import OnnxExport, export_onnx
-from sparsebit.graph.capture import capture
-from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
 from sparsebit.progress import progress
 from sparsebit.quantization import QuantModel, parse_qconfig
 from sparsebit.report import ParetoPoint, collect, measure, save_report
@@ -53,7 +50,8 @@ class DemoResult:
     files: tuple[Path, ...]
     seconds: float
     pruning: SparseReport
-    off: float
+    mismatch: float
+    """The part of the quantized values that differ between torch and the file."""
 
     def shown(self) -> Iterable[Any]:
         """For a terminal."""
@@ -76,12 +74,8 @@ class DemoResult:
         yield table
         yield "agreement: how often the file answers as its torch model does"
         yield f"pruning: {str(self.pruning).splitlines()[0]}"
-        yield f"quantized values that differ between torch and the file: {self.off:.3%}"
+        yield f"quantized values that differ between torch and the file: {self.mismatch:.3%}"
         yield f"{self.seconds:.0f} s; written: {', '.join(map(str, self.files))}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """For machines."""
-        return {"rows": self.rows, "files": self.files, "seconds": self.seconds, "codes_off": self.off}
 
 
 def run_demo(folder: Path, *, train: bool = False, seconds: float = 1.0, recovery: int = 12) -> DemoResult:
@@ -107,9 +101,9 @@ def _run(folder: Path, anew: bool, seconds: float, recovery: int) -> DemoResult:
     smodel, small = prune(model, example, recovery)
     qmodel = quantize(small, example, calibration)
     exports = {
-        "float": _export(_captured(model, example), example, folder / "float.onnx"),
-        "pruned": _export(_captured(small, example), example, folder / "pruned.onnx"),
-        "pruned, int8": _export(qmodel, calibration[0][0], folder / "int8.onnx"),
+        "float": export_onnx(model, example, folder / "float.onnx"),
+        "pruned": export_onnx(small, example, folder / "pruned.onnx"),
+        "pruned, int8": export_onnx(qmodel, calibration[0][0], folder / "int8.onnx"),
     }
     rows = _measure(exports, dict(zip(exports, (model, small, qmodel), strict=True)), test, seconds)
     first, last = rows[0], rows[-1]
@@ -135,7 +129,7 @@ def _run(folder: Path, anew: bool, seconds: float, recovery: int) -> DemoResult:
         files=(*(done.path for done in exports.values()), page),
         seconds=time.monotonic() - started,
         pruning=smodel.report(),
-        off=check.mismatch_share if check is not None else 0.0,
+        mismatch=check.mismatch_share if check is not None else 0.0,
     )
 
 
@@ -162,7 +156,10 @@ def trade_off(model: nn.Module, small: nn.Module, data: list[Batch], test: list[
     """Other recipes on the same network, for the curve of the report."""
     example = data[0][0][:2]
     recipes = [("", model), ("pruned, ", small)]
-    points = [_point(f"{words}float", _float_bytes(net), measure(net, test)) for words, net in recipes]
+    points = [
+        _point(f"{words}float", sum(p.nbytes for p in base.parameters()), measure(base, test))
+        for words, base in recipes
+    ]
     presets = [("int8", "int8_onnxruntime"), ("w4a8", "w4a8")]
     for words, base in progress(recipes, "trying other recipes"):
         for name, preset in presets:
@@ -178,21 +175,6 @@ def _point(name: str, size: float, quality: float, *, chosen: bool = False) -> P
     return ParetoPoint(name=name, cost=size / 1e3, quality=quality, chosen=chosen)
 
 
-def _float_bytes(model: nn.Module) -> int:
-    return sum(4 * parameter.numel() for parameter in model.parameters())
-
-
-def _captured(model: nn.Module, example: torch.Tensor) -> nn.Module:
-    """The float model as good as it gets: batch norm folded, so that the comparison is a fair one."""
-    graph = capture(copy.deepcopy(model).eval(), (example,))
-    run_passes(graph, SIMPLIFY + FOLD)
-    return graph
-
-
-def _export(model: nn.Module, example: torch.Tensor, path: Path) -> OnnxExport:
-    return export_onnx(model, example, path)
-
-
 def _measure(
     exports: dict[str, OnnxExport], models: dict[str, nn.Module], test: list[Batch], seconds: float
 ) -> tuple[Row, ...]:
@@ -201,19 +183,16 @@ def _measure(
         name: functools.partial(file.run, file.feed(test[0][0])) for name, file in files.items()
     }
     times = compare_latency(calls, seconds=seconds)
-    rows = []
-    for name, file in files.items():
-        accuracy = measure(file, test, what=f"measuring {name}")
-        rows.append(
-            Row(
-                name=name,
-                accuracy=accuracy,
-                bytes=file.bytes,
-                milliseconds=times[name].milliseconds,
-                agreement=_agreement(models[name], file, test),
-            )
+    return tuple(
+        Row(
+            name=name,
+            accuracy=measure(file, test, what=f"measuring {name}"),
+            bytes=file.bytes,
+            milliseconds=times[name].milliseconds,
+            agreement=_agreement(models[name], file, test),
         )
-    return tuple(rows)
+        for name, file in files.items()
+    )
 
 
 def _agreement(model: nn.Module, file: OnnxFile, test: list[Batch]) -> float:

@@ -92,16 +92,12 @@ def export_graph(
         args: example positional inputs; their sizes become fixed except for the dynamic axes.
         kwargs: example keyword inputs.
         path: the file to write. Nothing is there if this fails.
-        input_names: one for each tensor of the inputs; by default the names of the model's own arguments.
-        output_names: one for each tensor of the outputs; by default the keys of the model's own output, or ``output``.
-        dynamic_axes: as ``torch.onnx.export`` takes them: ``{"x": {0: "batch", 1: "length"}}`` or ``{"x": [0, 1]}``.
-            By default the batch, and the sequence of text, where the model allows it. ``{}`` fixes every size.
-        opset: by default the lowest that has the types needed, and at least 20.
+        input_names, output_names, opset, extra_info, quantized: as for ``export_onnx``.
+        dynamic_axes: as for ``torch.onnx.export``: ``{"x": {0: "batch", 1: "length"}}`` or ``{"x": [0, 1]}``. By
+            default the batch, and the sequence of text, where the model allows it. ``{}`` fixes every size.
         target: whose forms to use, a name in ``sparsebit.targets.TARGETS``.
-        extra_info: also write the width of every quantized tensor on its nodes.
         engine: which of torch's exporters translates; ``auto`` takes the fast one if its result is right.
         external_data: whether to keep the weights in a second file; by default from 1.9 GB on.
-        quantized: False writes the float model instead, as if every quantizer were switched off.
         inspect: called with the written file before it takes its place; what it raises leaves everything as it was.
 
     Raises:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from sparsebit.analysis.accuracy import has_labels, measure
 from sparsebit.batches import Call, ModelInputs, example_call, read_batches
-from sparsebit.config import SConfig
+from sparsebit.config import SConfig, load_sconfig
 from sparsebit.errors import SparsebitError
 from sparsebit.progress import waiting
 from sparsebit.recipes.goals import Goals
 from sparsebit.recipes.limits import find_limits
 from sparsebit.recipes.recipe import Finetune
 from sparsebit.recipes.result import Compressed
-from sparsebit.recipes.search import Metric, Search
+from sparsebit.recipes.search import PRUNE, Metric, Search
 from sparsebit.recipes.space import RATIOS
 from sparsebit.recipes.trial import Trial, front
 from sparsebit.targets import TARGETS
@@ -108,11 +109,11 @@ def compress(
         metric=metric or accuracy_on(batches if validation is None else list(validation), examples),
         latency=latency,
         finetune=finetune,
-        prune=prune,
+        prune=load_sconfig(prune or PRUNE),
         ratios=ratios,
         time_budget=time_budget,
         exhaustive=exhaustive,
-        folder=folder,
+        folder=Path(folder) if folder is not None else None,
         seed=seed,
         on_trial=on_trial,
     )

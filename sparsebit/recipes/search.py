@@ -7,9 +7,9 @@ import hashlib
 import importlib.util
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ PRUNE: Mapping[str, Any] = {
 }
 
 
+@dataclass
 class Search:
     """Makes trials in a fixed order; every decision depends on what earlier ones measured.
 
@@ -56,35 +57,28 @@ class Search:
     decisions are those of a search that was never stopped: ``reached`` are the trials up to here, in that order.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        batches: Sequence[Any],
-        examples: tuple[tuple[Any, ...], dict[str, Any]],
-        *,
-        goals: Goals,
-        target: str,
-        metric: Metric,
-        latency: Callable[[nn.Module], float] | None,
-        finetune: Finetune | None,
-        prune: Mapping[str, Any] | SConfig | None,
-        ratios: Sequence[float],
-        time_budget: float,
-        exhaustive: bool,
-        folder: str | os.PathLike[str] | None,
-        seed: int,
-        on_trial: Callable[[Trial], None] | None,
-    ) -> None:
-        self.model, self.batches, self.examples = model, batches, examples
-        self.goals, self.target, self.metric, self.finetune = goals, target, metric, finetune
-        self.prune, self.ratios = load_sconfig(prune or PRUNE), ratios
-        self.time_budget, self.exhaustive, self.seed = time_budget, exhaustive, seed
-        self.folder = Path(folder) if folder is not None else None
-        self.on_trial = on_trial
-        self.latency = self._clock(latency)
+    model: nn.Module
+    batches: Sequence[Any]
+    examples: tuple[tuple[Any, ...], dict[str, Any]]
+    _: KW_ONLY
+    goals: Goals
+    target: str
+    metric: Metric
+    latency: Callable[[nn.Module], float] | None
+    finetune: Finetune | None
+    prune: SConfig
+    ratios: Sequence[float]
+    time_budget: float
+    exhaustive: bool
+    folder: Path | None
+    seed: int
+    on_trial: Callable[[Trial], None] | None
+
+    def __post_init__(self) -> None:
+        self.latency = self._clock(self.latency)
         self.notes: list[str] = []
         self.stopped = "everything was tried"
-        self._pruned: dict[float, nn.Module] = {0.0: model}
+        self._pruned: dict[float, nn.Module] = {0.0: self.model}
         self._sensitivity: dict[float, Sensitivity] = {}
         self._built: dict[str, tuple[nn.Module, QuantModel]] = {}
         self._times: dict[str, float] = {}
@@ -92,17 +86,17 @@ class Search:
         self._pace: float | None = None
         self._say: Callable[[str], object] = str
         asked = {
-            "model": digest_model(model),
-            "data": digest_batch(batches[0]),
-            "batches": len(batches),
-            "target": target,
-            "goals": [goals.max_drop, goals.speedup, goals.size],
-            "seed": seed,
-            "ratios": sorted(ratios),
+            "model": digest_model(self.model),
+            "data": digest_batch(self.batches[0]),
+            "batches": len(self.batches),
+            "target": self.target,
+            "goals": [self.goals.max_drop, self.goals.speedup, self.goals.size],
+            "seed": self.seed,
+            "ratios": sorted(self.ratios),
             "pruning": self.prune.to_dict(),
-            "finetune": finetune is not None,
+            "finetune": self.finetune is not None,
         }
-        self.state = State(folder, asked)
+        self.state = State(self.folder, asked)
         self.reached: dict[str, Trial] = {}
         self.base = self.state.base or self._measure_float()
         if self.state.base is None:
@@ -245,7 +239,7 @@ class Search:
             if math.isfinite(measured.metric):
                 self._remember(name, small, qmodel)
             else:
-                measured, failed = None, "its metric is no number"
+                measured, failed = None, "its metric is not a number"
         seconds = time.perf_counter() - start
         trial = Trial(
             name=name,

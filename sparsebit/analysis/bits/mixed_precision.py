@@ -8,8 +8,7 @@ from typing import Any
 from torch import nn
 
 from sparsebit.analysis.bits.choose_bits import POINTS, BitChoice, choose_bits, measure_latencies
-from sparsebit.analysis.bits.curvature import Loss
-from sparsebit.analysis.bits.sensitivity import BITS, Metric, sensitivity
+from sparsebit.analysis.bits.sensitivity import sensitivity
 from sparsebit.config import QConfig, Side
 
 
@@ -19,31 +18,25 @@ def mixed_precision(
     data: Any,
     *,
     example_inputs: Any,
-    example_kwargs: Mapping[str, Any] | None = None,
     size: float | None = None,
     bops: float | None = None,
     latency: float | None = None,
     measure: Callable[[QConfig], float] | None = None,
-    bits: Sequence[int] = BITS,
     sides: Sequence[Side] | None = None,
-    metric: Metric = "output",
-    loss: Loss | None = None,
-    batches: int | None = None,
     points: int = POINTS,
-    seed: int = 0,
-    progress: bool | None = None,
+    **options: Any,
 ) -> BitChoice:
     """Bits for every layer under one budget; ``result.config`` is the config that applies them.
 
     Args:
-        model, config, data, example_inputs, example_kwargs: as for ``sensitivity``.
+        model, config, data, example_inputs: as for ``sensitivity``.
         size: bytes of all parameters. Weights are chosen for.
         bops: bit operations of one call. Weights and activations are chosen for.
         latency: seconds of one call, by ``measure``, which gives the seconds of the model with a config.
         measure: see ``measure_latencies``.
-        bits, metric, loss, batches, seed, progress: as for ``sensitivity``.
         sides: what to choose for, where the budget's own answer is not right.
         points: of the Pareto curve.
+        options: the other arguments of ``sensitivity``, by name: ``bits``, ``metric``, ``batches``, ...
 
     Example:
         >>> import torch
@@ -53,19 +46,7 @@ def mixed_precision(
         >>> chosen.size <= 600, sorted(chosen.bits)
         (True, ['0.weight', '2.weight'])
     """
-    found = sensitivity(
-        model,
-        config,
-        data,
-        example_inputs=example_inputs,
-        example_kwargs=example_kwargs,
-        bits=bits,
-        sides=sides or (("W",) if size is not None else ("W", "A")),
-        metric=metric,
-        loss=loss,
-        batches=batches,
-        seed=seed,
-        progress=progress,
-    )
+    sides = sides or (("W",) if size is not None else ("W", "A"))
+    found = sensitivity(model, config, data, example_inputs=example_inputs, sides=sides, **options)
     table = measure_latencies(found, measure) if latency is not None and measure is not None else None
     return choose_bits(found, size=size, bops=bops, latency=latency, table=table, points=points)
