@@ -20,13 +20,12 @@ from torch import Tensor
 from benchmarks.environment import describe
 from benchmarks.tasks import agreement, open_task
 from sparsebit import QuantModel, parse_qconfig
+from sparsebit.runtime import OnnxFile
 
 SEED = 0
 
 
 def measure(name: str, preset: str, limit: int | None) -> dict[str, Any]:
-    import onnxruntime
-
     torch.manual_seed(SEED)
     task = open_task(name)
     example = task.example()
@@ -35,15 +34,11 @@ def measure(name: str, preset: str, limit: int | None) -> dict[str, Any]:
     qmodel.set_quant(w_quant=True, a_quant=True)
     with tempfile.TemporaryDirectory() as folder:
         done = qmodel.export_onnx(example[0] or example[1], Path(folder) / "model.onnx")
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        session = onnxruntime.InferenceSession(str(done.path), options, providers=["CPUExecutionProvider"])
-        names = [value.name for value in session.get_inputs()]
+        file = OnnxFile(done.path, threads=torch.get_num_threads())
 
         def run(*args: Tensor, **kwargs: Tensor) -> Tensor:
-            feed = dict(zip(names, (x.numpy() for x in args), strict=False))
-            feed |= {key: value.numpy() for key, value in kwargs.items()}
-            return torch.from_numpy(session.run(None, feed)[0])
+            outputs = file(*args, **kwargs)
+            return outputs[0] if isinstance(outputs, tuple) else outputs
 
         in_torch, in_runtime = task.evaluate(qmodel, limit), task.evaluate(run, limit)
     return {

@@ -10,11 +10,10 @@ import argparse
 import gc
 import json
 import logging
-import statistics
 import tempfile
-import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from benchmarks.onnx.peer import quantize_with_peer
 from sparsebit import capture
 from sparsebit.export import check, export_graph
 from sparsebit.quantization import QuantModel
+from sparsebit.runtime import compare_latency, open_session
 
 SEED = 0
 SYMMETRIC = {
@@ -44,31 +44,6 @@ SYMMETRIC = {
         "OBSERVER": {"TYPE": "MINMAX"},
     },
 }
-
-
-def onnxruntime_session(path: Path, threads: int) -> Callable[[Mapping[str, Any]], object]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    # The workers of a session look for work a while after each call, on the core that the next session needs.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
-    return lambda feed: session.run(None, feed)
-
-
-def openvino_session(path: Path, threads: int) -> Callable[[Mapping[str, Any]], object]:
-    import openvino
-
-    settings = {
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
-    }
-    core = openvino.Core()
-    request = core.compile_model(core.read_model(str(path)), "CPU", settings).create_infer_request()
-    return lambda feed: request.infer(feed)
 
 
 def make_files(name: str, folder: Path) -> tuple[dict[str, Path], dict[str, Any], dict[str, Any]]:
@@ -109,18 +84,18 @@ def make_files(name: str, folder: Path) -> tuple[dict[str, Path], dict[str, Any]
     return files, feed, facts
 
 
-def interleaved(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median milliseconds of each, taking turns."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run(), run()
-    for index in range(rounds):
-        order = list(runs.items())
-        for name, run in order if index % 2 == 0 else reversed(order):
-            started = time.perf_counter()
-            run()
-            times[name].append(1e3 * (time.perf_counter() - started))
-    return {name: round(statistics.median(values), 3) for name, values in times.items()}
+def medians_of(
+    files: Mapping[str, Path], feed: Mapping[str, Any], runtime: str, threads: int, rounds: int
+) -> dict[str, float]:
+    """Median milliseconds of each file, taking turns."""
+    sessions = {
+        label: open_session(path, runtime=runtime, threads=threads, spinning=False)
+        for label, path in files.items()
+    }
+    times = compare_latency(
+        {label: partial(session.run, feed) for label, session in sessions.items()}, rounds=rounds
+    )
+    return {label: round(time.milliseconds, 3) for label, time in times.items()}
 
 
 def measure(name: str, rounds: int, threads: list[int], with_openvino: bool) -> list[dict[str, Any]]:
@@ -128,12 +103,7 @@ def measure(name: str, rounds: int, threads: list[int], with_openvino: bool) -> 
     with tempfile.TemporaryDirectory() as place:
         files, feed, facts = make_files(name, Path(place))
         for count in threads:
-            runs: dict[str, Callable[[], object]] = {}
-            for label, path in files.items():
-                session = onnxruntime_session(path, count)
-                runs[label] = lambda session=session: session(feed)  # type: ignore[misc]
-            medians = interleaved(runs, rounds)
-            del runs
+            medians = medians_of(files, feed, "onnxruntime", count, rounds)
             gc.collect()
             peers = {label: value for label, value in medians.items() if label.startswith("peer")}
             best = min(peers, key=lambda label: peers[label]) if peers else None
@@ -148,11 +118,8 @@ def measure(name: str, rounds: int, threads: list[int], with_openvino: bool) -> 
                 **facts,
             }
             if with_openvino:
-                runs = {}
-                for label in ("float", "int8"):
-                    session = openvino_session(files[label], count)
-                    runs[label] = lambda session=session: session(feed)  # type: ignore[misc]
-                medians = interleaved(runs, rounds)
+                chosen = {label: files[label] for label in ("float", "int8")}
+                medians = medians_of(chosen, feed, "openvino", count, rounds)
                 row |= {
                     "openvino_ms": medians,
                     "openvino_speedup": round(medians["float"] / medians["int8"], 2),

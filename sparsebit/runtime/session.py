@@ -72,10 +72,11 @@ class Opener(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """What only a check asks of ONNX Runtime."""
+    """What only checks and benchmarks ask of ONNX Runtime."""
 
     save_optimized: Path | None = None  # write the graph after the runtime's own optimizations to this file
     weights_folder: Path | None = None  # where the external weights of a model in memory are
+    spinning: bool = True  # whether threads look for work for a while after a call
 
 
 RUNTIMES: Registry[Opener] = Registry("runtime")
@@ -89,6 +90,7 @@ def open_session(
     optimize: Optimize = "all",
     save_optimized: Path | None = None,
     weights_folder: Path | None = None,
+    spinning: bool = True,
 ) -> Session:
     """Open a model in a runtime, on the CPU.
 
@@ -99,6 +101,7 @@ def open_session(
         optimize: how far the runtime may rewrite the graph; OpenVINO always rewrites all it can.
         save_optimized: where ONNX Runtime writes the graph it runs, weights beside it.
         weights_folder: where the external weights of a ``ModelProto`` are.
+        spinning: False lets ONNX Runtime's threads sleep between calls, on cores that the next session needs.
 
     Raises:
         SessionError: the file does not exist, or the runtime refuses it; with the runtime's reason.
@@ -110,7 +113,7 @@ def open_session(
         source: str | bytes = str(model)
     else:
         source = model.SerializeToString()
-    options = SessionOptions(save_optimized=save_optimized, weights_folder=weights_folder)
+    options = SessionOptions(save_optimized=save_optimized, weights_folder=weights_folder, spinning=spinning)
     try:
         return opener(source, threads=threads, optimize=optimize, options=options)
     except SparsebitError:
@@ -143,6 +146,8 @@ def _open_onnxruntime(
         settings.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(options.weights_folder)
         )
+    if not options.spinning:
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = ort.InferenceSession(source, settings, ["CPUExecutionProvider"])
     names = tuple(value.name for value in session.get_outputs())
     return Session(

@@ -23,6 +23,7 @@ from torch import nn
 from benchmarks.environment import describe
 from sparsebit import SparseModel
 from sparsebit.export import export_onnx
+from sparsebit.runtime import Session, open_session
 from tests.zoo.nets import mobilenet, resnet
 
 SEED = 0
@@ -47,18 +48,9 @@ def shrunk(model: nn.Module, x: torch.Tensor, round_to: int) -> tuple[nn.Module,
     return small, report.macs_after / report.macs_before
 
 
-def session(model: nn.Module, x: torch.Tensor, folder: Path, name: str) -> Any:
-    import onnxruntime
-
-    from sparsebit import capture
-    from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
-
-    gm = capture(model.eval(), (x,))
-    run_passes(gm, (*SIMPLIFY, *FOLD))
-    done = export_onnx(gm, x, folder / f"{name}.onnx", check=False)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(str(done.path), options, providers=["CPUExecutionProvider"])
+def session(model: nn.Module, x: torch.Tensor, folder: Path, name: str) -> Session:
+    done = export_onnx(model.eval(), x, folder / f"{name}.onnx", check=False)
+    return open_session(done.path, threads=1)
 
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
@@ -75,7 +67,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         for turn in range(rounds + 2):
             for key, run in sessions.items():
                 start = time.process_time()
-                run.run(None, {run.get_inputs()[0].name: x.numpy()})
+                run.run({run.inputs[0].name: x.numpy()})
                 if turn >= 2:
                     times[key].append(time.process_time() - start)
     medians = {key: statistics.median(values) for key, values in times.items()}
