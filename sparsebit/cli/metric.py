@@ -12,7 +12,7 @@ from torch import nn
 from sparsebit.analysis.accuracy import Metric, has_labels, measure, top1
 from sparsebit.batches import ModelInputs
 from sparsebit.cli.command import UsageError
-from sparsebit.cli.data import Again, first, open_data
+from sparsebit.cli.data import first, open_data
 from sparsebit.cli.reference import blamed_on, resolve
 from sparsebit.errors import with_article
 
@@ -32,13 +32,6 @@ def open_metric(arguments: argparse.Namespace) -> Metric:
     return metric
 
 
-def open_test(arguments: argparse.Namespace) -> Again | None:
-    """The batches of --test."""
-    if arguments.metric and not arguments.test:
-        raise UsageError("--metric measures on labelled batches", hint="add --test DATA")
-    return open_data(arguments, arguments.test) if arguments.test else None
-
-
 def accuracy_of(
     model: nn.Module | Callable[..., Any], data: Iterable[Any], metric: Metric, what: str
 ) -> float:
@@ -54,3 +47,34 @@ def accuracy_of(
     if math.isnan(found):
         raise UsageError(f"{what}: the metric is not a number (NaN)")
     return found
+
+
+class Accuracy:
+    """The metric of a model before and after, on the batches of --test; nothing where there are none."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        if arguments.metric and not arguments.test:
+            raise UsageError("--metric measures on labelled batches", hint="add --test DATA")
+        self.metric = open_metric(arguments)
+        self.data = open_data(arguments, arguments.test) if arguments.test else None
+        self.found: list[float] = []
+
+    def add(self, model: nn.Module, what: str) -> None:
+        """Measure one more model."""
+        if self.data is not None:
+            self.found.append(accuracy_of(model, self.data, self.metric, what))
+
+    @property
+    def pair(self) -> tuple[float, float] | None:
+        """Before and after."""
+        return (self.found[0], self.found[-1]) if self.found else None
+
+    def rows(self) -> list[str]:
+        """One line, where it was measured."""
+        if not self.found:
+            return []
+        before, after = self.found[0], self.found[-1]
+        if max(abs(before), abs(after)) > 1:  # a metric of the user's own, which need not be a share
+            return [f"metric: {before:.4g} before, {after:.4g} after ({after - before:+.4g})"]
+        shares = f"{100 * before:.2f} % before, {100 * after:.2f} % after"
+        return [f"accuracy: {shares} ({100 * (after - before):+.2f} points)"]

@@ -6,7 +6,6 @@ import argparse
 
 from sparsebit.cli.arguments import add_config, add_data, add_input, add_model, add_output, add_test
 from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.cli.result import accuracy_rows, before_and_after
 from sparsebit.errors import with_article
 
 DEFAULT = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
@@ -43,35 +42,33 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from torch.nn import functional
 
     from sparsebit.cli.data import example_inputs, open_data
-    from sparsebit.cli.metric import accuracy_of, open_metric, open_test
+    from sparsebit.cli.metric import Accuracy
     from sparsebit.cli.model import open_model, require_device
     from sparsebit.cli.reference import blamed_on, resolve
     from sparsebit.sparse import SparseModel, parse_sconfig, save
 
     config = parse_sconfig(arguments.config or DEFAULT, arguments.overrides)
     require_device(config.DEVICE)
-    metric = open_metric(arguments)
     loss = resolve(arguments.loss, "loss") if arguments.loss else functional.cross_entropy
     if not callable(loss):
         raise UsageError(f"{arguments.loss!r} is not a function", got=with_article(type(loss).__name__))
     model = open_model(arguments)
     data = open_data(arguments) if arguments.data else None
-    test = open_test(arguments)
-    before = accuracy_of(model, test, metric, "measuring dense") if test is not None else None
+    accuracy = Accuracy(arguments)
+    accuracy.add(model, "measuring dense")
     smodel = SparseModel(
-        model, config, *example_inputs(arguments, model, data if data is not None else test)
+        model, config, *example_inputs(arguments, model, data if data is not None else accuracy.data)
     ).to(config.DEVICE)
     with blamed_on("the model or its loss, called with the data,"):
         smodel.calc_params(data, loss)
     small = smodel.shrink()
-    after = accuracy_of(small, test, metric, "measuring pruned") if test is not None else None
+    accuracy.add(small, "measuring pruned")
     save(small, arguments.output)
     report = smodel.report()
-    accuracy = before_and_after(before, after)
     return Outcome(
         shown=(
             report.table(),
-            *accuracy_rows(accuracy),
+            *accuracy.rows(),
             f"written: {arguments.output}",
             "next:    train it a little to win accuracy back, then sparsebit quantize … "
             f"--pruned {arguments.output}; docs/how-to/prune.md shows how",
@@ -82,7 +79,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
             "layers": report.rows,
             "params": (report.params_before, report.params_after),
             "macs": (report.macs_before, report.macs_after),
-            "accuracy": accuracy,
+            "accuracy": accuracy.pair,
         },
     )
 

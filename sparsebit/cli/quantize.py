@@ -16,7 +16,6 @@ from sparsebit.cli.arguments import (
     add_test,
 )
 from sparsebit.cli.command import Command, Outcome
-from sparsebit.cli.result import accuracy_rows, before_and_after
 from sparsebit.storage import require_place
 
 
@@ -57,7 +56,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     """Quantize, calibrate, measure and save."""
     from sparsebit.analysis.profiling.profile import FUSED
     from sparsebit.cli.data import example_inputs, open_data
-    from sparsebit.cli.metric import accuracy_of, open_metric, open_test
+    from sparsebit.cli.metric import Accuracy
     from sparsebit.cli.model import open_model, require_device
     from sparsebit.cli.reference import blamed_on
     from sparsebit.quantization import QuantModel, parse_qconfig
@@ -66,22 +65,20 @@ def run(arguments: argparse.Namespace) -> Outcome:
     config = parse_qconfig(arguments.config, arguments.overrides)
     steps = _steps(arguments)
     require_device(config.DEVICE)
-    metric = open_metric(arguments)
     model, data = open_model(arguments), open_data(arguments)
-    test = open_test(arguments)
-    before = accuracy_of(model, test, metric, "measuring float") if test is not None else None
+    accuracy = Accuracy(arguments)
+    accuracy.add(model, "measuring float")
     qmodel = QuantModel(model, config, *example_inputs(arguments, model, data)).to(config.DEVICE)
     if not arguments.resume:
         shutil.rmtree(steps, ignore_errors=True)
     with blamed_on("the model, called with the data,"):
         qmodel.calibrate(data, folder=steps)
     qmodel.set_quant(w_quant=True, a_quant=True)
-    after = accuracy_of(qmodel, test, metric, "measuring quantized") if test is not None else None
+    accuracy.add(qmodel, "measuring quantized")
     qmodel.save(arguments.output)
     shutil.rmtree(steps, ignore_errors=True)
-    accuracy = before_and_after(before, after)
     if arguments.report:
-        save_report(arguments.report, collect(qmodel, data, name=arguments.model, accuracy=accuracy))
+        save_report(arguments.report, collect(qmodel, data, name=arguments.model, accuracy=accuracy.pair))
     plan = qmodel.plan
     left = [edge for edge in plan.edges if edge.tensor is None and not edge.reason.startswith(FUSED)]
     written = [str(path) for path in (arguments.output, arguments.report) if path]
@@ -90,7 +87,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
             f"quantized for {plan.target}: {len(plan.weights())} weights, {len(plan.activations())} activations;"
             f" {len(left)} {'input' if len(left) == 1 else 'inputs'} of operators in float",
             *(f"  float: {edge.consumer} <- {edge.source}: {edge.reason}" for edge in left[:8]),
-            *accuracy_rows(accuracy),
+            *accuracy.rows(),
             f"written: {', '.join(written)}",
             f"next:    sparsebit export {arguments.model} --quantized {arguments.output} --data … --output model.onnx",
         ),
@@ -103,7 +100,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
                 {"name": t.name, "codes": t.spec.codes, "reason": t.reason} for t in plan.activations()
             ],
             "float": [{"operator": e.consumer, "input": e.source, "reason": e.reason} for e in left],
-            "accuracy": accuracy,
+            "accuracy": accuracy.pair,
         },
     )
 

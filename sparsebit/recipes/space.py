@@ -31,19 +31,19 @@ class Structure:
         return f"{self.ratio:.0%} pruned, {bits}" if self.ratio else bits
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Variant:
-    """Settings that change accuracy and not size: overrides of a config, or one more recovery step."""
+    """Settings that change accuracy and not size: an override of a config, or one more recovery step."""
 
     name: str
-    overrides: tuple[str, ...] = ()
+    override: str = ""
     step: tuple[str, int] | None = None
     """Name of a recovery step that learns, and how many rounds it has."""
 
     def apply(self, config: QConfig) -> QConfig:
         """``config`` with these settings. Biases are corrected for the rounding that was learnt, so after it."""
         if self.step is None:
-            return load_qconfig(config, self.overrides)
+            return load_qconfig(config, [self.override])
         data, (name, rounds) = config.to_dict(), self.step
         steps = list(data["SCHEDULE"]["RECOVERY"])
         at = steps.index("bias_correction") if "bias_correction" in steps else len(steps)
@@ -51,58 +51,34 @@ class Variant:
         return load_qconfig(data)
 
 
-# Each level starts from the best of the levels before it. ``costs`` is the guess for one trial, in first trials.
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Level:
-    """Variants of about one cost."""
+    """Variants of about one cost; each level starts from the best of the levels before it."""
 
     name: str
+    costs: float  # a guess for one trial, in first trials
+    keep: int  # how many structures, the most promising first, are worth it
     variants: tuple[Variant, ...]
-    costs: float
-    keep: int
-    """How many structures, the most promising first, are worth it."""
 
 
-LEVELS: tuple[Level, ...] = (
-    Level(
-        name="observers",
-        costs=1.0,
-        keep=4,
-        variants=(
-            Variant(name="minmax activations", overrides=("A.OBSERVER.TYPE=minmax",)),
-            Variant(name="percentile activations", overrides=("A.OBSERVER.TYPE=percentile",)),
-        ),
-    ),
-    Level(
-        name="placement",
-        costs=1.0,
-        keep=3,
-        variants=(
-            Variant(name="first and last layer in float", overrides=("FIRST_LAST=float",)),
-            Variant(name="additions in float", overrides=("A.QADD.ENABLE_QUANT=false",)),
-        ),
-    ),
-    Level(
-        name="light recovery",
-        costs=2.0,
-        keep=2,
-        variants=(
-            Variant(name="bias correction", overrides=("SCHEDULE.RECOVERY=[bias_correction]",)),
-            Variant(
-                name="equalization and bias correction",
-                overrides=("SCHEDULE.RECOVERY=[equalization, bias_correction]",),
-            ),
-        ),
-    ),
-    Level(
-        name="heavy recovery",
-        costs=60.0,
-        keep=2,
-        variants=(
-            Variant(name="adaround", step=("adaround", 500)),
-            Variant(name="brecq", step=("brecq", 1000)),
-        ),
-    ),
+_OBSERVERS = (
+    Variant("minmax activations", "A.OBSERVER.TYPE=minmax"),
+    Variant("percentile activations", "A.OBSERVER.TYPE=percentile"),
+)
+_PLACEMENT = (
+    Variant("first and last layer in float", "FIRST_LAST=float"),
+    Variant("additions in float", "A.QADD.ENABLE_QUANT=false"),
+)
+_LIGHT = (
+    Variant("bias correction", "SCHEDULE.RECOVERY=[bias_correction]"),
+    Variant("equalization and bias correction", "SCHEDULE.RECOVERY=[equalization, bias_correction]"),
+)
+_HEAVY = (Variant("adaround", step=("adaround", 500)), Variant("brecq", step=("brecq", 1000)))
+LEVELS = (
+    Level("observers", 1.0, 4, _OBSERVERS),
+    Level("placement", 1.0, 3, _PLACEMENT),
+    Level("light recovery", 2.0, 2, _LIGHT),
+    Level("heavy recovery", 60.0, 2, _HEAVY),
 )
 
 
