@@ -41,7 +41,7 @@ def _plan(plan: QuantPlan) -> str:
     rows = [(t.name, t.side, str(t.spec), ", ".join(t.consumers), t.reason) for t in plan.tensors]
     left = [(edge.consumer, edge.source, edge.reason) for edge in plan.edges if edge.tensor is None]
     head = f"plan for {plan.target}: {len(plan.weights())} weights and {len(plan.activations())} activations"
-    quantized = _table(("tensor", "", "codes", "read by", "why"), rows)
+    quantized = _table(("tensor", "", "type", "read by", "why"), rows)
     in_float = (
         _folded(f"in float: {len(left)} inputs", _table(("operator", "input", "why"), left)) if left else ""
     )
@@ -54,7 +54,7 @@ def _quant_model(qmodel: QuantModel) -> str:
         for name, q in qmodel.quantizers.items()
     ]
     head = f"QuantModel for {qmodel.plan.target}: {len(rows)} quantizers"
-    return f"{_bold(head)}{_table(('tensor', '', 'codes', 'state'), rows)}{_folded('its plan', _plan(qmodel.plan))}"
+    return f"{_bold(head)}{_table(('tensor', '', 'type', 'state'), rows)}{_folded('its plan', _plan(qmodel.plan))}"
 
 
 def _captured(gm: CapturedModule) -> str:

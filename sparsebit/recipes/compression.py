@@ -54,7 +54,7 @@ def compress(
     the most promising go on to the expensive ones.
 
     Nothing is promised: where no recipe reaches the goals, the result is the nearest one, ``met`` is False, and
-    ``limits`` says by how much each goal is missed and what stands in the way.
+    ``limits`` says by how much each goal is missed and what limits it.
 
     Args:
         model: in evaluation mode; not changed.

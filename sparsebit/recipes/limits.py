@@ -1,4 +1,4 @@
-"""Why the goals are missed: by how much, and what stands in the way."""
+"""Why the goals are missed: by how much, and what limits it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search hands back: the best model, how it was made, what else there is, and what stands in the way."""
+"""What a search hands back: the best model, how it was made, what else there is, and what limits it."""
 
 from __future__ import annotations
 

@@ -350,7 +350,7 @@ class Search:
             self._pace = 1.0
         metric = float(self.metric(self.model))
         if not math.isfinite(metric):
-            raise SparsebitError("the metric of the float model is no number", got=str(metric))
+            raise SparsebitError("the metric of the float model is not a number", got=str(metric))
         return Measured(metric=metric, bytes=sum(parameters.values()), seconds=seconds)
 
     def _measure(self, structure: Structure, qmodel: QuantModel, plan: str) -> Measured:

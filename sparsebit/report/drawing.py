@@ -108,7 +108,7 @@ def draw_histogram(shown: Histogram) -> Markup:
         f"M{(code - shown.lo) * scale:.1f} 0v{height + 7:.0f}" for code in (shown.qmin, shown.qmax)
     )
     label = f"{shown.name}: {sum(shown.counts)} numbers on the {shown.codes} grid from {shown.qmin} to {shown.qmax}"
-    caption = "" if every == 1 else f"every {every}th of {shown.qmax - shown.qmin + 1} codes is drawn"
+    caption = "" if every == 1 else f"every {every}th of {shown.qmax - shown.qmin + 1} steps is drawn"
     text = Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>')
     return Markup(
         '<svg class="histogram" viewBox="-8 -2 {w} {h}" role="img" aria-label="{label}"><title>{label}</title>'

@@ -88,23 +88,25 @@ def _positions(rank: list[int], above: list[list[int]], count: int) -> list[floa
         down = sweep % 2 == 0
         neighbours = above if down else below
         for row_boxes in rows if down else reversed(rows):
-            wish = {box: _mean([position[n] for n in neighbours[box]], position[box]) for box in row_boxes}
-            # Where a box and a passing line wish for the same place, the line gives way.
-            row_boxes.sort(key=lambda box: (wish[box], box >= count))
-            for box, x in zip(row_boxes, _apart([wish[b] for b in row_boxes], row_boxes, count), strict=True):
+            target = {box: _mean([position[n] for n in neighbours[box]], position[box]) for box in row_boxes}
+            # Where a box and a passing line aim at the same place, the line gives way.
+            row_boxes.sort(key=lambda box: (target[box], box >= count))
+            for box, x in zip(
+                row_boxes, _apart([target[b] for b in row_boxes], row_boxes, count), strict=True
+            ):
                 position[box] = x
     return position
 
 
-def _apart(wishes: list[float], boxes: list[int], count: int) -> list[float]:
-    """The wished positions, moved so that neighbours do not overlap, around what the boxes among them wished."""
+def _apart(targets: list[float], boxes: list[int], count: int) -> list[float]:
+    """The target positions, moved so that neighbours do not overlap, around the targets of the boxes among them."""
     placed: list[float] = []
-    for index, wish in enumerate(wishes):
+    for index, target in enumerate(targets):
         if placed:
             room = (_width(boxes[index - 1], count) + _width(boxes[index], count)) / 2
-            wish = max(wish, placed[-1] + room)
-        placed.append(wish)
-    moved = [(w - x, b) for w, x, b in zip(wishes, placed, boxes, strict=True)]
+            target = max(target, placed[-1] + room)
+        placed.append(target)
+    moved = [(w - x, b) for w, x, b in zip(targets, placed, boxes, strict=True)]
     shift = _mean([by for by, box in moved if box < count] or [by for by, _ in moved], 0.0)
     return [x + shift for x in placed]
 

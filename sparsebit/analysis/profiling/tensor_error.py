@@ -47,7 +47,7 @@ class TensorError:
                 f"{self.clipped:.1%} of it lies beyond its grid of {self.grid_lo:.3g} to {self.grid_hi:.3g}"
             )
         if self.tail >= LONG_TAIL:
-            return f"it reaches to {self.tail:.0f} standard deviations, so most of it shares a few codes"
+            return f"it reaches to {self.tail:.0f} standard deviations, so most of it falls on a few steps of its grid"
         return f"{self.codes} has too few steps between {self.grid_lo:.3g} and {self.grid_hi:.3g} for it"
 
     def to_dict(self) -> dict[str, Any]:

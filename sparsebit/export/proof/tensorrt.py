@@ -70,7 +70,7 @@ def _types(model: Any) -> Iterator[Finding]:
         stored = None if zero_point is None else zero_point.const_value
         kind = "INT8" if stored is None else stored.dtype.name
         if kind == "UINT8":
-            yield _error("signed codes", node, "uint8 is read as int8: codes above 127 saturate")
+            yield _error("signed values", node, "uint8 is read as int8: values above 127 saturate")
         elif kind not in ("INT8", "INT4", "FLOAT8E4M3FN"):
             yield _error("types", node, "only int8, int4 and float8 e4m3 are read")
         elif kind == "INT4" and not _is_weight(node):

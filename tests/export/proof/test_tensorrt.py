@@ -48,7 +48,7 @@ def other_axis(proto: onnx.ModelProto) -> None:
     ("rule", "change"),
     [
         ("zero point 0", lambda p: replaced(p, "x.zero_point", lambda v: v + 3)),
-        ("signed codes", lambda p: replaced(p, "x.zero_point", lambda v: v.astype(np.uint8))),
+        ("signed values", lambda p: replaced(p, "x.zero_point", lambda v: v.astype(np.uint8))),
         ("positive scale", lambda p: replaced(p, "x.scale", lambda v: -v)),
         ("activations per tensor", lambda p: replaced(p, "x.scale", lambda v: np.full(3, v))),
         ("weights per output channel", other_axis),
@@ -71,4 +71,4 @@ def test_a_file_for_onnxruntime_is_refused(tmp_path: Path) -> None:
     x = torch.randn(2, 3, 8, 8)
     done = export_graph(quantized(Residual(), x).model, (x,), path=tmp_path / "net.onnx")
     rules = {finding.rule for finding in check_tensorrt(done.path)}
-    assert {"zero point 0", "signed codes", "float biases", "residual add"} <= rules
+    assert {"zero point 0", "signed values", "float biases", "residual add"} <= rules
