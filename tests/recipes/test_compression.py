@@ -330,7 +330,9 @@ def test_a_metric_that_is_no_number_meets_no_goal(net: nn.Module, batches: Batch
     broken = by_config(lambda m: float("nan") if min(q.bit for q in m.quantizers.values()) < 8 else 0.5)
     found = compress(net, batches, metric=broken, max_drop=0.1, size=0.2, ratios=(0.0,))
     assert not found.met and found.best.name == "8-bit weights"
-    assert {trial.failed for trial in found.trials if trial.measured is None} == {"its metric is not a number"}
+    assert {trial.failed for trial in found.trials if trial.measured is None} == {
+        "its metric is not a number"
+    }
     with pytest.raises(SparsebitError, match="metric of the float model is not a number"):
         compress(net, batches, metric=lambda m: float("nan"), size=0.2)
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+import onnx_ir
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sparsebit.export import CheckReport, check, export_graph
 from sparsebit.export.forms import target_form
+from sparsebit.export.forms.editor import Editor, only_reader
+from sparsebit.export.translate.marker import Markers
+from sparsebit.runtime import open_session
 from tests.export.nets import config, quantized
 
 FLOAT8 = {"dtype": "fp8_e4m3", "scheme": "per-tensor-symmetric"}
@@ -106,3 +112,35 @@ def test_a_vector_that_is_a_weight(tmp_path: Path) -> None:
     qmodel = quantized(Weighted(), x, config(BACKEND="virtual"))
     done = export_graph(qmodel.model, (x,), path=tmp_path / "net.onnx")
     assert check(qmodel.model, done, [((x,), {})]).ok
+
+
+def test_what_a_branch_reads_is_float() -> None:
+    """ONNX Runtime ends the process over a branch that reads a DequantizeLinear from outside of it."""
+    make, kinds = onnx.helper, onnx.TensorProto
+    constants = [make.make_tensor("s", kinds.FLOAT, [], [0.5]), make.make_tensor("z", kinds.UINT8, [], [3])]
+    value = make.make_tensor_value_info("out", kinds.FLOAT, [4])
+    branches = {
+        f"{word}_branch": make.make_graph([make.make_node(op, ["back"], ["out"])], word, [], [value])
+        for word, op in (("then", "Relu"), ("else", "Neg"))
+    }
+    nodes = [
+        make.make_node("QuantizeLinear", ["x", "s", "z"], ["codes"], name="q"),
+        make.make_node("DequantizeLinear", ["codes", "s", "z"], ["back"], name="d"),
+        make.make_node("If", ["which"], ["y"], name="if", **branches),
+    ]
+    inputs = [
+        make.make_tensor_value_info("x", kinds.FLOAT, [4]),
+        make.make_tensor_value_info("which", kinds.BOOL, []),
+    ]
+    graph = make.make_graph(
+        nodes, "g", inputs, [make.make_tensor_value_info("y", kinds.FLOAT, [4])], constants
+    )
+    opset = [make.make_opsetid("", 20)]
+    model = onnx_ir.serde.deserialize_model(make.make_model(graph, opset_imports=opset, ir_version=8))
+    editor = Editor(model, Markers())
+    assert editor.apply(target_form.keep_branch_float, "If") == 1
+    assert [node.op_type for node in editor.graph] == ["QuantizeLinear", "DequantizeLinear", "Sum", "If"]
+    assert only_reader(editor.graph[1].outputs[0]).op_type == "Sum"
+    session = open_session(onnx_ir.serde.serialize_model(model))
+    x = np.array([-2, -1, 1, 2], np.float32)
+    assert session.run({"x": x, "which": np.array(False)})["y"].tolist() == [1.5, 1.0, -1.0, -2.0]
