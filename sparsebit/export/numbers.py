@@ -64,7 +64,8 @@ def relative_error(got: Any, wanted: Tensor, *, smallest: float = 1e-12) -> floa
     known = np.isfinite(b)
     if not np.array_equal(known, np.isfinite(a)):
         return float("inf")
-    return float(np.abs(a - b)[known].max(initial=0) / max(float(np.abs(b)[known].max(initial=0)), smallest))
+    largest = float(np.abs(b[known]).max(initial=0))
+    return float(np.abs(a[known] - b[known]).max(initial=0)) / max(largest, smallest)
 
 
 def distinct_share(numbers: Any, differs: Any) -> float:
