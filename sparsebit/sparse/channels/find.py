@@ -73,7 +73,7 @@ def _unlabelled(trace: Trace, groups: Sequence[Group]) -> Iterator[Group]:
             continue
         if not isinstance(weight, Node) or not isinstance(value, Labels):
             continue
-        axis = (call.spec.channel_axis or -1) % len(value.shape)
+        axis = (call.spec.channel_axis or -1) % value.rank
         layer = str(call.node.meta.get("module_path") or name)
         if value.shape[axis] > 1 and not any(axis in one.dims for one in value.layers) and layer not in names:
             reason = _stop_before(trace, weight) or f"the weight of {why(call)} is not a parameter"
@@ -82,14 +82,12 @@ def _unlabelled(trace: Trace, groups: Sequence[Group]) -> Iterator[Group]:
 
 
 def _stop_before(trace: Trace, node: Node) -> str | None:
-    waiting, seen = [node], {node}
-    while waiting:
-        node = waiting.pop(0)
-        if node.name in trace.stops:
-            return trace.stops[node.name]
-        new = [source for source in node.all_input_nodes if source not in seen]
-        seen.update(new)
-        waiting += new
+    """Why the labels of what a node is computed from were lost, at the nearest place."""
+    found = [node]
+    for one in found:  # grows as it goes
+        if one.name in trace.stops:
+            return trace.stops[one.name]
+        found += [source for source in one.all_input_nodes if source not in found]
     return None
 
 
@@ -97,146 +95,97 @@ def _group(trace: Trace) -> tuple[Group, ...]:
     # arrays of numpy from here on: there are many short ones, and torch takes microseconds for each
     roots = trace.roots.numpy()
     classes: Classes = {id(axis.labels): roots[axis.labels.numpy()] for axis in trace.axes.values()}
-    frozen, stopped = frozen_classes(trace).numpy(), reasons(trace)
-    signature, made = _signatures(trace, classes, frozen)
+    signature, made = _signatures(trace, classes)
     blocks = np.full(trace.sets.size, -1)
     for found, block in live_blocks(trace):
         at, number = found.numpy(), block.numpy()
         signature[at] = signature[at].min()  # to be chosen together
         finer = bool((blocks[at] < 0).all()) or number.max() > blocks[at].max()
         blocks[at] = number if finer else blocks[at]
-    keys: dict[int, int] = {}
-    for axis in trace.axes.values():  # in the order of the graph
-        if axis.role == "output":
-            mine = classes[id(axis.labels)]
-            for key in _in_order(signature[mine[made[mine]]]):
-                keys.setdefault(key, len(keys))
-    group_of = np.full(trace.sets.size, -1)
-    owners = made.nonzero()[0]
-    if len(owners):
-        values, inverse = np.unique(signature[owners], return_inverse=True)
-        group_of[owners] = np.array([keys[value] for value in values.tolist()])[inverse]
-    unit_of = _number_units(trace, classes, group_of, len(keys))
-    return _build(trace, classes, group_of, unit_of, len(keys), blocks, stopped)
+    listed = [classes[id(axis.labels)] for axis in trace.axes.values() if axis.role == "output"]
+    order = np.concatenate(listed) if listed else np.empty(0, dtype=np.int64)
+    order = order[np.sort(np.unique(order, return_index=True)[1])]  # every class where it is first made
+    order = order[made[order]]
+    _, first, inverse = np.unique(signature[order], return_index=True, return_inverse=True)
+    group = first.argsort().argsort()[inverse]  # numbered as the graph makes them
+    counts = np.bincount(group, minlength=len(first))
+    order = order[group.argsort(kind="stable")]
+    group_of, channel_of = np.full(trace.sets.size, -1), np.full(trace.sets.size, -1)
+    group_of[order] = np.repeat(np.arange(len(counts)), counts)
+    channel_of[order] = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
+    members = np.split(order, counts.cumsum()[:-1]) if len(counts) else []
+    return _build(trace, classes, group_of, channel_of, members, blocks)
 
 
-def _signatures(trace: Trace, classes: Classes, frozen: Array) -> tuple[Array, Array]:
+def _signatures(trace: Trace, classes: Classes) -> tuple[Array, Array]:
     """int64 [labels] equal for classes that live in the same places, and which classes any layer makes."""
-    generator = np.random.default_rng(0)
+    generator, roots = np.random.default_rng(0), trace.roots.numpy()
     signature = np.zeros(trace.sets.size, dtype=np.int64)
-    made = np.zeros(trace.sets.size, dtype=bool)
-    used = np.zeros(trace.sets.size, dtype=bool)
+    made, used = np.zeros((2, trace.sets.size), dtype=bool)
     places = dict(classes)
-    roots = trace.roots.numpy()
     for key, (layer, _) in distinct_layers(trace.values).items():
         if key not in places:
             places[key] = roots[layer.labels.numpy().ravel()]
     for number, found in zip(generator.integers(-(2**62), 2**62, len(places)), places.values(), strict=True):
-        signature[_distinct(found)] += number
+        ascend = bool((found[1:] > found[:-1]).all())  # mostly they do
+        signature[found if ascend else np.unique(found)] += number
     for axis in trace.axes.values():
         if axis.role == "output":
             made[classes[id(axis.labels)]] = True
         if not axis.bare:
             used[classes[id(axis.labels)]] = True
+    frozen = frozen_classes(trace).numpy()
     made &= used | ~frozen  # the rows of a position embedding are not channels of any layer
     signature[frozen] += generator.integers(-(2**62), 2**62)
     return signature, made
 
 
-def _number_units(trace: Trace, classes: Classes, group_of: Array, groups: int) -> Array:
-    """The place of every class within its group, in the order in which the layers list them."""
-    listed = [classes[id(axis.labels)] for axis in trace.axes.values() if axis.role == "output"]
-    order = np.concatenate(listed) if listed else np.empty(0, dtype=np.int64)
-    first = np.full(len(group_of), len(order))
-    first[order[::-1]] = np.arange(len(order))[
-        ::-1
-    ]  # of several places of one class, the first is written last
-    there = np.zeros(len(order), dtype=bool)
-    there[first[first < len(order)]] = True
-    unique = order[there]
-    unique = unique[group_of[unique] >= 0]
-    owners = group_of[unique]
-    counts = np.bincount(owners, minlength=groups)
-    by_group = owners.argsort(kind="stable")
-    ranks = np.empty_like(unique)
-    ranks[by_group] = np.arange(len(unique)) - (counts.cumsum() - counts)[owners[by_group]]
-    unit_of = np.full(len(group_of), -1)
-    unit_of[unique] = ranks
-    return unit_of
-
-
 def _build(
-    trace: Trace,
-    classes: Classes,
-    group_of: Array,
-    unit_of: Array,
-    count: int,
-    blocks: Array,
-    stopped: dict[int, str],
+    trace: Trace, classes: Classes, group_of: Array, channel_of: Array, members: list[Array], blocks: Array
 ) -> tuple[Group, ...]:
-    slices: list[list[Slice]] = [[] for _ in range(count)]
-    producers: list[dict[str, None]] = [{} for _ in range(count)]
-    nodes: list[dict[str, None]] = [{} for _ in range(count)]
+    slices: list[list[Slice]] = [[] for _ in members]
+    producers: list[dict[str, None]] = [{} for _ in members]
+    nodes: list[dict[str, None]] = [{} for _ in members]
     parts: dict[int, list[tuple[int, Tensor, Tensor]]] = {}  # arrays of labels are shared by many tensors
     for axis in trace.axes.values():
         key = id(axis.labels)
         if key not in parts:
             owner = group_of[classes[key]]
-            found = [(number, (owner == number).nonzero()[0]) for number in _in_order(owner) if number >= 0]
+            found = [(number, (owner == number).nonzero()[0]) for number in sorted(_in_order(owner))]
             parts[key] = [
-                (number, torch.from_numpy(at), torch.from_numpy(unit_of[classes[key][at]]))
-                for number, at in sorted(found, key=lambda pair: pair[0])
+                (number, torch.from_numpy(at), torch.from_numpy(channel_of[classes[key][at]]))
+                for number, at in found
             ]
         for number, index, unit in parts[key]:
             slices[number].append(Slice(axis.tensor, axis.axis, index, unit, axis.role, axis.rows))
             if axis.role == "output":
                 producers[number][axis.layer] = None
-    roots = trace.roots.numpy()
+    roots, stopped = trace.roots.numpy(), reasons(trace)
     for layer, names in distinct_layers(trace.values).values():
         for number in _in_order(group_of[roots[layer.labels.numpy().ravel()]]):
-            if number >= 0:
-                nodes[number].update(dict.fromkeys(names))
+            nodes[number].update(dict.fromkeys(names))
     result, used = [], dict[str, int]()
-    for number, own in enumerate(_classes(group_of, unit_of, count)):
+    for number, own in enumerate(members):
         first = next(iter(producers[number]))
         used[first] = used.get(first, 0) + 1
-        reason = next((stopped[root] for root in own.tolist() if root in stopped), None)
-        if reason is None and len(own) == 1:
-            reason = "it is a single unit"
-        block = blocks[own]
+        alone = "it is a single channel" if len(own) == 1 else None
+        block = np.unique(blocks[own], return_inverse=True)[1].reshape(-1)
         result.append(
             Group(
                 name=first if used[first] == 1 else f"{first}#{used[first]}",
                 channels=len(own),
-                blocks=_numbered(block) if bool((block >= 0).all()) else None,
+                blocks=torch.from_numpy(block) if bool((blocks[own] >= 0).all()) else None,
                 slices=tuple(slices[number]),
                 producers=tuple(producers[number]),
                 nodes=tuple(nodes[number]),
-                frozen=reason,
+                frozen=next((stopped[root] for root in own.tolist() if root in stopped), alone),
             )
         )
     return tuple(result)
 
 
-def _in_order(numbers: Array) -> list[int]:
-    """The different numbers, in the order in which they come; mostly there is one."""
-    if len(numbers) and bool((numbers == numbers[0]).all()):
-        return [int(numbers[0])]
-    return list(dict.fromkeys(numbers.tolist()))
-
-
-def _distinct(classes: Array) -> Array:
-    """Every class once; mostly they ascend."""
-    return classes if bool((classes[1:] > classes[:-1]).all()) else np.unique(classes)
-
-
-def _numbered(block: Array) -> Tensor:
-    return torch.from_numpy(np.unique(block, return_inverse=True)[1].reshape(-1))
-
-
-def _classes(group_of: Array, unit_of: Array, count: int) -> list[Array]:
-    """The classes of every group, in the order of its channels."""
-    owned = (unit_of >= 0).nonzero()[0]
-    order = owned[np.lexsort((unit_of[owned], group_of[owned]))]
-    ends = np.bincount(group_of[owned], minlength=count).cumsum()
-    return np.split(order, ends[:-1]) if count else []
+def _in_order(groups: Array) -> list[int]:
+    """The different groups, in the order in which they come; mostly there is one. What is in none has -1."""
+    if len(groups) and bool((groups == groups[0]).all()):
+        return [int(groups[0])] if groups[0] >= 0 else []
+    return [group for group in dict.fromkeys(groups.tolist()) if group >= 0]
