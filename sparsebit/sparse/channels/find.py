@@ -14,7 +14,7 @@ from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.channels.group import ChannelGroups, Group, Slice
 from sparsebit.sparse.channels.labels import Labels
 from sparsebit.sparse.channels.rules.base import why
-from sparsebit.sparse.channels.solve import frozen_classes, live_blocks, reasons, solve
+from sparsebit.sparse.channels.solve import find_reasons, frozen_classes, live_blocks, solve
 from sparsebit.sparse.channels.trace import Trace, distinct_layers, labels_in
 from sparsebit.sparse.channels.walk import trace_labels
 
@@ -160,7 +160,7 @@ def _build(
             slices[number].append(Slice(axis.tensor, axis.axis, index, unit, axis.role, axis.rows))
             if axis.role == "output":
                 producers[number][axis.layer] = None
-    roots, stopped = trace.roots.numpy(), reasons(trace)
+    roots, reason_of = trace.roots.numpy(), find_reasons(trace)
     for layer, names in distinct_layers(trace.values).values():
         for number in _in_order(group_of[roots[layer.labels.numpy().ravel()]]):
             nodes[number].update(dict.fromkeys(names))
@@ -168,7 +168,7 @@ def _build(
     for number, own in enumerate(members):
         first = next(iter(producers[number]))
         used[first] = used.get(first, 0) + 1
-        alone = "it is a single channel" if len(own) == 1 else None
+        reason = reason_of(torch.from_numpy(own))
         block = np.unique(blocks[own], return_inverse=True)[1].reshape(-1)
         result.append(
             Group(
@@ -178,7 +178,7 @@ def _build(
                 slices=tuple(slices[number]),
                 producers=tuple(producers[number]),
                 nodes=tuple(nodes[number]),
-                frozen=next((stopped[root] for root in own.tolist() if root in stopped), alone),
+                frozen="it is a single channel" if reason is None and len(own) == 1 else reason,
             )
         )
     return tuple(result)

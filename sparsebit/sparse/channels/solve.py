@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,27 +116,29 @@ def _freeze_lone_axes(trace: Trace) -> None:
     """An axis of a bare parameter that nothing else depends on (kernel sizes, learned tokens) keeps its size."""
     if not any(axis.bare for axis in trace.axes.values()):
         return
-    seen = torch.zeros(trace.sets.size, dtype=torch.int64)
-    for axis in trace.axes.values():
-        seen[torch.unique(trace.roots[axis.labels])] += 1
-    for axis in trace.axes.values():
+    roots = trace.roots.numpy()  # there are many short arrays, and torch takes microseconds for each
+    classes = [roots[axis.labels.numpy()] for axis in trace.axes.values()]
+    last = np.full(len(roots), -1)  # the axis that a class was last seen on
+    shared = np.zeros(len(roots), dtype=bool)
+    for number, found in enumerate(classes):
+        before = last[found]
+        shared[found] |= (before >= 0) & (before != number)
+        last[found] = number
+    for axis, found in zip(trace.axes.values(), classes, strict=True):
         if axis.bare:
-            classes = trace.roots[axis.labels]
-            lone = classes[seen[classes] == 1]
-            trace.frozen.append((lone, f"axis {axis.axis} of {axis.tensor} is read by no layer"))
+            reason = f"axis {axis.axis} of {axis.tensor} is read by no layer"
+            trace.frozen.append((torch.from_numpy(found[~shared[found]]), reason))
 
 
 def _freeze_blocks(trace: Trace) -> None:
     """One frozen channel freezes its balanced blocks: the others could not keep up."""
     changed = True
     while changed:
-        changed = False
-        dead = frozen_classes(trace)
+        changed, dead, reason_of = False, frozen_classes(trace), find_reasons(trace)
         for classes, _ in live_blocks(trace):
             hit = dead[classes]
             if bool(hit.any()) and not bool(hit.all()):
-                reason = reasons(trace)[int(classes[hit][0])]
-                trace.frozen.append((classes, reason))
+                trace.frozen.append((classes, str(reason_of(classes))))
                 changed = True
 
 
@@ -145,14 +150,24 @@ def frozen_classes(trace: Trace) -> Tensor:
     return flags
 
 
-def reasons(trace: Trace) -> dict[int, str]:
-    """The first reason of every frozen class; what pinned it is more telling than that it became whole."""
+def find_reasons(trace: Trace) -> Callable[[Tensor], str | None]:
+    """Why some classes are frozen: the first reason of the first of them that is.
+
+    What pinned a class says more than that all of a tensor hangs on it.
+    """
+    reason_of = torch.full((trace.sets.size,), -1)
+    for number in reversed(range(len(trace.frozen))):
+        reason_of[trace.roots[trace.frozen[number][0]]] = number
     notes: dict[int, str] = {}
     for label, note in trace.notes:
         notes.setdefault(int(trace.roots[label]), note)
-    found: dict[int, str] = {}
-    for labels, reason in trace.frozen:
-        vague = reason.startswith("all of ")
-        for root in torch.unique(trace.roots[labels]).tolist():
-            found.setdefault(root, notes.get(root, reason) if vague else reason)
-    return found
+
+    def find(classes: Tensor) -> str | None:
+        found = (reason_of[classes] >= 0).nonzero()
+        if not len(found):
+            return None
+        root = int(classes[found[0]])
+        reason = trace.frozen[int(reason_of[root])][1]
+        return notes.get(root, reason) if reason.startswith("all of ") else reason
+
+    return find
