@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from torch.fx import GraphModule, Node
 
-from sparsebit.config.engine.match import Layer
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops import OpCall, OpSpec, bind
 from sparsebit.graph.ops.spec import fetch_tensor
@@ -34,11 +33,6 @@ class WeightedLayer:
     def names(self) -> tuple[str, ...]:
         """Every name a pattern may use for it."""
         return tuple(dict.fromkeys((self.name, self.flat)))
-
-    @property
-    def pattern_layer(self) -> Layer:
-        """As the config's patterns want it."""
-        return Layer(self.names, self.call.spec.name)
 
 
 def find_layers(gm: GraphModule) -> list[WeightedLayer]:

@@ -14,31 +14,26 @@ from torch import Tensor, nn
 from sparsebit.batches import Call, ModelInputs
 from sparsebit.config import SConfig
 from sparsebit.display import in_notebook
-from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.graph.passes.replace_patterns import replace_patterns
 from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.channels.trace import tensors_of
-from sparsebit.sparse.choose.channel_pruner import require_channels
-from sparsebit.sparse.choose.make_pruner import make_pruner
-from sparsebit.sparse.choose.pruner import Latency
-from sparsebit.sparse.choose.runtime_clock import RuntimeClock
+from sparsebit.sparse.choose import Latency, RuntimeClock, make_pruner, require_channels
 from sparsebit.sparse.evidence.gather import collect
 from sparsebit.sparse.evidence.gradients import Loss
 from sparsebit.sparse.guess_inputs import guess_inputs
 from sparsebit.sparse.layer_sparser import LayerSparser, keep_layers_before_add
 from sparsebit.sparse.layers import require_finite
-from sparsebit.sparse.masking.holding import hold_all
-from sparsebit.sparse.masking.mask_store import MaskStore
-from sparsebit.sparse.masking.masked_graph import MaskedGraph
-from sparsebit.sparse.origin import Origin
+from sparsebit.sparse.masking import MaskedGraph, MaskStore, hold_all
 from sparsebit.sparse.report import SparseReport, make_report, require_choice
 from sparsebit.sparse.schedule import make_schedule
 from sparsebit.sparse.shrink import ShrinkPlan
-from sparsebit.sparse.shrink.forms import ShrunkForm, fit_examples, make_smaller, origin_of
+from sparsebit.sparse.shrink.forms import ShrunkForm, fit_examples, make_smaller
 from sparsebit.sparse.sparse_config import parse_sconfig
+
+Data = Iterable[Any] | None
 
 
 class SparseModel(nn.Module):
@@ -47,35 +42,32 @@ class SparseModel(nn.Module):
     Args:
         model: any ``nn.Module``; it is copied and stays as it is. Build the optimizer from this object's parameters.
         config: what ``parse_sconfig`` gives, or anything it takes.
-        example_inputs: positional inputs to record the model with; a lone tensor is taken as one argument. Without
-            any the model is traced symbolically to make zeros, and recorded on guessed inputs to remove channels.
+        example_inputs: positional inputs to record the model with; guessed where channels are removed without any.
         example_kwargs: keyword inputs to record it with.
         match: whether a pattern of the config that matches no layer is an error.
-        copy_model: False prunes the weights of ``model`` itself, without a second copy of them in memory.
+        copy_model: False prunes the weights of ``model`` itself, without a second copy.
         dynamic: dimensions of the inputs that must be free, as for ``sparsebit.capture``.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
         >>> config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
-        >>> smodel = SparseModel(net, config, example_inputs=torch.zeros(1, 4))
+        >>> smodel = SparseModel(net, config, torch.zeros(1, 4))
         >>> smodel.calc_params()
         >>> [tuple(p.shape) for p in smodel.shrink().parameters()]
         [(8, 4), (8,), (2, 8), (2,)]
     """
 
     model: CapturedModule
+    original: nn.Module  # shares the graph's parameters: not a submodule of its own
     schedule_step: Tensor
-
     accepts_loss_kwargs = False  # transformers' Trainer would add arguments of its own to those of the model
-
     _repr_html_ = in_notebook
 
     @property
     def why_not_capture(self) -> str | None:
-        """Capturing it would quantize channels that are going; zeros of single weights are held through that."""
-        if self.cfg.SPARSER.TYPE != "structured":
-            return None
-        return "pass the smaller model, sparse_model.shrink(), or the masked one, sparse_model.model"
+        """Capturing it would quantize channels that are removed; zeros of single weights are held through that."""
+        told = "pass the smaller model, sparse_model.shrink(), or the masked one, sparse_model.model"
+        return told if self.cfg.SPARSER.TYPE == "structured" else None
 
     def __init__(
         self,
@@ -89,22 +81,19 @@ class SparseModel(nn.Module):
         dynamic: Dynamic | None = None,
     ) -> None:
         super().__init__()
-        model = unwrap(model)
-        self.cfg = parse_sconfig(config)
-        original = copy.deepcopy(model) if copy_model else model
-        self.__dict__["original"] = original  # shares the graph's parameters: not a submodule of its own
+        model, self.cfg = unwrap(model), parse_sconfig(config)
+        self.__dict__["original"] = copy.deepcopy(model) if copy_model else model
         self.inputs = ModelInputs(model, example_inputs, example_kwargs)
         self.examples: Call = self.inputs.example
         self.sizes_known = any(self.examples)
         if self.cfg.SPARSER.TYPE == "structured" and not self.sizes_known:
-            self.examples = Call(guess_inputs(original, self.cfg.SKIP_TRACE_MODULES))
-        self.model = capture(original, *self.examples, skip=self.cfg.SKIP_TRACE_MODULES, dynamic=dynamic)
+            self.examples = Call(guess_inputs(self.original, self.cfg.SKIP_TRACE_MODULES))
+        self.model = capture(self.original, *self.examples, skip=self.cfg.SKIP_TRACE_MODULES, dynamic=dynamic)
         replace_patterns(self.model)
         self.schedule = make_schedule(self.cfg.SCHEDULE)
         self.pruner = make_pruner(self.model, self.cfg, sizes_known=self.sizes_known)
         if match:
-            layers = [layer.pattern_layer for layer in self.pruner.layers]
-            self.cfg.require_matched(layers, dict(self.model.named_modules()))
+            self.cfg.require_matched(self.pruner.pattern_layers(), dict(self.model.named_modules()))
         self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))
         self.masks = MaskStore(self.pruner.everything())
         self.masked = MaskedGraph(self.model)
@@ -124,43 +113,37 @@ class SparseModel(nn.Module):
         self._seen = []
 
     def calc_params(
-        self, data: Iterable[Any] | None = None, loss: Loss | None = None, *, latency: Latency | None = None
+        self, data: Data = None, loss: Loss | None = None, *, latency: Latency | None = None
     ) -> None:
-        """Decide what is removed, all of it at once, and hold it at zero.
+        """Decide what is removed, all of it at once, and hold it at zero; an error if that is nothing.
 
         Args:
-            data: batches, for criteria that need gradients or activations; see ``sparsebit.batches``. What is not an
-                input of the model goes to the loss. Without data, the inputs seen since ``prepare_calibration``.
+            data: batches, for criteria that need them; see ``sparsebit.batches``. Without any, the inputs seen since
+                ``prepare_calibration``.
             loss: called as ``loss(output, *rest)``; without one the output must hold a ``loss``.
             latency: seconds that a model takes, for ``TARGET: latency``; by default in ONNX Runtime, on one thread.
-
-        What was pruned before stays pruned. A choice that removes nothing is an error, with the reasons.
         """
         self._hold(self.choose(data, loss, latency=latency), decided=True)
         require_choice(self.pruner, self.kept(), decided=True)
 
     def choose(
-        self, data: Iterable[Any] | None = None, loss: Loss | None = None, *, latency: Latency | None = None
+        self, data: Data = None, loss: Loss | None = None, *, latency: Latency | None = None
     ) -> dict[str, Tensor]:
         """What ``calc_params`` would keep, without touching any weight: by name, bool; for ``shrink_to``."""
         seen, self._seen = self._seen, None
-        evidence = collect(self.masked, self.pruner, self.inputs, data, loss, seen=seen)
-        return self._choose(1.0, evidence, latency)
+        return self._choose(1.0, data, loss, latency, seen=seen)
 
-    def step(
-        self, data: Iterable[Any] | None = None, loss: Loss | None = None, *, latency: Latency | None = None
-    ) -> bool:
+    def step(self, data: Data = None, loss: Loss | None = None, *, latency: Latency | None = None) -> bool:
         """To be called once per training step: prunes when the schedule says so, and returns whether it did.
 
-        A criterion that needs gradients takes those of the training step, where no data is given; call it between
-        ``backward()`` and ``zero_grad()`` then.
+        Without data, a criterion takes the gradients of the training step: call it before ``zero_grad()``.
         """
         progress = self.schedule.progress_at(int(self.schedule_step))
         self.schedule_step += 1
-        if progress is not None:
-            evidence = collect(self.masked, self.pruner, self.inputs, data, loss, training=True)
-            self._hold(self._choose(progress, evidence, latency), decided=True)
-        return progress is not None
+        if progress is None:
+            return False
+        self._hold(self._choose(progress, data, loss, latency, training=True), decided=True)
+        return True
 
     def penalty(self) -> Tensor:
         """The criterion's training term (slimming: strength · Σ|γ|), to add to the loss; 0 for those without one."""
@@ -168,7 +151,7 @@ class SparseModel(nn.Module):
         return torch.zeros((), device=self.device) if found is None else found
 
     def disable_sparse_before_add(self) -> None:
-        """Do not prune what is added to something else: every layer whose result reaches an addition first."""
+        """Ask nothing of the layers whose results reach an addition before any other layer."""
         keep_layers_before_add(self.model, self.pruner.layers, self.sparsers)
 
     @property
@@ -201,10 +184,9 @@ class SparseModel(nn.Module):
         """An ordinary model without what was pruned: smaller for channels, the same with zeros for single weights.
 
         Args:
-            form: "graph" gives the captured graph, smaller, with the model's own signature. "module" gives a model of
-                the user's own class, checked against the graph on the example inputs; it is refused where a forward
-                has a size written into its code. "pretrained" gives a model of ``transformers`` its class with a
-                smaller config, and is refused where no config describes what is left; "module" prefers that too.
+            form: "graph": the captured graph with the model's own signature. "module": the user's own class, checked
+                against the graph; refused where a forward has a size written into its code. "pretrained": a class of
+                ``transformers`` with a smaller config; refused where none fits. "module" prefers that.
         """
         kept = self.kept()
         require_choice(self.pruner, kept, decided=self.decided)
@@ -212,51 +194,30 @@ class SparseModel(nn.Module):
 
     def shrink_to(self, kept: Mapping[str, Tensor], form: ShrunkForm = "graph") -> nn.Module:
         """As ``shrink``, for a choice of one's own: by the name of a group (see ``groups``), bool [channels]."""
-        original: nn.Module = self.__dict__["original"]
-        small = make_smaller(self.pruner, kept, form, original, fit_examples(self.model, self.examples))
-        small.__dict__["shrunk_from"] = self.origin(kept, form)
-        return small
-
-    def origin(self, kept: Mapping[str, Tensor] | None = None, form: ShrunkForm = "graph") -> Origin:
-        """What it takes, beside the weights, to make this model again from the original class."""
-        examples = self.examples if self.sizes_known else None
-        return origin_of(self.pruner, self.kept() if kept is None else kept, form, examples)
+        examples = fit_examples(self.model, self.examples)
+        return make_smaller(self.pruner, kept, form, self.original, examples, remember=self.sizes_known)
 
     def export_onnx(self, dummy_data: Any, name: str | os.PathLike[str], *names: Any, **options: Any) -> Any:
-        """Write the model as ONNX: shrunk where channels are removed, with zeros in its weights where those are masked.
-
-        The arguments and the report that comes back are those of ``sparsebit.export.export_onnx``.
-        """
+        """Write what ``shrink`` gives as ONNX; arguments and report are those of ``sparsebit.export.export_onnx``."""
         from sparsebit.export import export_onnx
 
         return export_onnx(self.shrink(), dummy_data, name, *names, **options)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write weights, masks, step and config to a folder; for a shrunk model there is ``sparsebit.sparse.save``."""
-        from sparsebit.sparse.storage import save
+        from sparsebit.sparse import storage
 
-        save(self, folder)
+        storage.save(self, folder)
 
-    @classmethod
-    def load(
-        cls,
-        folder: str | os.PathLike[str],
-        model: nn.Module,
-        example_inputs: Any = None,
-        example_kwargs: Mapping[str, Any] | None = None,
-    ) -> SparseModel:
-        """What ``save`` wrote, onto a model of the original class."""
-        from sparsebit.sparse.storage import load
+    @staticmethod
+    def load(folder: str | os.PathLike[str], model: nn.Module, *examples: Any, **named: Any) -> SparseModel:
+        """What ``save`` wrote, onto a model of the original class; see ``sparsebit.sparse.load``."""
+        from sparsebit.sparse import storage
 
-        found = load(folder, model, example_inputs, example_kwargs)
-        if not isinstance(found, cls):
-            message = "this folder holds a shrunk model"
-            raise SparsebitError(message, where=str(folder), hint="use sparsebit.sparse.load")
-        return found
+        return storage.load_session(folder, model, *examples, **named)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseModel:
-        twin = type(self).__new__(type(self))
-        memo[id(self)] = twin
+        memo[id(self)] = twin = type(self).__new__(type(self))
         shared = ("cfg", "schedule", "pruner", "masked", "examples", "inputs")
         for name, value in self.__dict__.items():
             twin.__dict__[name] = value if name in shared else copy.deepcopy(value, memo)
@@ -265,7 +226,10 @@ class SparseModel(nn.Module):
         twin._hold({})
         return twin
 
-    def _choose(self, progress: float, evidence: Any, latency: Latency | None) -> dict[str, Tensor]:
+    def _choose(
+        self, progress: float, data: Any, loss: Loss | None, latency: Latency | None, **known: Any
+    ) -> dict[str, Tensor]:
+        evidence = collect(self.masked, self.pruner, self.inputs, data, loss, **known)
         require_finite(self.model)
         if latency is None and self.cfg.SPARSER.TARGET == "latency":
             latency = RuntimeClock(fit_examples(self.model, self.examples) if self.sizes_known else Call())
@@ -281,6 +245,5 @@ class SparseModel(nn.Module):
         self.masked = MaskedGraph(self.model, self.pruner.groups, kept, zeros=self.cfg.SPARSER.PRUNE_BIAS)
 
 
-def _hold_after_loading(model: nn.Module, keys: Any) -> None:
-    assert isinstance(model, SparseModel)
+def _hold_after_loading(model: Any, keys: Any) -> None:
     model._hold({})

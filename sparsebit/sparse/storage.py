@@ -16,6 +16,7 @@ from torch import nn
 from sparsebit.errors import GraphError, with_article
 from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.origin import Origin, example_from
+from sparsebit.sparse.shrink.forms import origin_of
 from sparsebit.sparse.sparse_model import SparseModel
 from sparsebit.storage import ArtifactError, read_folder, unshared, with_aliases, write_folder
 
@@ -27,7 +28,11 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
 
     A shrunk model may be trained further before it is saved.
     """
-    origin = model.origin() if isinstance(model, SparseModel) else model.__dict__.get("shrunk_from")
+    if isinstance(model, SparseModel):
+        examples = model.examples if model.sizes_known else None
+        origin = origin_of(model.pruner, model.kept(), "graph", examples)
+    else:
+        origin = model.__dict__.get("shrunk_from")
     if not isinstance(origin, Origin):
         raise ArtifactError(
             "only a SparseModel, or what its shrink() returned, can be saved here",
@@ -78,6 +83,17 @@ def load(
         found.load_state_dict(state, strict=True)
     except (GraphError, RuntimeError):
         raise _other_model(model, folder) from None
+    return found
+
+
+def load_session(
+    folder: str | os.PathLike[str], model: nn.Module, *examples: Any, **named: Any
+) -> SparseModel:
+    """As ``load``, for a pruning in progress; a shrunk model is refused."""
+    found = load(folder, model, *examples, **named)
+    if not isinstance(found, SparseModel):
+        message = "this folder holds a shrunk model"
+        raise ArtifactError(message, where=os.fspath(folder), hint="use sparsebit.sparse.load")
     return found
 
 

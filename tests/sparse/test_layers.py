@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import capture
-from sparsebit.sparse.layers import activation_behind, find_layers, makes_outputs, owner_of, tensors_of
+from sparsebit.sparse.layers import activation_behind, find_layers, makes_outputs, require_finite
 from tests.sparse.nets import images, residual
 
 
@@ -32,7 +34,7 @@ def test_modules_functions_recurrent_and_tied() -> None:
     assert set(found) == {"kernel", "lstm.weight_ih_l0", "lstm.weight_hh_l0", "head.weight"}
     assert found["kernel"].names == ("kernel", "conv2d")
     assert found["kernel"].axes == (0, 1)
-    assert found["head.weight"].pattern_layer.op == "linear"
+    assert found["head.weight"].call.spec.name == "linear"
 
 
 def test_both_front_ends_find_the_same() -> None:
@@ -53,9 +55,9 @@ def test_behind_the_norm_and_the_activation() -> None:
     assert activation_behind(gm, layers["conv2"].node).name == "bn2"  # an addition comes next
 
 
-def test_names_of_tensors() -> None:
+def test_weights_that_are_not_finite_are_named() -> None:
     gm = capture(residual(), images())
-    owner, name = owner_of(gm, "bn1.running_mean")
-    assert isinstance(owner, nn.BatchNorm2d)
-    assert name == "running_mean"
-    assert tensors_of(gm)["conv1.weight"] is gm.get_parameter("conv1.weight")
+    require_finite(gm)
+    gm.get_parameter("fc.bias").data[0] = float("nan")
+    with pytest.raises(SparsebitError, match=r"not finite[\s\S]*fc.bias[\s\S]*1 of"):
+        require_finite(gm)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.quantization import QuantModel
 from sparsebit.sparse import SparseModel, load, save
-from sparsebit.sparse.choose.make_pruner import make_pruner
+from sparsebit.sparse.choose.from_config import make_pruner
 from tests.sparse.zoo.checks import error_against_original, lift_casts
 from tests.sparse.zoo.oracle import hide_numbers
 from tests.zoo.huggingface import SPREAD, hf

@@ -1,1 +1,8 @@
 """What goes: scores, budgets, costs, and the two kinds of pruner that put them together."""
+
+from sparsebit.sparse.choose.channel_pruner import ChannelPruner, require_channels
+from sparsebit.sparse.choose.from_config import make_pruner
+from sparsebit.sparse.choose.pruner import Latency, Pruner
+from sparsebit.sparse.choose.runtime_clock import RuntimeClock
+
+__all__ = ["ChannelPruner", "Latency", "Pruner", "RuntimeClock", "make_pruner", "require_channels"]

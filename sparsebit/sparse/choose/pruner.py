@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from sparsebit.config.engine.match import Layer
 from sparsebit.config.pruning.sconfig import SConfig
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.sparse.channels import ChannelGroups
@@ -54,6 +55,10 @@ class Pruner(ABC):
                 spec = self.config.layer(layer.names, layer.call.spec.name)
                 self.sparsers[layer.name] = LayerSparser(layer.name, spec)
         attach(self.gm, self.layers, self.sparsers)
+
+    def pattern_layers(self) -> list[Layer]:
+        """The layers as the config's patterns want them."""
+        return [Layer(layer.names, layer.call.spec.name) for layer in self.layers]
 
     def criterion(self, strategy: str) -> Sparser:
         """The criterion of a name; options belong to the one that SPARSER.STRATEGY names."""

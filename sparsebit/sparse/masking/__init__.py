@@ -1,1 +1,7 @@
 """Pruned weights held at zero while training goes on."""
+
+from sparsebit.sparse.masking.holding import hold, hold_all, hold_zeros, release
+from sparsebit.sparse.masking.mask_store import MaskStore
+from sparsebit.sparse.masking.masked_graph import MaskedGraph
+
+__all__ = ["MaskStore", "MaskedGraph", "hold", "hold_all", "hold_zeros", "release"]

@@ -28,7 +28,13 @@ ShrunkForm = Literal["graph", "module", "pretrained"]
 
 
 def make_smaller(
-    pruner: Pruner, kept: Mapping[str, Tensor], form: ShrunkForm, original: nn.Module, examples: Call
+    pruner: Pruner,
+    kept: Mapping[str, Tensor],
+    form: ShrunkForm,
+    original: nn.Module,
+    examples: Call,
+    *,
+    remember: bool = True,
 ) -> nn.Module:
     """A model without what is not in ``kept``; the graph and the original stay as they are.
 
@@ -38,6 +44,7 @@ def make_smaller(
         form: "graph", "module" for the user's own class, or "pretrained" for that class with a smaller config.
         original: the user's own model.
         examples: to check a model of the user's class with.
+        remember: whether their sizes are the user's own, to be saved with the model.
     """
     small: nn.Module
     if not isinstance(pruner, ChannelPruner):
@@ -53,6 +60,7 @@ def make_smaller(
         elif form == "module":
             small = _own_class(pruner, plan, small, original, examples)
     detach(small)
+    small.__dict__["shrunk_from"] = origin_of(pruner, kept, form, examples if remember else None)
     return small
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 from sparsebit.batches import Call, DataError, ModelInputs
 from sparsebit.graph.capture import capture
 from sparsebit.sparse import parse_sconfig
-from sparsebit.sparse.choose.make_pruner import make_pruner
+from sparsebit.sparse.choose.from_config import make_pruner
 from sparsebit.sparse.choose.pruner import Pruner
 from sparsebit.sparse.evidence.gather import collect
 from sparsebit.sparse.masking.masked_graph import MaskedGraph

@@ -7,7 +7,7 @@ import pytest
 from sparsebit.graph.capture import capture
 from sparsebit.sparse import parse_sconfig
 from sparsebit.sparse.choose.channel_pruner import ChannelPruner
-from sparsebit.sparse.choose.make_pruner import make_pruner
+from sparsebit.sparse.choose.from_config import make_pruner
 from sparsebit.sparse.choose.weight_pruner import WeightPruner
 from tests.sparse.nets import images, residual
 
