@@ -102,8 +102,10 @@ class _Snap(torch.autograd.Function):
 
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, scale, zero_point = ctx.saved_tensors
+    _, learned, learned_zero, *_ = ctx.needs_input_grad
     to_x, to_scale, to_zero_point = _backward(
-        grad, *ctx.saved_tensors, *ctx.settings, ctx.needs_input_grad[1], ctx.needs_input_grad[2]
+        grad, x, scale, zero_point, *ctx.settings, learned=learned, learned_zero=learned_zero
     )
     return to_x, to_scale, to_zero_point, None, None, None, None, None, None
 

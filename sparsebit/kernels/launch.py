@@ -53,4 +53,4 @@ def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
 
 def current_stream(device: int) -> int:
     """The address of the stream that torch works on."""
-    return torch._C._cuda_getCurrentRawStream(device)  # type: ignore[no-any-return]
+    return torch._C._cuda_getCurrentRawStream(device)

@@ -179,8 +179,8 @@ def _write_numbers(
     tensors = (packed.view(torch.int32), scale, points, weight)
     if bits == 3:
         programs = math.ceil(rows / 4) * math.ceil(channels / 512)
-        settings = (rows, channels, groups, low, has_zero, per_group * values, 4, 512)
-        launch(kernels.write_numbers_of_3_bits, programs, tensors, (), settings)
+        sizes = (rows, channels, groups, low, has_zero, per_group * values, 4, 512)
+        launch(kernels.write_numbers_of_3_bits, programs, tensors, (), sizes)
     else:
         programs = math.ceil(rows / 8) * math.ceil(units / 64)
         settings = (rows, units, groups, low, bits, values, has_zero, per_group, 8, 64)
