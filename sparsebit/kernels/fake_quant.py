@@ -103,9 +103,10 @@ class _Snap(torch.autograd.Function):
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, scale, zero_point = ctx.saved_tensors
+    matrix, low, high, number, factor, magnitude = ctx.settings
     _, learned, learned_zero, *_ = ctx.needs_input_grad
     to_x, to_scale, to_zero_point = _backward(
-        grad, x, scale, zero_point, *ctx.settings, learned=learned, learned_zero=learned_zero
+        grad, x, scale, zero_point, matrix, low, high, number, factor, magnitude, learned, learned_zero
     )
     return to_x, to_scale, to_zero_point, None, None, None, None, None, None
 

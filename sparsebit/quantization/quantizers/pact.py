@@ -56,13 +56,23 @@ class PACT(Quantizer):
         low, high = self.code.low, self.code.high
         if self.spec.symmetric:
             low = -high  # alpha on both sides, and so one code less
+        scale, low, high = scale.to(wide), low - zero_point.to(wide), high - zero_point.to(wide)
+        x, alpha, dtype = x.to(wide), self.alpha.to(wide), x.dtype
+        if torch.compiler.is_compiling():
+            return _snap_composed(x, alpha, scale, self.spec.symmetric).to(dtype)
         apply = cast("Callable[..., Tensor]", _Clipped.apply)
-        ends = (scale.to(wide), low - zero_point.to(wide), high - zero_point.to(wide), self.spec.symmetric)
-        return apply(x.to(wide), self.alpha.to(wide), *ends).to(x.dtype)
+        return apply(x, alpha, scale, low, high, self.spec.symmetric).to(dtype)
 
     def regularization(self) -> Tensor:
         """alpha squared, to be added to the loss with a small factor (1e-4 in the old examples)."""
         return self.alpha.square().sum()
+
+
+def _snap_composed(x: Tensor, alpha: Tensor, scale: Tensor, two_sided: bool) -> Tensor:
+    """What ``_Clipped`` computes, of operators that have these gradients themselves, for compilers."""
+    lower = -alpha if two_sided else torch.zeros_like(alpha)
+    v = torch.where(x >= alpha, alpha, torch.where(x <= lower, lower, x)) / scale
+    return (v + (v.round() - v).detach()) * scale  # the number rounded, with the gradient of v
 
 
 class _Clipped(torch.autograd.Function):
