@@ -71,12 +71,17 @@ def values_of(bits: int) -> int:
     return 32 if bits == 3 else 32 // bits
 
 
+def fits_matrix_units(channels: int, bits: int) -> bool:
+    """Whether a row consists of whole blocks of words with whole values, as the kernel for several vectors wants it."""
+    return bits != 3 and channels % (BATCH_TILE[1] * values_of(bits)) == 0
+
+
 def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int) -> Tensor:
     rows, channels = packed.shape[0], x.shape[-1]
     flat = x.reshape(-1, channels).contiguous()
     batch = flat.shape[0]
     with on_device_of(x):
-        fits = bits != 3 and channels % (BATCH_TILE[1] * values_of(bits)) == 0
+        fits = fits_matrix_units(channels, bits)
         alone = SEVERAL if not fits else 1 if rows * channels < LARGE else 0
         if batch <= alone:
             y = _multiply_vector(flat, packed, scale, zero_point, bits, low)
