@@ -1,27 +1,30 @@
 """How much memory does it take to quantize a 7B model from its folder, block by block?
 
 Writes a folder with the shapes of Llama-2-7B and random weights, but only a few of its 32 blocks, quantizes it
-streamed, and measures the peak of resident memory for several numbers of blocks. What one more block adds is its packed
-weights; the rest is the same for any number, so the peak for 32 blocks is extrapolated along a line, and called so.
+streamed, and reads the peak of resident memory behind every block. What one more block adds is its packed weights; the
+rest is the same for any number, so the peak for 32 blocks is the last one measured and the packed weights of the
+others: extrapolated, and called so.
 
-    python -m benchmarks.llm.memory --blocks 2 4 --out benchmarks/llm/results/memory.json
+    python -m benchmarks.llm.memory --blocks 3 --out benchmarks/llm/results/memory.json
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
+
+from benchmarks.environment import describe
+from sparsebit.llm import quantize_blocks
 
 BLOCKS = 32
 SIZES = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "vocab_size": 32000}
@@ -64,45 +67,51 @@ def write_model(folder: Path, blocks: int) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index_file))
 
 
-def quantize(folder: str, method: str, samples: int, length: int) -> None:
-    """What the measured process does; prints its peak and its seconds."""
+def quantize(folder: str, samples: int, length: int) -> None:
+    """What the measured process does; prints the peak behind each block."""
     from sparsebit import llm
+    from sparsebit.llm.language_model import Made
 
+    rows: list[dict[str, float]] = []
+    start = time.process_time()
+
+    class Watched(llm.LanguageModel):
+        """Notes the peak whenever a block is done."""
+
+        def add(self, made: Iterable[Made]) -> None:
+            super().add(made)
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            packed = sum(held.nbytes for held in self.weights.values())
+            rows.append(
+                {"peak_bytes": peak, "packed_bytes": packed, "cpu_seconds": time.process_time() - start}
+            )
+
+    quantize_blocks.LanguageModel = Watched  # type: ignore[attr-defined]
     config = {
         "W": {"BIT": 4, "GROUP_SIZE": 128},
-        "METHOD": method,
+        "METHOD": {"gptq": {"steps": 2}},  # a short search for grids, which takes no memory of its own
         "CALIBRATION": {"SAMPLES": samples, "LENGTH": length},
     }
-    ids = None
-    if method != "rtn":
-        ids = torch.randint(32000, (samples * length * 2,), generator=torch.Generator().manual_seed(0))
-    start, spent = time.perf_counter(), time.process_time()
-    made = llm.quantize(folder, ids, config, progress=False)
-    packed = sum(held.nbytes for held in made.weights.values())
-    found = {
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "packed_bytes": packed,
-        "seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - spent,
-    }
-    print(json.dumps(found), flush=True)
+    ids = torch.randint(32000, (samples * length * 2,), generator=torch.Generator().manual_seed(0))
+    llm.quantize(folder, ids, config, progress=False)
+    print(json.dumps(rows[:-1]), flush=True)  # the last entry is that of embedding and head, left in float
 
 
-def measure(blocks: int, method: str, samples: int, length: int, place: str | None) -> dict[str, Any]:
+def measure(blocks: int, samples: int, length: int, place: str | None) -> list[dict[str, float]]:
     """One model of so many blocks, in a process of its own."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         write_model(Path(folder), blocks)
         command = [sys.executable, "-m", "benchmarks.llm.memory", "--child", folder]
-        command += ["--method", method, "--samples", str(samples), "--length", str(length)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return {"blocks": blocks, **json.loads(done.stdout.splitlines()[-1])}
+        command += ["--samples", str(samples), "--length", str(length)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    rows: list[dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
+    return rows
 
 
 def main() -> None:
     """Measure, extrapolate and write."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--blocks", type=int, nargs="+", default=[2, 4], help="how many blocks are measured")
-    parser.add_argument("--method", default="gptq")
+    parser.add_argument("--blocks", type=int, default=3, help="how many blocks are measured")
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--place", help="folder for the temporary model")
@@ -110,32 +119,23 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        quantize(given.child, given.method, given.samples, given.length)
+        quantize(given.child, given.samples, given.length)
         return
-    rows = [measure(n, given.method, given.samples, given.length, given.place) for n in given.blocks]
-    per_block = (rows[-1]["peak_bytes"] - rows[0]["peak_bytes"]) / max(
-        rows[-1]["blocks"] - rows[0]["blocks"], 1
-    )
+    rows = measure(given.blocks, given.samples, given.length, given.place)
+    last = rows[-1]
+    missing = BLOCKS - len(rows)
     result = {
         "question": "peak resident memory of quantizing a model of Llama-2-7B's shapes from its folder, streamed",
-        "weights": "random, float16, one shard for each block",
-        "config": {
-            "bits": 4,
-            "group_size": 128,
-            "method": given.method,
-            "samples": given.samples,
-            "length": given.length,
-        },
-        "measured": rows,
+        "weights": "random, float16, one shard for each block; gptq, 4 bits, groups of 128",
+        "calibration": {"samples": given.samples, "length": given.length},
+        "measured behind each block": rows,
         "extrapolated": {
             "blocks": BLOCKS,
-            "peak_bytes": rows[-1]["peak_bytes"] + per_block * (BLOCKS - rows[-1]["blocks"]),
-            "cpu_seconds": rows[-1]["cpu_seconds"] / rows[-1]["blocks"] * BLOCKS,
-            "how": "along a line through the first and the last measured peak; seconds per block times blocks",
+            "peak_bytes": last["peak_bytes"] + missing * last["packed_bytes"] / len(rows),
+            "cpu_seconds": last["cpu_seconds"] / len(rows) * BLOCKS,
+            "how": "the last measured peak and the packed weights of the blocks that are missing",
         },
-        "torch": torch.__version__,
-        "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
+        **describe(0, ("torch", "transformers")),
     }
     text = json.dumps(result, indent=1)
     print(text)

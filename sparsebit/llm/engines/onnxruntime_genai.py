@@ -38,7 +38,7 @@ class GenAIModel:
         for node in ir.load(path / "model.onnx").graph:
             if node.op_type == "GatherBlockQuantized":
                 self._where[node.name or ""] = node, slice(None)
-            elif node.op_type == "MatMulNBits":
+            elif node.op_type == "MatMulNBits" and "rows" in node.metadata_props:  # a file of ours
                 ends = np.cumsum([0, *json.loads(node.metadata_props["rows"])])
                 for index, name in enumerate((node.name or "").split("+")):
                     self._where[name] = node, slice(int(ends[index]), int(ends[index + 1]))
