@@ -56,11 +56,10 @@ def windows(ids: Tensor, samples: int, length: int, seed: int = 0) -> Tensor:
             hint="more text, or a smaller CALIBRATION.LENGTH",
         )
     generator = torch.Generator().manual_seed(seed)
-    count = len(ids) - length + 1
-    if count >= samples * length:  # samples that do not overlap, where the text is long enough
+    if len(ids) // length >= samples:  # samples that do not overlap, where the text is long enough
         starts = torch.randperm(len(ids) // length, generator=generator)[:samples] * length
     else:
-        starts = torch.randint(count, (samples,), generator=generator)
+        starts = torch.randint(len(ids) - length + 1, (samples,), generator=generator)
     return torch.stack([ids[start : start + length] for start in starts.tolist()])
 
 

@@ -1,0 +1,33 @@
+"""The result of quantizing: an ordinary module with packed layers, and what each of them takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sparsebit import llm
+from sparsebit.llm.language_model import install
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from tests.llm.models import DECODERS, tokens
+
+
+def test_bits_count_scales_and_zero_points() -> None:
+    config = {"W": {"BIT": 4, "SCHEME": "affine", "GROUP_SIZE": 32}, "METHOD": "rtn"}
+    model = llm.quantize(DECODERS["llama"](), None, config, progress=False)
+    assert model.bits == pytest.approx(4 + (16 + 4) / 32)
+    assert {record.bits for record in model.records} == {model.bits}
+    float_bytes = sum(t.nbytes for t in DECODERS["llama"]().state_dict().values())
+    assert model.nbytes < 0.5 * float_bytes
+    found = model.evaluate(tokens(128), length=32)
+    assert found.tokens == 128 and found.divergence is None
+
+
+def test_packed_layers_take_the_place_of_linear_layers_and_embeddings() -> None:
+    model = llm.quantize(DECODERS["gpt2"](), None, {"METHOD": "rtn", "HEAD": {"BIT": 8}}, progress=False)
+    name = "transformer.h.0.attn.c_attn.weight"  # a Conv1D, which holds its weight as [in, out]
+    assert isinstance(model.model.get_submodule("transformer.h.0.attn.c_attn"), PackedLinear)
+    assert isinstance(model.model.get_input_embeddings(), PackedEmbedding)
+    other = DECODERS["gpt2"]()
+    install(other, name, model.weights[name])
+    layer = other.get_submodule("transformer.h.0.attn.c_attn")
+    assert torch.equal(layer.weight, model.weights[name].numbers()) and layer.bias is not None

@@ -1,0 +1,52 @@
+"""Weights of a model, one block at a time: from a module that stays as it is, or from a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.source import LARGE, LeaveLargeEmpty, Source, load_module, tensor_files
+from tests.llm.models import DECODERS
+
+
+def test_blocks_get_weights_of_their_own() -> None:
+    model = DECODERS["llama"]()
+    source = Source.open(model)
+    block = source.fill(source.stack.names[1])
+    weight = block.get_parameter("mlp.up_proj.weight")
+    original = model.get_parameter("model.layers.1.mlp.up_proj.weight")
+    assert torch.equal(weight, original) and weight.data_ptr() != original.data_ptr()
+
+
+def test_a_folder_is_read_when_a_block_is_asked_for(tmp_path: Path) -> None:
+    model = DECODERS["llama"]()
+    model.save_pretrained(tmp_path, max_shard_size="100KB")
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    source = Source.open(tmp_path)
+    block = source.fill(source.stack.names[2])
+    wanted = model.get_parameter("model.layers.2.mlp.down_proj.weight")
+    assert torch.equal(block.get_parameter("mlp.down_proj.weight"), wanted)
+    assert torch.equal(load_module(tmp_path).get_parameter("model.layers.2.mlp.down_proj.weight"), wanted)
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SparsebitError, match="there is no folder"):
+        tensor_files(tmp_path / "gone")
+    with pytest.raises(SparsebitError, match="holds no"):
+        tensor_files(tmp_path)
+    DECODERS["llama"]().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(SparsebitError, match=r"has no tensor 'model.norm.weight'"):
+        Source.open(tmp_path)
+
+
+def test_large_tensors_take_no_memory() -> None:
+    with LeaveLargeEmpty():
+        assert torch.empty(LARGE).is_meta and not torch.empty(LARGE - 1).is_meta
+        assert torch.zeros(2, LARGE).is_meta and not torch.arange(LARGE).is_meta

@@ -1,0 +1,44 @@
+"""Text as rows of ids: what is read as what, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.tokens import as_ids, read_tokenizer, windows
+from tests.llm.models import tokenizer
+
+
+def test_ids_texts_and_files(tmp_path: Path) -> None:
+    made = tokenizer()
+    (tmp_path / "text.txt").write_text("the thin", encoding="utf-8")
+    wanted = as_ids("the thin", made)
+    assert torch.equal(as_ids(tmp_path / "text.txt", made), wanted)
+    assert torch.equal(as_ids([wanted[:2], wanted[2:][None]]), wanted)
+    made.save_pretrained(tmp_path)  # type: ignore[attr-defined]
+    assert torch.equal(as_ids("the thin", read_tokenizer(tmp_path)), wanted)
+    assert read_tokenizer(tmp_path / "nothing") is None
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\xff")
+    for data, made, said in (
+        ("a text", None, "text needs a tokenizer"),
+        (torch.ones(3), None, "token ids are integers"),
+        (tmp_path / "gone.txt", tokenizer(), "there is no file"),
+        (tmp_path / "bytes", tokenizer(), "is not a text in UTF-8"),
+        (7, None, "calibration data cannot be read"),
+    ):
+        with pytest.raises(SparsebitError, match=said):
+            as_ids(data, made)  # type: ignore[arg-type]
+
+
+def test_samples_overlap_only_where_the_text_is_short() -> None:
+    rows = windows(torch.arange(64), 4, 16)
+    assert sorted(rows[:, 0].tolist()) == [0, 16, 32, 48]
+    assert windows(torch.arange(20), 4, 16).shape == (4, 16)
+    with pytest.raises(SparsebitError, match="less than one sample of 16"):
+        windows(torch.arange(8), 1, 16)
