@@ -111,7 +111,7 @@ def test_what_a_graph_cannot_hold_is_refused_with_its_line() -> None:
             return self.inner(x, Options())
 
     with pytest.raises(
-        CaptureError, match="an operator was given a Options, which a graph cannot hold"
+        CaptureError, match="an operator was given an Options, which a graph cannot hold"
     ) as error:
         capture(Outer(), X, skip=["inner"])
     assert "return self.inner(x, Options())" in str(error.value.where)

@@ -37,5 +37,5 @@ def test_arguments_keep_their_structure() -> None:
 
 
 def test_what_a_graph_cannot_hold_is_refused() -> None:
-    with pytest.raises(CaptureError, match="an operator was given a object, which a graph cannot hold"):
+    with pytest.raises(CaptureError, match="an operator was given an object, which a graph cannot hold"):
         make()[0].argument(object())
