@@ -12,10 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sparsebit.batches import DataError
-from sparsebit.config.pruning.criteria import SPARSER_RULES
 from sparsebit.errors import ConfigError, SparsebitError
-from sparsebit.graph.capture import capture
-from sparsebit.graph.ops import bind
 from sparsebit.sparse import SPARSERS, SparseModel
 from tests.sparse.nets import images, labels, perceptron, residual
 
@@ -52,26 +49,6 @@ def test_the_recipe_with_every_criterion(name: str) -> None:
     }  # 12 of 24 is rounded to the next multiple of 8
     assert small.conv1.weight.shape == (16, 8, 3, 3)
     assert not hasattr(small.conv1, "sparser")
-
-
-@pytest.mark.parametrize("target", ["params", "macs"])
-@pytest.mark.parametrize("scope", ["layer", "global"])
-def test_the_cost_that_is_reported_is_that_of_the_small_model(target: str, scope: str) -> None:
-    smodel = make(TARGET=target, SCOPE=scope, ROUND_TO=1, RATIO=0.4)
-    smodel.calc_params()
-    report, small = smodel.report(), smodel.shrink()
-    assert report.params_after == sum(parameter.numel() for parameter in small.parameters())
-    again = capture(small, images())
-    calls = [bind(again, node) for node in again.graph.nodes if node.op.startswith("call_")]
-    assert report.macs_after == sum(call.macs for call in calls if call is not None)
-    assert report.macs_before
-    left = (
-        report.params_after / report.params_before
-        if target == "params"
-        else report.macs_after / report.macs_before
-    )
-    assert 0.5 < left <= 0.6
-    assert_same(small(images()), smodel(images()))
 
 
 def test_a_target_of_latency_asks_the_function() -> None:
@@ -119,27 +96,6 @@ def test_all_layers_together() -> None:
     assert min(widths(smodel).values()) > 0
 
 
-def test_each_layer_by_hand_and_by_rule() -> None:
-    smodel = make(ROUND_TO=1, SPECIFIC={"conv1": {"RATIO": 0.75}})
-    smodel.model.stem.sparser.set_ratio(0.25)  # type: ignore[union-attr,operator]
-    smodel.calc_params()
-    assert widths(smodel) == {"stem": 12, "conv1": 6, "fc": 5}
-    with pytest.raises(SparsebitError, match=r"got: *1\.5"):
-        smodel.model.stem.sparser.set_ratio(1.5)  # type: ignore[union-attr,operator]
-
-
-def test_flat_names_reach_nested_layers() -> None:
-    net = nn.Sequential(nn.Sequential(nn.Linear(4, 16), nn.ReLU()), nn.Linear(16, 16), nn.Linear(16, 2))
-    smodel = SparseModel(
-        net, {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}, torch.zeros(1, 4)
-    )
-    keys = list(smodel.model.state_dict())
-    smodel.model._0_0.sparser.set_ratio(0.0)  # type: ignore[union-attr,operator]
-    smodel.calc_params()
-    assert widths(smodel)["0.0"] == 16
-    assert keys == list(net.state_dict()) == list(smodel.model.state_dict())
-
-
 def test_ignored_layers_keep_their_outputs() -> None:
     smodel = make(IGNORE=["conv1"])
     smodel.calc_params()
@@ -147,13 +103,6 @@ def test_ignored_layers_keep_their_outputs() -> None:
     assert "pattern 'conv1'" in str(smodel.report())
     with pytest.raises(ConfigError, match="IGNORE"):
         make(IGNORE=["conv9"])
-
-
-def test_nothing_before_an_addition() -> None:
-    smodel = make()
-    smodel.disable_sparse_before_add()
-    smodel.calc_params()
-    assert widths(smodel) == {"stem": 16, "conv1": 16, "fc": 5}
 
 
 def test_groups_say_what_belongs_together_and_what_cannot_go() -> None:
@@ -186,62 +135,6 @@ def test_training_keeps_removed_channels_away() -> None:
 
 
 # -- zeros ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in sorted(SPARSERS) if "unstructured" in SPARSER_RULES[name].types]
-)
-def test_exact_zeros_with_every_criterion(name: str) -> None:
-    smodel = make(TYPE="unstructured", STRATEGY=name, RATIO=0.3)
-    smodel.calc_params(BATCHES, functional.cross_entropy)
-    for layer in ("stem", "conv1", "conv2"):
-        weight = smodel.model.get_parameter(f"{layer}.weight")
-        assert int((weight == 0).sum()) == int(weight.numel() * 0.3)
-    assert not bool((smodel.model.fc.weight == 0).any())  # type: ignore[union-attr]
-    assert "it makes the outputs" in str(smodel.report())
-
-
-def test_the_classifier_on_request() -> None:
-    for settings in ({"CLASSIFIER": True}, {"SPECIFIC": {"fc": {"RATIO": 0.5}}}):
-        smodel = make(TYPE="unstructured", **settings)
-        smodel.calc_params()
-        assert int((smodel.model.fc.weight == 0).sum()) == 40  # type: ignore[union-attr]
-
-
-def test_zeros_over_all_layers_together() -> None:
-    smodel = make(TYPE="unstructured", SCOPE="global", RATIO=0.5)
-    smodel.calc_params()
-    weights = [smodel.model.get_parameter(f"{name}.weight") for name in ("stem", "conv1", "conv2")]
-    total = sum(weight.numel() for weight in weights)
-    assert sum(int((weight == 0).sum()) for weight in weights) == total // 2
-    kept = torch.cat([weight[weight != 0].abs() for weight in weights])
-    dense = torch.cat(
-        [residual().get_parameter(f"{n}.weight").flatten().abs() for n in ("stem", "conv1", "conv2")]
-    )
-    assert torch.equal(kept.sort().values, dense.sort().values[total // 2 :])
-
-
-def test_two_of_four_holds_through_training() -> None:
-    smodel = make(TYPE="nm", RATIO=None)
-    smodel.calc_params()
-    optimizer = torch.optim.Adam(smodel.parameters(), lr=1e-2)
-    for _ in range(2):
-        optimizer.zero_grad()
-        functional.cross_entropy(smodel(images()), labels()).backward()
-        optimizer.step()
-    weight = smodel.model.conv2.weight  # type: ignore[union-attr]
-    runs = (weight != 0).view(16, 6, 4, 3, 3).sum(2)  # type: ignore[operator,union-attr]
-    assert bool((runs == 2).all())
-    assert_same(smodel.shrink()(images()), smodel(images()))
-
-
-def test_blocks_of_zeros() -> None:
-    smodel = make(TYPE="block", BLOCK="4x6", RATIO=0.5)
-    smodel.calc_params()
-    weight = smodel.model.conv1.weight  # type: ignore[union-attr]
-    blocks = weight.reshape(6, 4, 24, 6).transpose(1, 2).reshape(-1, 24)  # type: ignore[operator,union-attr]
-    assert int((blocks == 0).all(1).sum()) == 72
-    assert int((blocks == 0).sum()) == 72 * 24
 
 
 def test_without_example_inputs_zeros_can_still_be_made() -> None:
@@ -301,15 +194,6 @@ def test_gradients_of_the_training_step_are_enough() -> None:
     assert not smodel.step()
 
 
-def test_the_training_term_of_slimming() -> None:
-    smodel = make(STRATEGY="slimming", OPTIONS={"strength": 0.5})
-    net = residual()
-    expected = 0.5 * sum(float(bn.weight.detach().abs().sum()) for bn in (net.bn0, net.bn1, net.bn2))
-    assert float(smodel.penalty().detach()) == pytest.approx(expected)
-    smodel.penalty().backward()  # type: ignore[no-untyped-call]
-    assert float(make().penalty()) == 0
-
-
 def test_a_choice_of_nothing_is_an_error_with_reasons() -> None:
     config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "slimming", "RATIO": 0.5}}
     smodel = SparseModel(perceptron(), config, torch.zeros(1, 6, dtype=torch.float64))
@@ -362,14 +246,6 @@ def test_a_lone_layer_is_pruned_when_asked(layer: str) -> None:
     smodel.calc_params()
     with torch.no_grad():
         assert torch.allclose(smodel.shrink()(x), net(x)[:, smodel.kept()["0"]], atol=1e-6)
-
-
-def test_a_ratio_by_hand_on_a_layer_that_cannot_shrink_is_an_error() -> None:
-    smodel = make()
-    smodel.sparsers["fc"].set_ratio(0.5)
-    with pytest.raises(SparsebitError, match=r"cannot lose channels[\s\S]*'fc'[\s\S]*CLASSIFIER: true"):
-        smodel.calc_params()
-    assert "strategy='l1norm', ratio=0.5" in repr(smodel.sparsers["fc"])
 
 
 def test_a_model_can_be_pruned_without_a_copy() -> None:
@@ -426,11 +302,3 @@ def test_copies_hold_their_own_zeros() -> None:
 def test_the_device_of_a_config_is_one() -> None:
     assert make().to(make().cfg.DEVICE).device.type in ("cpu", "cuda")
     assert make().to(torch.float32).model.conv1.weight.dtype == torch.float32  # type: ignore[union-attr]
-
-
-def test_several_criteria_in_one_model() -> None:
-    smodel = make(SPECIFIC={"conv1": {"STRATEGY": "activation_norm"}})
-    with pytest.raises(DataError):
-        smodel.calc_params()
-    smodel.calc_params([images()])
-    assert widths(smodel)["conv1"] == 16

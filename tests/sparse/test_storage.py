@@ -14,7 +14,6 @@ from torch.nn import functional
 
 from sparsebit.errors import SparsebitError
 from sparsebit.sparse import SparseModel, load, save
-from sparsebit.sparse.origin import describe_example, example_from
 from sparsebit.storage import ArtifactError
 from tests.sparse.nets import Residual, images, labels, residual
 from tests.storage.artifacts import file_of
@@ -159,18 +158,6 @@ def test_saving_again_replaces(tmp_path: Path) -> None:
     smodel.calc_params()
     smodel.save(tmp_path)
     assert torch.equal(load(tmp_path, residual())(images()), smodel(images()))
-
-
-def test_example_inputs_come_back() -> None:
-    assert describe_example((), {}) is None
-    assert example_from(None) == (None, None)
-    given = {"lengths": torch.tensor([3, 1]), "cache": None, "use_cache": False, "mode": {"scale": 0.5}}
-    described = describe_example((torch.ones(1, 2), [torch.zeros(2, 0)], (1,)), given)
-    args, kwargs = example_from(json.loads(json.dumps(described)))
-    assert torch.equal(args[0], torch.zeros(1, 2))  # sizes are enough
-    assert args[1][0].shape == (2, 0) and args[2] == (1,)
-    assert kwargs is not None and torch.equal(kwargs.pop("lengths"), given.pop("lengths"))  # these are not
-    assert kwargs == given
 
 
 def test_example_inputs_that_cannot_be_told_are_asked_for(tmp_path: Path) -> None:
