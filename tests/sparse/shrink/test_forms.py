@@ -1,0 +1,40 @@
+"""What is left as a graph or as the user's own class, and where it came from."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from sparsebit.batches import Call
+from sparsebit.graph.capture import CapturedModule
+from sparsebit.sparse import SparseModel
+from sparsebit.sparse.origin import Origin
+from sparsebit.sparse.shrink.forms import fit_examples
+
+NET = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def pruned(kind: str) -> SparseModel:
+    config = {"SPARSER": {"TYPE": kind, "STRATEGY": "l1norm", "RATIO": 0.5, "ROUND_TO": 1}}
+    smodel = SparseModel(NET, config, torch.zeros(1, 4))
+    smodel.calc_params()
+    return smodel
+
+
+@pytest.mark.parametrize("kind", ["structured", "unstructured"])
+def test_a_graph_and_the_users_own_class_compute_the_same(kind: str) -> None:
+    smodel, x = pruned(kind), torch.randn(3, 4)
+    graph, own = smodel.shrink(), smodel.shrink("module")
+    assert isinstance(graph, CapturedModule) and type(own) is nn.Sequential
+    assert torch.allclose(graph(x), own(x), atol=1e-6) and torch.allclose(graph(x), smodel(x), atol=1e-6)
+    assert not hasattr(own[0], "sparser")
+    for small, form in ((graph, "graph"), (own, "module")):
+        origin = small.__dict__["shrunk_from"]
+        assert isinstance(origin, Origin) and origin.form == form and origin.inputs is not None
+
+
+def test_examples_fit_the_model() -> None:
+    examples = Call((torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64)))
+    fitted = fit_examples(nn.Linear(4, 4).double(), examples)
+    assert [one.dtype for one in fitted[0]] == [torch.float64, torch.int64]
