@@ -174,18 +174,29 @@ def test_every_part_of_the_library_is_in_the_architecture_tree() -> None:
     assert parts <= {line.split()[0] for line in tree.splitlines()}
 
 
-@pytest.mark.parametrize("document", ["README.md", "README.zh-CN.md"])
-def test_the_readme_example_prints_what_it_says(
-    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def readme_example(document: str) -> tuple[str, str]:
+    """The code of a README, and what it says that prints."""
     text = (ROOT / document).read_text(encoding="utf-8")
     (code,), (printed,) = (
         re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "text")
     )
+    return code, printed
+
+
+def test_the_readme_example_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, printed = readme_example("README.md")
     assert len([line for line in code.splitlines() if line]) <= 12
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, document, "exec"), {"__name__": "readme"})
+    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
     assert capsys.readouterr().out == printed
+
+
+def test_both_readmes_have_the_same_example() -> None:
+    (code, printed), (chinese, same) = readme_example("README.md"), readme_example("README.zh-CN.md")
+    assert re.sub(r" +#.*", "", code) == re.sub(r" +#.*", "", chinese)
+    assert printed == same
 
 
 # Written in pieces, so that this file does not contain what it looks for.
