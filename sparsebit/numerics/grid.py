@@ -118,7 +118,7 @@ class Grid:
         if not self.code.is_integer:
             codes = codes.contiguous().view(torch.uint8)
         elif self.code.low:
-            codes = codes.to(torch.int32).sub_(self.code.low)
+            codes = codes.to(torch.int16 if self.code.bits <= 8 else torch.int32).sub_(self.code.low)
         return pack_bits(codes, self.code.bits)
 
     def unpack(self, packed: Tensor, length: int) -> Tensor:

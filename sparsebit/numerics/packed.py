@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -103,7 +103,7 @@ class PackedTensor:
         """The part that does not fit the others, or is not a usable number; None where everything does."""
         code, layout, shape = self.grid.code, self.grid.layout, self.shape
         scale, zero_point, order = self.grid.scale, self.grid.zero_point, self.grid.order
-        expected = (shape[0] if shape else 1, packed_length(math.prod(shape[1:]), code.bits))
+        expected = packed_shape(shape, code)
         wrong = {
             "bits": self.bits.dtype != torch.uint8 or tuple(self.bits.shape) != expected,
             "scale": scale.dtype not in _DTYPES.values() or scale.dim() != 1 or not _usable(scale, code),
@@ -113,6 +113,11 @@ class PackedTensor:
             "order": order is not None and not _is_permutation(order, shape, layout),
         }
         return next((name for name, is_wrong in wrong.items() if is_wrong), None)
+
+
+def packed_shape(shape: Sequence[int], code: CodeType) -> tuple[int, int]:
+    """The shape of the packed values of a tensor: one stream of bytes for each index of its first axis."""
+    return shape[0] if shape else 1, packed_length(math.prod(shape[1:]), code.bits)
 
 
 def _usable(scale: Tensor, code: CodeType) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from sparsebit.numerics.packed import packed_shape
 from sparsebit.quantization.modules.qmodules import QuantOpr
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.quantizers.frozen import Frozen
@@ -90,11 +91,10 @@ def packed_state(gm: GraphModule) -> tuple[dict[str, Any], list[str]]:
         weight = getattr(*reads.places[0])
         if not isinstance(weight, nn.Parameter):  # a constant, which the state dict does not have
             continue
-        held: dict[str, Any] = dict(Frozen(quantizer, weight).state_dict())
-        bits = held["packed"]
-        # Made again when it is written: all of them at once would be another part of the model.
-        again = partial(lambda quantizer, weight: Frozen(quantizer, weight).packed, quantizer, weight)
-        held["packed"] = Deferred(bits.dtype, tuple(bits.shape), again)
+        held: dict[str, Any] = dict(Frozen(quantizer, weight, pack=False).state_dict())
+        # Packed when it is written: all of them at once would be another part of the model.
+        pack = partial(lambda quantizer, weight: Frozen(quantizer, weight).packed, quantizer, weight)
+        held["packed"] = Deferred(torch.uint8, packed_shape(weight.shape, quantizer.code), pack)
         for module, attribute in reads.places:
             for prefix in paths[id(module)]:
                 state.pop(f"{prefix}{attribute}", None)

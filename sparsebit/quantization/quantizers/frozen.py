@@ -26,8 +26,11 @@ class Frozen(Quantizer):
     TYPE = "frozen"
     packed: Tensor
 
-    def __init__(self, quantizer: Quantizer, weight: Tensor) -> None:
-        """Hold what ``quantizer`` makes of a weight. One that has no scale yet is filled by ``load_state_dict``."""
+    def __init__(self, quantizer: Quantizer, weight: Tensor, *, pack: bool = True) -> None:
+        """Hold what ``quantizer`` makes of a weight, or with ``pack=False`` only its grid.
+
+        One whose quantizer has no scale yet is filled by ``load_state_dict``.
+        """
         spec = replace(quantizer.spec, quantizer="uniform", quantizer_options=Options())
         super().__init__(quantizer.name, quantizer.side, spec, quantizer.layout)
         self.shape, self.dtype = tuple(weight.shape), weight.dtype
@@ -36,11 +39,11 @@ class Frozen(Quantizer):
         self.zero_point = self.zero_point.to(self.code.dtype if self.code.is_integer else torch.int8)
         self.to(weight.device)
         if quantizer.calibrated:
-            prepared = quantizer.prepare(weight.detach())
-            held = PackedTensor.of(prepared, quantizer.grid(prepared))
-            self.packed = held.bits
-            zero_point = held.grid.zero_point.to(self.zero_point.dtype)
-            self.set_grid(held.grid.scale, zero_point if bool(zero_point.any()) else zero_point[:1])
+            grid = quantizer.grid(weight).detach()
+            if pack:
+                self.packed = PackedTensor.of(quantizer.prepare(weight.detach()), grid).bits
+            zero_point = grid.zero_point.to(self.zero_point.dtype)
+            self.set_grid(grid.scale, zero_point if bool(zero_point.any()) else zero_point[:1])
 
     @property
     def held(self) -> PackedTensor:
