@@ -12,9 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
+from sparsebit.numerics.packed import PackedTensor
 from sparsebit.quantization import QuantModel
-from sparsebit.quantization.modules.freeze import frozen_names
+from sparsebit.quantization.modules.freeze import frozen_names, packed_state
 from sparsebit.quantization.quantizers import Frozen
+from sparsebit.storage.tensor_file import Deferred
 
 
 class Functional(nn.Module):
@@ -222,3 +224,16 @@ def test_a_frozen_model_is_exported_as_it_was(tmp_path: Path) -> None:
     qmodel.export_onnx(x, tmp_path / "b.onnx")
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
     assert frozen_names(qmodel.model)
+
+
+def test_saving_packs_one_weight_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All packed weights at once, or their memory left behind, would be another part of the model."""
+    qmodel, _ = quantized("conv")
+    packed: list[str] = []
+    make = PackedTensor.of
+    monkeypatch.setattr(PackedTensor, "of", staticmethod(lambda x, grid: packed.append("") or make(x, grid)))
+    state, names = packed_state(qmodel.model)
+    assert names and not packed
+    waiting = [value for value in state.values() if isinstance(value, Deferred)]
+    assert len(waiting) == len(names)
+    assert all(one.detach().shape == one.shape for one in waiting) and len(packed) == len(names)
