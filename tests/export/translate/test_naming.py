@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit import capture
-from sparsebit.export.translate.naming import own_output_names, strip_prefix
+from sparsebit.export.translate.naming import label_shapes, own_output_names, strip_prefix
 
 
 def model_of(*names: str) -> onnx_ir.Model:
@@ -45,3 +45,10 @@ class Structured(nn.Module):
 )
 def test_outputs_have_the_keys_of_the_model(kind: str, names: list[str]) -> None:
     assert own_output_names(capture(Structured(kind), torch.zeros(2, 3)), len(names), ["x"]) == names
+
+
+def test_an_axis_that_moves_with_the_batch_is_labelled_whatever_the_tracer_said() -> None:
+    model = model_of("/body/Reshape")
+    model.graph.outputs[0].shape = onnx_ir.Shape([2, 4])
+    label_shapes(model, {"x": {0: "batch"}}, [torch.zeros(2, 4)], ["y"], [(4, 4)])
+    assert list(map(str, model.graph.outputs[0].shape)) == ["batch", "4"]
