@@ -20,7 +20,7 @@ def measure(count: int = 100, images: int = 512) -> Iterator[dict[str, Any]]:
     x = torch.randn(images, 3, 32, 32, device="cuda")
     for method in ("brecq", "adaround"):
         for recorded in (False, True):
-            steps.USE_GRAPHS = recorded
+            before, steps.USE_GRAPHS = steps.USE_GRAPHS, recorded
             try:
                 config = {
                     "W": {"QSCHEME": "per-channel-symmetric", "QUANTIZER": {"TYPE": "uniform", "BIT": 3}},
@@ -36,7 +36,7 @@ def measure(count: int = 100, images: int = 512) -> Iterator[dict[str, Any]]:
                 with torch.no_grad():
                     error = float((model(x) - net(x)).square().mean() / net(x).square().mean())
             finally:
-                steps.USE_GRAPHS = True
+                steps.USE_GRAPHS = before
             yield {
                 "method": method,
                 "recorded": recorded,

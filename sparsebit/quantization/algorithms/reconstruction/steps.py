@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 log = logging.getLogger(__name__)
-USE_GRAPHS = True  # False calls every step, also on CUDA
+# Whether steps are recorded on CUDA. Off until `python -m benchmarks.gpu.run reconstruction` has shown the same errors.
+USE_GRAPHS = False
 CALLED_FIRST = 3  # steps before recording: libraries load their kernels and choose among them
 WORTH_RECORDING = 16  # steps from which recording pays
 

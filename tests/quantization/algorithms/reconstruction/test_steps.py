@@ -53,6 +53,7 @@ def test_steps_that_cannot_be_recorded_are_called(monkeypatch: pytest.MonkeyPatc
     def refuse(*_: Any) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
+    monkeypatch.setattr(steps, "USE_GRAPHS", True)
     monkeypatch.setattr(steps, "_record", refuse)
     plan = schedule(20)
     noise = SimpleNamespace(device=torch.device("cuda"))
