@@ -77,12 +77,13 @@ class _OnGrid(torch.autograd.Function):
         code: CodeType,
     ) -> Tensor:
         scale = (base * factor).to(dtype).float()[:, None]
-        low: Tensor | float = code.low
-        high: Tensor | float = code.high
-        if not code.symmetric:
+        levels = code.round_(steps.clone())
+        if code.symmetric:
+            levels.clamp_(code.low, code.high)
+        else:
             point = zero_point.round()[:, None]
-            low, high = code.low - point, code.high - point
-        levels = code.nearest(code.round_(steps.clone()).clamp_(low, high))
+            levels.clamp_(code.low - point, code.high - point)
+        levels = code.nearest(levels)
         ctx.save_for_backward(steps, levels, scale, base)
         return levels * scale
 
