@@ -85,6 +85,7 @@ def quantize(folder: str, samples: int, length: int) -> None:
             rows.append(
                 {"peak_bytes": peak, "packed_bytes": packed, "cpu_seconds": time.process_time() - start}
             )
+            print(rows[-1], file=sys.stderr, flush=True)
 
     quantize_blocks.LanguageModel = Watched  # type: ignore[attr-defined]
     config = {
