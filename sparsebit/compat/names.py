@@ -25,7 +25,7 @@ MOVED = {
     "sparsebit.quantization.quantizers.QUANTIZERS_MAP": "sparsebit.quantization.quantizers:QUANTIZERS",
     "sparsebit.quantization.observers.OBSERVERS_MAP": "sparsebit.quantization.observers:OBSERVERS",
     "sparsebit.sparse.sparsers.SPARSERS_MAP": "sparsebit.sparse.sparsers:SPARSERS",
-    "sparsebit.sparse.sparsers.l1norm.Sparser": "sparsebit.sparse.sparsers:L1Norm",
+    "sparsebit.sparse.sparsers.l1norm.Sparser": "sparsebit.sparse.sparsers.of_weights:L1Norm",
 }
 
 _GRID = (
