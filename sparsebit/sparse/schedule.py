@@ -27,7 +27,10 @@ class Schedule:
     initial: float = 0.0
 
     def progress_at(self, step: int) -> float | None:
-        """How far a change at this step goes, from 0 (initial ratio) to 1 (final ratio); None without a change."""
+        """How far a change at this step goes, from 0 (initial ratio) to 1 (final ratio); None without a change.
+
+        For ``cubic`` it is Zhu and Gupta (2017), "To prune, or not to prune", equation 1.
+        """
         index, rest = divmod(step - self.start, self.every)
         if self.kind == "one-shot":
             return 1.0 if step == self.start else None
@@ -39,25 +42,10 @@ class Schedule:
             return None
         return 1 - (1 - index / self.times) ** 3
 
-    def ratio_at(self, step: int, final: float) -> float | None:
-        """The ratio to reach with a change at this step, or None.
-
-        For ``cubic`` it is Zhu and Gupta (2017), "To prune, or not to prune", equation 1.
-        """
-        progress = self.progress_at(step)
-        return None if progress is None else self.scale(progress, final)
-
     def scale(self, progress: float, final: float) -> float:
         """The ratio at some progress; a final ratio of 0 stays 0."""
         initial = min(self.initial, final) if self.kind == "cubic" else 0.0
         return initial + (final - initial) * progress
-
-    @property
-    def last(self) -> int:
-        """The step of the last change."""
-        if self.kind == "one-shot":
-            return self.start
-        return self.start + self.every * (self.times if self.kind == "cubic" else self.times - 1)
 
 
 def make_schedule(section: ScheduleSection) -> Schedule:

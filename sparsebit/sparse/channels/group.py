@@ -159,10 +159,6 @@ class ChannelGroups(Sequence[Group]):
             )
         return found
 
-    def all_kept(self) -> dict[str, Tensor]:
-        """Keep everything, for a start: name -> bool [channels]."""
-        return {group.name: torch.ones(group.channels, dtype=torch.bool) for group in self.groups}
-
     def __str__(self) -> str:
         lines = []
         for group in self.groups:

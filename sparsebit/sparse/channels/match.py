@@ -102,7 +102,7 @@ def sum_product(trace: Trace, operands: Sequence[Operand], summed: Sequence[int]
         if not gone:
             left.append(layer)
         elif not any(one.zero_at(layer) for one in operands):
-            trace.pin(layer, gone, f"{reason} sums what would not be zero for a removed unit")
+            trace.pin(layer, gone, f"{reason} sums what would not be zero for a removed channel")
     return [layer for layer in left if layer.dims]
 
 

@@ -21,7 +21,7 @@ Rungs = dict[str, int]  # of every ladder, by name
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
-    """The widths that one group may have, from whole (rung 0) to narrowest.
+    """The widths that one group may have, from unchanged (rung 0) to narrowest.
 
     Args:
         name: of the group.
@@ -41,7 +41,7 @@ class Ladder:
 
     @property
     def channels(self) -> int:
-        """The whole width."""
+        """The width before anything is removed."""
         return len(self.order)
 
     def kept(self, rung: int) -> Tensor:
@@ -212,7 +212,7 @@ def choose_for_cost(
 
 
 def _start(ladders: Sequence[Ladder]) -> Rungs:
-    """Fixed groups at their own ratio, the rest whole."""
+    """Fixed groups at their own ratio, the rest unchanged."""
     return {ladder.name: ladder.rung_for(ladder.ratio) if ladder.fixed else 0 for ladder in ladders}
 
 

@@ -113,12 +113,6 @@ def hold_zeros(module: nn.Module, least: float = 0.05) -> dict[str, Tensor]:
     return held
 
 
-def apply_masks(tensors: Mapping[str, Tensor]) -> None:
-    """Set held tensors back to zero now; for what moved them without an optimizer of ``torch.optim``."""
-    for tensor in tensors.values():
-        _clear(tensor)
-
-
 def _clear(tensor: Tensor) -> None:
     mask = mask_of(tensor)
     if mask is not None:

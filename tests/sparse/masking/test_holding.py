@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.sparse.masking import holding
-from sparsebit.sparse.masking.holding import MaskError, apply_masks, hold, hold_zeros, mask_of, release
+from sparsebit.sparse.masking.holding import MaskError, hold, hold_zeros, mask_of, release
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -89,14 +89,6 @@ def test_infinite_values_become_zero_too() -> None:
     weight = nn.Parameter(torch.tensor([float("inf"), float("nan"), 1.0]))
     hold(weight, torch.tensor([False, False, True]))
     assert weight.tolist() == [0, 0, 1]
-
-
-def test_what_moves_without_an_optimizer_is_put_back() -> None:
-    weight = nn.Parameter(torch.ones(2))
-    hold(weight, torch.tensor([True, False]))
-    weight.data += 1
-    apply_masks({"weight": weight, "free": torch.ones(1)})
-    assert weight.tolist() == [2, 0]
 
 
 def test_the_zeros_of_a_copy() -> None:

@@ -60,8 +60,7 @@ def test_the_batch_stays_free_where_heads_share_a_dim_with_it() -> None:
     entry = STRUCTURES["multihead_attention"]
     gm = capture(entry.make(), entry.inputs())
     groups = find_groups(gm)
-    whole, half = groups.all_kept(), choose(groups, 0.5)
-    for kept in (whole, half):
+    for kept in ({}, choose(groups, 0.5)):
         small = shrink_graph(gm, make_plan(gm, groups, kept))
         x = torch.randn(5, 6, 8, dtype=torch.float64)
         one = torch.cat([small(row) for row in x.split(1)])

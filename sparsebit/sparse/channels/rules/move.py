@@ -117,7 +117,7 @@ def run_node(trace: Trace, call: OpCall, source: object, labels: Tensor) -> obje
 
 
 def keep_picked_dims(trace: Trace, value: Labels, dims: list[int], call: OpCall) -> Labels:
-    """Where single positions are picked from a dim, layers that also vary elsewhere keep that dim whole."""
+    """Where single positions are picked from a dim, layers that also vary elsewhere keep the size of that dim."""
     for layer in trace.simple(value):
         if any(dim not in dims for dim in layer.dims):
             trace.pin(layer, dims, why(call))
