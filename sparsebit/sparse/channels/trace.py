@@ -151,7 +151,7 @@ class Trace:
         return [layer for layer in map(self.simplify, value.layers) if layer.dims]
 
     def pin(self, layer: Layer, dims: Iterable[int], reason: str) -> Layer:
-        """Keep the size of these dims: everything along them is removed together or not at all. Returns the simpler layer."""
+        """Keep the size of these dims: everything along them now goes together. Returns the simpler layer."""
         wanted = [axis for axis, dim in enumerate(layer.dims) if dim in set(dims)]
         if not wanted or not layer.labels.numel():
             return layer
