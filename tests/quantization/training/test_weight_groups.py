@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from sparsebit.quantization import QuantModel
+from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.training import weight_groups
 from sparsebit.quantization.training.weight_groups import _divide, _is_plain, _member
 from tests.quantization.nets import config
@@ -23,7 +24,7 @@ def qat_model(kind: str) -> QuantModel:
     return qmodel.train()
 
 
-def weights_of(qmodel: QuantModel) -> list[tuple[torch.Tensor, weight_groups.Quantizer]]:
+def weights_of(qmodel: QuantModel) -> list[tuple[torch.Tensor, Quantizer]]:
     return [(weight, qmodel.quantizers[name]) for name, weight in qmodel.weights().items()]
 
 
