@@ -48,7 +48,7 @@ class Symbolic:
     @classmethod
     def of(cls, value: Any, expression: Expression, user: SizeUser) -> Any:
         """A number with its origin."""
-        size = cls.__new__(cls, value)
+        size = cls.__new__(cls, value)  # type: ignore[call-arg]
         size.expression, size.user = expression, user
         return size
 
@@ -58,7 +58,7 @@ class Symbolic:
         return result
 
     def __divmod__(self, other: Any) -> tuple[Any, Any]:
-        return self // other, self % other  # type: ignore[operator]
+        return self // other, self % other
 
     def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
         return other // self, other % self
