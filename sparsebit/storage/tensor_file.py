@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 CHUNK = 2**24
 MOST_HEADER = 2**26
+OWN_PAGES = 2**22
 _DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},
     **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "C64": "complex64", "U8": "uint8", "I8": "int8"},
@@ -157,7 +159,7 @@ def _is_shape(shape: Any) -> bool:
 def _read_tensor(file: BinaryIO, dtype: Any, shape: list[int], seen: Any, path: Any) -> Tensor:
     import torch
 
-    tensor = torch.empty(shape, dtype=dtype)
+    tensor = _empty(shape, dtype)
     view = _bytes_of(tensor.reshape(-1)) if tensor.numel() else memoryview(b"")
     for start in range(0, len(view), CHUNK):
         piece = view[start : start + CHUNK]
@@ -167,6 +169,19 @@ def _read_tensor(file: BinaryIO, dtype: Any, shape: list[int], seen: Any, path: 
     if dtype is torch.bool and tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:
         raise damaged(path, "a flag is wrong")
     return tensor
+
+
+def _empty(shape: list[int], dtype: Any) -> Tensor:
+    """A tensor to read into. A large one has memory pages of its own, which go back to the system when it is freed.
+
+    From the allocator they would not: a model whose weights are unpacked one by one would keep the packed ones too.
+    """
+    import torch
+
+    size = math.prod(shape) * dtype.itemsize
+    if size < OWN_PAGES:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8).view(dtype).reshape(shape)
 
 
 def _changed(path: Any) -> ArtifactError:
