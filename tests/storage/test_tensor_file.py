@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,20 @@ def test_a_tensor_may_be_made_when_it_is_written(tmp_path: Path) -> None:
     assert kept == {"a": later} and aliases == {"b": "a"} and later.nbytes == 24 and not made
     found = read_tensors(tmp_path / "f", *write(tmp_path / "f", kept))
     assert torch.equal(found["a"], torch.arange(3)) and len(made) == 1
+
+
+def test_large_tensors_are_read_into_pages_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory of the allocator would stay with the process after the tensor is gone."""
+    monkeypatch.setattr(tensor_file, "OWN_PAGES", 64)
+    pages: list[int] = []
+    make = mmap.mmap
+    monkeypatch.setattr(tensor_file.mmap, "mmap", lambda where, size: pages.append(size) or make(where, size))
+    written = {"small": torch.ones(3), "large": torch.arange(64.0).reshape(8, 8), "flags": torch.ones(99) > 0}
+    path = tmp_path / "a.safetensors"
+    with path.open("wb") as file:
+        digest = write_tensors(file, written)
+    found = read_tensors(path, path.stat().st_size, digest)
+    assert pages == [256, 99] and all(torch.equal(found[name], one) for name, one in written.items())
+    found["large"] += 1  # and can be written to
