@@ -1,8 +1,8 @@
 """Products with a packed weight: by a kernel where torch or sparsebit has one, else with the unpacked weight.
 
 The kernels are for half precision: on a CPU torch's own for 4-bit weights in bfloat16 (2 to 4 times faster than float32
-at one vector, as exact as bfloat16), on a GPU ``sparsebit.kernels``. In float32 torch's kernel is slower than a product
-of floats, so the weight is unpacked for each product: the plain reference.
+at one vector, as exact as bfloat16), on a GPU those of ``sparsebit.kernels``, once they are switched on. In float32
+torch's kernel is slower than a product of floats, so the weight is unpacked for each product: the plain reference.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from torch import Tensor
 from sparsebit.kernels.packed_matmul import covers, multiply_packed
 from sparsebit.numerics.packed import PackedTensor
 
+USE_GPU_KERNELS = (
+    False  # until `python -m benchmarks.gpu.run packed_matmul` has shown them right and faster on a GPU
+)
 CPU_VECTORS = 64  # as many vectors at once as the kernel is faster for
 _GROUPS = (256, 128, 64, 32)
 
@@ -71,7 +74,8 @@ def multiply(x: Tensor, held: PackedTensor, cpu: CpuWeight | None) -> Tensor:
     if cpu is not None and suits_cpu_kernel(x):
         return cpu.multiply(x)
     grid, size = held.grid, held.grid.layout.group_size
-    if grid.order is None and grid.code.is_integer and covers(x, held.bits, grid.scale, grid.code.bits, size):
+    plain = USE_GPU_KERNELS and grid.order is None and grid.code.is_integer
+    if plain and covers(x, held.bits, grid.scale, grid.code.bits, size):
         points = None if grid.code.symmetric else grid.zero_point.to(torch.int16)
         return multiply_packed(x, held.bits, grid.scale, points, grid.code.bits, grid.code.low)
     return F.linear(x, held.numbers(x.dtype))
