@@ -46,12 +46,16 @@ class MSE(MSESettings, HistogramObserver):
     def _search(self, full: Range, data: Histogram | Tensor, code: CodeType, rounds: int = ROUNDS) -> Range:
         shares = 1 - self.shrink * torch.arange(self.steps, dtype=full.lo.dtype, device=full.lo.device)
         candidates = choose_grid(full.lo * shares[:, None], full.hi * shares[:, None], code)  # [steps, C]
-        counted = isinstance(data, Histogram)
-        errors = histogram_errors(data, candidates) if counted else value_errors(data, candidates)
+        errors = (
+            histogram_errors(data, candidates)
+            if isinstance(data, Histogram)
+            else value_errors(data, candidates)
+        )
         best = errors.argmin(0)
         found = Range(full.lo * shares[best], full.hi * shares[best])
         further = best == self.steps - 1
         if self.steps > 1 and rounds > 1 and further.any():
+            counted = isinstance(data, Histogram)
             rest = Histogram(*(field[further] for field in data)) if counted else data[further]
             smaller = self._search(Range(found.lo[further], found.hi[further]), rest, code, rounds - 1)
             found.lo[further], found.hi[further] = smaller
