@@ -7,11 +7,11 @@ import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
+from sparsebit.config.engine.yaml_file import read_yaml, write_yaml
 from sparsebit.errors import ConfigError
 
 
@@ -100,8 +100,10 @@ class CfgNode(dict[str, Any]):
 
     def merge_from_file(self, path: str | os.PathLike[str]) -> None:
         """Set everything that a YAML file sets."""
-        with open(path, encoding="utf-8") as file:
-            self.merge_from_other_cfg(yaml.safe_load(file) or {})
+        found = read_yaml(Path(path).read_text(encoding="utf-8"), os.fspath(path)) or {}
+        if not isinstance(found, Mapping):
+            raise ConfigError("the file is not a config", where=os.fspath(path), expected="keys with values")
+        self.merge_from_other_cfg(found)
 
     def set_path(self, path: str, value: Any) -> None:
         """Set the value of a dotted path."""
@@ -115,7 +117,7 @@ class CfgNode(dict[str, Any]):
 
     def dump(self) -> str:
         """As YAML."""
-        return yaml.safe_dump(_plain(self), sort_keys=False)
+        return write_yaml(_plain(self))
 
 
 def _plain(value: Any) -> Any:

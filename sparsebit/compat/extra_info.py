@@ -28,11 +28,14 @@ def add_extra_info_to_onnx(onnx_path: str | os.PathLike[str]) -> Path:
             where=str(source),
             hint="call export_onnx(...) first",
         )
-    model = onnx.load(source)
+    try:
+        model = onnx.load(source, load_external_data=False)
+    except Exception as error:  # protobuf's errors have no common base
+        raise SparsebitError("the file is not an ONNX model", where=str(source), got=str(error)) from None
     written = 0
     for node in model.graph.node:
         bits = next((entry.value for entry in node.metadata_props if entry.key == BITS), None)
-        if bits is not None and node.op_type in {"QuantizeLinear", "DequantizeLinear"}:
+        if bits is not None and bits.isdecimal() and node.op_type in {"QuantizeLinear", "DequantizeLinear"}:
             node.attribute.append(onnx.helper.make_attribute("bits", int(bits)))
             written += 1
     if not written:

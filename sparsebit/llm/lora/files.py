@@ -66,6 +66,11 @@ def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]
         ) from None
     names = sorted({key.removeprefix(PREFIX).partition(".lora_")[0] for key in tensors})
     rank = said.integer("r")
+    for key, tensor in tensors.items():  # before layers of that rank are made
+        if tensor.dim() != 2 or rank not in tensor.shape:
+            raise ArtifactError(
+                f"{key!r} does not fit", where=str(place), expected=f"a matrix of rank {rank}"
+            )
     dropout = said.number("lora_dropout") if "lora_dropout" in said else 0.0
     added = add_lora(model, rank=rank, alpha=said.number("lora_alpha"), dropout=dropout, layers=tuple(names))
     layers = dict(lora_layers(model.model))
