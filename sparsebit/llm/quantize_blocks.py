@@ -150,10 +150,10 @@ def _compress(
 def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:
     made = []
     for one in solved:
-        solved = one.solved
-        held = None if solved.grid is None else PackedTensor.of(solved.weight, solved.grid)
-        zeros = "" if solved.kept is None else f"{1 - float(solved.kept.float().mean()):.0%} of it is zero"
-        remark = "; ".join(filter(None, (solved.remark, zeros)))
+        found = one.solved
+        held = None if found.grid is None else PackedTensor.of(found.weight, found.grid)
+        zeros = "" if found.kept is None else f"{1 - float(found.kept.float().mean()):.0%} of it is zero"
+        remark = "; ".join(filter(None, (found.remark, zeros)))
         made.append(Made(f"{block}.{one.matrix}", held, one.loss, one.tokens, remark))
     return made
 

@@ -30,7 +30,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     """
     if isinstance(model, SparseModel):
         examples = model.examples if model.sizes_known else None
-        origin = origin_of(model.pruner, model.kept(), "graph", examples)
+        origin: Origin | None = origin_of(model.pruner, model.kept(), "graph", examples)
     else:
         origin = model.__dict__.get("shrunk_from")
     if not isinstance(origin, Origin):

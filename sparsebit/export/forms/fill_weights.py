@@ -74,7 +74,7 @@ def _widen(editor: Editor, weight: Any, factors: Any) -> None:
     kind = types.INT8 if codes.dtype == types.INT4 else types.UINT8
 
     def put(op_type: str, inputs: list[Any], to: Any, word: str) -> Any:
-        more = {"to": int(to)} if op_type == "Cast" else {}
+        more: dict[str, Any] = {"to": int(to)} if op_type == "Cast" else {}
         return editor.node(
             op_type, inputs, before=weight, name=f"{name}/{word}", like=codes, dtype=to, **more
         )

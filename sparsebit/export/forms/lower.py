@@ -54,7 +54,8 @@ class _Lowering:
         self.editor, self.node, self.tensor, self.container, self.info = editor, node, tensor, container, info
         self.name, self.float32 = tensor.name, editor.ir.DataType.FLOAT
         needless = tensor.side == "W" and container.unpacked  # it is multiplied by its scales
-        self.scale, self.zero_point, self.attributes = (None, None, {}) if needless else self._grid()
+        grid: tuple[Any, Any, dict[str, Any]] = (None, None, {}) if needless else self._grid()
+        self.scale, self.zero_point, self.attributes = grid
 
     def value(self) -> Any:
         """What is read in the place of the marker, in the type the model computes in."""

@@ -45,7 +45,7 @@ def separate_weight_only(editor: Editor, node: Any) -> bool:
         return False
     if quantized_source(node.inputs[0]) is not None or is_float8(node.inputs[0]):
         return False
-    changed = node.op_type == "Gemm"
+    changed: bool = node.op_type == "Gemm"
     if changed:
         node = as_matmul(editor, node)
         if node is None:

@@ -84,7 +84,7 @@ def label_shapes(
     for value in graph.inputs:
         _label(value, axes.get(value.name, {}))
     if len(graph.outputs) == len(results):
-        others = resized or [None] * len(results)
+        others: Sequence[tuple[int, ...] | None] = resized or [None] * len(results)
         for value, result, name, other in zip(graph.outputs, results, outputs, others, strict=True):
             _label_output(value, tuple(result.shape), axes, name, other)
 

@@ -119,7 +119,9 @@ def _insert_weight(
 
 def _insert_node(gm: GraphModule, source: Node, readers: list[Node], quantizer: Quantizer, path: str) -> None:
     gm.get_submodule(path.rpartition(".")[0]).add_module(path.rpartition(".")[2], quantizer)
-    meta = {key: source.meta[key] for key in ("value", "module_path", "source") if key in source.meta}
+    meta: dict[str, Any] = {
+        key: source.meta[key] for key in ("value", "module_path", "source") if key in source.meta
+    }
     insert_call(gm, source, readers, path, f"{source.name}_quantizer", meta)
 
 

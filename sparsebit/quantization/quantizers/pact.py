@@ -53,10 +53,9 @@ class PACT(Quantizer):
             return super().snap(x)
         wide = compute_dtype(x.dtype)
         scale, zero_point = self.scale_and_zero_point()
-        low, high = self.code.low, self.code.high
-        if self.spec.symmetric:
-            low = -high  # alpha on both sides, and so one code less
-        scale, low, high = scale.to(wide), low - zero_point.to(wide), high - zero_point.to(wide)
+        lowest = -self.code.high if self.spec.symmetric else self.code.low  # symmetric: alpha on both sides
+        scale, zero_point = scale.to(wide), zero_point.to(wide)
+        low, high = lowest - zero_point, self.code.high - zero_point
         x, alpha, dtype = x.to(wide), self.alpha.to(wide), x.dtype
         if torch.compiler.is_compiling():
             return _snap_composed(x, alpha, scale, self.spec.symmetric).to(dtype)

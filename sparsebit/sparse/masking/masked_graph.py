@@ -77,7 +77,7 @@ def _is_undefined_at_zero(call: OpCall, zeros: Sequence[Node]) -> bool:
         return False
     tried: list[Tensor] = []
 
-    def give(item: object) -> object:
+    def give(item: Any) -> Any:
         info = item.meta.get("value") if isinstance(item, Node) else item
         if isinstance(item, Node) and isinstance(info, TensorInfo):
             number = torch.zeros(()) if item in zeros else torch.ones(())

@@ -101,7 +101,7 @@ class _Carrier:
         return known and (spec.elementwise or call.moves or spec.channels in ("per_channel", "mean", "sum"))
 
     def _run(self, call: OpCall, instead: Mapping[Node, Tensor]) -> Any:
-        def give(item: object) -> object:
+        def give(item: Any) -> Any:
             if not isinstance(item, Node):
                 return item
             if item in instead or item in self.known:

@@ -60,8 +60,8 @@ def test_nodes_and_work_are_counted() -> None:
 def test_the_summary_names_what_is_unknown_and_where() -> None:
     text = str(coverage(record_values(traced(), real(3, 4).float()))).splitlines()
     assert text[0] == "operators known: 3 of 6 nodes (50.00%), 50.00% of the MACs"
-    assert text[1].endswith("test_coverage.stranger x2, first at node 'stranger'")
-    assert "test_coverage.Mystery x1" in text[2]
+    assert text[1].endswith("test_op_coverage.stranger x2, first at node 'stranger'")
+    assert "test_op_coverage.Mystery x1" in text[2]
 
 
 def test_without_shapes_only_nodes_are_counted() -> None:

@@ -53,7 +53,8 @@ def from_exported(program: torch.export.ExportedProgram) -> CapturedModule:
     for table in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set"):
         setattr(root, table, getattr(exported, table))
     root.training = False
-    state, constants = _state_names(exported), {}
+    state = _state_names(exported)
+    constants: dict[str, Any] = {}
     for node in graph.nodes:
         value = (
             attrgetter(node.target)(exported) if node.op == "get_attr" and node.target not in state else None

@@ -345,7 +345,8 @@ class Recorder(TorchFunctionMode):
         expression = self._sizes.get((node, place))
         if expression is None:
             expression = self._sizes[(node, place)] = Expression(Tensor.size, (node, place), value)
-        return SizeInt.of(value, expression, self)
+        made: SizeInt = SizeInt.of(value, expression, self)
+        return made
 
     def size_lost(self, size: Any, how: str) -> None:
         """A size became a plain number: the graph repeats the example's; a refusal if the size depends on data."""

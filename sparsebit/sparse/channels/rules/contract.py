@@ -89,7 +89,7 @@ def matmul(trace: Trace, call: OpCall) -> Labels:
     added = trace.labels_of(extra)
     if tensor_name(extra) is not None and added.rank == 1:
         tie_vector(trace, call, extra, pick(trace.simple(value), value.rank - 1), "state")
-    terms = [aligned(trace, value, value.rank), aligned(trace, added, value.rank, extra)]
+    terms = aligned(trace, value, value.rank), aligned(trace, added, value.rank, extra)
     layers = match(trace, *terms, why(call)).layers
     zero = all(one.zero_at(layer) for layer in layers for one in terms)
     return to_labels(layers, range(value.rank), value.shape, zero)

@@ -40,7 +40,7 @@ def getitem(trace: Trace, call: OpCall) -> object:
     picked, looked_up = [], []
     for dim, item in _indexed(index, held.rank):
         tensor = trace.values.get(item.name) if isinstance(item, Node) else None
-        if isinstance(tensor, Labels) and item.meta["value"].dtype == torch.bool:
+        if isinstance(item, Node) and isinstance(tensor, Labels) and item.meta["value"].dtype == torch.bool:
             raise Stop(f"{why(call)} selects by a mask")
         if isinstance(item, bool):
             raise Stop(why(call))
@@ -184,7 +184,7 @@ def _cat(trace: Trace, call: OpCall, at: int) -> Labels:
     for node, value in found:
         if value.wild:
             ends.append(Layer((at,), trace.sets.fresh(value.shape[at])))
-            trace.adopt(node, ends[-1:] if value.shape[at] > 1 else [])
+            trace.adopt(node, (ends[-1],) if value.shape[at] > 1 else ())
             continue
         own, beside = _end(trace, call, value, trace.simple(value), at, crossing)
         ends.append(own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 
@@ -100,7 +101,7 @@ def glu(trace: Trace, call: OpCall) -> Labels:
     return Labels(shape_out(call), layers, value.zero)
 
 
-def _dims(given: object, rank: int) -> list[int]:
+def _dims(given: Any, rank: int) -> list[int]:
     if given is None or (isinstance(given, (tuple, list)) and not given):
         return list(range(rank))
     dims = [dim for dim in (given if isinstance(given, (tuple, list, torch.Size)) else [given])]
