@@ -66,8 +66,8 @@ def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]
         ) from None
     names = sorted({key.removeprefix(PREFIX).partition(".lora_")[0] for key in tensors})
     rank = said.integer("r")
-    for key, tensor in tensors.items():  # before layers of that rank are made
-        if tensor.dim() != 2 or rank not in tensor.shape:
+    for key, given in tensors.items():  # before layers of that rank are made
+        if given.dim() != 2 or rank not in given.shape:
             raise ArtifactError(
                 f"{key!r} does not fit", where=str(place), expected=f"a matrix of rank {rank}"
             )
