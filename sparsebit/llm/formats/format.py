@@ -46,7 +46,9 @@ FORMATS: Registry[type[Format]] = Registry("format")
 def require_exact(format_name: str, format: Format, model: LanguageModel) -> None:
     """Raise unless the format holds every weight bit for bit."""
     found = [
-        Refusal(name, "its groups are of input channels in another order", "groups of neighbouring input channels")
+        Refusal(
+            name, "its groups are of input channels in another order", "groups of neighbouring input channels"
+        )
         for name, held in layers_of(model)
         if held.grid.order is not None
     ]
