@@ -147,7 +147,7 @@ def _show_inputs(
         if edge.tensor is not None:
             reads.setdefault(edge.consumer, []).append(made[edge.tensor])
     for name, quantizers in reads.items():
-        node = nodes[name]
+        node = _find(nodes, name)
         if node.op == "call_module":
             path = str(node.target)
             leaf = quantized_leaf(gm.get_submodule(path), None, None)
