@@ -39,9 +39,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Import every test file from the same random numbers: what it makes at the top is the same in every run."""
+    seed_everything()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Start every test, and the fixtures made for it, from the same random numbers."""
+    seed_everything()
+
+
+def seed_everything() -> None:
     random.seed(SEED)
     numpy.random.seed(SEED)
     torch.manual_seed(SEED)

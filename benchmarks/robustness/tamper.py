@@ -36,6 +36,8 @@ from sparsebit.cli.data import read_npz
 from sparsebit.cli.model import fill
 from sparsebit.config import load_qconfig
 from sparsebit.errors import SparsebitError
+from sparsebit.llm import LanguageModel
+from sparsebit.llm.lora import add_lora, load_lora, save_lora
 from sparsebit.recipes import Recipe, compress
 from sparsebit.sparse import load as load_pruned
 from sparsebit.sparse import save as save_pruned
@@ -72,6 +74,18 @@ def quantized() -> QuantModel:
     return qmodel
 
 
+def language_model() -> Any:
+    import transformers
+
+    from sparsebit import llm
+
+    torch.manual_seed(0)
+    small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=50, max_position_embeddings=64, **small)
+    method = {"W": {"BIT": 4, "GROUP_SIZE": 32}, "METHOD": "rtn"}
+    return llm.quantize(transformers.LlamaForCausalLM(config).eval(), None, method, progress=False)
+
+
 def make_artifacts(root: Path) -> dict[str, Callable[[Path], object]]:
     """Write one artifact of each kind; returns how each is loaded."""
     quantized().save(root / "quantized")
@@ -87,6 +101,10 @@ def make_artifacts(root: Path) -> dict[str, Callable[[Path], object]]:
     data = [(images(), net()(images()).argmax(1))]
     search = {"size": 0.4, "max_drop": 1.0, "progress": False}
     compress(net(), data, folder=root / "search", **search)
+    small = language_model()
+    small.save(root / "language")
+    add_lora(small, rank=4)
+    save_lora(small, root / "adapters")
     (root / "recipe").mkdir()
     (root / "recipe" / "recipe.yaml").write_text(Recipe(quantize=load_qconfig("w4a8"), seed=3).to_yaml())
     (root / "weights").mkdir()
@@ -106,6 +124,8 @@ def make_artifacts(root: Path) -> dict[str, Callable[[Path], object]]:
         "training": lambda place: run(QuantModel.load(place, net())),
         "session": lambda place: run(load_pruned(place, net())),
         "shrunk": lambda place: run(load_pruned(place, net())),
+        "language": lambda place: LanguageModel.load(place)(torch.arange(8)[None]),
+        "adapters": lambda place: load_lora(language_model(), place),
         "search": lambda place: compress(net(), data, folder=place, **search),
         "recipe": lambda place: Recipe.read(place / "recipe.yaml"),
         "weights": lambda place: fill(net(), str(place / "w.pt")),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import ArtifactError, SparsebitError
 
 Text = Tensor | Sequence[Tensor] | str | os.PathLike[str]
 
@@ -70,7 +70,12 @@ def read_tokenizer(folder: str | os.PathLike[str]) -> Any:
         return None
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    try:
+        return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    except Exception as error:  # what a damaged tokenizer raises has no common base
+        raise ArtifactError(
+            "transformers cannot read the tokenizer", where=os.fspath(place), got=str(error)[:200]
+        ) from None
 
 
 def _read(data: str | os.PathLike[str]) -> str:

@@ -38,8 +38,14 @@ class ChoiceScore:
 
 def read_questions(path: str | os.PathLike[str]) -> list[Question]:
     """Questions from a file with one JSON object per line: ``question``, ``choices``, and ``answer`` counted from 0."""
+    try:
+        text = read_text(path, MOST_BYTES)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SparsebitError(
+            f"{os.fspath(path)!r} cannot be read", expected="a text file in UTF-8", got=str(error)
+        ) from None
     found = []
-    for number, line in enumerate(read_text(path, MOST_BYTES).splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         where = f"{os.fspath(path)}, line {number}"

@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.lora.attach import add_lora, lora_layers
-from sparsebit.storage import ArtifactError, Fields, read_text
+from sparsebit.storage import ArtifactError, Fields
 from sparsebit.storage.json_text import read_json
+from sparsebit.storage.text_file import read_bytes
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -53,9 +54,11 @@ def save_lora(model: LanguageModel, folder: str | os.PathLike[str], *, base: str
 def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]:
     """Put the adapters of a folder over a packed model, whether ``save_lora`` or peft wrote it; returns the layers."""
     place = Path(folder)
-    said = Fields(
-        read_json(read_text(place / CONFIG, MOST_BYTES).encode(), place / CONFIG), str(place / CONFIG)
-    )
+    try:
+        data = read_bytes(place / CONFIG, MOST_BYTES)
+    except OSError as error:
+        raise ArtifactError("there are no adapters here", where=str(place), got=str(error)) from None
+    said = Fields(read_json(data, place / CONFIG), str(place / CONFIG))
     if said.text("peft_type") != "LORA":
         raise said.wrong("peft_type", "LORA")
     try:

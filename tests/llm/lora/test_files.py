@@ -42,6 +42,11 @@ def test_the_way_back_and_damage(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "r": 10**12}))
     with pytest.raises(SparsebitError, match="does not fit"):
         load_lora(model, tmp_path)  # before memory of that rank is asked for
+    with pytest.raises(SparsebitError, match="there are no adapters here"):
+        load_lora(model, tmp_path / "nowhere")
+    (tmp_path / "adapter_config.json").write_bytes(b'{"peft_type": "\xdb"}')
+    with pytest.raises(SparsebitError, match="cannot be read"):
+        load_lora(model, tmp_path)
     (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "peft_type": "IA3"}))
     with pytest.raises(SparsebitError, match="peft_type"):
         load_lora(model, tmp_path)

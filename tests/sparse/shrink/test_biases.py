@@ -108,6 +108,7 @@ REFUSED = {
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_cannot_be_carried_is_refused_with_the_reason(reason: str) -> None:
     net, shape = REFUSED[reason]
+    nn.init.ones_(next(layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)).bias)
     smodel = prune(net, torch.randn(shape).double())
     with pytest.raises(
         GraphError, match=rf"biases of removed channels[\s\S]*{reason}[\s\S]*PRUNE_BIAS: true"
