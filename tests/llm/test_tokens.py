@@ -21,6 +21,9 @@ def test_ids_texts_and_files(tmp_path: Path) -> None:
     made.save_pretrained(tmp_path)  # type: ignore[attr-defined]
     assert torch.equal(as_ids("the thin", read_tokenizer(tmp_path)), wanted)
     assert read_tokenizer(tmp_path / "nothing") is None
+    (tmp_path / "tokenizer.json").write_bytes(b"\xff{")
+    with pytest.raises(SparsebitError, match="cannot read the tokenizer"):
+        read_tokenizer(tmp_path)
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:

@@ -56,3 +56,7 @@ def test_mistakes_in_the_file_are_named(tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(SparsebitError, match="has no questions"):
         read_questions(file)
+    file.write_bytes(b"\xff\xfe")
+    for unreadable in (file, tmp_path / "gone.jsonl"):
+        with pytest.raises(SparsebitError, match="cannot be read"):
+            read_questions(unreadable)
