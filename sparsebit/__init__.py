@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sparsebit.recipes import compress
     from sparsebit.sparse import SparseModel, parse_sconfig, prune
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "OpSpec",
