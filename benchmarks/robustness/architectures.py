@@ -31,7 +31,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -321,8 +321,8 @@ def follow(seeds: list[int], seconds: int, until: float, found: dict[int, dict[s
             found[seeds.pop(0)] = {"process": ("CRASH", why)}
 
 
-def summarize(found: dict[int, dict[str, Outcome]]) -> dict[str, Any]:
-    """Counts by stage, the failures by seed, and the reasons for refusals by how often they came."""
+def summarize(found: Mapping[Any, dict[str, Outcome]]) -> dict[str, Any]:
+    """Counts by stage, the failures by seed or name, and the reasons for refusals by how often they came."""
     counts: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()
     for stages in found.values():

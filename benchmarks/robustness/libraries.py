@@ -34,6 +34,7 @@ from sparsebit import QuantModel, SparsebitError, capture
 
 Batch = dict[str, Tensor]
 Inputs = Callable[[int], Batch]
+LIBRARIES = ("timm", "transformers")
 SMALL: dict[str, Any] = {
     **dict.fromkeys(
         ("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "hidden_dim", "embedding_size"), 32
@@ -223,24 +224,40 @@ def follow(name: str, seconds: int) -> dict[str, Outcome]:
     return {"process": ("CRASH", f"the process ended with {done.returncode}: {done.stderr[-300:]}")}
 
 
-def run(names: list[str], jobs: int, seconds: int, until: float) -> Iterator[dict[str, Any]]:
-    """Every model; the summary so far after each."""
-    found: dict[str, dict[str, Outcome]] = {}
-    left_out: dict[str, str] = {}
+def run(
+    names: list[str], jobs: int, seconds: int, until: float, found: dict[str, dict[str, Outcome]]
+) -> Iterator[None]:
+    """Add the stages of every model to what is ``found``, one after the other."""
 
     def one(name: str) -> tuple[str, dict[str, Outcome]] | None:
         return None if time.time() > until else (name, follow(name, seconds))
 
     with ThreadPoolExecutor(jobs) as pool:
         for done in pool.map(one, names):
-            if done is None:
-                continue
-            name, stages = done
-            if "eager" in stages:
-                left_out[name] = stages["eager"][1]
-            else:
-                found[name] = stages
-            yield {**summarize(found), "models": sorted(found), "not built": left_out}  # type: ignore[arg-type]
+            if done is not None:
+                found[done[0]] = done[1]
+                yield
+
+
+def summary(found: dict[str, dict[str, Outcome]]) -> dict[str, Any]:
+    """Counts of the models that could be built, with the outcome of each; and why others could not be built."""
+    built = {name: stages for name, stages in found.items() if "eager" not in stages}
+    parts = {library: {n: s for n, s in built.items() if n.startswith(library)} for library in LIBRARIES}
+    return {
+        **summarize(built),
+        "by library": {library: summarize(part)["counts"] for library, part in parts.items()},
+        "outcomes": {name: built[name] for name in sorted(built)},
+        "not built": {name: stages["eager"][1] for name, stages in found.items() if "eager" in stages},
+    }
+
+
+def read_earlier(path: Path) -> dict[str, dict[str, Outcome]]:
+    """The models of an earlier part of the same run."""
+    if not path.is_file():
+        return {}
+    told = json.loads(path.read_text(encoding="utf-8"))
+    found = {name: {k: (v[0], v[1]) for k, v in s.items()} for name, s in told["outcomes"].items()}
+    return found | {name: {"eager": ("unchecked", why)} for name, why in told["not built"].items()}
 
 
 def main() -> None:
@@ -251,7 +268,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=int, default=90, help="limit for one stage of one model")
     parser.add_argument("--total", type=int, default=86_400, help="start no model after this many seconds")
-    parser.add_argument("--output", type=Path, help="a JSON file, kept up to date while it runs")
+    parser.add_argument(
+        "--output", type=Path, help="a JSON file, kept up to date; its models are not run again"
+    )
+    parser.add_argument("--again", action="store_true", help="run the named models again")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -263,12 +283,13 @@ def main() -> None:
 
     environment = describe(0, ("torch", "numpy", "onnx", "onnxruntime", "timm", "transformers"))
     names = arguments.names or [*timm_names(), *transformers_names()[:: arguments.every]]
-    result: dict[str, Any] = {}
-    for result in run(names, arguments.jobs, arguments.seconds, time.time() + arguments.total):
+    found = read_earlier(arguments.output) if arguments.output else {}
+    left = names if arguments.again else [name for name in names if name not in found]
+    for _ in run(left, arguments.jobs, arguments.seconds, time.time() + arguments.total, found):
         if arguments.output:
-            text = json.dumps({"environment": environment, **result}, indent=1)
+            text = json.dumps({"environment": environment, **summary(found)}, indent=1)
             arguments.output.write_text(text + "\n", encoding="utf-8")
-    print(json.dumps(result, indent=1))
+    print(json.dumps(summary(found)["by library"], indent=1))
 
 
 if __name__ == "__main__":
