@@ -18,6 +18,7 @@ from sparsebit.export.translate.marker import (
     tensor_label,
     unrounded_codes,
 )
+from sparsebit.export.translate.spellings import TIES, Spelled
 from sparsebit.export.translate.undisturbed import undisturbed
 from sparsebit.graph.run import flatten_call
 from sparsebit.quantization.quantizers import Quantizer
@@ -63,7 +64,7 @@ def run_torch(
         device = next((t.device for t in (*gm.parameters(), *gm.buffers())), None)
         inputs = example_leaves(flat, flatten_call(gm, tuple(args), dict(kwargs or {})), device)
         static = [quantizer for quantizer in quantizers_of(flat) if quantizer.layout.kind != "token"]
-        with substituted(static, run.note):
+        with substituted(static, run.note), Spelled(TIES):
             results = flat(*(x.clone() for x in inputs))
     run.inputs = [x.cpu() for x in inputs]
     run.outputs = [x.detach().cpu() for x in results]

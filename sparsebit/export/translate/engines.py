@@ -19,6 +19,7 @@ from sparsebit.export.translate.axes import AxisNames, resized
 from sparsebit.export.translate.flat_graph import original_name
 from sparsebit.export.translate.marker import DOMAIN
 from sparsebit.export.translate.request import Request
+from sparsebit.export.translate.spellings import TIES, Spelled
 from sparsebit.runtime.packages import require
 from sparsebit.runtime.session import open_session
 
@@ -175,7 +176,7 @@ def _verify(request: Request, axes: AxisNames, proto: Any, weights: dict[str, An
 def _reference(request: Request, inputs: Sequence[Tensor]) -> list[Tensor] | None:
     """What the graph computes; None if it draws random numbers."""
     before = torch.get_rng_state()
-    with torch.no_grad(), request.undone():
+    with torch.no_grad(), request.undone(), Spelled(TIES):
         results = [value.clone() for value in request.flat(*(x.clone() for x in inputs))]
     return results if torch.equal(before, torch.get_rng_state()) else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,14 +15,18 @@ Reduce = Callable[..., Tensor]
 
 
 class Spelled(TorchFunctionMode):
-    """Inside the block every function in ``SPELLINGS`` is computed as it says there, also inside of modules."""
+    """Inside the block every function in a table is computed as it says there, also inside of modules."""
+
+    def __init__(self, table: Mapping[Any, Callable[..., Any]] | None = None) -> None:
+        super().__init__()
+        self.table = SPELLINGS if table is None else table
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """One call."""
         kwargs = kwargs or {}
-        result = SPELLINGS[func](*args, **kwargs) if func in SPELLINGS else None
+        result = self.table[func](*args, **kwargs) if func in self.table else None
         return func(*args, **kwargs) if result is None else result  # None: this call needs no other spelling
 
 
@@ -182,6 +186,21 @@ def multiply_by_groups(
     return ((input * inside[:, :, None].to(input.dtype)) @ weight).sum(0)
 
 
+def count_by_bins(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor | None:
+    """``torch.histc`` between given ends, which routers of experts count tokens with.
+
+    Example:
+        >>> count_by_bins(torch.tensor([0.0, 1.0, 1.0, 3.0, 9.0]), bins=4, min=0, max=3)
+        tensor([1., 2., 0., 1.])
+    """
+    if min >= max:
+        return None  # the ends are those of the data
+    values = input.reshape(-1, 1)
+    places = ((values - min) * bins / (max - min)).floor().clamp(max=bins - 1)
+    hits = (places == torch.arange(bins, device=input.device)) & (values >= min) & (values <= max)
+    return hits.to(input.dtype).sum(0)
+
+
 def pool_by_slices(
     rank: int, reduce: Reduce, input: Tensor, output_size: Any, *more: Any, **named: Any
 ) -> Tensor | None:
@@ -218,6 +237,8 @@ SPELLINGS: dict[Any, Callable[..., Any]] = {
     functional.batch_norm: norm_of_batch,
     functional.bilinear: bilinear_by_matmul,
     functional.scaled_dot_product_attention: attend_by_heads,
+    torch.histc: count_by_bins,
+    torch.Tensor.histc: count_by_bins,
     **{
         getattr(owner, name): multiply_by_groups
         for owner, name in ((functional, "grouped_mm"), (torch, "_grouped_mm"))  # not in every torch
@@ -229,4 +250,34 @@ SPELLINGS: dict[Any, Callable[..., Any]] = {
     functional.adaptive_max_pool1d: partial(pool_by_slices, 1, torch.amax),
     functional.adaptive_max_pool2d: partial(pool_by_slices, 2, torch.amax),
     functional.adaptive_max_pool3d: partial(pool_by_slices, 3, torch.amax),
+}
+
+
+def sort_first(input: Tensor, dim: int = -1, descending: bool = False, **_: Any) -> Any:
+    """``torch.sort``, equal values in the order they came."""
+    return torch.sort(input, dim=dim, descending=descending, stable=True)
+
+
+def argsort_first(input: Tensor, dim: int = -1, descending: bool = False, **_: Any) -> Tensor:
+    """``torch.argsort``, likewise."""
+    return torch.sort(input, dim=dim, descending=descending, stable=True).indices
+
+
+def topk_first(
+    input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> torch.return_types.topk:
+    """``torch.topk``, likewise."""
+    values, places = torch.sort(input, dim=dim, descending=largest, stable=True)
+    return torch.return_types.topk((values.narrow(dim, 0, k), places.narrow(dim, 0, k)))
+
+
+# Which of two equal values comes first is open in torch; ONNX says the first of them. A reference for a file needs that
+# order: experts are sorted by their number, and quantized scores are often equal.
+TIES: dict[Any, Callable[..., Any]] = {
+    torch.sort: sort_first,
+    torch.Tensor.sort: sort_first,
+    torch.argsort: argsort_first,
+    torch.Tensor.argsort: argsort_first,
+    torch.topk: topk_first,
+    torch.Tensor.topk: topk_first,
 }

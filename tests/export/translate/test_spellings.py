@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparsebit import capture
+from sparsebit import QuantModel, capture
 from sparsebit.export import export_graph
-from sparsebit.export.translate.spellings import SPELLINGS, Spelled
+from sparsebit.export.translate.spellings import SPELLINGS, TIES, Spelled
 from sparsebit.runtime import OnnxFile
 from tests.export.nets import op_types
 
@@ -54,6 +54,8 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (F.scaled_dot_product_attention, (ROWS, ROWS, ROWS), {"is_causal": True}),
     (F.scaled_dot_product_attention, (HEADS, HEADS[:, :2], HEADS[:, :2]), {"enable_gqa": True}),
     *((function, (GROUPED[0], GROUPED[1]), {"offs": GROUPED[2]}) for function in GROUPED_MM),
+    (torch.histc, (torch.tensor([-1.0, 0, 3, 3, 14, 28, 29]), 29), {"min": 0, "max": 28}),
+    (torch.Tensor.histc, (X, 7, -1, 2), {}),
     (F.adaptive_avg_pool1d, (ROWS, 3), {}),
     (F.adaptive_avg_pool2d, (X, (3, None)), {}),
     (F.adaptive_avg_pool3d, (IMAGES[0].unsqueeze(1), 4), {}),
@@ -107,3 +109,36 @@ def test_a_model_of_them_is_translated_by_tracing_with_a_free_batch_and_no_branc
     assert done.axes and not done.attempts and "If" not in op_types(done.path)
     more = torch.cat([X, 2 * X])
     torch.testing.assert_close(OnnxFile(done.path)(more), model(more), rtol=1e-4, atol=1e-5)
+
+
+class Routed(nn.Module):
+    """Tokens sorted by a small number, as layers of experts sort them: most of them are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = torch.sort((x[:, 0] > 0).long())[1]
+        return self.second(self.first(x)[order])
+
+
+def test_a_file_may_order_equal_values_in_its_own_way(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(64, 8)
+    model = QuantModel(Routed().eval(), "int8_onnxruntime", example_inputs=(x,))
+    model.calibrate([x], progress=False)
+    model.export_onnx(x, tmp_path / "a.onnx")  # its check raises where they differ
+
+
+@pytest.mark.parametrize("function", TIES)
+@pytest.mark.parametrize("largest", [True, False])
+def test_among_equal_values_the_first_comes_first(function: Any, largest: bool) -> None:
+    x = torch.randint(3, (64,), generator=torch.Generator().manual_seed(0))
+    topk = function.__name__ == "topk"
+    named = {"k": 64, "largest": largest} if topk else {"descending": largest}
+    with Spelled(TIES):
+        found = function(x, **named)
+    places = found if function.__name__ == "argsort" else found.indices
+    expected = sorted(range(64), key=lambda place: (-x[place] if largest else x[place], place))
+    assert places.tolist() == expected
