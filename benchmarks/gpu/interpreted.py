@@ -135,9 +135,9 @@ def _pairs(words, dtype: tl.constexpr):
 
 def _differences(what: str, found: list[Tensor], expected: list[Tensor]) -> list[str]:
     return [
-        f"{what}, {index}: differs by {float((a - b).abs().max()):.3g} of {float(b.abs().max()):.3g}"
+        f"{what}, {index}: differs by {float((a - b).abs().max()):.3g} of {float(b.detach().abs().max()):.3g}"
         for index, (a, b) in enumerate(zip(found, expected, strict=True))
-        if not torch.allclose(a, b, rtol=1e-4, atol=1e-4 * float(b.abs().max()) + 1e-7)
+        if not torch.allclose(a, b, rtol=1e-4, atol=1e-4 * float(b.detach().abs().max()) + 1e-7)
     ]
 
 
