@@ -33,8 +33,10 @@ def runtime_call(
     ]
     with tempfile.TemporaryDirectory() as folder:
         done = export_onnx(model, (args, kwargs), Path(folder) / "model.onnx", check=False)
+        feed = dict(zip(done.exported.input_names, values, strict=True))
+        # Nothing has run this file yet: a runtime that aborts on it ends a child, and not this process.
+        open_session(done.path, runtime=runtime, threads=threads, isolated=True).run(feed)
         session = open_session(done.path, runtime=runtime, threads=threads)
-    feed = dict(zip(done.exported.input_names, values, strict=True))
     return lambda: session.run(feed)
 
 

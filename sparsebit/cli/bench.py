@@ -78,17 +78,21 @@ def _call(what: str, arguments: argparse.Namespace, data: Any) -> tuple[Callable
     from sparsebit.batches import ModelInputs
     from sparsebit.cli.data import example_inputs, first, from_shapes
     from sparsebit.cli.model import open_model
+    from sparsebit.cli.reference import blamed_on
     from sparsebit.runtime import OnnxFile
 
     if what.endswith(".onnx"):
-        file = OnnxFile(what, threads=arguments.threads, runtime=arguments.runtime)
+        tried = OnnxFile(what, threads=arguments.threads, runtime=arguments.runtime, isolated=True)
         if arguments.input:
             given = from_shapes(arguments.input)
         elif data is not None:
             given = _resized(ModelInputs().example_from(first(data)), arguments.batch)
         else:
             given = None
-        feed = file.example(arguments.batch) if given is None else file.feed(*given.args, **given.kwargs)
+        feed = tried.example(arguments.batch) if given is None else tried.feed(*given.args, **given.kwargs)
+        with blamed_on(f"{what}, called with this input,"):
+            tried.run(feed)  # a runtime that aborts on it ends the child, and not this process
+        file = OnnxFile(what, threads=arguments.threads, runtime=arguments.runtime)
         return lambda: file.run(feed), file.bytes
     model = open_model(arguments, what)
     found = example_inputs(arguments, model, data)

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.export.onnx_export import graph_of
     from sparsebit.runtime import OnnxFile
 
-    file = OnnxFile(arguments.file)
+    file = OnnxFile(arguments.file, runtime=arguments.runtime, isolated=True)
     model = open_compressed(arguments)
     data = open_data(arguments) if arguments.data else None
     args, kwargs = example_inputs(arguments, model, data)

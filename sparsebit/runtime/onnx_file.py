@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 from sparsebit.runtime.packages import require
 from sparsebit.runtime.session import open_session
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class OnnxFile:
@@ -22,13 +23,19 @@ class OnnxFile:
         path: the file.
         threads: how many threads to compute with; by default as many as the runtime takes.
         runtime: a name in ``sparsebit.runtime.RUNTIMES``.
+        isolated: as in ``open_session``.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, threads: int | None = None, runtime: str = "onnxruntime"
+        self,
+        path: str | os.PathLike[str],
+        *,
+        threads: int | None = None,
+        runtime: str = "onnxruntime",
+        isolated: bool = False,
     ) -> None:
         self.path = Path(path)
-        self.session = open_session(self.path, runtime=runtime, threads=threads)
+        self.session = open_session(self.path, runtime=runtime, threads=threads, isolated=isolated)
         self.input_names = tuple(value.name for value in self.session.inputs)
         self.output_names = self.session.output_names
 
@@ -69,6 +76,8 @@ class OnnxFile:
 
     def __call__(self, *tensors: Tensor, **named: Tensor) -> Any:
         """Run it on tensors, in order or by the names of the file."""
+        import torch  # here, since the process that isolates sessions does without
+
         found = self.run(self.feed(*tensors, **named))
         outputs = [torch.from_numpy(found[name]) for name in self.output_names]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)

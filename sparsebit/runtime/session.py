@@ -55,6 +55,8 @@ class Session:
             ) from None
         try:
             return self.execute(given)
+        except SparsebitError:
+            raise
         except Exception as error:  # the exceptions of runtimes have no common base
             raise SessionError(
                 f"{self.runtime} could not run the model: {first_line(error)}", where=self.source
@@ -74,8 +76,8 @@ class Opener(Protocol):
 class SessionOptions:
     """What only checks and benchmarks ask of ONNX Runtime."""
 
-    save_optimized: Path | None = None  # write the graph after the runtime's own optimizations to this file
-    weights_folder: Path | None = None  # where the external weights of a model in memory are
+    save_optimized: str | None = None  # write the graph after the runtime's own optimizations to this file
+    weights_folder: str | None = None  # where the external weights of a model in memory are
     spinning: bool = True  # whether threads look for work for a while after a call
 
 
@@ -91,6 +93,7 @@ def open_session(
     save_optimized: Path | None = None,
     weights_folder: Path | None = None,
     spinning: bool = True,
+    isolated: bool = False,
 ) -> Session:
     """Open a model in a runtime, on the CPU.
 
@@ -102,25 +105,43 @@ def open_session(
         save_optimized: where ONNX Runtime writes the graph it runs, weights beside it.
         weights_folder: where the external weights of a ``ModelProto`` are.
         spinning: False lets ONNX Runtime's threads sleep between calls, on cores that the next session needs.
+        isolated: open and run the model in a child process. A runtime that ends its process on a model (some files
+            make ONNX Runtime abort) is then an error here. Arrays are copied, so do not time such a session.
 
     Raises:
         SessionError: the file does not exist, or the runtime refuses it; with the runtime's reason.
     """
-    opener = RUNTIMES[runtime]
+    opener = RUNTIMES[runtime]  # an unknown name is an error before anything else
     if isinstance(model, (str, os.PathLike)):
         if not Path(model).is_file():
             raise SessionError(f"no such file: {model}", hint=f"looked in {Path.cwd()}")
         source: str | bytes = str(model)
     else:
         source = model.SerializeToString()
-    options = SessionOptions(save_optimized=save_optimized, weights_folder=weights_folder, spinning=spinning)
+    options = SessionOptions(
+        save_optimized=None if save_optimized is None else str(save_optimized),
+        weights_folder=None if weights_folder is None else str(weights_folder),
+        spinning=spinning,
+    )
+    opened: Callable[..., Session] = open_source
+    if isolated and opener in (_open_onnxruntime, _open_openvino):  # a child knows no plug-ins
+        from sparsebit.runtime.isolation import open_isolated
+
+        opened = open_isolated
+    return opened(source, runtime=runtime, threads=threads, optimize=optimize, options=options)
+
+
+def open_source(
+    source: str | bytes, *, runtime: str, threads: int | None, optimize: Optimize, options: SessionOptions
+) -> Session:
+    """Open a path or a serialized model in this process."""
     try:
-        return opener(source, threads=threads, optimize=optimize, options=options)
+        return RUNTIMES[runtime](source, threads=threads, optimize=optimize, options=options)
     except SparsebitError:
         raise
     except Exception as error:
         raise SessionError(
-            f"{runtime} could not open the model: {first_line(error)}", where=_describe(source)
+            f"{runtime} could not open the model: {first_line(error)}", where=describe(source)
         ) from error
 
 
@@ -139,12 +160,12 @@ def _open_onnxruntime(
         "none": levels.ORT_DISABLE_ALL,
     }[optimize]
     if (optimized := options.save_optimized) is not None:
-        settings.optimized_model_filepath = str(optimized)
-        for key, value in (("file_name", f"{optimized.name}.data"), ("min_size_in_bytes", "1024")):
+        settings.optimized_model_filepath = optimized
+        for key, value in (("file_name", f"{Path(optimized).name}.data"), ("min_size_in_bytes", "1024")):
             settings.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)
     if options.weights_folder is not None:
         settings.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", str(options.weights_folder)
+            "session.model_external_initializers_file_folder_path", options.weights_folder
         )
     if not options.spinning:
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -152,7 +173,7 @@ def _open_onnxruntime(
     names = tuple(value.name for value in session.get_outputs())
     return Session(
         runtime="onnxruntime",
-        source=_describe(source),
+        source=describe(source),
         inputs=tuple(
             InputInfo(name=value.name, shape=tuple(value.shape), dtype=_numpy_type(value.type))
             for value in session.get_inputs()
@@ -184,7 +205,7 @@ def _open_openvino(
 
     return Session(
         runtime="openvino",
-        source=_describe(source),
+        source=describe(source),
         inputs=tuple(
             InputInfo(
                 name=value.any_name,
@@ -210,7 +231,8 @@ def first_line(error: BaseException) -> str:
     return lines[0][:LONGEST_REASON] if lines else type(error).__name__
 
 
-def _describe(source: str | bytes) -> str:
+def describe(source: str | bytes) -> str:
+    """How messages name a model."""
     return source if isinstance(source, str) else "model in memory"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.runtime.aborting import aborting_runtime
 
 pytest.importorskip("onnxruntime")
 
@@ -30,3 +31,13 @@ def test_a_file_is_fed_by_order_and_by_name(cli: Cli, place: Path) -> None:
     assert done.code == 2 and "do not fit f.onnx" in done.err
     done = cli("check", "f.onnx", "torch.nn:Identity", "--input", "2x3x8")
     assert done.code == 2, done
+
+
+@pytest.mark.parametrize("command", ["bench", "check"])
+def test_a_runtime_that_aborts_is_told(cli: Cli, place: Path, command: str) -> None:
+    assert cli("export", "net.py:make", "--input", "2x3x8x8", "-o", "f.onnx").code == 0
+    model = [] if command == "bench" else ["net.py:make"]
+    with aborting_runtime():
+        done = cli(command, "f.onnx", *model, "--input", "2x3x8x8")
+    assert done.code == 2, done
+    assert "onnxruntime could not open the model: its process ended with SIGABRT: bad shape" in done.err

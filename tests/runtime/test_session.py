@@ -29,14 +29,15 @@ def model(op: str = "Add", domain: str = "") -> Any:
     return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
+@pytest.mark.parametrize("isolated", [False, True])
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
-def test_a_model_runs_from_memory_and_from_a_file(runtime: str, tmp_path: Path) -> None:
+def test_a_model_runs_from_memory_and_from_a_file(runtime: str, isolated: bool, tmp_path: Path) -> None:
     pytest.importorskip(runtime)
     path = tmp_path / "net.onnx"
     onnx.save(model(), path)
     feed = {"x": np.ones((2, 3), np.float32), "y": np.arange(3, dtype=np.float32), "unread": np.zeros(1)}
     for source in (model(), path):
-        session = open_session(source, runtime=runtime, threads=1, optimize="none")
+        session = open_session(source, runtime=runtime, threads=1, optimize="none", isolated=isolated)
         assert session.run(feed)["sum"].tolist() == [[1, 2, 3], [1, 2, 3]]
         assert [value.name for value in session.inputs] == ["x", "y"] and session.output_names == ("sum",)
         assert session.inputs[1].shape == (3,) and session.inputs[1].dtype == np.float32
@@ -48,13 +49,14 @@ def test_a_model_runs_from_memory_and_from_a_file(runtime: str, tmp_path: Path) 
     assert caught.value.where == str(path)
 
 
+@pytest.mark.parametrize("isolated", [False, True])
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
-def test_what_a_runtime_refuses_is_our_error(runtime: str, tmp_path: Path) -> None:
+def test_what_a_runtime_refuses_is_our_error(runtime: str, isolated: bool, tmp_path: Path) -> None:
     pytest.importorskip(runtime)
     with pytest.raises(SessionError, match=f"{runtime} could not open the model: .+\n.*model in memory"):
-        open_session(model("Gizmo", "strange"), runtime=runtime)
+        open_session(model("Gizmo", "strange"), runtime=runtime, isolated=isolated)
     with pytest.raises(SessionError, match="no such file"):
-        open_session(tmp_path / "gone.onnx", runtime=runtime)
+        open_session(tmp_path / "gone.onnx", runtime=runtime, isolated=isolated)
 
 
 def test_an_unknown_runtime_says_which_there_are() -> None:

@@ -145,6 +145,7 @@ class _Check:
             optimize="none" if plain or not self.optimize else "all",
             save_optimized=save_optimized,
             weights_folder=None if model is self.exported.path else self.folder,
+            isolated=True,
         )
 
     def _open_whole(self) -> Session:

@@ -154,7 +154,9 @@ def _verify(request: Request, axes: AxisNames, proto: Any, weights: dict[str, An
         x.dtype in (torch.float16, torch.bfloat16) for x in [*request.flat.parameters(), *request.inputs]
     )
     # half precision needs the casts that the basic optimizations add
-    session = open_session(plain, threads=torch.get_num_threads(), optimize="basic" if half else "none")
+    session = open_session(
+        plain, threads=torch.get_num_threads(), optimize="basic" if half else "none", isolated=True
+    )
     shapes: Shapes = None
     for inputs in (request.inputs, resized(request.inputs, request.names, axes)):
         if inputs is None:

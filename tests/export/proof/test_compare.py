@@ -16,6 +16,7 @@ from sparsebit.export import CheckReport, Exported, ExportError, check, export_g
 from sparsebit.export.numbers import unexplained
 from sparsebit.quantization import QuantModel
 from tests.export.nets import Residual, config, quantized, run_file
+from tests.runtime.aborting import aborting_runtime
 
 Made = tuple[QuantModel, Exported, Tensor]
 
@@ -208,3 +209,10 @@ def test_a_check_needs_a_call(made: Made) -> None:
 
 def test_an_empty_report_is_fine() -> None:
     assert CheckReport(path=Path("x.onnx"), runtime="onnxruntime").ok
+
+
+def test_a_runtime_that_aborts_on_the_file_is_an_export_error(made: Made) -> None:
+    qmodel, done, x = made
+    with aborting_runtime(), pytest.raises(ExportError, match="ended with SIGABRT: bad shape") as caught:
+        check(qmodel.model, done, [((x,), {})])
+    assert caught.value.where == "net.onnx" and "check=False" in str(caught.value.hint)

@@ -1,0 +1,191 @@
+"""Open and run models in a child process, so that a runtime that ends its process does not end the user's.
+
+One child serves all sessions of a process. It starts with the first, and again after one that ended it; it ends with
+the process that started it. Measured in ``docs/decisions/046-isolated-sessions.md``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sparsebit.runtime.session import (
+    LONGEST_REASON,
+    InputInfo,
+    Optimize,
+    Session,
+    SessionError,
+    SessionOptions,
+    describe,
+    open_source,
+)
+from sparsebit.runtime.wire import dtype_named, receive, send
+
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sparsebit.runtime.child import serve; serve()"
+_numbers = itertools.count()
+
+
+class Child:
+    """The process, and the conversation with it: one request at a time."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.said = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the child may write to it
+        self.lock = threading.Lock()
+        self.unused: list[int] = []  # sessions to close with the next request
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", _START, json.dumps(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.said,
+        )
+
+    @property
+    def usable(self) -> bool:
+        """Whether it runs, and this process started it: one that was forked off cannot share the conversation."""
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def ask(
+        self, header: Mapping[str, Any], arrays: Mapping[str, Any], *, what: str, where: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """One request and its answer; ``what`` begins the message of the error if the child ends."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with self.lock:
+            closing, self.unused = self.unused, []
+            try:
+                send(self.process.stdin, {**header, "close": closing}, arrays)
+                answer, results = receive(self.process.stdout)
+            except (EOFError, OSError):
+                code = self.process.wait()
+                reason = f": {said}" if (said := self.last_words()) else ""
+                raise SessionError(f"{what} ended with {_ending(code)}{reason}", where=where) from None
+            except TypeError:  # nothing was sent
+                raise
+            except BaseException:  # interrupted in the middle of an answer: the next one could not be read
+                self.process.kill()
+                self.process.wait()
+                raise
+        if "error" in answer:
+            parts = answer["error"]
+            raise SessionError(parts.pop("message"), **parts)
+        return answer, results
+
+    def drop(self, number: int) -> None:
+        """Close a session that nothing refers to any more; at once, or with the next request."""
+        self.unused.append(number)
+        if not self.usable or not self.lock.acquire(blocking=False):
+            return
+        try:
+            assert self.process.stdin is not None
+            closing, self.unused = self.unused, []
+            send(self.process.stdin, {"do": "close", "close": closing})
+        except OSError:
+            pass  # it has ended, and its sessions with it
+        finally:
+            self.lock.release()
+
+    def last_words(self) -> str:
+        """What it wrote before it ended: the reason that C++ gives, or else the last line."""
+        self.said.seek(0)
+        lines = [
+            line.strip() for line in self.said.read().decode(errors="replace").splitlines() if line.strip()
+        ]
+        thrown = [line.partition("what():")[2].strip() for line in lines if "what():" in line]
+        return (thrown or lines or [""])[-1][:LONGEST_REASON]
+
+    def end(self) -> None:
+        """Let it go."""
+        if self.owner == os.getpid():
+            self.process.kill()
+            self.process.communicate()
+        self.said.close()
+
+
+_child: Child | None = None
+_starting = threading.Lock()
+
+
+def open_isolated(
+    source: str | bytes, *, runtime: str, threads: int | None, optimize: Optimize, options: SessionOptions
+) -> Session:
+    """Open a path or a serialized model in the child; in this process where Python cannot be started again."""
+    if not sys.executable or getattr(sys, "frozen", False):  # an application with Python inside
+        return open_source(source, runtime=runtime, threads=threads, optimize=optimize, options=options)
+    child, number = _running_child(), next(_numbers)
+    where = describe(source)
+    told, _ = child.ask(
+        {
+            "do": "open",
+            "number": number,
+            "path": os.path.abspath(source) if isinstance(source, str) else None,
+            "runtime": runtime,
+            "threads": threads,
+            "optimize": optimize,
+            "options": {
+                name: os.path.abspath(value) if isinstance(value, str) else value
+                for name, value in vars(options).items()
+            },
+        },
+        {"model": np.frombuffer(source, np.uint8)} if isinstance(source, bytes) else {},
+        what=f"{runtime} could not open the model: its process",
+        where=where,
+    )
+
+    def execute(feed: dict[str, Any]) -> dict[str, Any]:
+        return child.ask(
+            {"do": "run", "number": number},
+            feed,
+            what=f"{runtime} could not run the model: its process",
+            where=where,
+        )[1]
+
+    weakref.finalize(execute, child.drop, number)
+    return Session(
+        runtime=runtime,
+        source=where,
+        inputs=tuple(
+            InputInfo(name=name, shape=tuple(shape), dtype=dtype_named(dtype))
+            for name, shape, dtype in told["inputs"]
+        ),
+        output_names=tuple(told["outputs"]),
+        execute=execute,
+    )
+
+
+def _running_child() -> Child:
+    global _child
+    with _starting:
+        if _child is None or not _child.usable:
+            if _child is not None:
+                _child.end()
+            else:
+                atexit.register(_end_child)
+            _child = Child()
+        return _child
+
+
+def _end_child() -> None:
+    if _child is not None:
+        _child.end()
+
+
+def _ending(code: int) -> str:
+    """How a process ended.
+
+    Example:
+        >>> _ending(-6), _ending(3)
+        ('SIGABRT', 'exit code 3')
+    """
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -1,0 +1,38 @@
+"""A child process whose runtime aborts on every model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from sparsebit.runtime import isolation
+
+ABORTS = """
+import os, sys, sparsebit.runtime.child as child
+def abort(*args, **named):
+    sys.stderr.write("terminate called\\n  what():  bad shape\\n")
+    sys.stderr.flush()
+    os.abort()
+child.open_source = abort
+child.serve()
+"""
+
+
+@contextmanager
+def no_child() -> Iterator[None]:
+    """Inside the block sessions start a child of their own, and it ends with the block."""
+    with patch.object(isolation, "_child", None):
+        try:
+            yield
+        finally:
+            if isolation._child is not None:
+                isolation._child.end()
+
+
+@contextmanager
+def aborting_runtime() -> Iterator[None]:
+    """Inside the block every model that is opened in the child aborts it."""
+    changed = isolation._START.replace("serve()", ABORTS)
+    with no_child(), patch.object(isolation, "_START", changed):
+        yield

@@ -1,0 +1,79 @@
+"""Sessions in a child process: a runtime that ends its process is an error, and the next session works."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparsebit.runtime import SessionError, isolation, open_session
+from tests.runtime.aborting import aborting_runtime, no_child
+from tests.runtime.test_session import model
+
+FEED = {"x": np.ones((2, 3), np.float32), "y": np.arange(3, dtype=np.float32)}
+
+
+@pytest.fixture(autouse=True)
+def own_child() -> Iterator[None]:
+    """Every test starts without a child, and leaves none."""
+    with no_child():
+        yield
+
+
+def test_a_runtime_that_aborts_is_an_error() -> None:
+    with (
+        aborting_runtime(),
+        pytest.raises(SessionError, match=r"could not open the model: .* ended with SIGABRT: bad shape\n"),
+    ):
+        open_session(model(), isolated=True)
+    assert open_session(model(), isolated=True).run(FEED)["sum"].tolist() == [[1, 2, 3]] * 2
+
+
+def test_sessions_of_a_child_that_ended_say_so() -> None:
+    session = open_session(model(), isolated=True)
+    assert isolation._child is not None
+    os.kill(isolation._child.process.pid, signal.SIGSEGV)
+    with pytest.raises(
+        SessionError, match="onnxruntime could not run the model: its process ended with SIGSEGV"
+    ):
+        session.run(FEED)
+
+
+def test_a_session_that_nothing_refers_to_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[int]] = []
+    real = isolation.send
+    monkeypatch.setattr(isolation, "send", lambda s, h, a=None: (sent.append(h["close"]), real(s, h, a)))
+    session = open_session(model(), isolated=True)
+    del session
+    gc.collect()
+    assert len(sent[-1]) == 1
+
+
+def test_an_interrupted_answer_does_not_become_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session(model(), isolated=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(isolation, "receive", lambda stream: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            session.run(FEED)
+    assert open_session(model(), isolated=True).run(FEED)["sum"].shape == (2, 3)
+
+
+def test_paths_are_those_of_the_process_that_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import onnx
+
+    open_session(model(), isolated=True)  # the child's folder is the one of now
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model(), "net.onnx")
+    session = open_session("net.onnx", isolated=True, save_optimized=Path("seen.onnx"))
+    assert session.source == "net.onnx" and (tmp_path / "seen.onnx").is_file()
+
+
+def test_an_application_with_python_inside_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.frozen", True, raising=False)
+    assert open_session(model(), isolated=True).run(FEED)["sum"].shape == (2, 3)
+    assert isolation._child is None
