@@ -8,13 +8,13 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats.format import float_state
 from sparsebit.llm.language_model import LanguageModel, LayerRecord, install
 from sparsebit.llm.packed.stored import from_stored, to_stored
-from sparsebit.llm.source import LeaveLargeEmpty, put, run_experts_in_turn
+from sparsebit.llm.source import LeaveLargeEmpty, put, require_place, run_experts_in_turn
 from sparsebit.llm.tokens import read_tokenizer
 from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
 
@@ -45,18 +45,18 @@ def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> Langu
     """The model that ``save_model`` wrote."""
     content, tensors = read_folder(folder, KIND, VERSION)
     if model is None:
-        made = _empty_model(content)
+        made = _empty_model(content, sum(map(len, tensors.values())))
     else:
         held_tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
         made = copy.deepcopy(model, held_tensors).eval()
     run_experts_in_turn(made)
     for name, value in with_aliases(tensors.get("floats", {}), content.names("float_aliases")).items():
-        _require_place(made, name, tuple(value.shape))
+        require_place(made, name, value, os.fspath(folder))
         put(made, name, value)
     packed = with_aliases(tensors.get("weights", {}), content.names("aliases"))
     result = LanguageModel(made, {}, [], read_tokenizer(folder), content.names("ignored"))
     for name, held in from_stored(packed, Fields.each(content.value("matrices"), str(folder))).items():
-        _require_place(made, name.partition("[")[0], None if "[" in name else held.shape)
+        _require_matrix(made, name, held.shape)
         install(made, name, held)
         result.weights[name] = held
     result.records += [_record(said) for said in Fields.each(content.value("records"), str(folder))]
@@ -71,7 +71,7 @@ def _record(said: Fields) -> LayerRecord:
     return LayerRecord(said.text("name"), said.text("code"), size, bits, loss, seen, said.text("remark"))
 
 
-def _empty_model(content: Fields) -> nn.Module:
+def _empty_model(content: Fields, stored: int) -> nn.Module:
     """A model of the saved class and config, made by transformers itself."""
     name, config = content.text("class"), dict(content.section("config").items())
     if not config:
@@ -86,7 +86,7 @@ def _empty_model(content: Fields) -> nn.Module:
         raise content.wrong("class", "a model of the installed transformers")
     try:
         settings = transformers.AutoConfig.for_model(config.pop("model_type", ""), **config)
-        with LeaveLargeEmpty():
+        with LeaveLargeEmpty(stored):
             made: nn.Module = kind._from_config(settings, dtype=torch.float32)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ArtifactError(
@@ -95,14 +95,19 @@ def _empty_model(content: Fields) -> nn.Module:
     return made.eval()
 
 
-def _require_place(model: nn.Module, name: str, shape: tuple[int, ...] | None) -> None:
-    """The model has a tensor of this name, and of this shape where one is given."""
-    path, _, key = name.rpartition(".")
+def _require_matrix(model: nn.Module, name: str, shape: tuple[int, ...]) -> None:
+    """The model has a parameter that this matrix fits; a name that ends in "[3]" is one of stacked experts."""
+    parameter, bracket, index = name.partition("[")
+    path, _, key = parameter.rpartition(".")
     try:
         found = getattr(model.get_submodule(path), key)
     except AttributeError:
-        raise ArtifactError(f"the model has no {name!r}, which the folder holds") from None
-    if shape is not None and sorted(found.shape) != sorted(shape):  # Conv1D holds its weight transposed
+        found = None
+    if not isinstance(found, Tensor):
+        raise ArtifactError(f"the model has no tensor {parameter!r}, which the folder holds")
+    expected = tuple(found.shape[1:] if bracket else found.shape)
+    inside = not bracket or (index[:-1].isdecimal() and int(index[:-1]) < len(found))
+    if not inside or sorted(expected) != sorted(shape):  # Conv1D holds its weight transposed
         raise ArtifactError(
-            f"{name!r} has another shape in the folder", expected=str(tuple(found.shape)), got=str(shape)
+            f"{name!r} does not fit the model", expected=str(tuple(found.shape)), got=str(shape)
         )

@@ -5,18 +5,20 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.llm.blocks.find import Stack, find_stack
 
+LONGEST = 2**26  # positions of a table that a model computes when it is made
 LARGE = 2**16  # elements from which a tensor is left out until it is asked for
 
 
@@ -40,7 +42,7 @@ class Source:
             return cls(copy.deepcopy(origin, tensors).eval(), None, None)
         folder = Path(origin)
         files = tensor_files(folder)
-        model = empty_model(folder)
+        model = empty_model(folder, len(files))
         source = cls(model, files, folder)
         inside = tuple(f"{name}." for name in source.stack.names)
         tied = set(getattr(model, "all_tied_weights_keys", None) or ())
@@ -75,9 +77,11 @@ class Source:
         for name in names:
             by_file.setdefault(self._files[name], []).append(name)
         for path, here in by_file.items():
-            with safe_open(path, framework="pt") as file:
+            with open_tensors(path) as file:
                 for name in here:
-                    put(model, name, file.get_tensor(name))
+                    tensor = file.get_tensor(name)
+                    require_place(model, name, tensor, str(path))
+                    put(model, name, tensor)
 
 
 def run_experts_in_turn(model: Any) -> None:
@@ -94,6 +98,44 @@ def put(model: nn.Module, name: str, tensor: Tensor) -> None:
     if key in module._parameters:
         value = nn.Parameter(value, requires_grad=False)
     setattr(module, key, value)
+
+
+def require_place(model: nn.Module, name: str, tensor: Tensor, where: str) -> None:
+    """The model has a tensor of this name, shape and kind, and a parameter is made of finite numbers."""
+    path, _, key = name.rpartition(".")
+    try:
+        found = getattr(model.get_submodule(path), key)
+    except AttributeError:
+        found = None
+    if not isinstance(found, Tensor):
+        raise ArtifactError(f"the model has no tensor {name!r}, which the folder holds", where=where)
+
+    if found.shape != tensor.shape:
+        raise ArtifactError(
+            f"{name!r} has another shape in the folder",
+            where=where,
+            expected=str(tuple(found.shape)),
+            got=str(tuple(tensor.shape)),
+        )
+    if found.is_floating_point() != tensor.is_floating_point():
+        expected = "floating-point numbers" if found.is_floating_point() else "integers"
+        raise ArtifactError(
+            f"{name!r} has another type", where=where, expected=expected, got=str(tensor.dtype)
+        )
+    if isinstance(found, nn.Parameter) and tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        raise ArtifactError(f"{name!r} holds NaN or infinite numbers", where=where)
+
+
+@contextmanager
+def open_tensors(path: Path) -> Iterator[Any]:
+    """A file of safetensors; what is wrong with it is an error of ours."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (OSError, SafetensorError) as error:
+        raise ArtifactError(
+            "a file of weights cannot be read", where=str(path), got=str(error)[:200]
+        ) from None
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
@@ -119,36 +161,58 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         )
     found: dict[str, Path] = {}
     for path in paths:
-        with safe_open(path, framework="pt") as file:
+        with open_tensors(path) as file:
             found.update(dict.fromkeys(file.keys(), path))
     return found
 
 
 class LeaveLargeEmpty(TorchFunctionMode):
-    """Tensors of many elements are made without memory; small ones, and all buffers that are computed, are real."""
+    """Tensors of many elements are made without memory; small ones, and all buffers that are computed, are real.
+
+    Args:
+        stored: how many tensors the files hold. A config that asks for many times as many is an error, before they
+            have all been made.
+    """
+
+    def __init__(self, stored: int) -> None:
+        super().__init__()
+        self.left = 1000 + 8 * stored
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func in (torch.empty, torch.zeros, torch.ones, torch.randn) and "device" not in kwargs:
+            self.left -= 1
+            if self.left < 0:
+                raise ArtifactError("the config describes a larger model than the files hold")
             shape = torch.Size(args[0] if args and isinstance(args[0], (tuple, list)) else args)
             if shape.numel() >= LARGE:
                 kwargs["device"] = "meta"
+        if (
+            func is torch.arange
+            and max((x for x in args if isinstance(x, (int, float))), default=0) > LONGEST
+        ):
+            raise ArtifactError("the config describes a table of positions that is too long", got=str(args))
         return func(*args, **kwargs)
 
 
-def empty_model(folder: Path) -> nn.Module:
+def empty_model(folder: Path, stored: int) -> nn.Module:
     """The model that a folder's config.json describes, its large tensors still without memory.
 
-    No code of the folder is run.
+    No code of the folder is run. ``stored`` is how many tensors its files hold.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    with LeaveLargeEmpty():
-        made: Any = AutoModelForCausalLM
-        model: nn.Module = made.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        with LeaveLargeEmpty(stored):
+            made: Any = AutoModelForCausalLM
+            model: nn.Module = made.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    except Exception as error:  # transformers raises what its config classes raise
+        raise ArtifactError(
+            "transformers cannot make the model of this folder", where=str(folder), got=str(error)[:200]
+        ) from error
     return model.eval()
 
 

@@ -103,9 +103,9 @@ class PackedTensor:
         """The part that does not fit the others, or is not a usable number; None where everything does."""
         code, layout, shape = self.grid.code, self.grid.layout, self.shape
         scale, zero_point, order = self.grid.scale, self.grid.zero_point, self.grid.order
-        expected = packed_shape(shape, code)
+        if self.bits.dtype != torch.uint8 or tuple(self.bits.shape) != packed_shape(shape, code):
+            return "bits"  # from here on the shape is one that has memory
         wrong = {
-            "bits": self.bits.dtype != torch.uint8 or tuple(self.bits.shape) != expected,
             "scale": scale.dtype not in _DTYPES.values() or scale.dim() != 1 or not _usable(scale, code),
             "the number of scales": scale.numel() not in (1, row_count(shape, layout)),
             "zero_point": zero_point.shape != scale.shape

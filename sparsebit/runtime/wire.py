@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from sparsebit.runtime.packages import require
 _LENGTH = struct.Struct("<Q")
 
 
-def send(stream: BinaryIO, header: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
+def send(stream: IO[bytes], header: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
     """Write one message; nothing is written where a value is not an array of numbers."""
     arrays = arrays or {}
     if wrong := [name for name, array in arrays.items() if not _is_numbers(array)]:
@@ -27,7 +27,7 @@ def send(stream: BinaryIO, header: Mapping[str, Any], arrays: Mapping[str, Any] 
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> tuple[dict[str, Any], dict[str, Any]]:
+def receive(stream: IO[bytes]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read one message: its header, and its arrays by name.
 
     Raises:
@@ -43,7 +43,7 @@ def receive(stream: BinaryIO) -> tuple[dict[str, Any], dict[str, Any]]:
     return header, arrays
 
 
-def _read(stream: BinaryIO, count: int) -> bytearray:
+def _read(stream: IO[bytes], count: int) -> bytearray:
     """So many bytes; writable, since torch takes arrays as they are."""
     buffer = bytearray(count)
     view, done = memoryview(buffer), 0
@@ -65,7 +65,8 @@ def dtype_named(name: str) -> np.dtype[Any]:
     try:
         return np.dtype(name)
     except TypeError:  # numpy itself does not have it
-        return np.dtype(getattr(require("ml_dtypes"), name))
+        found: np.dtype[Any] = np.dtype(getattr(require("ml_dtypes"), name))
+        return found
 
 
 def _is_numbers(value: Any) -> bool:

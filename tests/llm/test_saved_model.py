@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save
 
 from sparsebit import llm
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import ArtifactError, SparsebitError
 from tests.llm.models import DECODERS, tokens
+from tests.storage.artifacts import edit_file, edit_manifest, file_of
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
@@ -40,7 +45,45 @@ def test_ties_of_float_and_of_packed_weights_stay(tmp_path: Path) -> None:
 def test_a_folder_of_another_model_is_refused(tmp_path: Path) -> None:
     model = llm.quantize(DECODERS["llama"](), None, {"METHOD": "rtn"}, progress=False)
     model.save(tmp_path / "saved")
-    with pytest.raises(SparsebitError, match="the model has no 'model"):
+    with pytest.raises(SparsebitError, match="the model has no tensor 'model"):
         llm.LanguageModel.load(tmp_path / "saved", DECODERS["gpt2"]())
     with pytest.raises(SparsebitError):
         llm.LanguageModel.load(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llm") / "saved"
+    llm.quantize(DECODERS["llama"](), None, {"METHOD": "rtn"}, progress=False).save(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda content: content["matrices"][1]["shape"].__setitem__(1, 10**30), "bits does not fit"),
+        (lambda content: content["matrices"][1]["shape"].__setitem__(0, 3), "bits does not fit"),
+        (
+            lambda content: content["matrices"][1].update(name="model.layers"),
+            "the model has no tensor 'model.layers'",
+        ),
+        (lambda content: content["config"].update(num_hidden_layers=2**31), "cannot make the saved model"),
+        (lambda content: content["config"].update(intermediate_size=8), "does not fit the model"),
+    ],
+)
+def test_a_description_that_does_not_fit_is_refused_before_memory_is_asked_for(
+    tmp_path: Path, saved: Path, edit: Callable[[Any], object], message: str
+) -> None:
+    shutil.copytree(saved, tmp_path / "edited")
+    edit_manifest(tmp_path / "edited", lambda manifest: edit(manifest["content"]))
+    with pytest.raises(SparsebitError, match=message):
+        llm.LanguageModel.load(tmp_path / "edited")
+
+
+def test_float_tensors_of_another_type_are_refused(tmp_path: Path, saved: Path) -> None:
+    shutil.copytree(saved, tmp_path / "edited")
+    tensors = load_file(file_of(saved, "floats"))
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].long()
+    edit_file(tmp_path / "edited", "floats", save(tensors))
+    with pytest.raises(ArtifactError, match=r"'lm_head.weight' has another type[\s\S]*got: +torch.int64"):
+        llm.LanguageModel.load(tmp_path / "edited")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.llm.source import LARGE, LeaveLargeEmpty, Source, load_module, tensor_files
 from tests.llm.models import DECODERS
 
@@ -47,6 +49,46 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_large_tensors_take_no_memory() -> None:
-    with LeaveLargeEmpty():
+    with LeaveLargeEmpty(3):
         assert torch.empty(LARGE).is_meta and not torch.empty(LARGE - 1).is_meta
         assert torch.zeros(2, LARGE).is_meta and not torch.arange(LARGE).is_meta
+
+
+def test_a_config_for_a_larger_model_than_the_files_hold_is_refused_at_once(tmp_path: Path) -> None:
+    DECODERS["llama"]().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for key, value, message in (
+        ("num_hidden_layers", 2**31, "larger model than the files hold"),
+        ("hidden_act", "unheard of", "cannot make the model of this folder"),
+        ("model_type", "unheard of", "cannot make the model of this folder"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
+        with pytest.raises(ArtifactError, match=message):
+            Source.open(tmp_path)
+    with LeaveLargeEmpty(3), pytest.raises(ArtifactError, match="too long"):
+        torch.arange(2**31)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x[None], "has another shape in the folder"),
+        (lambda x: x.long(), "has another type"),
+        (lambda x: x * float("nan"), "holds NaN or infinite numbers"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_refused(tmp_path: Path, change: Any, message: str) -> None:
+    DECODERS["llama"]().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.norm.weight"] = change(tensors["model.norm.weight"])
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match=f"'model.norm.weight' {message}"):
+        Source.open(tmp_path)
+
+
+def test_a_file_of_weights_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    DECODERS["llama"]().save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ArtifactError, match="a file of weights cannot be read"):
+        Source.open(tmp_path)

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.lora.layer import LoraLinear
 from sparsebit.llm.packed.linear import PackedLinear
-from sparsebit.llm.source import tensor_files
+from sparsebit.llm.source import open_tensors, tensor_files
 
 DAMPING = 1e-4  # added to the second moments of the inputs, as a part of their mean
 
@@ -139,7 +138,7 @@ def _reader(floats: nn.Module | str | os.PathLike[str]) -> Callable[[str], Tenso
     files = tensor_files(Path(floats))
 
     def read(name: str) -> Tensor:
-        with safe_open(_found(files, name), framework="pt") as file:
+        with open_tensors(_found(files, name)) as file:
             tensor: Tensor = file.get_tensor(name)
             return tensor
 

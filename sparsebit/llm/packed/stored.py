@@ -50,7 +50,11 @@ def describe(held: PackedTensor) -> dict[str, Any]:
 def packed_like(described: Fields) -> PackedTensor:
     """A packed matrix as described, without values: for loaders that fill its buffers."""
     shape = described.value("shape")
-    if not isinstance(shape, list) or len(shape) != 2 or not all(type(n) is int and n > 0 for n in shape):
+    if (
+        not isinstance(shape, list)
+        or len(shape) != 2
+        or not all(type(n) is int and 0 < n < 2**31 for n in shape)
+    ):
         raise described.wrong("shape", "two sizes")
     try:
         code, layout = CodeType.parse(described.text("type")), from_plain(Layout, described.value("layout"))
