@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparsebit import graph
+    from sparsebit import graph, llm
     from sparsebit.errors import SparsebitError, SpecializationWarning
     from sparsebit.export.verb import export_onnx
     from sparsebit.graph.capture import QTracer, capture
@@ -29,6 +29,7 @@ __all__ = [
     "compress",
     "export_onnx",
     "graph",
+    "llm",
     "parse_qconfig",
     "parse_sconfig",
     "prune",
