@@ -40,6 +40,10 @@ class DataError(SparsebitError):
     """Data that is missing, or that does not fit the model or the step it is given to."""
 
 
+class NoBatchesError(DataError):
+    """A loader that gave nothing."""
+
+
 class Call(NamedTuple):
     """The arguments of one call of a model."""
 
@@ -292,7 +296,7 @@ def read_batches(
         count += 1
         yield item
     if count == 0:
-        raise DataError(
+        raise NoBatchesError(
             "the loader gave no batches",
             expected="at least one",
             got=type(loader).__name__,

@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config",),
     ("kernels",),  # on plain tensors, so that numerics can hand them its work
     ("numerics",),
-    ("graph", "batches"),
+    ("graph", "batches", "processes"),
     ("runtime",),
     ("quantization", "sparse"),
     ("llm", "export", "analysis"),

@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 from sparsebit.batches import Call, to_device
 from sparsebit.errors import CaptureError, GraphError, damaged, with_article
 from sparsebit.graph.digest import graph_digest
+from sparsebit.processes import failing_together, rank
 from sparsebit.quantization.algorithms.edits import restore_edits
 from sparsebit.quantization.batch_norm.fold import fold_quantized
 from sparsebit.quantization.modules.freeze import (
@@ -30,6 +31,7 @@ from sparsebit.quantization.modules.freeze import (
 )
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quantizers import Frozen, Quantizer
+from sparsebit.quantization.training.sharded import full_state, is_sharded
 from sparsebit.quantization.training.training import TrainingState
 from sparsebit.storage import ArtifactError, read_folder, unshared, with_aliases, write_folder
 from sparsebit.storage.nested import UnsupportedValue, decode_call, encode_nested
@@ -43,13 +45,22 @@ KIND, VERSION = "quantized model", 2
 def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, floats: bool = False) -> None:
     """Write everything ``load_checkpoint`` needs; quantized weights as packed values, unless ``floats`` are kept.
 
-    A model in training keeps its floats.
+    A model in training keeps its floats, and so does one that FSDP has divided over processes: that one is saved by
+    all of them together, and written by the first.
     """
+    if is_sharded(qmodel):
+        with failing_together():
+            _save(qmodel, folder, floats=True)
+    else:
+        _save(qmodel, folder, floats=floats)
+
+
+def _save(qmodel: QuantModel, folder: str | os.PathLike[str], *, floats: bool) -> None:
     quantizers = qmodel.quantizers
     plan = qmodel.plan.with_specs({name: quantizer.spec for name, quantizer in quantizers.items()})
     frozen, packed = frozen_names(qmodel.model), list[str]()
     if floats or qmodel.enable_qat:
-        written = dict(qmodel.model.state_dict())
+        written = full_state(qmodel.model)
     else:
         written, packed = packed_state(qmodel.model)
     state, aliases = unshared(written)
@@ -88,7 +99,8 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, float
     }
     if qmodel.qat.distillation is not None:
         groups["teacher"], content["teacher_aliases"] = unshared(qmodel.qat.distillation.teacher.state_dict())
-    write_folder(folder, KIND, VERSION, content, groups)
+    if rank() == 0 or not is_sharded(qmodel):
+        write_folder(folder, KIND, VERSION, content, groups)
 
 
 def load_checkpoint(

@@ -23,6 +23,7 @@ from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quant_config import parse_qconfig
 from sparsebit.quantization.quantized_module import QuantizedModule
 from sparsebit.quantization.recovery import make_recovery
+from sparsebit.quantization.training.sharded import require_unsharded
 from sparsebit.quantization.training.training import BatchNormMode, ObserverMode
 from sparsebit.quantization.training.weight_groups import WeightGroups
 
@@ -101,6 +102,7 @@ class QuantModel(QuantizedModule):
     def prepare_calibration(self) -> None:
         """Begin a round of calibration: evaluation mode, quantizers off and measuring."""
         self.require_float_weights("calibration")
+        require_unsharded(self, "calibration")
         self.eval()
         if self.calibration is not None:
             self.calibration.cancel()
@@ -204,6 +206,8 @@ class QuantModel(QuantizedModule):
         Quantized weights are written as packed quantized values. With ``floats=True``, and always in training, float
         weights are written instead: they are needed to calibrate or train the loaded model, or to switch quantization
         off. Training goes on from the folder, distillation included; keep the optimizer's state beside it.
+
+        Of several processes with the same model call it on one. One that ``fully_shard`` has divided is saved by all.
         """
         save_checkpoint(self, folder, floats=floats)
 
@@ -217,6 +221,7 @@ class QuantModel(QuantizedModule):
         """
         from sparsebit.export import export_onnx
 
+        require_unsharded(self, "export")
         recorded = crop_like(self.record.sample, dummy_data) if self.record.sample is not None else None
         if recorded is not None:
             options.setdefault("calls", [recorded])

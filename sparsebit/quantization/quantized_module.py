@@ -32,6 +32,7 @@ from sparsebit.quantization.modules.weights import weights_read
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.switches import require_calibrated, switch, switched
+from sparsebit.quantization.training.sharded import require_unsharded
 from sparsebit.quantization.training.training import Training
 
 
@@ -123,6 +124,7 @@ class QuantizedModule(nn.Module):
         saved, moved, measured and exported; calibration and training need ``thaw()`` first. A weight stays in float
         where something also reads it unquantized, and where its operator is a ``QuantOpr`` of yours.
         """
+        require_unsharded(self, "freeze()")
         weights = {name: q for name, q in self.quantizers.items() if q.side == "W" and not q.fake_fused}
         if loose := [name for name, quantizer in weights.items() if not quantizer.is_enable]:
             raise SparsebitError(

@@ -10,6 +10,7 @@ from torch import nn
 
 from sparsebit.batches import Feed, ModelInputs, peek
 from sparsebit.config import QConfig
+from sparsebit.processes import failing_together
 from sparsebit.quantization.quant_model import QuantModel
 
 
@@ -42,7 +43,8 @@ def quantize(
         True
     """
     if example_inputs is None:
-        first, data = peek(data)
+        with failing_together():  # a process without data has no example either
+            first, data = peek(data)
         example_inputs = ModelInputs(model).example_from(first, feed)
     qmodel = QuantModel(model, config, example_inputs)
     qmodel.calibrate(data, batches, feed=feed, progress=progress)

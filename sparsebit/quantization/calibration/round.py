@@ -15,12 +15,12 @@ from torch.fx import GraphModule, Node
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.run import Runner, RunState
+from sparsebit.processes import failing_together, gather_values
 from sparsebit.progress import progress
 from sparsebit.quantization.calibration.record import CalibrationRecord
 from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.modules.weights import quantizer_at
 from sparsebit.quantization.observers import CalibrationError
-from sparsebit.quantization.processes import gather_values
 from sparsebit.quantization.quantizers import Quantizer
 
 
@@ -42,6 +42,7 @@ class CalibrationRound:
     ) -> None:
         self.gm, self.quantizers, self.record = gm, quantizers, record or CalibrationRecord()
         self.inputs = SpillList(copies=True)  # the caller may fill the same tensors again for the next batch
+        self._calls = 0  # also those that failed
         self._grids = {name: copy.deepcopy(q.state_dict()) for name, q in quantizers.items()}
         self._switches = {name: q.use_quant for name, q in quantizers.items()}
         self._shifts = dict(self.record.shifts)
@@ -54,18 +55,29 @@ class CalibrationRound:
     def recorded(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool = False
     ) -> Iterator[None]:
-        """Remember the inputs of the forward inside the block, unless it fails."""
+        """Remember the inputs of the forward inside the block, unless it fails: then it leaves nothing behind.
+
+        NaN and infinity are looked for at once where that is free, on a CPU, and elsewhere when all data was seen.
+        """
         if training:
             raise SparsebitError(
                 "calibration runs in evaluation mode, so that dropout and batch norm behave as they will later",
                 hint="call qmodel.eval(), or prepare_calibration() again after train()",
             )
         self.inputs.append((args, kwargs))
+        self._calls += 1
+        undo = [quantizer.remember() for quantizer in self.quantizers.values()]
         try:
             with torch.no_grad():
                 yield
-        except CalibrationError as error:
+            if all(quantizer.scale.device.type == "cpu" for quantizer in self.quantizers.values()):
+                self._require_finite(len(self.inputs) - 1, self._calls)
+        except BaseException as error:
+            for put_back in undo:
+                put_back()
             self.inputs.pop()
+            if not isinstance(error, CalibrationError):
+                raise
             names = [] if _is_broken((args, kwargs)) else _broken_tensors(self.gm)
             if not names:
                 raise
@@ -77,9 +89,36 @@ class CalibrationRound:
                 got=f"data without any, and {error.message}",
                 hint="load the model again, or train it in float32",
             ) from None
-        except BaseException:
-            self.inputs.pop()
-            raise
+
+    def _require_finite(self, first: int = 0, number: int = 1) -> None:
+        """Raise where data held NaN or infinity; names the first tensor that did, from this recorded call on.
+
+        ``number`` is that of the call for messages, counted from 1.
+        """
+        active = [quantizer for _, quantizer in self._active("A")]
+        finite = [found for quantizer in active if (found := quantizer.seen_is_finite) is not None]
+        if not finite or torch.stack([found.to(finite[0].device) for found in finite]).all():
+            return
+        for index in range(first, len(self.inputs)):
+            self._name_broken(index, number + index - first)
+
+    def _name_broken(self, index: int, number: int) -> None:
+        """Run one recorded call again; the first tensor with NaN or infinity raises."""
+        measuring = [quantizer for _, quantizer in self._active("A") if quantizer.observing]
+        self.close()
+        handles = [
+            quantizer.register_forward_pre_hook(lambda one, args: one.require_finite(args[0], number))
+            for _, quantizer in self._active("A")
+        ]
+        args, kwargs = self.inputs[index]
+        try:
+            with torch.no_grad():
+                self.gm(*args, **kwargs)
+        finally:
+            for handle in handles:
+                handle.remove()
+            for quantizer in measuring:
+                quantizer.observing = True
 
     def cancel(self) -> None:
         """Stop, and put grids, switches and biases back as they were before the round."""
@@ -122,6 +161,7 @@ class CalibrationRound:
                 self.inputs, "calibrating again", total=len(self.inputs), shown=shown
             ):
                 self.gm(*args, **kwargs)
+        self._require_finite()
 
     def finish(self, weights: Mapping[str, Tensor]) -> None:
         """Grids from what was seen: activations by themselves, weights from the weights."""
@@ -152,7 +192,13 @@ class CalibrationRound:
                     for index in range(len(self.inputs)):
                         state = self._advance(runner, states, index, stop)
                         quantizer.observe(state.values[stop.all_input_nodes[0].name])
-                    quantizer.finish()
+                    try:
+                        quantizer.finish()
+                    except CalibrationError:  # which of the batches it was
+                        for index in range(len(self.inputs)):
+                            state = self._advance(runner, states, index, stop)
+                            quantizer.require_finite(state.values[stop.all_input_nodes[0].name], index + 1)
+                        raise
                     quantizer.use_quant = a_quant
         finally:
             for quantizer in self.quantizers.values():
@@ -190,18 +236,18 @@ class CalibrationRound:
         return [(n, q) for n, q in self.quantizers.items() if q.side == side and not q.fake_fused]
 
     def require_data(self) -> None:
-        """Raise where there was none; on every process, or those that had some would wait for the others."""
+        """Raise where no process had any for a tensor, or one had NaN or infinity; on every process, so none waits."""
         active = self._active("A")
-        idle = bool(active) and not len(self.inputs)
-        unreached = [] if idle else [name for name, quantizer in active if not quantizer.has_seen]
-        everywhere = gather_values((idle, unreached))
-        if any(found for found, _ in everywhere):
+        everywhere = gather_values((len(self.inputs), [name for name, q in active if not q.has_seen]))
+        if active and not any(calls for calls, _ in everywhere):
             raise SparsebitError(
-                "there was no calibration data" + ("" if idle else " on another process"),
+                "there was no calibration data",
                 expected="at least one forward between prepare_calibration() and calc_qparams()",
                 hint="for x, _ in loader: qmodel(x)",
             )
-        first = next((name for _, names in everywhere for name in names), None)
+        with failing_together():
+            self._require_finite()
+        first = next((n for n in everywhere[0][1] if all(n in names for _, names in everywhere)), None)
         if first is not None:
             raise SparsebitError(
                 f"no data reached {first!r}: every batch was empty there",

@@ -6,11 +6,20 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparsebit.batches import Feed, explained
+import torch
+
+from sparsebit.batches import Feed, NoBatchesError, explained, to_device
 from sparsebit.errors import SparsebitError
+from sparsebit.processes import (
+    failing_together,
+    gather_values,
+    is_distributed,
+    take_from_first,
+    world_size,
+)
 from sparsebit.quantization.algorithms import Job
 from sparsebit.quantization.calibration.round import CalibrationRound
-from sparsebit.quantization.processes import raise_together
+from sparsebit.quantization.calibration.spill_list import SpillList
 
 if TYPE_CHECKING:
     from sparsebit.quantization.quant_model import QuantModel
@@ -19,18 +28,21 @@ if TYPE_CHECKING:
 def run_batches(
     qmodel: QuantModel, loader: Any, batches: int | None, feed: Feed | None, shown: bool | None
 ) -> None:
-    """Run a loader through the model; a batch that fails is named, and an error on one process ends all of them."""
-    failure: Exception | None = None
-    try:
+    """Run a loader through the model; a batch that fails is named, and an error on one process ends all of them.
+
+    One of several processes may have no batches.
+    """
+    with failing_together():
         calls = qmodel.inputs.calls(
             loader, batches, feed=feed, device=qmodel.device, what="calibrating", shown=shown
         )
-        for number, call in enumerate(calls, 1):
-            with explained(number, call, qmodel.inputs.example):
-                qmodel(*call.args, **call.kwargs)
-    except Exception as error:
-        failure = error
-    raise_together(failure)
+        try:
+            for number, call in enumerate(calls, 1):
+                with explained(number, call, qmodel.inputs.example):
+                    qmodel(*call.args, **call.kwargs)
+        except NoBatchesError:
+            if not is_distributed():
+                raise
 
 
 def finish_round(
@@ -42,24 +54,31 @@ def finish_round(
     folder: str | os.PathLike[str] | None = None,
     shown: bool | None = None,
 ) -> None:
-    """Grids from what was measured, with the recovery steps before and after; nothing is left half-measured."""
+    """Grids from what was measured, with the recovery steps before and after; nothing is left half-measured.
+
+    Of several processes each measures its own data. Recovery steps get the data of all of them, so that each process
+    does the same work, to what one process alone would find.
+    """
     require_asym(asym, w_quant, a_quant)
     calibration = require_measured(qmodel.calibration)
     qmodel.calibration = None  # from here the round is over, also if it fails
-    job = make_job(qmodel, calibration, folder, shown)
-    with calibration.finishing():
-        if before := [step for step in qmodel.recovery if step.stage == "before"]:
-            calibration.drop_backup()
-            for step in before:
+    with failing_together():
+        job = make_job(qmodel, calibration, folder, shown)
+        with calibration.finishing():
+            if before := [step for step in qmodel.recovery if step.stage == "before"]:
+                calibration.drop_backup()
+                for step in before:
+                    step.apply(job)
+                calibration.measure_again(shown)
+            if asym:
+                calibration.finish_in_order(qmodel.weights(), w_quant=w_quant, a_quant=a_quant, shown=shown)
+            else:
+                calibration.finish(qmodel.weights())
+        for step in qmodel.recovery:
+            if step.stage == "after":
                 step.apply(job)
-            calibration.measure_again(shown)
-        if asym:
-            calibration.finish_in_order(qmodel.weights(), w_quant=w_quant, a_quant=a_quant, shown=shown)
-        else:
-            calibration.finish(qmodel.weights())
-    for step in qmodel.recovery:
-        if step.stage == "after":
-            step.apply(job)
+    if qmodel.recovery:  # processors of different kinds may differ in the last bits
+        take_from_first([*qmodel.model.state_dict().values(), *qmodel.record.shifts.values()])
     qmodel.record.sample = calibration.inputs[0] if len(calibration.inputs) else None
 
 
@@ -74,12 +93,29 @@ def make_job(
         gm=qmodel.model,
         plan=qmodel.plan,
         quantizers=qmodel.quantizers,
-        inputs=calibration.inputs,
+        inputs=gather_inputs(calibration.inputs, qmodel.device) if qmodel.recovery else calibration.inputs,
         folder=Path(folder) if folder is not None else None,
         batch_norms=qmodel.record.batch_norms,
         shown=shown,
         shifts=qmodel.record.shifts,
     )
+
+
+def gather_inputs(own: SpillList, device: torch.device) -> SpillList:
+    """The recorded calls of all processes, those of the first process first."""
+    if not is_distributed():
+        return own
+    by_rank = [SpillList() for _ in range(world_size())]
+    for index in range(max(gather_values(len(own)))):
+        mine = to_device(own[index], torch.device("cpu")) if index < len(own) else None
+        for calls, call in zip(by_rank, gather_values(mine), strict=True):
+            if call is not None:
+                calls.append(call)
+    together = SpillList()
+    for calls in by_rank:
+        for call in calls:
+            together.append(to_device(call, device))
+    return together
 
 
 def require_measured(calibration: CalibrationRound | None) -> CalibrationRound:

@@ -2,6 +2,7 @@
 
 from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers.aciq import ACIQ
+from sparsebit.quantization.observers.across_processes import merge_across_processes, merge_states
 from sparsebit.quantization.observers.base import (
     OBSERVERS,
     CalibrationError,
@@ -10,6 +11,7 @@ from sparsebit.quantization.observers.base import (
     WholeTensorObserver,
     observe,
     register_observer,
+    require_finite,
 )
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver
 from sparsebit.quantization.observers.kl_histogram import KLHistogram
@@ -33,6 +35,9 @@ __all__ = [
     "Percentile",
     "Range",
     "WholeTensorObserver",
+    "merge_across_processes",
+    "merge_states",
     "observe",
     "register_observer",
+    "require_finite",
 ]

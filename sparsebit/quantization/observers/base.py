@@ -29,9 +29,9 @@ class Range(NamedTuple):
 
 
 class CalibrationError(SparsebitError):
-    """Data that no range can be taken from; ``row`` is the first row that holds it."""
+    """Data that no range can be taken from; ``row`` is the first row that holds it, where that is known."""
 
-    def __init__(self, message: str, *, row: int, **parts: str | None) -> None:
+    def __init__(self, message: str, *, row: int | None = None, **parts: str | None) -> None:
         super().__init__(message, **parts)
         self.row = row
 
@@ -55,7 +55,10 @@ class Observer(ABC, Generic[State]):
 
     @abstractmethod
     def update(self, state: State, x: Tensor) -> State:
-        """The state after one more batch. Raises ``CalibrationError`` on NaN or infinity."""
+        """The state after one more batch, without waiting for the device: nothing is read back from ``x``.
+
+        NaN and infinity stay in the state, where ``is_finite`` finds them.
+        """
 
     @abstractmethod
     def merge(self, a: State, b: State) -> State:
@@ -64,6 +67,14 @@ class Observer(ABC, Generic[State]):
     @abstractmethod
     def finish(self, state: State, code: CodeType) -> Range:
         """The range to cover with a grid of this kind. Without any data it is [0, 0]."""
+
+    def is_finite(self, state: State) -> Tensor:
+        """Whether all data of a state that saw some was finite: one boolean, still on the device.
+
+        By default the floating-point fields of the state tell.
+        """
+        fields = [field.isfinite().all() for field in state if field.is_floating_point()]
+        return torch.stack(fields).all() if fields else torch.ones((), dtype=torch.bool)
 
 
 @runtime_checkable
@@ -139,7 +150,15 @@ def observe(observer: Observer[Any], x: Tensor, code: CodeType) -> Range:
     """The range of one complete tensor [C, N], by the observer's own way for such if it has one."""
     if isinstance(observer, WholeTensorObserver):
         return observer.observe(x, code)
-    return observer.finish(observer.update(observer.init(x), x), code)
+    return observer.finish(measure_whole(observer, x), code)
+
+
+def measure_whole(observer: Observer[State], x: Tensor) -> State:
+    """The state of a tensor [C, N] that is there at once. Raises ``CalibrationError`` on NaN or infinity."""
+    state = observer.update(observer.init(x), x)
+    if x.numel() and not observer.is_finite(state):
+        require_finite(x)
+    return state
 
 
 def no_range(x: Tensor) -> Range:
@@ -153,10 +172,7 @@ def _empty(x: Tensor, shape: torch.Size) -> Range:
 
 
 def extremes(x: Tensor) -> Range:
-    """Smallest and largest value along the last axis. Raises ``CalibrationError`` on NaN or infinity.
-
-    The check is on the result and so next to free: NaN and infinity survive minimum and maximum.
-    """
+    """Smallest and largest value along the last axis, where NaN and infinity show."""
     if not x.is_floating_point():
         x = x.to(torch.float32)
     if x.shape[-1] == 0:
@@ -165,17 +181,18 @@ def extremes(x: Tensor) -> Range:
         lo, hi = (end.view(x.shape[:-1]) for end in x.reshape(-1).aminmax())
     else:  # along an axis aminmax is a slow kernel, slower than these two together
         lo, hi = x.amin(-1), x.amax(-1)
-    finite = torch.maximum(hi, -lo) < torch.inf  # false for NaN
-    if not finite.all():
-        raise _not_finite(x, finite)
     return Range(lo.to(compute_dtype(x.dtype)), hi.to(compute_dtype(x.dtype)))
 
 
-def _not_finite(x: Tensor, finite: Tensor) -> CalibrationError:
-    row = int((~finite.reshape(len(x), -1).all(1)).nonzero()[0])
+def require_finite(x: Tensor) -> None:
+    """Raise ``CalibrationError``, which names the first row [...], where ``x`` [C, ...] holds NaN or infinity."""
+    broken = (~x.reshape(len(x), -1).isfinite().all(1)).nonzero()
+    if not len(broken):
+        return
+    row = int(broken[0])
     values = x[row]
     nans, infinities = int(values.isnan().sum()), int(values.isinf().sum())
-    return CalibrationError(
+    raise CalibrationError(
         f"row {row} of {len(x)} holds values that are not finite",
         row=row,
         got=f"{nans} NaN and {infinities} infinite among {values.numel()} values",

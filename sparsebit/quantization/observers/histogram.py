@@ -21,7 +21,7 @@ from torch import Tensor
 from sparsebit.config.quantization.plugins import HistogramSettings
 from sparsebit.numerics import CodeType
 from sparsebit.numerics.snapping import compute_dtype
-from sparsebit.quantization.observers.base import Observer, Range, extremes, no_range
+from sparsebit.quantization.observers.base import Observer, Range, extremes, measure_whole, no_range
 
 # Rows of zeros, and of numbers so small that the reciprocal of a bin would overflow in float32, cover this.
 SMALLEST_EXPONENT = -100
@@ -45,10 +45,8 @@ class Histogram(NamedTuple):
 
 def grow(histogram: Histogram, exponent: Tensor) -> Histogram:
     """The same data on a wider range; ``exponent`` [C] is nowhere smaller than the histogram's."""
-    shift = exponent - histogram.exponent
-    if not shift.any():
-        return histogram
-    shift = shift.clamp(max=62)  # nearly all bits of an int64; a longer shift is undefined
+    # At most nearly all bits of an int64: a longer shift is undefined.
+    shift = (exponent - histogram.exponent).clamp(max=62)
     bins = histogram.counts.shape[1] // 2
     signed = torch.arange(-bins, bins, device=exponent.device)
     place = (signed >> shift[:, None]) + bins  # shifting right rounds down, as floor does
@@ -83,7 +81,8 @@ def _count(x: Tensor, exponent: Tensor, counts: Tensor) -> Tensor:
     ):
         for part in rows.split(max(1, chunk // height), dim=1):
             # Multiplying by a power of two and rounding down are exact; only then is anything added.
-            index = torch.mul(part, factor).floor_().add_(offset[: len(rows)])
+            # What is not finite has no bin; it counts as zero, and the extremes tell of it.
+            index = torch.mul(part, factor).floor_().nan_to_num_(0, 0, 0).add_(offset[: len(rows)])
             into += _tally(index.flatten(), into.numel()).view(into.shape)
     return counts
 
@@ -122,7 +121,8 @@ class HistogramObserver(HistogramSettings, Observer[Histogram]):
             return state
         x = x.detach()
         lo, hi = extremes(x)
-        largest = torch.maximum(hi, -lo).clamp_(min=2.0 ** (SMALLEST_EXPONENT - 1))
+        largest = torch.maximum(hi, -lo)
+        largest = largest.where(largest.isfinite(), 1.0).clamp_(min=2.0 ** (SMALLEST_EXPONENT - 1))
         exponent = torch.maximum(state.exponent, torch.frexp(largest).exponent)
         counts = _count(x, exponent, grow(state, exponent).counts)
         return Histogram(counts, exponent, torch.minimum(state.lo, lo), torch.maximum(state.hi, hi))
@@ -136,5 +136,5 @@ class HistogramObserver(HistogramSettings, Observer[Histogram]):
     def observe(self, x: Tensor, code: CodeType) -> Range:
         """The ranges of a tensor [C, N] that is there at once, in blocks of rows, so that memory stays bounded."""
         most = max(1, BLOCK_BYTES // (16 * self.bins))
-        found = [self.finish(self.update(self.init(rows), rows), code) for rows in x.split(most)]
+        found = [self.finish(measure_whole(self, rows), code) for rows in x.split(most)]
         return found[0] if len(found) == 1 else Range(*(torch.cat(ends) for ends in zip(*found, strict=True)))

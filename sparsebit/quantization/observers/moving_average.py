@@ -56,7 +56,11 @@ class MovingAverage(MovingAverageSettings, Observer[Average]):
         age = torch.arange(count - 1, -1, -1, dtype=lo.dtype, device=x.device)
         weight = (1 - self.ema_ratio) * torch.pow(torch.full_like(age, self.ema_ratio), age)
         batch = Average(
-            (lo * weight).sum(1), (hi * weight).sum(1), lo[:, 0], hi[:, 0], state.samples.new_tensor(count)
+            (lo * weight).sum(1),
+            (hi * weight).sum(1),
+            lo[:, 0],
+            hi[:, 0],
+            torch.full_like(state.samples, count),
         )
         return self.merge(state, batch)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from sparsebit.config.quantization.plugins import MSESettings
 from sparsebit.numerics import CodeType, Grid, choose_grid
 from sparsebit.numerics.snapping import compute_dtype, snap, steps_of
-from sparsebit.quantization.observers.base import Range, extremes, register_observer
+from sparsebit.quantization.observers.base import Range, extremes, register_observer, require_finite
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver, bin_edges
 
 # Elements worked on at a time: many, as each step over them costs ten calls, but few enough for a large cache.
@@ -41,6 +41,8 @@ class MSE(MSESettings, HistogramObserver):
     def observe(self, x: Tensor, code: CodeType) -> Range:
         """The best of the ranges by the values of ``x`` [C, N] themselves."""
         lo, hi = extremes(x.detach())
+        if not (torch.maximum(hi, -lo) < torch.inf).all():
+            require_finite(x.detach())
         return self._search(Range(lo.clamp(max=0), hi.clamp(min=0)), x.detach(), code)
 
     def _search(self, full: Range, data: Histogram | Tensor, code: CodeType, rounds: int = ROUNDS) -> Range:

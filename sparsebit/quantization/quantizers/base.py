@@ -17,8 +17,16 @@ from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
 from sparsebit.numerics.grid import choose_scale
 from sparsebit.numerics.layout import activation_axis, join_blocks, row_blocks, to_rows, to_samples
 from sparsebit.numerics.snapping import snap_tensor
-from sparsebit.quantization.observers import OBSERVERS, CalibrationError, Observer, observe
-from sparsebit.quantization.processes import merge_across_processes
+from sparsebit.processes import is_distributed, sum_tensors
+from sparsebit.quantization.observers import (
+    OBSERVERS,
+    CalibrationError,
+    Observer,
+    merge_across_processes,
+    merge_states,
+    observe,
+    require_finite,
+)
 from sparsebit.registry import Registry
 
 Kind = TypeVar("Kind", bound="type[Quantizer]")
@@ -79,6 +87,7 @@ class Quantizer(nn.Module):
         spec: what was asked for, and ``code``, the type of the stored values. Replaced by ``set_bit``.
         layout: what shares a scale; for an activation the axis is that of its layout.
         substitute: a function called instead of ``snap``, by which exporters put their own operator here.
+        processes: how many processes train with it, each on a part of every batch.
         ready: a weight and what ``snap`` returns for it, where that was computed before with other weights.
     """
 
@@ -99,6 +108,7 @@ class Quantizer(nn.Module):
         self.layout = layout or Layout(kind=spec.granularity, group_size=spec.group_size)
         self.use_quant = self.fake_fused = self.observing = self.following = False
         self.substitute: Substitute | None = None
+        self.processes = 1
         self.ready: tuple[Tensor, Tensor] | None = None
         self.observer: Observer[Any] = OBSERVERS[spec.observer](**spec.observer_options)
         self._state: Any = None
@@ -183,26 +193,50 @@ class Quantizer(nn.Module):
         if self.layout.kind == "token" or x.numel() == 0:
             return
         self._require_numbers(x)
-        x, rows = self.prepare(x.detach()), self.layout_of(x)
-        seen = to_samples(x, rows) if self.observer.by_sample else to_rows(x, rows, any_order=True)
+        seen = self._rows_of(x)
         if self._state is None:
             self._rows = seen.shape[0]
         elif self._rows != seen.shape[0]:
             raise self._other_channels(x, self._rows)
         if self._batches == 1:
             self._some = seen[..., :: max(1, seen.numel() // 256)].clone()
+        self._state = self.observer.update(
+            self.observer.init(seen) if self._state is None else self._state, seen
+        )
+
+    def remember(self) -> Callable[[], None]:
+        """A function that puts back what was seen until now, so that a batch can be left out."""
+        state, batches = self._state, self._batches
+
+        def put_back() -> None:
+            self._state, self._batches = state, batches
+
+        return put_back
+
+    @property
+    def seen_is_finite(self) -> Tensor | None:
+        """Whether nothing that was observed held NaN or infinity, still on the device; None without data."""
+        return None if self._state is None else self.observer.is_finite(self._state)
+
+    def require_finite(self, x: Tensor, batch: int) -> None:
+        """Raise where a tensor to observe holds NaN or infinity, and say which batch of calibration it is of."""
+        if self.layout.kind == "token" or x.numel() == 0:
+            return
         try:
-            self._state = self.observer.update(
-                self.observer.init(seen) if self._state is None else self._state, seen
-            )
+            require_finite(self._rows_of(x))
         except CalibrationError as error:
             raise CalibrationError(
                 f"{self.name!r} cannot be calibrated: {error.message}",
                 row=error.row,
-                where=f"batch {self._batches} (counted from 1)",
+                where=f"batch {batch} (counted from 1)",
                 got=error.got,
                 hint=error.hint,
             ) from None
+
+    def _rows_of(self, x: Tensor) -> Tensor:
+        """A tensor as its observer takes it."""
+        x, layout = self.prepare(x.detach()), self.layout_of(x)
+        return to_samples(x, layout) if self.observer.by_sample else to_rows(x, layout, any_order=True)
 
     def observe_whole(self, x: Tensor) -> None:
         """Measure a tensor that will not change, such as a weight, and take its range."""
@@ -222,13 +256,18 @@ class Quantizer(nn.Module):
         """Turn what was seen, here and in every other process, into a grid."""
         if self.layout.kind == "token":
             return
-        if self._state is None:
+        state = merge_across_processes(self.observer, self._state, self.scale.device)
+        if state is None:
             raise SparsebitError(
                 f"{self.name!r} saw no data",
                 expected="at least one batch between prepare_calibration() and calc_qparams()",
                 got="no batch" if not self._batches else f"{self._batches} empty ones",
             )
-        state = merge_across_processes(self.observer, self._state)
+        if not self.observer.is_finite(state):
+            raise CalibrationError(
+                f"{self.name!r} cannot be calibrated: it was NaN or infinite in some batch",
+                hint="look at the data and the weights; a float16 model may also have overflowed",
+            )
         lo, hi = self.observer.finish(state, self.code)
         self.set_range(lo, hi, None)
         self._state = None
@@ -278,21 +317,31 @@ class Quantizer(nn.Module):
         """Adjust the grid to a weight as it is now, or to one more batch of training, which counts for a tenth.
 
         The range is part of the state dict, so that training goes on from a checkpoint as if it had not stopped, and
-        it is that of the batches of all processes, so that all of them keep the same grid.
+        it is that of the batches of all processes, so that all of them keep the same grid. So a process whose batch is
+        empty here still takes part.
         """
-        if self.layout.kind == "token" or x.numel() == 0:
+        if self.layout.kind == "token" or (x.numel() == 0 and (self.side == "W" or not is_distributed())):
             return
         if self.side == "W":
             self.observe_whole(x)
             return
-        before = self._state
-        self._state = None
-        self.observe(x)
-        state, self._state = merge_across_processes(self.observer, self._state), before
+        self._require_numbers(x)
+        seen = self._rows_of(x) if x.numel() else x.detach().new_empty(self.scale.numel(), 0)
+        state = self.observer.init(seen)
+        state = merge_states(self.observer, self.observer.update(state, seen) if seen.numel() else state)
+        share = torch.full((), float(seen.numel() > 0), device=seen.device)
+        sum_tensors([share])
+        share = share.clamp(max=1) * 0.1  # nothing, where the batch was empty on every process
+        if not self.observer.is_finite(state) and share:
+            self.require_finite(x, self._batches)
+            raise SparsebitError(
+                f"{self.name!r} cannot follow what another process has seen there: NaN or infinity",
+                hint="look at the data and the learning rate",
+            )
         lo, hi = (end.to(self.scale) for end in self.observer.finish(state, self.code))
         if not self.followed.numel():
             self.followed = torch.stack(self.grid().ends()).detach()
-        self.followed.lerp_(torch.stack([lo, hi]), 0.1)
+        self.followed.lerp_(torch.stack([lo, hi]), share)
         self.set_range(self.followed[0], self.followed[1], None)
 
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
@@ -333,6 +382,11 @@ class Quantizer(nn.Module):
         if self.MAGNITUDE:
             scale = scale.abs()
         return Grid(scale, zero_point, self.code, self.layout if x is None else self.layout_of(x))
+
+    def values_per_scale(self, x: Tensor) -> float:
+        """How many values of a tensor share a scale, those of the parts on other processes included."""
+        parts = self.processes if self.side == "A" else 1  # a weight is the same on every process
+        return max(x.numel() * parts / max(self.scale.numel(), 1), 1)
 
     def gradient_scale(self, x: Tensor) -> float | Tensor:
         """What gradients to scale and zero point are multiplied by, where they learn."""

@@ -93,7 +93,7 @@ class LSQ(Quantizer):
 
     def gradient_scale(self, x: Tensor) -> float | Tensor:
         """1 / sqrt(N * qmax), N values to a scale, qmax counted from the zero point."""
-        shared = max(x.numel() / max(self.scale.numel(), 1), 1)
+        shared = self.values_per_scale(x)
         if self.spec.symmetric:
             return 1 / math.sqrt(shared * self.code.high)
         if torch.compiler.is_compiling():

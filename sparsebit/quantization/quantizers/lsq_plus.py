@@ -47,7 +47,7 @@ class LSQPlus(LSQ):
 
     def gradient_scale(self, x: Tensor) -> float:
         """1 / sqrt(N * qmax), N values to a scale, wherever the zero point is just now."""
-        return 1 / math.sqrt(max(x.numel() / max(self.scale.numel(), 1), 1) * self.code.high)
+        return 1 / math.sqrt(self.values_per_scale(x) * self.code.high)
 
     def scale_and_zero_point(self, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """As they are now, the zero point on a code."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparsebit.errors import SparsebitError
+from sparsebit.processes import world_size
 from sparsebit.quantization.batch_norm.fold import fold_quantized, needs_batch_norm
 from sparsebit.quantization.modules.leaves import own_memory
 from sparsebit.quantization.quantizers import Quantizer
@@ -97,6 +98,7 @@ class Training:
         for quantizer in qmodel.quantizers.values():
             learns = any(True for _ in quantizer.parameters())
             quantizer.following = observers == "update" and not learns
+            quantizer.processes = world_size()
             if quantizer.fake_fused:  # its grid would never get a gradient
                 quantizer.requires_grad_(False)
         self.started = True
@@ -134,6 +136,7 @@ class Training:
         self.started, self.frozen_norms = started, state.freeze
         for name, quantizer in qmodel.quantizers.items():
             quantizer.following = name in state.following
+            quantizer.processes = world_size() if started else 1
         for name, parameter in qmodel.model.named_parameters():
             parameter.requires_grad_(name not in state.held and parameter.is_floating_point())
         if teacher is not None:

@@ -26,7 +26,7 @@ from sparsebit.quantization.observers import (
     observe,
     register_observer,
 )
-from sparsebit.quantization.observers.base import extremes
+from sparsebit.quantization.observers.base import extremes, require_finite
 from tests.config.strategies import activations, plain_config
 
 
@@ -186,7 +186,7 @@ def test_the_error_names_row_and_values() -> None:
     x = torch.ones(3, 2, 4)
     x[1, 1, 2] = torch.nan
     with pytest.raises(CalibrationError) as caught:
-        extremes(x)
+        require_finite(x)
     assert isinstance(caught.value, SparsebitError)
     assert caught.value.row == 1
     assert str(caught.value) == (

@@ -9,7 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from sparsebit.config import TensorSpec
 from sparsebit.numerics import CodeType, Layout, choose_grid
 from sparsebit.numerics.layout import (
     activation_axis,
@@ -19,6 +21,7 @@ from sparsebit.numerics.layout import (
     to_samples,
 )
 from sparsebit.quantization.observers import OBSERVERS, CalibrationError, Observer, Range, observe
+from sparsebit.quantization.quantizers import Uniform
 from tests.quantization.observers.data import NAMES, draw, feed, measure, sqnr
 
 GRIDS = [
@@ -334,14 +337,57 @@ def test_other_dtypes_are_their_values(name: str, dtype: torch.dtype, grid: Code
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_what_is_not_finite_is_refused_with_its_row(name: str, value: float, dtype: torch.dtype) -> None:
     observer, x = make(name), torch.ones(4, 10, dtype=dtype)
+    good = torch.ones(4, 3, dtype=dtype)
     x[2, 5] = x[3, 1] = value
-    state = feed(observer, [torch.ones(4, 3, dtype=dtype)])
     what = "1 NaN and 0 infinite" if value != value else "0 NaN and 1 infinite"
     with pytest.raises(CalibrationError, match=rf"(?s)row 2 of 4 .*{what} among 10 values") as caught:
-        observer.update(state, x)
+        observe(observer, x, CodeType.of())
     assert caught.value.row == 2
-    with pytest.raises(CalibrationError, match="row 0 of 1"):
-        observer.update(observer.init(x[:1]), torch.full((1, 2), value, dtype=dtype))
+    # In a stream it is found when that is asked for, whatever comes before and after.
+    assert observer.is_finite(feed(observer, [good, good]))
+    assert not observer.is_finite(feed(observer, [good, x, good]))
+    assert not observer.is_finite(observer.merge(feed(observer, [good]), feed(observer, [x])))
+
+
+class RefuseReadingBack(TorchDispatchMode):
+    """Refuses every operator whose result the host must wait for: on a GPU each of them stops the queue."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2", "item")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, masks = func.overloadpacket.__name__, []
+        if name in ("index", "index_put", "index_put_"):  # a mask is turned into positions first
+            masks = [one for one in args[1] if one is not None and one.dtype == torch.bool]
+        assert name not in self.WAITS and not masks, f"{func} waits for the device"
+        return func(*args, **(kwargs or {}))
+
+
+def test_reading_back_is_seen() -> None:
+    for read in (lambda x: x.sum().item(), lambda x: bool((x > 0).all()), lambda x: x[x > 0], torch.nonzero):
+        with pytest.raises(AssertionError, match="waits for the device"), RefuseReadingBack():
+            read(torch.ones(3))
+
+
+@every_observer
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_update_waits_for_the_device(name: str, dtype: torch.dtype) -> None:
+    """Data of growing and of shrinking size, per tensor and per channel, and what quantizers do around it."""
+    observer = make(name)
+    for rows in (1, 5):
+        batches = [draw("laplace", 640, seed=i).view(rows, -1).to(dtype) * 10.0**i for i in (0, 2, 1)]
+        with RefuseReadingBack():
+            state = observer.merge(feed(observer, batches), feed(observer, batches[:1]))
+            observer.is_finite(state)
+        assert observer.is_finite(state)
+    for granularity in ("tensor", "channel"):
+        quantizer = Uniform("x", "A", TensorSpec(granularity=granularity, symmetric=False, observer=name))  # type: ignore[arg-type]
+        with RefuseReadingBack():
+            for seed in range(3):
+                quantizer.observe(
+                    torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(seed)) * seed
+                )
+        quantizer.finish()
+        assert quantizer.calibrated
 
 
 @pytest.mark.gpu

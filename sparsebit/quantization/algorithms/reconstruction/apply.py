@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from sparsebit.config.quantization.recovery import AdaRoundSettings, ReconstructionSettings
 from sparsebit.numerics import Grid
 from sparsebit.numerics.snapping import snap_tensor
+from sparsebit.processes import raise_together, rank
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, Granularity, extract, find_blocks
@@ -95,6 +96,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
                         seconds = time.perf_counter() - start
                         log.info("%s: error %.3g before, %.3g after %.1f s", what, *errors, seconds)
                 streams.advance(index, block, module)
+                raise_together(None)  # all processes do the same: one that has failed ends the others here
 
     def _rebuild(
         self,
@@ -224,7 +226,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
 
     def _keep(self, job: Job, index: int, block: Block, identity: str) -> None:
         place = self._place(job, index)
-        if place is not None:
+        if place is not None and rank() == 0:  # all processes have the same to write
             state = {
                 f"{name}/{key}": value.detach().cpu().contiguous()
                 for name, quantizer in self._quantizers(job, block).items()

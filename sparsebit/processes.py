@@ -1,0 +1,158 @@
+"""Several processes that work on one model, as ``torchrun`` starts them: what one of them knows, all of them know.
+
+Every function here must be called by all processes of torch's default group, and without a group it does what one
+process alone would do. A process that has died ends the others with an error: they do not wait for it. One that fails
+inside ``failing_together`` and lives on does so too, at their next ``gather_values``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sparsebit.errors import SparsebitError
+
+
+class ProcessError(SparsebitError):
+    """Another process of the run has failed or has ended."""
+
+
+class _Failure(NamedTuple):
+    """What a process that has failed sends to the others, whatever they expect."""
+
+    message: str
+
+
+def is_distributed() -> bool:
+    """Whether this is one process of a group."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank() -> int:
+    """The number of this process in its group; 0 without one."""
+    return dist.get_rank() if is_distributed() else 0
+
+
+def world_size() -> int:
+    """How many processes there are."""
+    return dist.get_world_size() if is_distributed() else 1
+
+
+def gather_values(value: Any) -> list[Any]:
+    """The value of every process, by rank.
+
+    Example:
+        >>> gather_values("alone")
+        ['alone']
+    """
+    if not is_distributed():
+        return [value]
+    gathered: list[Any] = [None] * world_size()
+    with _answered():
+        dist.all_gather_object(gathered, value)
+    if not isinstance(value, _Failure):
+        for number, found in enumerate(gathered):
+            if isinstance(found, _Failure):
+                raise ProcessError(
+                    f"this run failed on another process: {found.message}", where=f"rank {number}"
+                )
+    return gathered
+
+
+def gather_tensor(tensor: Tensor) -> list[Tensor]:
+    """A tensor that has one shape and type on every process, by rank."""
+    if not is_distributed():
+        return [tensor]
+    tensor = tensor.contiguous()
+    gathered = [torch.empty_like(tensor) for _ in range(world_size())]
+    with _answered():
+        dist.all_gather(gathered, tensor)
+    return gathered
+
+
+def sum_tensors(tensors: Iterable[Tensor]) -> None:
+    """Replace each tensor by its sum over all processes, which is the same on all of them to the last bit."""
+    _reduce(tensors, "SUM")
+
+
+def max_tensors(tensors: Iterable[Tensor]) -> None:
+    """Replace each tensor by its largest values over all processes."""
+    _reduce(tensors, "MAX")
+
+
+def share_tensors(own: Mapping[int, Tensor]) -> Iterator[Tensor]:
+    """The tensors of all processes in the order of their numbers, each from the process that holds it.
+
+    Example:
+        >>> list(share_tensors({1: torch.tensor(7), 0: torch.tensor(5)}))
+        [tensor(5), tensor(7)]
+    """
+    described = {index: (rank(), tuple(one.shape), one.dtype) for index, one in own.items()}
+    everywhere = {index: found for part in gather_values(described) for index, found in part.items()}
+    device = next((one.device for one in own.values()), torch.device("cpu"))
+    for index, (source, shape, dtype) in sorted(everywhere.items()):
+        tensor = own[index] if index in own else torch.empty(shape, dtype=dtype, device=device)
+        _broadcast(tensor, source)
+        yield tensor
+
+
+def take_from_first(tensors: Iterable[Tensor]) -> None:
+    """Replace the values of each tensor by those that the first process has."""
+    for tensor in tensors:
+        sent = tensor.detach().clone(memory_format=torch.contiguous_format)
+        _broadcast(sent, 0)
+        if rank():
+            tensor.data.copy_(sent)
+
+
+def raise_together(error: Exception | None) -> None:
+    """Raise an error of this process here, and in every other process as well: none is left waiting for the others."""
+    gather_values(None if error is None else _Failure(str(error)))
+    if error is not None:
+        raise error
+
+
+@contextlib.contextmanager
+def failing_together() -> Iterator[None]:
+    """Around work on all processes: an error of one is raised on the others where they next wait for it. Not nested."""
+    failure: Exception | None = None
+    try:
+        yield
+    except ProcessError:
+        raise  # the others know
+    except Exception as error:
+        failure = error
+    raise_together(failure)
+
+
+def _reduce(tensors: Iterable[Tensor], how: str) -> None:
+    if is_distributed():
+        with _answered():
+            for tensor in tensors:
+                dist.all_reduce(tensor, op=getattr(dist.ReduceOp, how))
+
+
+def _broadcast(tensor: Tensor, source: int) -> None:
+    """Into ``tensor``, which is contiguous; as bytes, because back-ends do not know every type."""
+    if is_distributed() and tensor.numel():
+        with _answered():
+            dist.broadcast(tensor.detach().view(-1).view(torch.uint8), source)
+
+
+@contextlib.contextmanager
+def _answered() -> Iterator[None]:
+    """Around what waits for other processes: one that is gone becomes an error of ours."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ProcessError(
+            "another process of this run has ended, or does not answer",
+            where=f"rank {rank()} of {world_size()}",
+            got=str(error).splitlines()[0],
+            hint="the output of the other ranks says why; then start all of them again",
+        ) from error

@@ -1,0 +1,38 @@
+"""Models whose parameters FSDP has divided over processes (``fully_shard``): trained as they are, saved together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.processes import is_distributed
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether some parameter is held in parts by several processes."""
+    if not is_distributed():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(parameter, DTensor) for parameter in module.parameters())
+
+
+def full_state(module: nn.Module) -> dict[str, Tensor]:
+    """The state dict with whole tensors; of a divided model, every process must ask for it at the same time."""
+    state: dict[str, Any] = module.state_dict()
+    if not is_sharded(module):
+        return state
+    from torch.distributed.tensor import DTensor
+
+    return {name: one.full_tensor() if isinstance(one, DTensor) else one for name, one in state.items()}
+
+
+def require_unsharded(module: nn.Module, what: str) -> None:
+    """Refuse a divided model for work that needs every number of it here."""
+    if is_sharded(module):
+        raise SparsebitError(
+            f"{what} needs whole parameters, and this model is divided over several processes",
+            hint="save(folder) on all of them, then QuantModel.load(folder, model) on one",
+        )

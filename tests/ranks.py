@@ -1,0 +1,60 @@
+"""Starts a function of a test module on several processes, as torchrun would, and waits for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch.distributed
+
+ROOT = Path(__file__).resolve().parent.parent
+Work = Callable[[int, str], None]
+
+needs_distributed = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="torch was built without distributed"
+)
+
+
+def start_ranks(work: Work, ranks: Sequence[int], folder: Path) -> list[subprocess.Popen[str]]:
+    """``work(rank, folder)`` in a process for each rank."""
+    module = Path(work.__code__.co_filename).relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+    program = f"from {module} import {work.__name__} as work; work({{}}, {str(folder)!r})"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", program.format(rank)],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in ranks
+    ]
+
+
+def wait_for(
+    processes: Sequence[subprocess.Popen[str]], killed: Sequence[int] = (), timeout: float = 240
+) -> None:
+    """Until all have ended, those of ``killed`` by a signal; one that fails or takes too long fails the test."""
+    try:
+        for number, process in enumerate(processes):
+            output, _ = process.communicate(timeout=timeout)
+            assert process.returncode == (-signal.SIGKILL if number in killed else 0), output
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def join_group(rank: int, size: int, folder: str, name: str = "store") -> None:
+    """Make this process one of a group; processes meet at a file in the folder."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/{name}", rank=rank, world_size=size
+    )
