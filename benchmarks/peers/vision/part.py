@@ -1,0 +1,154 @@
+"""Post-training quantization of trained image classifiers: what each tool makes of the same model and data."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.row import Column, Options, Row, count_lines, failed_row
+from benchmarks.peers.venv import ensure, run_script
+from benchmarks.tasks import open_task
+
+HERE = Path(__file__).parent
+TITLE = "Quantization after training"
+MODELS = ("cifar10_resnet20", "cifar10_resnet56")
+OURS = "sparsebit"
+OWN_ENVIRONMENT = (OURS, "onnxruntime")  # no other packages than ours
+PEERS = (
+    OURS, "onnxruntime", "torchao", "nncf", "neural_compressor", "modelopt", "aimet", "brevitas", "quanto",
+)  # fmt: skip
+# What a peer does not have, told as its documentation does; it is a row with the reason.
+ABSENT = {
+    "torchao": {"W4A8": "its pt2e quantizers for CPUs offer 8-bit weights only"},
+    "nncf": {"W4A8": "its quantization with calibrated activations offers 8 bits only"},
+    "neural_compressor": {"W4A8": "its static quantization offers 8-bit weights only"},
+}
+SETTINGS: dict[str, tuple[str, ...]] = {
+    OURS: ("W8A8", "W4A8", "W4A8, bias corrected"),
+    "onnxruntime": ("W8A8", "W8A8, its defaults", "W4A8"),
+    "brevitas": ("W8A8", "W8A8, graph flow", "W4A8"),
+}
+COLUMNS = (
+    Column(key="accuracy", heading="accuracy %", better="higher"),
+    Column(key="model_sqnr_db", heading="model, dB", better="higher", digits=1),
+    Column(key="file_sqnr_db", heading="file, dB", better="higher", digits=1),
+    Column(key="calibration_seconds", heading="calibration CPU s", better="lower"),
+    Column(key="to_file_seconds", heading="to the file CPU s", better="lower"),
+    Column(key="memory_mb", heading="memory added MB", better="lower", digits=0),
+    Column(key="file_mb", heading="file MB", better="lower"),
+    Column(key="latency_ms", heading="ms, batch 1", better="lower"),
+    Column(key="speedup", heading="× float", better="higher"),
+    Column(key="speedup_of_ours", heading="ours × float, same minute", digits=2),
+)
+CHART = "file_sqnr_db"
+COUNT, SAMPLES, LIMIT, ROUNDS = 256, 500, 2000, 61
+PROTOCOL: dict[str, Any] = {
+    "models": "trained ResNet-20 and ResNet-56 on CIFAR-10, float accuracy 91.73 % and 93.39 % on all test images",
+    "calibration_images": COUNT,
+    "sqnr_images": SAMPLES,
+    "test_images": LIMIT,
+    "calibration": "CPU seconds of one thread after a warm-up; from a float model (or ONNX file) to quantized",
+    "latency": "median of ONNX Runtime on one thread, batch 1, in turns with the float file and our W8A8 file",
+    "memory": "growth of the process' peak while preparing and calibrating",
+}
+
+
+def measure(peer: str, options: Options) -> list[Row]:
+    """Every model and setting of one peer."""
+    python = _python(peer, options)
+    settings = SETTINGS.get(peer, ("W8A8",) if peer in ABSENT else ("W8A8", "W4A8"))
+    rows = [
+        _row(peer, model, setting, python, options)
+        for model in (options.models or MODELS)
+        for setting in settings
+    ]
+    absent = [
+        failed_row(peer, "all", setting, f"not offered: {reason}")
+        for setting, reason in ABSENT.get(peer, {}).items()
+    ]
+    return rows + absent
+
+
+def _python(peer: str, options: Options) -> Path:
+    if peer in OWN_ENVIRONMENT:
+        return Path(sys.executable)
+    return ensure(options.venvs, peer, HERE / "requirements" / f"{peer}.txt")
+
+
+def _row(peer: str, model: str, setting: str, python: Path, options: Options) -> Row:
+    found = _measured(peer, model, setting, python, options)
+    version = found.pop("version", "")
+    if reason := found.pop("failed", ""):
+        return failed_row(peer, model, setting, reason, version)
+    note = found.pop("export_failed", "")
+    if file := found.pop("file", None):
+        found |= _latency(Path(file), model, options)
+    return Row(
+        peer=peer,
+        version=version,
+        model=model,
+        setting=setting,
+        measures={column.key: _rounded(found.get(column.key)) for column in COLUMNS},
+        lines=count_lines(HERE / "scripts" / f"{peer}.py"),
+        note=f"no file: {note}" if note else "",
+    )
+
+
+def _measured(peer: str, model: str, setting: str, python: Path, options: Options) -> dict[str, Any]:
+    sizes = (32, 64, 100) if options.quick else (COUNT, SAMPLES, LIMIT)
+    named = zip(("--count", "--samples", "--limit"), map(str, sizes), strict=True)
+    try:
+        return run_script(
+            python,
+            "benchmarks.peers.vision.measure",
+            *("--peer", peer, "--model", model, "--setting", setting),
+            *("--folder", str(_folder(peer, model, setting, options))),
+            *(word for pair in named for word in pair),
+            threads=options.threads,
+        )
+    except Exception as error:
+        return {"failed": f"{type(error).__name__}: {error}"}
+
+
+def _folder(peer: str, model: str, setting: str, options: Options) -> Path:
+    return options.work / peer / model / setting.replace(" ", "_").replace(",", "")
+
+
+def _latency(file: Path, model: str, options: Options) -> dict[str, float]:
+    """One file in turns with the float file and ours, so that other work on the machine disturbs all alike."""
+    from sparsebit.runtime import compare_latency, open_session
+
+    own = _folder(OURS, model, "W8A8", options) / "quantized.onnx"
+    if not own.is_file():
+        _measured(OURS, model, "W8A8", Path(sys.executable), options)
+    files = {"float": _float_file(model, options), "ours": own, "peer": file}
+    image = open_task(model).example()[0][0][:1].numpy()
+    sessions = {
+        name: open_session(path, threads=options.threads, spinning=False) for name, path in files.items()
+    }
+    calls = {
+        name: partial(session.run, {session.inputs[0].name: image}) for name, session in sessions.items()
+    }
+    times = compare_latency(calls, seconds=2, rounds=ROUNDS, shown=False)
+    return {
+        "latency_ms": times["peer"].milliseconds,
+        "speedup": times.speedup("peer", "float").median,
+        "speedup_of_ours": times.speedup("ours", "float").median,
+    }
+
+
+def _float_file(model: str, options: Options) -> Path:
+    from sparsebit import capture
+    from sparsebit.export import export_graph
+
+    path = options.work / f"{model}.onnx"
+    if not path.is_file():
+        example = open_task(model).example()[0]
+        export_graph(capture(open_task(model).model(), example), example, {}, path)
+    return path
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
