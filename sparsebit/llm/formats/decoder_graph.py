@@ -13,7 +13,6 @@ from torch import Tensor
 
 from sparsebit.llm.formats.matmul_nbits import BlockWeight, block_weight, joined
 from sparsebit.numerics.packed import PackedTensor
-from sparsebit.numerics.packing import unpack_bits
 
 MICROSOFT = "com.microsoft"
 
@@ -26,17 +25,12 @@ class DecoderGraph:
         module: Any,
         weights: Mapping[str, PackedTensor],
         levels: Mapping[str, int],
-        *,
-        gathers_blocks: bool = True,
     ) -> None:
         """Args:
         module: a model of transformers.
         weights: its quantized matrices.
         levels: the accuracy level of each layer.
-        gathers_blocks: whether the engine has ``GatherBlockQuantized``; rows of the embedding are unpacked by
-            plain operators where it has not.
         """
-        self._gathers_blocks = gathers_blocks
         self._module, self._config, self._weights = module, module.config, weights
         self._levels = levels
         self._tape = ir.tape.Tape()
@@ -102,10 +96,7 @@ class DecoderGraph:
         held = self._weights.get("model.embed_tokens.weight")
         if held is None:
             return self._tape.op("Gather", [self._constant(self._module.model.embed_tokens.weight), ids])
-        made = self._parts("model.embed_tokens", held)
-        weight, (values, scales, points) = made
-        if not self._gathers_blocks:
-            return self._unpacked_rows(ids, weight, values, scales)
+        weight, (values, scales, points) = self._parts("model.embed_tokens", held)
         flat = self._constant(np.array([held.shape[0], -1], np.int64))
         attributes = {"bits": weight.bits, "block_size": weight.block_size} | {
             "gather_axis": 0,
@@ -115,38 +106,6 @@ class DecoderGraph:
         return self._tape.op(
             "GatherBlockQuantized", inputs, attributes, domain=MICROSOFT, name="model.embed_tokens"
         )
-
-    def _unpacked_rows(
-        self, ids: ir.Value, weight: BlockWeight, values: ir.Value | None, scales: ir.Value | None
-    ) -> ir.Value:
-        """Rows of the embedding: gathered packed, cut into values by shifts, and scaled."""
-        rows = self._tape.op("Gather", [values, ids])  # [batch, length, blocks, bytes]
-        last = self._constant(np.array([-1], np.int64))
-        parts = [
-            self._tape.op("Unsqueeze", [self._bits(rows, shift, weight.bits), last])
-            for shift in range(0, 8, weight.bits)
-        ]
-        shape = self._constant(np.array([0, 0, 0, -1], np.int64))
-        steps = self._tape.op("Reshape", [self._tape.op("Concat", parts, {"axis": -1}), shape])
-        steps = self._tape.op("Cast", [steps], {"to": int(ir.DataType.FLOAT)})
-        count = weight.scales.shape[1]
-        if weight.zero_points is None:
-            points: ir.Value = self._constant(np.array(2.0 ** (weight.bits - 1), np.float32))
-        else:
-            table = unpack_bits(weight.zero_points, weight.bits, count).float()
-            points = self._tape.op("Unsqueeze", [self._tape.op("Gather", [self._constant(table), ids]), last])
-        scale = self._tape.op("Unsqueeze", [self._tape.op("Gather", [scales, ids]), last])
-        numbers = self._tape.op("Mul", [self._tape.op("Sub", [steps, points]), scale])
-        return self._tape.op(
-            "Reshape", [numbers, self._constant(np.array([0, 0, -1], np.int64))], name="embedded"
-        )
-
-    def _bits(self, value: ir.Value, shift: int, bits: int) -> ir.Value:
-        """So many bits of each byte, from ``shift`` on. Masked first: OpenVINO's shift rounds what falls off."""
-        mask = self._constant(np.array((2**bits - 1) << shift, np.uint8))
-        masked = self._tape.op("BitwiseAnd", [value, mask])
-        amount = self._constant(np.array(shift, np.uint8))
-        return self._tape.op("BitShift", [masked, amount], {"direction": "RIGHT"})
 
     def _attention(
         self,

@@ -1,11 +1,12 @@
-"""A folder for OpenVINO: model.onnx, which its CPU plugin runs with the weights packed, config.json and the tokenizer.
+"""A folder for OpenVINO: openvino_model.xml with packed weights, config.json and the tokenizer.
 
-The graph is that of ONNX Runtime GenAI, except that rows of a quantized embedding are unpacked by plain operators:
-OpenVINO reads ``MatMulNBits`` and ``GroupQueryAttention``, but not ``GatherBlockQuantized``.
+``openvino.Core().compile_model`` runs it, and so does ``openvino_genai.LLMPipeline`` where the tokenizer has been
+converted too, which takes the package openvino_tokenizers.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,16 +14,16 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from sparsebit.llm.engines.engine import Engine
-from sparsebit.llm.engines.openvino import OpenVino
-from sparsebit.llm.formats.accuracy_level import IN_FLOAT
-from sparsebit.llm.formats.format import FORMATS, Refusal, layers_of
-from sparsebit.llm.formats.onnxruntime_genai import GRAPH, refuse_by_layer
+from sparsebit.llm.engines.openvino import GRAPH, OpenVino
+from sparsebit.llm.formats.format import FORMATS, Refusal
+from sparsebit.llm.formats.onnxruntime_genai import refuse_by_layer
+from sparsebit.llm.formats.openvino_graph import OpenVinoGraph, import_openvino
 from sparsebit.llm.language_model import LanguageModel
 
 
 @FORMATS.register("openvino")
 class OpenVinoFolder:
-    """A folder whose graph ``openvino.Core().read_model`` reads."""
+    """A folder whose graph OpenVINO compiles, keys and values kept by the model."""
 
     extension: ClassVar[str] = ""
     engine: ClassVar[Engine | None] = OpenVino()
@@ -33,14 +34,20 @@ class OpenVinoFolder:
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """The graph with its weights beside it, the config and the tokenizer."""
-        import onnx_ir as ir
-
-        from sparsebit.llm.formats.decoder_graph import DecoderGraph
-
-        levels = {name: IN_FLOAT for name, _ in layers_of(model)}  # OpenVINO decides by its own settings
-        made = DecoderGraph(model.model, model.weights, levels, gathers_blocks=False).model()
-        ir.save(made, path / GRAPH, external_data=f"{GRAPH}.data")
+        openvino = import_openvino()
+        graph = OpenVinoGraph(model.model, model.weights)
+        openvino.save_model(graph.model(), path / GRAPH, compress_to_fp16=False)
         module: Any = model.model
         module.config.save_pretrained(path)
-        if model.tokenizer is not None:
-            model.tokenizer.save_pretrained(path)
+        if model.tokenizer is None:
+            return
+        model.tokenizer.save_pretrained(path)
+        if importlib.util.find_spec("openvino_tokenizers"):
+            from openvino_tokenizers import convert_tokenizer
+
+            for name, made in zip(
+                ("tokenizer", "detokenizer"),
+                convert_tokenizer(model.tokenizer, with_detokenizer=True),
+                strict=True,
+            ):
+                openvino.save_model(made, path / f"openvino_{name}.xml")
