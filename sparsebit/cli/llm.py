@@ -11,10 +11,8 @@ from sparsebit.cli.arguments import add_config, add_output, add_report, positive
 from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.preflight import require_outputs
 from sparsebit.cli.reference import is_reference, require_reference, resolve
+from sparsebit.config.llm import FORMAT_NAMES
 from sparsebit.storage import MANIFEST, require_place
-
-FORMATS = ("gguf", "onnxruntime-genai", "openvino", "compressed-tensors", "gptq")
-
 
 NEEDS = {
     "quantize": ("output",),
@@ -45,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--heads", type=float, default=0.0, metavar="PART", help="prune: part of the attention heads"
     )
     parser.add_argument("--blocks", type=int, default=0, metavar="N", help="prune: how many blocks")
-    parser.add_argument("--format", choices=FORMATS, help="export: which file to write")
+    parser.add_argument("--format", choices=FORMAT_NAMES, help="export: which file to write")
     parser.add_argument(
         "--rounding-budget",
         type=float,

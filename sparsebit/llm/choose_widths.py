@@ -1,6 +1,7 @@
 """Bits by budget: which weights get more of them, measured on the float model, chosen by an integer program.
 
-Weights that read one tensor (query, key and value; gate and up) get one width, because engines fuse them. What a width
+Weights that read one tensor (query, key and value; gate and up) get one width, because engines fuse them. Where the
+config names the formats that the model will be written to, only widths that they hold are offered. What a width
 costs is measured for one such group at a time: its weights are rounded, and the next-token distributions (or the
 outputs of the block) are compared with those of the float model.
 """
@@ -17,10 +18,14 @@ from torch import Tensor, nn
 
 from sparsebit.analysis.bits.integer_program import Program
 from sparsebit.config.llm import LlmConfig
+from sparsebit.config.llm.llmconfig import BudgetSection
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockCall, Recorded, run_model
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.stages import find_stages
+from sparsebit.llm.formats import FORMATS, Refusal, WeightKind
+from sparsebit.llm.formats.format import holder_of
+from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.methods.learned_block import relative_error
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import WeightSpec
@@ -59,7 +64,7 @@ def choose_widths(
         ids: those sequences, [batch, length].
     """
     budget = settings.BUDGET
-    widths = budget.WIDTHS
+    require_formats(source.model, plan, budget.FORMATS)
     if budget.MEASURE == "kl":
         for name in source.stack.names:
             source.fill(name)
@@ -83,7 +88,7 @@ def choose_widths(
             shapes = [stored(parameters, matrix).shape for matrix in choice.matrices]
             elements += sum(shape.numel() for shape in shapes)
             errors[choice.name], costs[choice.name] = {}, {}
-            for width in widths:
+            for width in _held_widths(source.model, plan, choice, shapes, budget):
                 with _rounded(plan, choice, parameters, width):
                     if wanted is not None:
                         found = _log_probabilities(source.model, ids)
@@ -92,7 +97,8 @@ def choose_widths(
                         pairs = zip(_run(block, calls, hidden), outputs, strict=True)
                         lost = torch.stack([relative_error(got, one) for got, one in pairs]).mean()
                 errors[choice.name][width] = float(lost)
-                specs = [_at_width(plan, choice, matrix, width) for matrix in choice.matrices]
+                in_file = max([width, *(FORMATS[one]().file_bits(width) for one in budget.FORMATS)])
+                specs = [_at_width(plan, choice, matrix, in_file) for matrix in choice.matrices]
                 costs[choice.name][width] = sum(
                     stored_bytes(shape, spec) for shape, spec in zip(shapes, specs, strict=True)
                 )
@@ -110,6 +116,64 @@ def choose_widths(
     for name, width in chosen.items():
         for matrix in choices[name].matrices:
             plan.set_bits(f"{choices[name].block}.{matrix.name}", width)
+
+
+def require_formats(model: nn.Module, plan: Plan, formats: Sequence[str]) -> None:
+    """Refuse before anything is measured: formats without mixed widths, models and other weights they cannot hold."""
+    for name in formats:
+        format = FORMATS[name]()
+        if not format.mixes_widths:
+            raise SparsebitError(
+                f"{name} has one width for all layers, a budget chooses several",
+                where="BUDGET.FORMATS",
+                hint=f"leave {name!r} out, or leave BUDGET out and set W.BIT",
+            )
+        for _ in format.refusals(LanguageModel(model, {}, [])):
+            pass  # there are no weights yet: only models of another kind are refused
+        for parameter in plan.outside():
+            layer = parameter.removesuffix(".weight")
+            spec, (rows, columns) = plan.spec(parameter), model.get_parameter(parameter).shape
+            if spec is not None and (
+                refusal := format.refuse(layer, _kind(model, layer, spec, (rows, columns)))
+            ):
+                raise _cannot_hold(name, refusal, "change HEAD, or BUDGET.FORMATS")
+
+
+def _held_widths(
+    model: nn.Module, plan: Plan, choice: Choice, shapes: Sequence[Sequence[int]], budget: BudgetSection
+) -> list[int]:
+    """The widths that all formats hold for all weights of a choice; an error where there is none."""
+    held = list(budget.WIDTHS)
+    for name in budget.FORMATS:
+        refused: Refusal | None = None
+        for matrix, (rows, columns) in zip(choice.matrices, shapes, strict=True):
+            layer = f"{choice.block}.{matrix}".removesuffix(".weight")
+            for width in list(held):
+                kind = _kind(model, layer, _at_width(plan, choice, matrix, width), (rows, columns))
+                if found := FORMATS[name]().refuse(layer, kind):
+                    held.remove(width)
+                    refused = refused or found
+        if not held:
+            assert refused is not None
+            raise _cannot_hold(
+                name, refused, "set W to that, allow more BUDGET.WIDTHS, or change BUDGET.FORMATS"
+            )
+    return held
+
+
+def _kind(model: nn.Module, layer: str, spec: WeightSpec, shape: tuple[int, int]) -> WeightKind:
+    assert spec.code is not None
+    size = spec.layout(shape).group_size
+    return WeightKind(spec.code, size, spec.scale_dtype, shape, holder_of(model, layer))
+
+
+def _cannot_hold(format_name: str, refusal: Refusal, hint: str) -> SparsebitError:
+    return SparsebitError(
+        f"{format_name} cannot hold {refusal.layer!r} exactly: {refusal.reason}",
+        where="BUDGET.FORMATS",
+        expected=refusal.setting,
+        hint=hint,
+    )
 
 
 def _is_chosen(spec: WeightSpec | None) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from sparsebit import llm
+from sparsebit.config.llm import FORMAT_NAMES
 from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.llm.choose_widths import stored_bytes
+from sparsebit.llm.formats import FORMATS
 from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.numerics import CodeType
 from tests.llm.models import DECODERS, sharp, tokens
@@ -65,6 +68,61 @@ def test_what_cannot_be_done_is_said() -> None:
         llm.quantize(DECODERS["llama"](), None, {"BUDGET": {"BITS": 4}, "METHOD": "rtn"}, progress=False)
     with pytest.raises(ConfigError, match=r"BUDGET.BYTES: expected BITS or BYTES, got both"):
         quantize(DECODERS["llama"](), {"BITS": 4, "BYTES": 1})
+
+
+def test_only_widths_that_the_formats_hold_and_at_their_size(tmp_path: Path) -> None:
+    model = sharp("llama")
+    result = quantize(model, {"BITS": 6.0, "FORMATS": ["gguf", "genai"]})
+    codes = {record.code for record in result.records}
+    assert codes == {
+        "int4_full",
+        "int8_full",
+    }  # two and three bits would take the room of four in a gguf file
+    assert result.bits <= 6.0
+    report = result.export(tmp_path / "out", "onnxruntime-genai", ids=torch.arange(3, 9))
+    assert report.ok, str(report)
+    packed = {record.code for record in quantize(model, {"BITS": 3.6, "FORMATS": "ct"}).records}
+    assert {"int2_full", "int3_full"} & packed
+
+
+@pytest.mark.parametrize(
+    ("settings", "formats", "message"),
+    [
+        (
+            {"SCHEME": "affine"},
+            ["gguf"],
+            r"gguf cannot hold 'model.layers.0.self_attn.q_proj' exactly: with zero",
+        ),
+        (
+            {"GROUP_SIZE": 8},
+            ["openvino"],
+            r"(?s)openvino cannot hold 'model.*16 to 256 input.*GROUP_SIZE: 32",
+        ),
+        ({}, ["gptq"], r"(?s)gptq has one width for all layers.*set W.BIT"),
+        ({"HEAD": 4}, ["ct"], r"(?s)compressed-tensors cannot hold 'model.embed_tokens'.*HEAD.BIT: 0"),
+    ],
+)
+def test_what_a_format_cannot_hold_is_said_before_the_work(
+    settings: dict[str, Any], formats: list[str], message: str
+) -> None:
+    weights = {"BIT": 4, "GROUP_SIZE": 32, **{key: one for key, one in settings.items() if key != "HEAD"}}
+    config = {
+        "W": weights,
+        "HEAD": {"BIT": settings.get("HEAD", 0)},
+        "BUDGET": {"BITS": 5.0, "FORMATS": formats},
+        "METHOD": "rtn",
+        "CALIBRATION": {"SAMPLES": 2, "LENGTH": 16},
+    }
+    with pytest.raises(SparsebitError, match=message):
+        llm.quantize(DECODERS["llama"](), tokens(), config, progress=False)
+
+
+def test_formats_of_the_config_are_those_that_are_written() -> None:
+    assert set(FORMAT_NAMES) == set(FORMATS)
+    with pytest.raises(SparsebitError, match="gguf files are written for some architectures only"):
+        quantize(DECODERS["gpt2"](), {"BITS": 5.0, "FORMATS": "gguf"})
+    with pytest.raises(ConfigError, match=r"BUDGET.FORMATS: .*did you mean 'gguf'"):
+        quantize(DECODERS["llama"](), {"BITS": 5.0, "FORMATS": "ggfu"})
 
 
 def test_bytes_are_those_of_the_packed_weight() -> None:

@@ -53,3 +53,14 @@ def build_stock_openvino(source: Path, path: Path, optimum: str) -> None:
     command = [optimum, "export", "openvino", "-m", str(source), "--task", "text-generation-with-past"]
     command += ["--weight-format", "int4", "--group-size", "32", "--sym", "--ratio", "1.0", str(path)]
     subprocess.run(command, check=True, capture_output=True)
+
+
+def convert_gguf(source: Path, path: Path) -> None:
+    """A GGUF file as ``openvino_genai.LLMPipeline`` reads it, saved as OpenVINO's own graph."""
+    import openvino_genai
+
+    path.mkdir()
+    copy = path / source.name
+    copy.symlink_to(source.resolve())  # the graph is written beside the file
+    openvino_genai.LLMPipeline(str(copy), "CPU", enable_save_ov_model=True)
+    copy.unlink()

@@ -31,6 +31,7 @@ Scheme = Literal["full-range", "symmetric", "affine"]
 ScaleDtype = Literal["float16", "bfloat16", "float32"]
 FLOATS = ("nf4", "fp8_e4m3", "fp8_e5m2")
 WIDTHS = (2, 3, 4, 8)
+FORMAT_NAMES = ("gguf", "onnxruntime-genai", "openvino", "compressed-tensors", "gptq")
 _PRESETS = resources.files("sparsebit.config").joinpath("llm", "presets")
 
 
@@ -81,6 +82,22 @@ BUDGET_WIDTHS = Read(
     _parse_widths,
     f"a list of widths out of {', '.join(map(str, WIDTHS))}",
     {"type": "array", "items": {"enum": list(WIDTHS)}},
+)
+_FORMAT = one_of(FORMAT_NAMES, aliases={"genai": "onnxruntime-genai", "ct": "compressed-tensors"})
+
+
+def _parse_formats(value: object) -> tuple[str, ...]:
+    items = value if isinstance(value, list | tuple) else [value]
+    try:
+        return tuple(dict.fromkeys(_FORMAT.parse(item) for item in items))
+    except Refused as refused:
+        raise Refused(BUDGET_FORMATS.expected, refused.hint) from None
+
+
+BUDGET_FORMATS = Read(
+    _parse_formats,
+    f"a list of formats out of {', '.join(FORMAT_NAMES)}",
+    {"anyOf": [{"type": "array", "items": _FORMAT.schema}, _FORMAT.schema]},
 )
 BIT = Read(
     _parse_bit,
@@ -158,6 +175,12 @@ class BudgetSection(Section):
         NOT_NEGATIVE, "Bytes of all quantized weights of the blocks, instead of BITS.", default=0.0
     )
     WIDTHS: tuple[int, ...] = key(BUDGET_WIDTHS, "What may be chosen.", default=(2, 3, 4, 8))
+    FORMATS: tuple[str, ...] = key(
+        BUDGET_FORMATS,
+        "Formats that the model will be exported to: only widths that all of them hold exactly are chosen, and they "
+        "are counted as they are stored there.",
+        default=(),
+    )
     MEASURE: Literal["kl", "loss"] = key(
         one_of(("kl", "loss")),
         "kl: divergence of the predictions, with the float model in memory; loss: error of the block alone.",

@@ -1,7 +1,7 @@
 """File formats of engines: one file each. A grid is written bit for bit, or refused by layer and setting."""
 
 from sparsebit.llm.formats.compressed_tensors import CompressedTensors
-from sparsebit.llm.formats.format import FORMATS, Format, Refusal, require_exact
+from sparsebit.llm.formats.format import FORMATS, Format, Refusal, WeightKind, require_exact
 from sparsebit.llm.formats.gguf import Gguf
 from sparsebit.llm.formats.gptq import GptqV1
 from sparsebit.llm.formats.onnxruntime_genai import GenAIFolder
@@ -16,5 +16,6 @@ __all__ = [
     "GptqV1",
     "OpenVinoFolder",
     "Refusal",
+    "WeightKind",
     "require_exact",
 ]

@@ -21,14 +21,15 @@ from sparsebit.llm.engines.transformers import TransformersEngine
 from sparsebit.llm.formats.format import (
     FORMATS,
     Refusal,
+    WeightKind,
     by_rows,
     float_state,
     layers_of,
+    refuse_by_kind,
     require_transformers,
     words,
 )
 from sparsebit.llm.language_model import LanguageModel
-from sparsebit.llm.packed.linear import PackedLinear
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.numerics.packing import pack_bits
 
@@ -44,16 +45,26 @@ class CompressedTensors:
         "transformers with compressed-tensors", ("transformers", "compressed_tensors")
     )
 
+    mixes_widths: ClassVar[bool] = True
+
+    def refuse(self, layer: str, kind: WeightKind) -> Refusal | None:
+        """Whatever is not a linear layer with 2, 3, 4 or 8 bits."""
+        code = kind.code
+        if kind.holder == "experts":
+            return Refusal(layer, "stacked experts have no place in it", "IGNORE: the experts")
+        if kind.holder == "embedding":
+            return Refusal(layer, "only linear layers are packed", "HEAD.BIT: 0")
+        if code.kind not in _INTEGERS or code.bits not in (2, 3, 4, 8):
+            return Refusal(layer, f"{code} is not an integer type of it", "BIT: 2, 3, 4 or 8")
+        return None
+
+    def file_bits(self, bits: int) -> int:
+        """As many: rows are streams of bits."""
+        return bits
+
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
         """Layers that are not linear ones with 2, 3, 4 or 8 bits."""
-        for name, held in layers_of(model):
-            code = held.grid.code
-            if "[" in name:
-                yield Refusal(name, "stacked experts have no place in it", "IGNORE: the experts")
-            elif not isinstance(model.model.get_submodule(name), PackedLinear):
-                yield Refusal(name, "only linear layers are packed", "HEAD.BIT: 0")
-            elif code.kind not in _INTEGERS or code.bits not in (2, 3, 4, 8):
-                yield Refusal(name, f"{code} is not an integer type of it", "BIT: 2, 3, 4 or 8")
+        return refuse_by_kind(self, model)
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Weights, config and tokenizer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.numerics import CodeType
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.registry import Registry
 
@@ -25,11 +26,30 @@ class Refusal(NamedTuple):
     setting: str
 
 
+class WeightKind(NamedTuple):
+    """What is known of a weight before its values are."""
+
+    code: CodeType
+    group_size: int | None
+    scale_dtype: torch.dtype
+    shape: tuple[int, int]  # [out, in]
+    holder: Literal["linear", "embedding", "experts"] = "linear"
+
+
 class Format(Protocol):
     """One format: its refusals are asked for before anything is written."""
 
     extension: ClassVar[str]  # of the file; empty for a folder
     engine: ClassVar[Engine | None]  # what the written file is loaded with to prove it
+    mixes_widths: ClassVar[bool]  # whether layers may differ in their bits
+
+    def refuse(self, layer: str, kind: WeightKind) -> Refusal | None:
+        """Why weights of this kind cannot be held exactly whatever their values; None where they can."""
+        ...
+
+    def file_bits(self, bits: int) -> int:
+        """The bits that a quantized value of so many takes in the file."""
+        ...
 
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
         """Every layer that cannot be written without changing its numbers."""
@@ -61,6 +81,32 @@ def require_exact(format_name: str, format: Format, model: LanguageModel) -> Non
             expected=first.setting,
             hint="quantize with that setting, or choose another format",
         )
+
+
+def refuse_by_kind(format: Format, model: LanguageModel) -> Iterator[Refusal]:
+    """The layers of a model that a format cannot hold by their kind alone."""
+    for name, held in layers_of(model):
+        if refusal := format.refuse(name, kind_of(model.model, name, held)):
+            yield refusal
+
+
+def kind_of(model: nn.Module, layer: str, held: PackedTensor) -> WeightKind:
+    """What a format is asked about a packed weight."""
+    rows, columns = held.shape
+    grid = held.grid
+    return WeightKind(
+        grid.code, grid.layout.group_size, grid.scale.dtype, (rows, columns), holder_of(model, layer)
+    )
+
+
+def holder_of(model: nn.Module, layer: str) -> Literal["linear", "embedding", "experts"]:
+    """What multiplies by a weight, or looks its rows up."""
+    module = None if "[" in layer else model.get_submodule(layer)
+    if isinstance(module, (nn.Embedding, PackedEmbedding)):
+        return "embedding"
+    # Parameters with three axes are stacked experts, which have no module of their own.
+    is_linear = isinstance(module, (nn.Linear, PackedLinear)) or type(module).__name__ == "Conv1D"
+    return "linear" if is_linear else "experts"
 
 
 def float_state(model: nn.Module, *, once: bool = True) -> dict[str, Tensor]:

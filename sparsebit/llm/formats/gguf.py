@@ -18,13 +18,21 @@ from torch import Tensor
 from sparsebit.errors import SparsebitError, missing_package
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.llama_cpp import LlamaCpp
-from sparsebit.llm.formats.format import FORMATS, Refusal, float_state, layers_of, require_transformers
-from sparsebit.llm.formats.gguf_blocks import block_type, blocks
+from sparsebit.llm.formats.format import (
+    FORMATS,
+    Refusal,
+    WeightKind,
+    float_state,
+    layers_of,
+    require_transformers,
+)
+from sparsebit.llm.formats.gguf_blocks import block_type, block_type_of, blocks
 from sparsebit.llm.formats.gguf_tokenizer import add_tokenizer
 from sparsebit.llm.language_model import LanguageModel
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 _FILE_TYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7}
+_SETTING = "BIT: 4 or 8, SCHEME: full-range, GROUP_SIZE: 32, SCALE_DTYPE: float16"
 
 
 @FORMATS.register("gguf")
@@ -34,15 +42,28 @@ class Gguf:
     extension: ClassVar[str] = ".gguf"
     engine: ClassVar[Engine | None] = LlamaCpp()
 
+    mixes_widths: ClassVar[bool] = True
+
+    def refuse(self, layer: str, kind: WeightKind) -> Refusal | None:
+        """Weights that no type of block holds whatever their values are."""
+        found = block_type_of(kind.code, kind.group_size, kind.shape[1])
+        if kind.scale_dtype != torch.float16:
+            found = "its scales are fp16"
+        if found == "Q4_1":
+            found = "with zero points it holds some scales only"
+        return None if found in _FILE_TYPES else Refusal(layer, found, _SETTING)
+
+    def file_bits(self, bits: int) -> int:
+        """Fewer bits than four are stored as four."""
+        return max(bits, 4)
+
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
         """Layers whose numbers no type of block holds exactly."""
         require_architecture(model)
         for name, held in layers_of(model):
             kind = block_type(held)
             if kind not in _FILE_TYPES:
-                yield Refusal(
-                    name, kind, "BIT: 4 or 8, SCHEME: full-range, GROUP_SIZE: 32, SCALE_DTYPE: float16"
-                )
+                yield Refusal(name, kind, _SETTING)
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Settings, tokenizer and tensors, through the package ``gguf``."""

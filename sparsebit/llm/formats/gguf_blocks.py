@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.llm.formats.format import by_rows
+from sparsebit.numerics import CodeType
 from sparsebit.numerics.packed import PackedTensor
 
 BLOCK = 32
@@ -21,19 +22,30 @@ BlockType = Literal["Q4_0", "Q4_1", "Q8_0"]
 
 def block_type(held: PackedTensor) -> BlockType | str:
     """The type of block that holds these numbers exactly, or in words why there is none."""
-    code, size = held.grid.code, held.grid.layout.group_size or held.shape[1]
-    if held.shape[1] % BLOCK or size % BLOCK:
-        return f"its blocks are {BLOCK} input channels, the groups are {size} of {held.shape[1]}"
+    found = block_type_of(held.grid.code, held.grid.layout.group_size, held.shape[1])
     if not _is_half(held.grid.scale):
         return "its scales are fp16"
+    if found == "Q4_1" and not _is_half(held.grid.scale.float() * held.grid.zero_point):
+        return "scale times zero point is not an fp16 number"
+    return found
+
+
+def block_type_of(code: CodeType, group_size: int | None, columns: int) -> BlockType | str:
+    """The type of block for such quantized values, or why there is none. Q4_1 is exact for some scales only.
+
+    Example:
+        >>> block_type_of(CodeType("full", 3), 64, 128), block_type_of(CodeType("full", 4), 16, 128)
+        ('Q4_0', 'its blocks are 32 input channels, the groups are 16 of 128')
+    """
+    size = group_size or columns
+    if columns % BLOCK or size % BLOCK:
+        return f"its blocks are {BLOCK} input channels, the groups are {size} of {columns}"
     if code.kind in ("int", "full") and code.bits <= 4:
         return "Q4_0"
     if code.kind in ("int", "full") and code.bits == 8:
         return "Q8_0"
     if code.kind == "uint" and code.bits <= 4:
-        if _is_half(held.grid.scale.float() * held.grid.zero_point):
-            return "Q4_1"
-        return "scale times zero point is not an fp16 number"
+        return "Q4_1"
     return f"it has no type of block for {code}"
 
 

@@ -19,14 +19,15 @@ from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.formats.format import (
     FORMATS,
     Refusal,
+    WeightKind,
     by_rows,
     float_state,
     layers_of,
+    refuse_by_kind,
     require_transformers,
     words,
 )
 from sparsebit.llm.language_model import LanguageModel
-from sparsebit.llm.packed.linear import PackedLinear
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.numerics.packing import pack_bits
 
@@ -38,21 +39,31 @@ class GptqV1:
     extension: ClassVar[str] = ""
     engine: ClassVar[Engine | None] = None
 
+    mixes_widths: ClassVar[bool] = False
+
+    def refuse(self, layer: str, kind: WeightKind) -> Refusal | None:
+        """Zero points, scales that are not fp16, and sizes that do not fill a word."""
+        if kind.holder != "linear":
+            return Refusal(layer, "only linear layers are packed", "HEAD.BIT: 0")
+        if kind.code.kind not in ("int", "full") or kind.code.bits not in (2, 3, 4, 8):
+            return Refusal(layer, "it holds symmetric integers only", "SCHEME: full-range or symmetric")
+        if kind.scale_dtype != torch.float16:
+            return Refusal(layer, "its scales are fp16", "SCALE_DTYPE: float16")
+        if kind.shape[0] % 32 or kind.shape[1] % 32:
+            return Refusal(layer, f"{kind.shape} does not fill 32-bit words", "IGNORE: this layer")
+        return None
+
+    def file_bits(self, bits: int) -> int:
+        """As many: columns are streams of bits."""
+        return bits
+
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
-        """Layers with zero points, scales that are not fp16, mixed widths, or sizes that do not fill a word."""
-        widths = {(held.grid.code.bits, held.grid.layout.group_size) for _, held in layers_of(model)}
-        for name, held in layers_of(model):
-            code = held.grid.code
-            if "[" in name or not isinstance(model.model.get_submodule(name), PackedLinear):
-                yield Refusal(name, "only linear layers are packed", "HEAD.BIT: 0")
-            elif code.kind not in ("int", "full") or code.bits not in (2, 3, 4, 8):
-                yield Refusal(name, "it holds symmetric integers only", "SCHEME: full-range or symmetric")
-            elif held.grid.scale.dtype != torch.float16:
-                yield Refusal(name, "its scales are fp16", "SCALE_DTYPE: float16")
-            elif len(widths) > 1:
+        """Layers that cannot be held by their kind, and all of them where they differ in width or group size."""
+        yield from refuse_by_kind(self, model)
+        kinds = {(held.grid.code.bits, held.grid.layout.group_size) for _, held in layers_of(model)}
+        if len(kinds) > 1:
+            for name, _ in layers_of(model):
                 yield Refusal(name, "all its layers have one width and one group size", "no W.SPECIFIC")
-            elif held.shape[0] % 32 or held.shape[1] % 32:
-                yield Refusal(name, f"{held.shape} does not fill 32-bit words", "IGNORE: this layer")
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Weights, config and tokenizer."""

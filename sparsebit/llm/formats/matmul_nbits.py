@@ -39,15 +39,19 @@ class BlockWeight(NamedTuple):
         return ((values - points.float()[..., None]) * self.scales[..., None]).reshape(rows, -1)
 
 
-def stored_bits(held: PackedTensor) -> int:
+def stored_bits(bits: int) -> int:
     """Three bits have no type of their own and are stored as four."""
-    return 4 if held.grid.code.bits == 3 else held.grid.code.bits
+    return 4 if bits == 3 else bits
+
+
+def block_of(size: int) -> int:
+    """The largest power of two up to 256 that divides a group of this size; at least 16 is needed."""
+    return min(size & -size, 256)
 
 
 def block_size(held: PackedTensor) -> int:
-    """The largest power of two up to 256 that divides the group; at least 16 is needed."""
-    size = held.grid.layout.group_size or held.shape[1]
-    return min(size & -size, 256)
+    """The block of a packed weight."""
+    return block_of(held.grid.layout.group_size or held.shape[1])
 
 
 def block_weight(held: PackedTensor) -> BlockWeight:
@@ -59,7 +63,7 @@ def block_weight(held: PackedTensor) -> BlockWeight:
         >>> block_weight(PackedTensor.of(torch.arange(-8.0, 8)[None], grid)).values[0, 0, :3].tolist()
         [16, 50, 84]
     """
-    bits, size, (rows, columns) = stored_bits(held), block_size(held), held.shape
+    bits, size, (rows, columns) = stored_bits(held.grid.code.bits), block_size(held), held.shape
     count = columns // size
     code = held.grid.code
     offset = 2 ** (bits - 1) if code.symmetric else 0

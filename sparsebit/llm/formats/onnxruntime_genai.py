@@ -18,8 +18,14 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.onnxruntime_genai import OnnxRuntimeGenAI
 from sparsebit.llm.formats.accuracy_level import choose_levels
-from sparsebit.llm.formats.format import FORMATS, Refusal, layers_of, require_transformers
-from sparsebit.llm.formats.matmul_nbits import block_size
+from sparsebit.llm.formats.format import (
+    FORMATS,
+    Refusal,
+    WeightKind,
+    refuse_by_kind,
+    require_transformers,
+)
+from sparsebit.llm.formats.matmul_nbits import block_of, stored_bits
 from sparsebit.llm.language_model import LanguageModel
 
 ARCHITECTURES = ("llama", "mistral", "qwen2")
@@ -39,9 +45,20 @@ class GenAIFolder:
     extension: ClassVar[str] = ""
     engine: ClassVar[Engine | None] = OnnxRuntimeGenAI()
 
+    mixes_widths: ClassVar[bool] = True
+
+    def refuse(self, layer: str, kind: WeightKind) -> Refusal | None:
+        """Blocks and types that ``MatMulNBits`` does not have."""
+        return refuse_blocks(layer, kind)
+
+    def file_bits(self, bits: int) -> int:
+        """Three bits are stored as four."""
+        return stored_bits(bits)
+
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
         """Layers whose blocks or types ``MatMulNBits`` does not have."""
-        return refuse_by_layer(model, "onnxruntime-genai")
+        require_decoder(model, "onnxruntime-genai")
+        return refuse_by_kind(self, model)
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """The graph with its weights beside it, the settings and the tokenizer."""
@@ -59,8 +76,17 @@ class GenAIFolder:
             model.tokenizer.save_pretrained(path)
 
 
-def refuse_by_layer(model: LanguageModel, format_name: str) -> Iterator[Refusal]:
-    """Layers that the decoder graph cannot hold; models that it has no form for are an error."""
+def refuse_blocks(layer: str, kind: WeightKind) -> Refusal | None:
+    """Weights that are not 2, 3, 4 or 8 bits in blocks of 16 to 256."""
+    if kind.code.kind not in ("int", "full", "uint") or kind.code.bits not in (2, 3, 4, 8):
+        return Refusal(layer, f"it has no type for {kind.code}", "BIT: 2, 3, 4 or 8")
+    if block_of(kind.group_size or kind.shape[1]) < 16:
+        return Refusal(layer, "its blocks are 16 to 256 input channels", "GROUP_SIZE: 32")
+    return None
+
+
+def require_decoder(model: LanguageModel, format_name: str) -> None:
+    """Refuse models that there is no decoder graph for."""
     require_transformers(model, format_name)
     module: Any = model.model
     config = module.config
@@ -71,11 +97,6 @@ def refuse_by_layer(model: LanguageModel, format_name: str) -> Iterator[Refusal]
             got=f"{config.model_type}, {getattr(config, 'hidden_act', 'other')}",
             hint="choose another format",
         )
-    for name, held in layers_of(model):
-        if held.grid.code.kind not in ("int", "full", "uint") or held.grid.code.bits not in (2, 3, 4, 8):
-            yield Refusal(name, f"it has no type for {held.grid.code}", "BIT: 2, 3, 4 or 8")
-        elif block_size(held) < 16:
-            yield Refusal(name, "its blocks are 16 to 256 input channels", "GROUP_SIZE: 32")
 
 
 def genai_config(config: Any) -> dict[str, Any]:

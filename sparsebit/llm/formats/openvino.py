@@ -15,8 +15,9 @@ from torch import Tensor
 
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.openvino import GRAPH, OpenVino
-from sparsebit.llm.formats.format import FORMATS, Refusal
-from sparsebit.llm.formats.onnxruntime_genai import refuse_by_layer
+from sparsebit.llm.formats.format import FORMATS, Refusal, WeightKind, refuse_by_kind
+from sparsebit.llm.formats.matmul_nbits import stored_bits
+from sparsebit.llm.formats.onnxruntime_genai import refuse_blocks, require_decoder
 from sparsebit.llm.formats.openvino_graph import OpenVinoGraph, import_openvino
 from sparsebit.llm.language_model import LanguageModel
 
@@ -28,9 +29,20 @@ class OpenVinoFolder:
     extension: ClassVar[str] = ""
     engine: ClassVar[Engine | None] = OpenVino()
 
+    mixes_widths: ClassVar[bool] = True
+
+    def refuse(self, layer: str, kind: WeightKind) -> Refusal | None:
+        """Blocks and types that the decoder graph does not have."""
+        return refuse_blocks(layer, kind)
+
+    def file_bits(self, bits: int) -> int:
+        """Three bits are stored as four."""
+        return stored_bits(bits)
+
     def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
         """Layers that the decoder graph cannot hold."""
-        return refuse_by_layer(model, "openvino")
+        require_decoder(model, "openvino")
+        return refuse_by_kind(self, model)
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """The graph with its weights beside it, the config and the tokenizer."""
