@@ -1,9 +1,9 @@
 """Our file beside the engine's own 4-bit file of the same model: size, speed of prompt and decode, distance from float.
 
 The engine's own files: llama.cpp's Q4_0 (head and embedding included), ONNX Runtime GenAI's model builder (int4, blocks
-of 32), optimum-intel with NNCF for OpenVINO (int4, groups of 32, head in int8). OpenVINO also reads our GGUF file. Speeds
-are tokens per CPU second of one thread; each measurement is one process, the files of an engine take turns, and a ratio
-is between neighbours in time.
+of 32), optimum-intel with NNCF for OpenVINO (int4, groups of 32, head in int8). OpenVINO also reads our GGUF file.
+Speeds are tokens per CPU second of one thread; each measurement is one process, the files of an engine take turns, and
+a ratio is between neighbours in time.
 
     python -m benchmarks.llm.engines FLOAT_FOLDER SAVED_FOLDER --text test.txt --work /tmp/engines \\
         --optimum /path/to/optimum-cli --out benchmarks/llm/results/engines.json
