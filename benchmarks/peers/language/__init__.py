@@ -1,0 +1,1 @@
+"""Language models: our weight-only methods beside those of other tools, on one model and the same tokens."""

@@ -1,0 +1,174 @@
+"""Weight-only quantization of a language model: every tool that has it, on the same tokens, judged by one function.
+
+A row is solved in the peer's own environment and judged in ours. Both results are kept in the work folder, so a run
+that was stopped goes on where it was; a row is measured again when its script or the protocol changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.language import protocol
+from benchmarks.peers.language.prepare import float_folder, save_tokens
+from benchmarks.peers.row import Column, Options, Row, count_lines, failed_row
+from benchmarks.peers.venv import ensure, run_script
+
+HERE = Path(__file__).parent
+TITLE = "Language models: weights in 4, 3 and 2 bits"
+COLUMNS = (
+    Column(key="perplexity", heading="perplexity", better="lower"),
+    Column(key="divergence", heading="KL to float", better="lower", digits=3),
+    Column(key="agreement", heading="same next token, %", better="higher", digits=1),
+    Column(key="bits", heading="bits held per weight"),
+    Column(key="cpu_seconds", heading="CPU s", better="lower", digits=0),
+    Column(key="peak_mb", heading="peak MB", better="lower", digits=0),
+)
+CHART = "divergence"
+PROTOCOL: dict[str, Any] = {
+    "model": protocol.MODEL,
+    "note": protocol.NOTE,
+    "calibration": {"samples": protocol.SAMPLES, "length": protocol.LENGTH, "seed": protocol.SEED},
+    "evaluation": {
+        "tokens": protocol.HELD_OUT,
+        "window": protocol.WINDOW,
+        "from": f"the first of the last {protocol.RESERVED} tokens of wikitext-2's validation text",
+    },
+    "learning": {"mini_batches_per_block": protocol.STEPS, "sequences_per_mini_batch": protocol.SEQUENCES},
+    "time": "CPU seconds of one thread, from the float folder to the quantized model, imports not counted",
+}
+SCRIPTS: dict[str, dict[str, tuple[int, ...]]] = {  # by peer: its scripts, and the widths that each can do
+    "sparsebit": {"sparsebit": (4, 3, 2), "sparsebit_tuned": (3, 2)},
+    "llm_compressor": {"llm_compressor": (4, 3, 2)},
+    "auto_round": {"auto_round": (4, 3, 2)},
+    "gptqmodel": {"gptqmodel": (4, 3, 2)},
+    "hqq": {"hqq": (4, 3, 2)},
+    "torchao": {"torchao": (4, 3, 2)},
+    "optimum_quanto": {"optimum_quanto": (4, 2)},
+    "bitsandbytes": {"bitsandbytes": (4,)},
+    "llama_cpp": {"llama_cpp": (4, 3, 2)},
+}
+PEERS = ("float", *SCRIPTS)
+WEIGHTS = 106_168_320  # in the 210 linear layers of the blocks
+NOTES = {
+    "sparsebit": "gptq, affine grid",
+    "sparsebit_tuned": "gptq, then tune",
+    "llm_compressor": "GPTQ, affine grid",
+    "auto_round": "signed gradient descent, affine grid",
+    "gptqmodel": "GPTQ, symmetric grid",
+    "hqq": "no data; scales and zero points in float32",
+    "torchao": "rounding to nearest, affine grid; one value per byte",
+    "optimum_quanto": "rounding to nearest, groups of 96 (its own choice)",
+    "bitsandbytes": "NF4, no data",
+    "llama_cpp": "Q4_0, groups of 32, no data",
+}
+
+
+def measure(peer: str, options: Options) -> list[Row]:
+    """The rows of one peer; a setting that fails is a row with the reason."""
+    if peer == "float":
+        found = judge("float", None, options)
+        measures = {"perplexity": found["perplexity"], "divergence": 0.0, "agreement": 100.0, "bits": 32.0}
+        return [
+            Row(
+                peer=peer,
+                version="",
+                model=protocol.MODEL,
+                setting="float32",
+                measures=measures,
+                lines=None,
+            )
+        ]
+    return [row(peer, name, bits, options) for name, widths in SCRIPTS[peer].items() for bits in widths]
+
+
+def row(peer: str, name: str, bits: int, options: Options) -> Row:
+    """One script at one width."""
+    setting = f"W{bits} g64" + (", tuned" if name.endswith("_tuned") else "")
+    try:
+        solved = solve(peer, name, bits, options)
+        found = judge(f"{name}_{bits}", weights_of(name, bits, options), options)
+    except Exception as error:  # another tool's failure is a result, not the end of the run
+        return failed_row(peer, protocol.MODEL, setting, f"{error}")
+    measures = {
+        "perplexity": found["perplexity"],
+        "divergence": found["divergence"],
+        "agreement": 100 * found["agreement"],
+        "bits": 8 * solved["stored_bytes"] / WEIGHTS,
+        "cpu_seconds": solved["cpu_seconds"],
+        "peak_mb": solved["peak_mb"],
+    }
+    return Row(
+        peer=peer,
+        version=solved["version"],
+        model=protocol.MODEL,
+        setting=setting,
+        measures=measures,
+        lines=count_lines(script_of(name)),
+        note=NOTES[name],
+    )
+
+
+def script_of(name: str) -> Path:
+    """The file with the lines a user writes."""
+    return HERE / "scripts" / f"{name}.py"
+
+
+def weights_of(name: str, bits: int, options: Options) -> Path:
+    """Where a script leaves what the quantized model computes with."""
+    return options.work / f"{name}_{bits}.safetensors"
+
+
+def tokens_of(options: Options) -> Path:
+    """The tokens of all rows, made where they are not there yet."""
+    path = options.work / f"tokens_{protocol.SAMPLES}_{protocol.HELD_OUT}.safetensors"
+    if not path.exists():
+        save_tokens(float_folder(), Path(os.environ["SPARSEBIT_DATA"]) / "wikitext2_valid.txt", path)
+    return path
+
+
+def solve(peer: str, name: str, bits: int, options: Options) -> dict[str, Any]:
+    """Quantize in the peer's environment: version, CPU seconds, peak memory and bytes; or as it was before."""
+    script = script_of(name)
+
+    def run() -> dict[str, Any]:
+        python = Path(sys.executable)
+        if peer != "sparsebit":
+            python = ensure(options.venvs / "language", peer, HERE / "requirements" / f"{peer}.txt")
+        arguments = (float_folder(), tokens_of(options), bits, weights_of(name, bits, options))
+        return run_script(python, script, *map(str, arguments), threads=options.threads, timeout=7200)
+
+    given = script.read_text(encoding="utf-8"), PROTOCOL["calibration"], PROTOCOL["learning"]
+    return _kept(options.work / f"{name}_{bits}.solved.json", given, run)
+
+
+def judge(label: str, weights: Path | None, options: Options) -> dict[str, Any]:
+    """Perplexity, divergence and agreement of weights in a file, or of the float model; or as it was before."""
+
+    def run() -> dict[str, Any]:
+        memory = options.work / f"float_hidden_{protocol.HELD_OUT}.safetensors"
+        given = (float_folder(), tokens_of(options), weights or "float", memory)
+        module = "benchmarks.peers.language.score"
+        return run_script(
+            Path(sys.executable), module, *map(str, given), threads=options.threads, timeout=7200
+        )
+
+    solved = weights.stat().st_mtime if weights else None
+    return _kept(options.work / f"{label}.judged.json", (solved, PROTOCOL["evaluation"]), run)
+
+
+def _kept(path: Path, given: tuple[Any, ...], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What ``run`` gives, kept in a file for as long as what it was given is the same."""
+    key = hashlib.sha256(json.dumps(given).encode()).hexdigest()
+    if path.exists():
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if kept["key"] == key:
+            return kept
+    kept = run() | {"key": key}
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    return kept
