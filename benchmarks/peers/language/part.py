@@ -55,17 +55,17 @@ SCRIPTS: dict[str, dict[str, tuple[int, ...]]] = {  # by peer: its scripts, and 
 }
 PEERS = ("float", *SCRIPTS)
 WEIGHTS = 106_168_320  # in the 210 linear layers of the blocks
-NOTES = {
-    "sparsebit": "gptq, affine grid",
-    "sparsebit_tuned": "gptq, then tune",
-    "llm_compressor": "GPTQ, affine grid",
-    "auto_round": "signed gradient descent, affine grid",
-    "gptqmodel": "GPTQ, symmetric grid",
-    "hqq": "no data; scales and zero points in float32",
-    "torchao": "rounding to nearest, affine grid; one value per byte",
-    "optimum_quanto": "rounding to nearest, groups of 96 (its own choice)",
-    "bitsandbytes": "NF4, no data",
-    "llama_cpp": "Q4_0, groups of 32, no data",
+METHODS = {  # by script: what is done, as the table names it
+    "sparsebit": "g64 affine, GPTQ",
+    "sparsebit_tuned": "g64 affine, GPTQ, tuned",
+    "llm_compressor": "g64 affine, GPTQ",
+    "auto_round": "g64 affine, signed rounding",
+    "gptqmodel": "g64 symmetric, GPTQ",
+    "hqq": "g64 affine, no data",
+    "torchao": "g64 affine, no data",
+    "optimum_quanto": "g96 affine, no data",
+    "bitsandbytes": "g64 NF4, no data",
+    "llama_cpp": "g32 Q4_0, no data",
 }
 
 
@@ -89,7 +89,7 @@ def measure(peer: str, options: Options) -> list[Row]:
 
 def row(peer: str, name: str, bits: int, options: Options) -> Row:
     """One script at one width."""
-    setting = f"W{bits} g64" + (", tuned" if name.endswith("_tuned") else "")
+    setting = f"W{bits}, {METHODS[name]}"
     try:
         solved = solve(peer, name, bits, options)
         found = judge(f"{name}_{bits}", weights_of(name, bits, options), options)
@@ -110,7 +110,6 @@ def row(peer: str, name: str, bits: int, options: Options) -> Row:
         setting=setting,
         measures=measures,
         lines=count_lines(script_of(name)),
-        note=NOTES[name],
     )
 
 
