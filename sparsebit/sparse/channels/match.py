@@ -36,11 +36,6 @@ def operand(trace: Trace, value: Labels, letters: Sequence[int], node: object = 
     return Operand(layers, extents, value.zero, node if value.wild else None, tuple(letters))
 
 
-def aligned(trace: Trace, value: Labels, rank: int, node: object = None) -> Operand:
-    """A value whose dims are the last of ``rank`` dims, as in a broadcast."""
-    return operand(trace, value, range(rank - value.rank, rank), node)
-
-
 def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: Sequence[int] = ()) -> Operand:
     """Tie the labels of two operands along the letters they share; the result carries the layers of both.
 

@@ -11,7 +11,7 @@ from sparsebit.graph.ops import bind
 from sparsebit.graph.ops.spec import OpCall, fetch_tensor, place
 from sparsebit.graph.value import tensors_in
 from sparsebit.sparse.channels.match import alive, match, operand, to_labels
-from sparsebit.sparse.channels.rules import RULES, Rule, Stop
+from sparsebit.sparse.channels.rules import RULES, Rule, Stop, Visit
 from sparsebit.sparse.channels.rules.base import why
 from sparsebit.sparse.channels.trace import Trace, blank
 
@@ -52,7 +52,7 @@ def _visit(trace: Trace, node: Node) -> object:
         chosen = _rule_for(call)
         if chosen is None:
             return _give_up(trace, node, f"{why(call)} does not say which channels its result has")
-        return chosen(trace, call)
+        return chosen(Visit(trace, call))
     except Stop as stopped:
         return _give_up(trace, node, str(stopped))
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from sparsebit.graph.capture import capture
 from sparsebit.sparse.channels.labels import Labels, Layer
-from sparsebit.sparse.channels.match import aligned, match, product_is_zero, sum_product
+from sparsebit.sparse.channels.match import Operand, match, operand, product_is_zero, sum_product
 from sparsebit.sparse.channels.trace import Trace
 
 
@@ -16,6 +16,10 @@ def make(*shapes: tuple[int, ...]) -> tuple[Trace, list[Labels]]:
     trace = Trace(capture(nn.Linear(4, 4), torch.zeros(2, 4)))
     layers = [[Layer((len(s) - 1,), trace.sets.fresh(s[-1]))] if s[-1] > 1 else [] for s in shapes]
     return trace, [Labels(shape, layer) for shape, layer in zip(shapes, layers, strict=True)]
+
+
+def aligned(trace: Trace, value: Labels, rank: int) -> Operand:
+    return operand(trace, value, range(rank - value.rank, rank))
 
 
 def test_what_meets_is_tied() -> None:

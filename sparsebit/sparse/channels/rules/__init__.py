@@ -1,19 +1,7 @@
 """How labels pass through operators: one rule for a family, data movement run as it is."""
 
 from sparsebit.sparse.channels.rules import contract, conv, elementwise, index, move, norm, pool, reduce, rnn
-from sparsebit.sparse.channels.rules.base import RULES, Rule, Stop, rule
+from sparsebit.sparse.channels.rules.base import RULES, Rule, Stop, Visit
 
-__all__ = [
-    "RULES",
-    "Rule",
-    "Stop",
-    "contract",
-    "conv",
-    "elementwise",
-    "index",
-    "move",
-    "norm",
-    "pool",
-    "reduce",
-]
-__all__ += ["rnn", "rule"]
+_FAMILIES = (contract, conv, elementwise, index, move, norm, pool, reduce, rnn)  # importing one registers it
+__all__ = ["RULES", "Rule", "Stop", "Visit"]

@@ -1,8 +1,9 @@
-"""What every rule is written with: its registry, its way to give up, and how it reads a weight."""
+"""What every rule is written with: its registry, its way to give up, and the operator it is about."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -12,15 +13,188 @@ from sparsebit.graph.ops.spec import OpCall, place
 from sparsebit.graph.value import TensorInfo, tensors_in
 from sparsebit.sparse.channels.group import Role
 from sparsebit.sparse.channels.labels import Labels, Layer
-from sparsebit.sparse.channels.match import Operand, operand
+from sparsebit.sparse.channels.match import Operand, alive, match, operand, sum_product
 from sparsebit.sparse.channels.trace import Trace
-
-Rule = Callable[[Trace, OpCall], object]
-RULES: dict[str, Rule] = {}
 
 
 class Stop(Exception):
     """A rule cannot follow the labels: whatever reaches this node keeps its size. The text says why."""
+
+
+class Visit:
+    """One operator on the walk through a graph: what it reads, and how its rule ties labels together.
+
+    A reason that is not given is ``why``: the operator and its place.
+    """
+
+    def __init__(self, trace: Trace, call: OpCall) -> None:
+        self.trace, self.call, self.arguments = trace, call, call.arguments
+
+    # What the operator is and reads
+
+    @cached_property
+    def why(self) -> str:
+        """The operator and its place, for a reason."""
+        return why(self.call)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Recorded shape of the result, or of the first tensor in it."""
+        return next(tensors_in(self.call.node.meta["value"])).shape
+
+    @property
+    def input(self) -> Labels:
+        """The labels of the tensor that the operator works on."""
+        return self.labels("input")
+
+    def labels(self, name: str) -> Labels:
+        """The labels of an argument that is one tensor."""
+        return self.trace.labels_of(self.arguments[name])
+
+    def tensors(self, *names: str) -> list[tuple[Node, Labels]]:
+        """The tensors among these arguments (all of them without names), in order."""
+        found: list[tuple[Node, Labels]] = []
+        for name in names or tuple(self.arguments):
+            value = self.arguments.get(name)
+            for item in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(item, Node) and isinstance(self.trace.values.get(item.name), Labels):
+                    found.append((item, self.trace.labels_of(item)))
+        return found
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """An argument that must be written as a number for the labels to be followed."""
+        value = self.arguments.get(name, default)
+        if not isinstance(value, int):
+            raise Stop(f"{self.why}: {name} is computed")
+        return value
+
+    def dim(self, rank: int, default: int | None = None) -> int:
+        """The argument ``dim``, counted from the front."""
+        return self.integer("dim", default) % max(rank, 1)
+
+    def outputs(self, build: Callable[[TensorInfo], Labels]) -> object:
+        """The value of a node with one result, or several of one kind."""
+
+        def walk(info: object) -> object:
+            if isinstance(info, TensorInfo):
+                return build(info)
+            return tuple(walk(item) for item in info) if isinstance(info, (tuple, list)) else info
+
+        return walk(self.call.node.meta["value"])
+
+    # What belongs together
+
+    def pin(self, layer: Layer, dims: Iterable[int], reason: str = "") -> Layer:
+        """Keep the size of these dims; see ``Trace.pin``."""
+        return self.trace.pin(layer, dims, reason or self.why)
+
+    def pinned(self, value: Labels, dims: Iterable[int], reason: str = "") -> list[Layer]:
+        """The layers of a value that still vary, after ``pin``."""
+        return self.trace.pinned(value, dims, reason or self.why)
+
+    def operand(self, value: Labels, letters: Sequence[int], node: object = None) -> Operand:
+        """A value with its dims named."""
+        return operand(self.trace, value, letters, node)
+
+    def aligned(self, value: Labels, rank: int, node: object = None) -> Operand:
+        """A value whose dims are the last of ``rank`` dims, as in a broadcast."""
+        return operand(self.trace, value, range(rank - value.rank, rank), node)
+
+    def match(self, left: Operand, right: Operand) -> Operand:
+        """Tie the labels of two operands where they meet; the result carries the layers of both."""
+        return match(self.trace, left, right, self.why)
+
+    def alive(self, value: Operand) -> list[Layer]:
+        """The layers that still vary."""
+        return alive(self.trace, value)
+
+    def sum_product(self, operands: Sequence[Operand], summed: Sequence[int]) -> list[Layer]:
+        """The layers left after summing the product of operands over letters."""
+        return sum_product(self.trace, operands, summed, self.why)
+
+    # Weights, biases and other vectors
+
+    def layer_name(self, tensor: str) -> str:
+        """The layer a weight is reported under: the module called, or whatever holds the parameter."""
+        if self.call.module is not None:
+            return str(self.call.node.target)
+        path, _, leaf = tensor.rpartition(".")
+        return path if path and leaf == "weight" else tensor
+
+    def weight(self, argument: object, letters: Mapping[int, tuple[int, Role]]) -> Operand:
+        """A weight with the axes that count named: axis -> (letter, role). Any other axis keeps its size."""
+        name = tensor_name(argument)
+        if name is None:
+            value = self.trace.labels_of(argument)
+            spare = [dim for dim in range(value.rank) if dim not in letters]
+            bare = self.operand(Labels(value.shape, self.pinned(value, spare)), range(value.rank))
+            named = {dim: letter for dim, (letter, _) in letters.items()}
+            extents = {named[dim]: size for dim, size in bare.extents.items() if dim in named}
+            return Operand([layer.moved(named) for layer in bare.layers], extents, value.zero)
+        shape = self.trace.shape(name)
+        wide = {axis: named for axis, named in letters.items() if shape[axis] > 1}
+        layers = [
+            Layer((letter,), self.trace.axis(name, axis, role, self.layer_name(name)))
+            for axis, (letter, role) in wide.items()
+        ]
+        return Operand(layers, {letter: shape[axis] for axis, (letter, _) in wide.items()})
+
+    def reads(self, value: Labels, dim: int, axis: int) -> bool:
+        """The common case of a layer that reads the only family of channels: no need to match anything.
+
+        True if the weight's axis was tied to the channels along ``dim``.
+        """
+        name = tensor_name(self.arguments["weight"])
+        if name is None or len(value.layers) != 1 or (self.trace.canonical(name), axis, 0) in self.trace.axes:
+            return False
+        layer = self.trace.simplify(value.layers[0])
+        if layer.dims != (dim,):
+            return False
+        self.trace.tie_axis(name, axis, layer.labels, "input", self.layer_name(name))
+        return True
+
+    def makes(self, axis: int, dim: int) -> Labels:
+        """The new channels a layer makes along ``dim``, tied to its weight and its bias."""
+        name, shape = tensor_name(self.arguments["weight"]), self.shape
+        assert name is not None
+        layers = []
+        if shape[dim] > 1:
+            layers = [Layer((dim,), self.trace.axis(name, axis, "output", self.layer_name(name)))]
+        return Labels(shape, layers, self.add_bias(layers, dim))
+
+    def add_bias(self, layers: Sequence[Layer], dim: int) -> bool:
+        """Tie the bias to the channels along ``dim``; True if adding it keeps the zeros of removed channels.
+
+        It does not for a layer along another dim: every row gets the bias.
+        """
+        bias = self.arguments.get("bias")
+        zero = self.tie_vector(bias, pick(layers, dim), "state")
+        return bias is None or (zero and all(layer.dims == (dim,) for layer in layers))
+
+    def tie_vector(self, vector: object, labels: Tensor | None, role: Role) -> bool:
+        """Tie a bias, a scale or a statistic [n] to the labels of what it belongs to; None where those are fixed.
+
+        True if it is zero for a removed channel: a parameter is, what the graph computes may not be.
+        """
+        name = tensor_name(vector)
+        if vector is None or name is not None:
+            if name is not None and labels is not None and len(labels) > 1:
+                self.trace.tie_axis(name, 0, labels, role, self.layer_name(name))
+            return True
+        value = self.trace.labels_of(vector) if isinstance(vector, Node) else Labels(())
+        layers = self.trace.simple(value)
+        for layer in layers:
+            if labels is None:
+                self.pin(layer, layer.dims)
+            else:
+                self.trace.sets.join(layer.along(layer.dims), labels)
+        if labels is not None and not layers:
+            self.pin(Layer((0,), labels), (0,), f"{self.why} meets a tensor whose size is fixed")
+        return value.zero
+
+
+Rule = Callable[[Visit], object]
+RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -38,43 +212,9 @@ def why(call: OpCall) -> str:
     return f"{call.spec.name} at {place(call.node)}"
 
 
-def shape_out(call: OpCall) -> tuple[int, ...]:
-    """Recorded shape of the result, or of the first tensor in it."""
-    return next(tensors_in(call.node.meta["value"])).shape
-
-
-def input_of(trace: Trace, call: OpCall) -> Labels:
-    """The labels of the tensor that an operator works on."""
-    return trace.labels_of(call.arguments["input"])
-
-
-def tensor_arguments(trace: Trace, call: OpCall, *names: str) -> list[tuple[Node, Labels]]:
-    """The tensors among these arguments (all of them without names), in order."""
-    found: list[tuple[Node, Labels]] = []
-    for name in names or tuple(call.arguments):
-        value = call.arguments.get(name)
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(item, Node) and isinstance(trace.values.get(item.name), Labels):
-                found.append((item, trace.labels_of(item)))
-    return found
-
-
 def number(value: object) -> Any:
     """A constant, or what a size of the graph was when it was recorded."""
     return value.meta.get("value") if isinstance(value, Node) else value
-
-
-def integer(call: OpCall, name: str, default: int | None = None) -> int:
-    """An argument that must be written as a number for the labels to be followed."""
-    value = call.arguments.get(name, default)
-    if not isinstance(value, int):
-        raise Stop(f"{why(call)}: {name} is computed")
-    return value
-
-
-def dim_of(call: OpCall, rank: int, default: int | None = None) -> int:
-    """The argument ``dim``, counted from the front."""
-    return integer(call, "dim", default) % max(rank, 1)
 
 
 def tensor_name(value: object) -> str | None:
@@ -84,103 +224,6 @@ def tensor_name(value: object) -> str | None:
     return str(value.target) if isinstance(value, Node) and value.op == "get_attr" else None
 
 
-def layer_name(call: OpCall, tensor: str) -> str:
-    """The layer a weight is reported under: the module called, or whatever holds the parameter."""
-    if call.module is not None:
-        return str(call.node.target)
-    path, _, leaf = tensor.rpartition(".")
-    return path if path and leaf == "weight" else tensor
-
-
-def weight_operand(
-    trace: Trace, call: OpCall, weight: object, letters: Mapping[int, tuple[int, Role]]
-) -> Operand:
-    """A weight with the axes that count named: axis -> (letter, role). Any other axis keeps its size."""
-    name = tensor_name(weight)
-    if name is None:
-        value = trace.labels_of(weight)
-        spare = [dim for dim in range(value.rank) if dim not in letters]
-        bare = operand(trace, Labels(value.shape, trace.pinned(value, spare, why(call))), range(value.rank))
-        named = {dim: letter for dim, (letter, _) in letters.items()}
-        extents = {named[dim]: size for dim, size in bare.extents.items() if dim in named}
-        return Operand([layer.moved(named) for layer in bare.layers], extents, value.zero)
-    shape = trace.shape(name)
-    wide = {axis: named for axis, named in letters.items() if shape[axis] > 1}
-    layers = [
-        Layer((letter,), trace.axis(name, axis, role, layer_name(call, name)))
-        for axis, (letter, role) in wide.items()
-    ]
-    return Operand(layers, {letter: shape[axis] for axis, (letter, _) in wide.items()})
-
-
-def read_by(trace: Trace, call: OpCall, value: Labels, dim: int, axis: int) -> bool:
-    """The common case of a layer that reads the one family of channels there is: no need to match anything.
-
-    True if the weight's axis was tied to the channels along ``dim``.
-    """
-    name = tensor_name(call.arguments["weight"])
-    if name is None or len(value.layers) != 1 or (trace.canonical(name), axis, 0) in trace.axes:
-        return False
-    layer = trace.simplify(value.layers[0])
-    if layer.dims != (dim,):
-        return False
-    trace.tie_axis(name, axis, layer.labels, "input", layer_name(call, name))
-    return True
-
-
-def made_by(trace: Trace, call: OpCall, axis: int, dim: int, shape: tuple[int, ...]) -> Labels:
-    """The new channels a layer makes along ``dim``, tied to its weight and its bias."""
-    name = tensor_name(call.arguments["weight"])
-    assert name is not None
-    layers = []
-    if shape[dim] > 1:
-        layers = [Layer((dim,), trace.axis(name, axis, "output", layer_name(call, name)))]
-    return Labels(shape, layers, add_bias(trace, call, layers, dim))
-
-
-def add_bias(trace: Trace, call: OpCall, layers: Sequence[Layer], dim: int) -> bool:
-    """Tie the bias to the channels along ``dim``; True if adding it keeps the zeros of removed channels.
-
-    It does not for a layer along another dim: every row gets the bias.
-    """
-    bias = call.arguments.get("bias")
-    zero = tie_vector(trace, call, bias, pick(layers, dim), "state")
-    return bias is None or (zero and all(layer.dims == (dim,) for layer in layers))
-
-
-def tie_vector(trace: Trace, call: OpCall, vector: object, labels: Tensor | None, role: Role) -> bool:
-    """Tie a bias, a scale or a statistic [n] to the labels of what it belongs to; None where those are fixed.
-
-    True if it is zero for a removed channel: a parameter is, what the graph computes may not be.
-    """
-    name = tensor_name(vector)
-    if vector is None or name is not None:
-        if name is not None and labels is not None and len(labels) > 1:
-            trace.tie_axis(name, 0, labels, role, layer_name(call, name))
-        return True
-    value = trace.labels_of(vector) if isinstance(vector, Node) else Labels(())
-    layers = trace.simple(value)
-    for layer in layers:
-        if labels is None:
-            trace.pin(layer, layer.dims, why(call))
-        else:
-            trace.sets.join(layer.along(layer.dims), labels)
-    if labels is not None and not layers:
-        trace.pin(Layer((0,), labels), (0,), f"{why(call)} meets a tensor whose size is fixed")
-    return value.zero
-
-
 def pick(layers: Sequence[Layer], dim: int) -> Tensor | None:
     """The labels along one dim, if a layer varies along it alone."""
     return next((layer.labels for layer in layers if layer.dims == (dim,)), None)
-
-
-def outputs(call: OpCall, build: Callable[[TensorInfo], Labels]) -> object:
-    """The value of a node with one result, or several of one kind."""
-
-    def walk(info: object) -> object:
-        if isinstance(info, TensorInfo):
-            return build(info)
-        return tuple(walk(item) for item in info) if isinstance(info, (tuple, list)) else info
-
-    return walk(call.node.meta["value"])

@@ -11,75 +11,65 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_aggregate
 
-from sparsebit.graph.ops.spec import OpCall
 from sparsebit.graph.value import TensorInfo
 from sparsebit.sparse.channels.labels import Labels, Layer, layer_of, reshape_layer
-from sparsebit.sparse.channels.match import aligned, alive, match, to_labels
-from sparsebit.sparse.channels.rules.base import (
-    Stop,
-    dim_of,
-    input_of,
-    integer,
-    outputs,
-    rule,
-    shape_out,
-    why,
-)
-from sparsebit.sparse.channels.trace import Trace
+from sparsebit.sparse.channels.match import to_labels
+from sparsebit.sparse.channels.rules.base import Stop, Visit, rule
 
 
 @rule("move")
-def move(trace: Trace, call: OpCall) -> object:
+def move(at: Visit) -> object:
     """Gives the same elements for the labels as for the data, and can be given smaller sizes afterwards."""
-    return _move(trace, call, input_of(trace, call))
+    return _move(at, at.input)
 
 
 @rule("pick")
-def pick_positions(trace: Trace, call: OpCall) -> object:
+def pick_positions(at: Visit) -> object:
     """The same where single positions are taken from a dim."""
-    value = input_of(trace, call)
-    return _move(trace, call, keep_picked_dims(trace, value, [dim_of(call, value.rank, 0)], call))
+    value = at.input
+    return _move(at, keep_picked_dims(at, value, [at.dim(value.rank, 0)]))
 
 
 @rule("reshape")
-def reshape(trace: Trace, call: OpCall) -> object:
+def reshape(at: Visit) -> object:
     """The same elements in the same order."""
-    value, shape = input_of(trace, call), shape_out(call)
-    return _move(trace, call, value, lambda layer: [reshape_layer(layer, value.shape, shape)])
+    value, shape = at.input, at.shape
+    return _move(at, value, lambda layer: [reshape_layer(layer, value.shape, shape)])
 
 
 @rule("reshape_as")
-def reshape_as(trace: Trace, call: OpCall) -> Labels:
+def reshape_as(at: Visit) -> Labels:
     """The same elements in the size of another tensor: both can only shrink together."""
-    value, other, shape = input_of(trace, call), call.arguments["other"], shape_out(call)
-    layers = [reshape_layer(layer, value.shape, shape) for layer in trace.simple(value)]
-    moved = aligned(trace, Labels(shape, layers), len(shape))
-    tied = match(trace, moved, aligned(trace, trace.labels_of(other), len(shape), other), why(call))
-    return to_labels(alive(trace, tied), range(len(shape)), shape, value.zero)
+    value, other, shape = at.input, at.arguments["other"], at.shape
+    layers = [reshape_layer(layer, value.shape, shape) for layer in at.trace.simple(value)]
+    moved = at.aligned(Labels(shape, layers), len(shape))
+    tied = at.match(moved, at.aligned(at.trace.labels_of(other), len(shape), other))
+    return to_labels(at.alive(tied), range(len(shape)), shape, value.zero)
 
 
 @rule("expand")
-def expand(trace: Trace, call: OpCall) -> object:
+def expand(at: Visit) -> object:
     """Copies made along new dims can go one by one: they hold nothing of their own, and are not zero."""
-    value, shape = input_of(trace, call), shape_out(call)
+    value, shape = at.input, at.shape
     old = (1,) * (len(shape) - value.rank) + value.shape
     copies = [
-        Layer((dim,), trace.sets.fresh(size)) for dim, size in enumerate(shape) if size > 1 and old[dim] == 1
+        Layer((dim,), at.trace.sets.fresh(size))
+        for dim, size in enumerate(shape)
+        if size > 1 and old[dim] == 1
     ]
     value = replace(value, zero=value.zero and not copies)
-    return _move(trace, call, value, None, *([one] for one in copies))
+    return _move(at, value, None, *([one] for one in copies))
 
 
 def _move(
-    trace: Trace,
-    call: OpCall,
+    at: Visit,
     value: Labels,
     through: Callable[[Layer], list[Layer]] | None = None,
     *more: list[Layer],
 ) -> object:
     """Each layer through the operator, by default by running it; every result takes its part of each."""
-    through = through or (lambda layer: _run(trace, call, value, layer))
-    results = [*(through(layer) for layer in trace.simple(value)), *more]
+    through = through or (lambda layer: _run(at, value, layer))
+    results = [*(through(layer) for layer in at.trace.simple(value)), *more]
     position = itertools.count()
 
     def build(info: TensorInfo) -> Labels:
@@ -88,16 +78,16 @@ def _move(
             info.shape, [found[index] for found in results] if 0 not in info.shape else (), value.zero
         )
 
-    return outputs(call, build)
+    return at.outputs(build)
 
 
-def _run(trace: Trace, call: OpCall, value: Labels, layer: Layer) -> list[Layer]:
-    result = run_node(trace, call, call.arguments["input"], layer.full(value.shape))
+def _run(at: Visit, value: Labels, layer: Layer) -> list[Layer]:
+    result = run_node(at, at.arguments["input"], layer.full(value.shape))
     parts = result if isinstance(result, (tuple, list)) else [result]
     return [layer_of(part) for part in parts if isinstance(part, Tensor)]
 
 
-def run_node(trace: Trace, call: OpCall, source: object, labels: Tensor) -> object:
+def run_node(at: Visit, source: object, labels: Tensor) -> object:
     """Call the node's own target with ``labels`` in place of its tensor and recorded sizes elsewhere."""
 
     def give(item: object) -> object:
@@ -105,106 +95,106 @@ def run_node(trace: Trace, call: OpCall, source: object, labels: Tensor) -> obje
             return labels
         if not isinstance(item, Node):
             return item
-        other = trace.values.get(item.name)
+        other = at.trace.values.get(item.name)
         if isinstance(other, Labels):
             return torch.zeros((), dtype=torch.int64).expand(other.shape)
         return item.meta.get("value")
 
-    args, kwargs = map_aggregate(call.node.args, give), map_aggregate(call.node.kwargs, give)  # type: ignore[arg-type]
-    function = call.module if call.module is not None else call.node.target
+    args, kwargs = map_aggregate(at.call.node.args, give), map_aggregate(at.call.node.kwargs, give)  # type: ignore[arg-type]
+    function = at.call.module if at.call.module is not None else at.call.node.target
     assert callable(function)
     return function(*args, **kwargs)
 
 
-def keep_picked_dims(trace: Trace, value: Labels, dims: list[int], call: OpCall) -> Labels:
+def keep_picked_dims(at: Visit, value: Labels, dims: list[int]) -> Labels:
     """Where single positions are picked from a dim, layers that also vary elsewhere keep the size of that dim."""
-    for layer in trace.simple(value):
+    for layer in at.trace.simple(value):
         if any(dim not in dims for dim in layer.dims):
-            trace.pin(layer, dims, why(call))
-    return replace(value, layers=trace.simple(value))
+            at.pin(layer, dims)
+    return replace(value, layers=at.trace.simple(value))
 
 
 @rule("channel_shuffle")
-def channel_shuffle(trace: Trace, call: OpCall) -> Labels:
+def channel_shuffle(at: Visit) -> Labels:
     """As a view [groups, n], transposed: the same positions of every group."""
-    groups = integer(call, "groups")
+    groups = at.integer("groups")
 
     def shuffle(labels: Tensor) -> Tensor:
         table = labels.reshape(groups, -1)
-        trace.pin(Layer((0, 1), table), [0], why(call))
+        at.pin(Layer((0, 1), table), [0])
         return table.t().reshape(-1)
 
-    return _along_channels(trace, call, 1, shuffle)
+    return _along_channels(at, 1, shuffle)
 
 
 @rule("pixel_shuffle")
-def pixel_shuffle(trace: Trace, call: OpCall) -> Labels:
+def pixel_shuffle(at: Visit) -> Labels:
     """Channels become positions: those of one new channel go together; or positions become channels."""
-    up = "upscale_factor" in call.arguments
-    area = integer(call, "upscale_factor" if up else "downscale_factor") ** 2
+    up = "upscale_factor" in at.arguments
+    area = at.integer("upscale_factor" if up else "downscale_factor") ** 2
 
     def spread(labels: Tensor) -> Tensor:
         if not up:
             return labels.repeat_interleave(area)
-        trace.pin(Layer((0, 1), labels.reshape(-1, area)), [1], why(call))
+        at.pin(Layer((0, 1), labels.reshape(-1, area)), [1])
         return labels[::area]
 
-    return _along_channels(trace, call, input_of(trace, call).rank - 3, spread)
+    return _along_channels(at, at.input.rank - 3, spread)
 
 
 @rule("im2col")
-def im2col(trace: Trace, call: OpCall) -> Labels:
+def im2col(at: Visit) -> Labels:
     """Every channel becomes as many rows as the kernel has positions."""
-    value = input_of(trace, call)
-    at = value.rank - 3
-    times = shape_out(call)[at] // value.shape[at]
-    return _along_channels(trace, call, at, lambda labels: labels.repeat_interleave(times))
+    value = at.input
+    channel = value.rank - 3
+    times = at.shape[channel] // value.shape[channel]
+    return _along_channels(at, channel, lambda labels: labels.repeat_interleave(times))
 
 
-def _along_channels(trace: Trace, call: OpCall, channel: int, change: Callable[[Tensor], Tensor]) -> Labels:
+def _along_channels(at: Visit, channel: int, change: Callable[[Tensor], Tensor]) -> Labels:
     """The result of an operator that rearranges channels; every dim behind them keeps its size."""
-    value = input_of(trace, call)
-    for layer in trace.simple(value):
+    value = at.input
+    for layer in at.trace.simple(value):
         apart = [dim for dim in layer.dims if dim > channel or (channel in layer.dims and dim != channel)]
-        trace.pin(layer, apart, why(call))
+        at.pin(layer, apart)
     layers = [
         Layer(layer.dims, change(layer.labels)) if layer.dims == (channel,) else layer
-        for layer in trace.simple(value)
+        for layer in at.trace.simple(value)
     ]
-    return Labels(shape_out(call), layers, value.zero)
+    return Labels(at.shape, layers, value.zero)
 
 
 @rule("pad")
-def pad(trace: Trace, call: OpCall) -> Labels:
+def pad(at: Visit) -> Labels:
     """Constant padding along channels adds some that hold nothing and can go like any other."""
-    value, amounts = input_of(trace, call), call.arguments["pad"]
+    value, amounts = at.input, at.arguments["pad"]
     if isinstance(amounts, int):
         amounts = (amounts,) * 2 * (value.rank - 2)
     if not isinstance(amounts, (tuple, list)):
-        raise Stop(f"{why(call)}: the width of the padding is computed")
+        raise Stop(f"{at.why}: the width of the padding is computed")
     padded = {value.rank - 1 - i: amounts[2 * i : 2 * i + 2] for i in range(len(amounts) // 2)}
-    constant = call.arguments.get("mode") in ("constant", None)
+    constant = at.arguments.get("mode") in ("constant", None)
     layers = []
-    for layer in trace.simple(value):
+    for layer in at.trace.simple(value):
         for axis, dim in enumerate(layer.dims):
             left, right = padded.get(dim, (0, 0))
             if not isinstance(left, int) or not isinstance(right, int):
-                raise Stop(f"{why(call)}: the width of the padding is computed")
+                raise Stop(f"{at.why}: the width of the padding is computed")
             if not (left or right):
                 continue
             if not constant or left < 0 or right < 0:
-                raise Stop(f"{why(call)} repeats or cuts channels")
-            layer = Layer(layer.dims, _pad_axis(trace, layer.labels, axis, left, right))
+                raise Stop(f"{at.why} repeats or cuts channels")
+            layer = Layer(layer.dims, _pad_axis(at, layer.labels, axis, left, right))
         layers.append(layer)
-    return Labels(shape_out(call), layers, call.keeps_zero([value.zero]))
+    return Labels(at.shape, layers, at.call.keeps_zero([value.zero]))
 
 
-def _pad_axis(trace: Trace, labels: Tensor, axis: int, left: int, right: int) -> Tensor:
+def _pad_axis(at: Visit, labels: Tensor, axis: int, left: int, right: int) -> Tensor:
     parts = [labels]
     for amount, front in ((left, True), (right, False)):
         if amount:
             shape = [*labels.shape]
             shape[axis] = amount
-            new = trace.sets.fresh(torch.Size(shape).numel()).reshape(shape)
+            new = at.trace.sets.fresh(torch.Size(shape).numel()).reshape(shape)
             parts = [new, *parts] if front else [*parts, new]
     return torch.cat(parts, axis)

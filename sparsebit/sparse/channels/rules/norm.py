@@ -10,87 +10,66 @@ import torch
 
 from sparsebit.graph.ops.spec import OpCall
 from sparsebit.sparse.channels.labels import Labels, Layer
-from sparsebit.sparse.channels.match import (
-    Operand,
-    aligned,
-    alive,
-    match,
-    operand,
-    product_is_zero,
-    to_labels,
-)
-from sparsebit.sparse.channels.rules.base import (
-    Stop,
-    dim_of,
-    input_of,
-    layer_name,
-    number,
-    pick,
-    rule,
-    shape_out,
-    tensor_name,
-    tie_vector,
-    why,
-)
-from sparsebit.sparse.channels.trace import Trace
+from sparsebit.sparse.channels.match import Operand, product_is_zero, to_labels
+from sparsebit.sparse.channels.rules.base import Stop, Visit, number, pick, rule, tensor_name
 
 FEWEST_WHOLE_GROUPS = 4  # below, removing whole groups would be too coarse, so each keeps as many channels
 
 
 @rule("norm_per_channel")
-def norm_per_channel(trace: Trace, call: OpCall) -> Labels:
+def norm_per_channel(at: Visit) -> Labels:
     """Statistics of one channel at a time."""
-    value = input_of(trace, call)
-    channel = norm_channel(call, value.rank)
+    value = at.input
+    channel = norm_channel(at.call, value.rank)
     layers = []
-    for layer in trace.simple(value):
-        if channel in layer.dims or "use_input_stats" in call.arguments:
-            layer = trace.pin(layer, [dim for dim in range(value.rank) if dim != channel], why(call))
+    for layer in at.trace.simple(value):
+        if channel in layer.dims or "use_input_stats" in at.arguments:
+            layer = at.pin(layer, [dim for dim in range(value.rank) if dim != channel])
         else:  # weights standardized over their inputs
-            trace.statistics[call.node.name] = why(call)
+            at.trace.statistics[at.call.node.name] = at.why
         layers += [layer] if layer.dims else []
     for name in ("running_mean", "running_var"):
-        tie_vector(trace, call, call.arguments.get(name), pick(layers, channel), "state")
-    return Labels(value.shape, layers, _tie_factors(trace, call, layers, channel))
+        at.tie_vector(at.arguments.get(name), pick(layers, channel), "state")
+    return Labels(value.shape, layers, _tie_factors(at, layers, channel))
 
 
-def _tie_factors(trace: Trace, call: OpCall, layers: list[Layer], channel: int) -> bool:
+def _tie_factors(at: Visit, layers: list[Layer], channel: int) -> bool:
     """Tie factor and shift to the channels; True if they make removed channels zero."""
     labels = pick(layers, channel)
-    scaled = tie_vector(trace, call, call.arguments.get("weight"), labels, "scale")
-    shifted = tie_vector(trace, call, call.arguments.get("bias"), labels, "state")
-    affine = call.arguments.get("weight") is not None
+    scaled = at.tie_vector(at.arguments.get("weight"), labels, "scale")
+    shifted = at.tie_vector(at.arguments.get("bias"), labels, "state")
+    affine = at.arguments.get("weight") is not None
     return affine and scaled and shifted and all(layer.dims == (channel,) for layer in layers)
 
 
 @rule("norm_over_channels")
-def norm_over_channels(trace: Trace, call: OpCall) -> Labels:
+def norm_over_channels(at: Visit) -> Labels:
     """Statistics over the last dims."""
-    value, normalized = input_of(trace, call), call.arguments["normalized_shape"]
+    value, normalized = at.input, at.arguments["normalized_shape"]
     count = len(normalized) if isinstance(normalized, (tuple, list, torch.Size)) else 1
     inner = range(value.rank - count, value.rank)
     layers = []
-    for layer in trace.simple(value):
+    for layer in at.trace.simple(value):
         inside = [dim for dim in layer.dims if dim in inner]
         if inside and len(inside) < len(layer.dims):  # heads and their dims: the heads stay free
-            layer = trace.pin(layer, inside, why(call))
+            layer = at.pin(layer, inside)
         elif inside:
-            trace.statistics[call.node.name] = why(call)
+            at.trace.statistics[at.call.node.name] = at.why
         layers += [layer] if layer.dims else []
     extents = {dim: size for dim, size in enumerate(value.shape) if size > 1}
     result, factors = Operand(layers, extents), dict[str, Operand]()
     for name in ("weight", "bias"):
-        argument = call.arguments.get(name)
+        argument = at.arguments.get(name)
         if argument is None:
             continue
         held = tensor_name(argument)
-        for axis, size in enumerate(call.shape(name)) if held is not None else ():
+        for axis, size in enumerate(at.call.shape(name)) if held is not None else ():
             if size > 1:
                 role = "scale" if name == "weight" else "state"
-                trace.axis(str(held), axis, role, layer_name(call, str(held)))  # type: ignore[arg-type]
-        factors[name] = operand(trace, trace.labels_of(argument), inner)
-        result = match(trace, result, factors[name], why(call))
-    found = alive(trace, result)
+                at.trace.axis(str(held), axis, role, at.layer_name(str(held)))  # type: ignore[arg-type]
+        factors[name] = at.operand(at.trace.labels_of(argument), inner)
+        result = at.match(result, factors[name])
+    found = at.alive(result)
     # a row of zeros is normalized to zeros; a channel among others is not, but its factor makes it zero
     rows = Operand([], {dim: size for dim, size in extents.items() if dim not in inner}, value.zero)
     bias = factors.pop("bias", None)
@@ -101,47 +80,45 @@ def norm_over_channels(trace: Trace, call: OpCall) -> Labels:
 
 
 @rule("group_norm")
-def group_norm(trace: Trace, call: OpCall) -> Labels:
+def group_norm(at: Visit) -> Labels:
     """Statistics over the channels of a group: whole groups go, or as many channels of each."""
-    value, groups = input_of(trace, call), number(call.arguments["num_groups"])
+    value, groups = at.input, number(at.arguments["num_groups"])
     if not isinstance(groups, int):
-        raise Stop(f"{why(call)}: the number of groups is computed")
-    for layer in trace.simple(value):
-        trace.pin(layer, [dim for dim in layer.dims if dim > 1 or (dim != 1 and 1 in layer.dims)], why(call))
-    layers = trace.simple(value)
+        raise Stop(f"{at.why}: the number of groups is computed")
+    for layer in at.trace.simple(value):
+        at.pin(layer, [dim for dim in layer.dims if dim > 1 or (dim != 1 and 1 in layer.dims)])
+    layers = at.trace.simple(value)
     labels = pick(layers, 1)
     if labels is not None:
-        trace.statistics[call.node.name] = why(call)
+        at.trace.statistics[at.call.node.name] = at.why
         if groups >= FEWEST_WHOLE_GROUPS:
-            trace.pin(Layer((0, 1), labels.reshape(groups, -1)), [1], why(call))
+            at.pin(Layer((0, 1), labels.reshape(groups, -1)), [1])
         elif groups > 1:
-            trace.balance(labels, groups, f"{why(call)} has {groups} groups")
-    return Labels(value.shape, layers, _tie_factors(trace, call, layers, 1))
+            at.trace.balance(labels, groups, f"{at.why} has {groups} groups")
+    return Labels(value.shape, layers, _tie_factors(at, layers, 1))
 
 
 @rule("normalize")
-def normalize(trace: Trace, call: OpCall) -> Labels:
+def normalize(at: Visit) -> Labels:
     """Division by a p-norm, to which removed channels add nothing if they are zero."""
-    value = input_of(trace, call)
-    at = dim_of(call, value.rank)
-    for layer in trace.simple(value):
+    value = at.input
+    for layer in at.trace.simple(value):
         if len(layer.dims) > 1 or not value.zero:
-            trace.pin(layer, [at], why(call))
-    return Labels(value.shape, trace.simple(value), value.zero)
+            at.pin(layer, [at.dim(value.rank)])
+    return Labels(value.shape, at.trace.simple(value), value.zero)
 
 
 @rule("weight_norm")
-def weight_norm(trace: Trace, call: OpCall) -> Labels:
-    """A direction and a length a row: only the rows can go."""
-    value, length = input_of(trace, call), trace.labels_of(call.arguments["g"])
-    at = dim_of(call, value.rank)
-    others = [axis for axis in range(value.rank) if axis != at]
-    layers = trace.pinned(value, others, f"{why(call)} is a norm over it")
+def weight_norm(at: Visit) -> Labels:
+    """A direction and a length a row: only the rows can be removed."""
+    value, length = at.input, at.labels("g")
+    others = [axis for axis in range(value.rank) if axis != at.dim(value.rank)]
+    layers = at.pinned(value, others, f"{at.why} is a norm over it")
     if layers:
-        trace.statistics[call.node.name] = why(call)
-    direction = operand(trace, Labels(value.shape, layers), range(value.rank))
-    both = match(trace, direction, aligned(trace, length, length.rank), why(call))
-    return to_labels(both.layers, range(value.rank), shape_out(call), zero=True)
+        at.trace.statistics[at.call.node.name] = at.why
+    direction = at.operand(Labels(value.shape, layers), range(value.rank))
+    both = at.match(direction, at.aligned(length, length.rank))
+    return to_labels(both.layers, range(value.rank), at.shape, zero=True)
 
 
 def norm_channel(call: OpCall, rank: int) -> int:

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from sparsebit.graph.capture import capture
 from sparsebit.graph.ops import bind
 from sparsebit.sparse.channels import find_groups
-from sparsebit.sparse.channels.rules.base import Stop, dim_of, integer, layer_name, number, why
+from sparsebit.sparse.channels.rules import Stop, Visit
+from sparsebit.sparse.channels.rules.base import number
+from sparsebit.sparse.channels.trace import Trace
 
 
 class Cumulated(nn.Module):
@@ -24,13 +26,14 @@ class Cumulated(nn.Module):
 def test_arguments_of_a_call() -> None:
     gm = capture(Cumulated().eval(), torch.zeros(2, 3))
     calls = {node.name: call for node in gm.graph.nodes if (call := bind(gm, node)) is not None}
-    assert dim_of(calls["cumsum"], 2) == 1
-    assert why(calls["cumsum"]).startswith("cumsum at node 'cumsum'")
+    visits = {name: Visit(Trace(gm), call) for name, call in calls.items()}
+    assert visits["cumsum"].dim(2) == 1 and visits["cumsum"].shape == (2, 4)
+    assert visits["cumsum"].why.startswith("cumsum at node 'cumsum'")
     with pytest.raises(Stop, match="groups is computed"):
-        integer(calls["cumsum"], "groups")
+        visits["cumsum"].integer("groups")
     sizes = calls["reshape"].arguments["shape"]
     assert [number(size) for size in sizes] == [2, 4]  # type: ignore[attr-defined]
-    assert layer_name(calls["a"], "a.weight") == "a"
+    assert visits["a"].layer_name("a.weight") == "a"
 
 
 def test_a_computed_bias_is_tied_to_its_channels() -> None:
