@@ -52,6 +52,10 @@ class RegistryError(SparsebitError, LookupError):
     """A plug-in name that is unknown, or already taken."""
 
 
+class ExportError(SparsebitError):
+    """A model could not be written, or the file does not do what the model does."""
+
+
 class ArtifactError(SparsebitError):
     """A file or folder that cannot be written, or cannot be trusted."""
 

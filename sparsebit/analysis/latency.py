@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from sparsebit.batches import as_call
+from sparsebit.batches import as_call, to_device
+from sparsebit.errors import SparsebitError
 from sparsebit.export.onnx_export import export_onnx, graph_of
 from sparsebit.graph.run import flatten_call
 from sparsebit.runtime import PairedClock, open_session, time_call
@@ -62,14 +64,34 @@ class RuntimeClock:
     Every model after the first is called in turns with the first, see ``PairedClock``.
 
     Args:
-        example_inputs: as for ``runtime_call``.
+        example_inputs: as for ``runtime_call``, moved to the CPU.
         runtime: as for ``runtime_call``.
+        where: what asked for the time, for the message of a failure.
+        otherwise: what to do instead of measuring here, for that message.
     """
 
-    def __init__(self, example_inputs: Any, *, runtime: str = "onnxruntime") -> None:
-        self.example_inputs, self.runtime = example_inputs, runtime
+    def __init__(
+        self, example_inputs: Any, *, runtime: str = "onnxruntime", where: str = "", otherwise: str = ""
+    ) -> None:
+        self.examples, self.runtime = to_device(as_call(example_inputs), torch.device("cpu")), runtime
+        self.where, self.otherwise = where, otherwise
         self._clock = PairedClock()
 
     def __call__(self, model: nn.Module) -> float:
         """Seconds of one call."""
-        return self._clock(runtime_call(model, self.example_inputs, runtime=self.runtime))
+        if not any(self.examples):
+            raise SparsebitError(
+                "the latency of a model depends on the sizes of its inputs, and none are known",
+                where=self.where or None,
+                hint="give example_inputs",
+            )
+        try:
+            return self._clock(runtime_call(model.cpu(), self.examples, runtime=self.runtime))
+        except SparsebitError as error:
+            raise SparsebitError(
+                f"the latency could not be measured in {self.runtime}: {error.message}",
+                where=", ".join(filter(None, (self.where, error.where))) or None,
+                expected=error.expected,
+                got=error.got,
+                hint="; or ".join(filter(None, (error.hint, self.otherwise))) or None,
+            ) from error

@@ -16,8 +16,7 @@ from torch import nn
 from sparsebit.analysis.size import quantized_bytes
 from sparsebit.demo.digits import Batch, held_out_data, training_data
 from sparsebit.demo.digits_net import net
-from sparsebit.demo.threads import one_thread
-from sparsebit.demo.train import train, trained
+from sparsebit.demo.train import one_thread, train, trained
 from sparsebit.display import short_bytes
 from sparsebit.export import OnnxExport, export_onnx
 from sparsebit.progress import progress

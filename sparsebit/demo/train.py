@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,18 @@ from torch.nn import functional
 
 from sparsebit.demo.digits import BATCH, TRAINING, digits
 from sparsebit.demo.digits_net import DigitsNet
-from sparsebit.demo.threads import one_thread
 from sparsebit.progress import progress
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Inside the block torch computes with one thread: on so small a network, more would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @one_thread()

@@ -1,6 +1,6 @@
 """From a compressed graph to a file a runtime executes, and the proof that it does."""
 
-from sparsebit.export.errors import ExportError
+from sparsebit.errors import ExportError
 from sparsebit.export.graph_export import Exported, export_graph
 from sparsebit.export.onnx_export import OnnxExport, export_onnx
 from sparsebit.export.proof import CheckReport, IntegerOp, OutputAgreement, TensorAgreement, check

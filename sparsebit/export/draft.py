@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from sparsebit.export.errors import ExportError
+from sparsebit.errors import ExportError
 from sparsebit.runtime.onnx_file import weight_files
 from sparsebit.runtime.packages import require
 from sparsebit.storage.drafts import DRAFT, Locked, sweep

@@ -14,8 +14,8 @@ import torch
 from torch.fx import GraphModule
 
 from sparsebit.display import short_bytes
+from sparsebit.errors import ExportError
 from sparsebit.export.draft import Draft
-from sparsebit.export.errors import ExportError
 from sparsebit.export.forms.container import BLOCK_OPSET, needed_opset
 from sparsebit.export.forms.target_form import bring_into_form
 from sparsebit.export.translate.axes import (
@@ -30,11 +30,12 @@ from sparsebit.export.translate.engines import Engine, possible_axes, translate
 from sparsebit.export.translate.example_run import run_example
 from sparsebit.export.translate.fixed_sizes import fix_sizes
 from sparsebit.export.translate.flat_graph import FlatGraph, example_leaves
-from sparsebit.export.translate.marker import Markers, mark_tensor, quantizers_of, substituted
+from sparsebit.export.translate.marker import Markers, mark_tensor, quantizers_of
 from sparsebit.export.translate.naming import label_shapes, own_output_names, strip_prefix
 from sparsebit.export.translate.request import Request
 from sparsebit.export.translate.undisturbed import same_state, undisturbed, writes_in_place
 from sparsebit.graph.run import flatten_call
+from sparsebit.quantization.switches import substituted
 from sparsebit.runtime.packages import require
 from sparsebit.targets import TARGETS
 

@@ -15,8 +15,7 @@ from torch.fx import GraphModule
 
 from sparsebit.batches import as_call
 from sparsebit.display import in_notebook
-from sparsebit.errors import with_article
-from sparsebit.export.errors import ExportError
+from sparsebit.errors import ExportError, with_article
 from sparsebit.export.graph_export import Exported, export_graph
 from sparsebit.export.proof import CheckReport
 from sparsebit.export.proof.compare import Call

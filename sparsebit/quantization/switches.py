@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.quantizers.base import Substitute
 
 
 def switch(quantizer: Quantizer | None, on: bool) -> None:
@@ -36,6 +37,19 @@ def switched(
     finally:
         for quantizer, was in before:
             quantizer.use_quant = was
+
+
+@contextlib.contextmanager
+def substituted(quantizers: Iterable[Quantizer], substitute: Substitute) -> Iterator[None]:
+    """Inside the block quantizers that are on call ``substitute`` in place of ``snap``; afterwards as before."""
+    before = [(quantizer, quantizer.substitute) for quantizer in quantizers]
+    for quantizer, _ in before:
+        quantizer.substitute = substitute
+    try:
+        yield
+    finally:
+        for quantizer, was in before:
+            quantizer.substitute = was
 
 
 def require_calibrated(quantizers: Iterable[Quantizer]) -> None:

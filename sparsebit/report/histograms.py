@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,28 +20,22 @@ def histograms(qmodel: QuantModel, data: Iterable[Any], batches: int | None = No
     """One for each quantized tensor, by its name; activations as the float model has them."""
     positions: dict[str, list[Tensor]] = {}
     quantizers = active(qmodel)
-    with torch.no_grad(), only(qmodel, ()), _watched(quantizers.values(), positions):
+
+    def see(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        assert isinstance(module, Quantizer)
+        if inputs[0].numel():
+            positions.setdefault(module.name, []).append(_on_grid(module, inputs[0].detach()))
+
+    with only(qmodel, ()), contextlib.ExitStack() as hooks:
+        for quantizer in quantizers.values():
+            if quantizer.side == "A":
+                hooks.enter_context(quantizer.register_forward_pre_hook(see))
         for args, kwargs in calls_of(qmodel, data, batches):
             qmodel(*args, **kwargs)
     for name, quantizer in quantizers.items():
         if quantizer.side == "W":
             positions[name] = [_on_grid(quantizer, qmodel.weights()[name].detach())]
     return {name: _count(quantizers[name], found) for name, found in positions.items() if found}
-
-
-@contextlib.contextmanager
-def _watched(quantizers: Iterable[Quantizer], positions: dict[str, list[Tensor]]) -> Iterator[None]:
-    def see(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        assert isinstance(module, Quantizer)
-        if inputs[0].numel():
-            positions.setdefault(module.name, []).append(_on_grid(module, inputs[0].detach()))
-
-    handles = [quantizer.register_forward_pre_hook(see) for quantizer in quantizers if quantizer.side == "A"]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _on_grid(quantizer: Quantizer, x: Tensor, most: int = 200_000) -> Tensor:

@@ -162,15 +162,3 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
         )
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_the_module_is_the_command() -> None:
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "sparsebit", "schema", "w4a8"],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0 and "QSCHEME" in done.stdout

@@ -7,16 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 
 pytest.importorskip("sklearn")
 pytest.importorskip("onnxruntime")
 
-from sparsebit.demo import held_out_data, net, training_data
 from sparsebit.demo.run import DemoResult, run_demo
-from sparsebit.demo.train import train
-from sparsebit.report import measure
 from sparsebit.storage.typed import to_plain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,20 +47,6 @@ def test_the_files_and_the_report_are_there(result: DemoResult) -> None:
     for words in ("pruned by", "8-bit weights", "What was tried", "pruning.yaml", "quantization.yaml"):
         assert words in page
     assert to_plain(result)["rows"][0]["name"] == "float"
-
-
-def test_no_test_image_is_trained_on() -> None:
-    seen, kept = (torch.cat([images for images, _ in data]) for data in (training_data(), held_out_data()))
-    assert len(seen) + len(kept) == 1797
-    assert measure(net(), held_out_data()) > 0.99
-
-
-def test_training_from_nothing_learns() -> None:
-    from sparsebit.demo.digits_net import DigitsNet
-
-    model = DigitsNet(8)
-    train(model, 3)
-    assert measure(model, held_out_data()) > 0.7
 
 
 def test_make_demo_runs_this() -> None:

@@ -105,11 +105,3 @@ def test_bfloat16_is_refused_at_once_and_half_precision_is_checked(tmp_path: Pat
     assert export_onnx(half, x.half(), tmp_path / "half.onnx").path.is_file()
     double = quantized(nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 5)).double(), x.double())
     assert export_onnx(double, x.double(), tmp_path / "double.onnx").path.is_file()
-
-
-def test_arguments_in_the_other_order_are_refused_with_the_right_one() -> None:
-    net, x = torch.nn.Linear(4, 2).eval(), torch.zeros(2, 4)
-    with pytest.raises(ExportError, match=r"not a path(.|\n)*export_onnx\(model, 'model.onnx', example\)"):
-        short_verb.export_onnx(net, x, "a.onnx")  # type: ignore[arg-type]
-    with pytest.raises(ExportError, match=r"not a path(.|\n)*export_onnx\(model, dummy_data, 'model.onnx'\)"):
-        export_onnx(net, "a.onnx", x)  # type: ignore[arg-type]

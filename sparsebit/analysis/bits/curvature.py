@@ -119,9 +119,7 @@ class Probe:
             seen[str(module.name)] = kept
             return kept
 
-        handles = [self.qmodel.quantizers[name].register_forward_hook(keep) for name in self.activations]
-        try:
+        with contextlib.ExitStack() as hooks:
+            for name in self.activations:
+                hooks.enter_context(self.qmodel.quantizers[name].register_forward_hook(keep))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()

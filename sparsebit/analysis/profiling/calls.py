@@ -10,6 +10,7 @@ import torch
 
 from sparsebit.batches import Call
 from sparsebit.quantization import Quantizer, QuantModel
+from sparsebit.quantization.switches import switched
 
 
 def calls_of(
@@ -22,17 +23,12 @@ def calls_of(
 @contextlib.contextmanager
 def only(qmodel: QuantModel, names: Iterable[str]) -> Iterator[None]:
     """Inside the block the quantizers of these names snap and all others pass; evaluation mode, no gradients."""
-    wanted, before = set(names), {name: q.use_quant for name, q in qmodel.quantizers.items()}
-    training = qmodel.training
+    wanted, training = set(names), qmodel.training
     qmodel.eval()
     try:
-        for name, quantizer in qmodel.quantizers.items():
-            quantizer.use_quant = name in wanted and quantizer.calibrated
-        with torch.no_grad():
+        with torch.no_grad(), switched(qmodel.quantizers.values(), lambda one: one.name in wanted):
             yield
     finally:
-        for name, quantizer in qmodel.quantizers.items():
-            quantizer.use_quant = before[name]
         qmodel.train(training)
 
 

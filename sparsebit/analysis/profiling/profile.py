@@ -86,13 +86,11 @@ def _watched(sums: dict[str, TensorSums]) -> Iterator[None]:
         if not module.use_quant:
             sums[module.name].add(inputs[0])
 
-    watched = [seen.quantizer for seen in sums.values() if seen.quantizer.side == "A"]
-    handles = [quantizer.register_forward_pre_hook(see) for quantizer in watched]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for seen in sums.values():
+            if seen.quantizer.side == "A":
+                hooks.enter_context(seen.quantizer.register_forward_pre_hook(see))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _layers(

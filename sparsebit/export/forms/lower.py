@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparsebit.export.errors import ExportError
+from sparsebit.errors import ExportError
 from sparsebit.export.forms.container import Container, container_of
 from sparsebit.export.forms.editor import SCALED, Editor, attribute
 from sparsebit.export.translate.marker import DOMAIN, Marked, tensor_label

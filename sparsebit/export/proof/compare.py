@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from sparsebit.export.errors import ExportError
+from sparsebit.errors import ExportError
 from sparsebit.export.forms.container import Container, container_of
 from sparsebit.export.graph_export import Exported
 from sparsebit.export.numbers import (

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsebit.display import as_text, in_notebook
-from sparsebit.export.errors import ExportError
+from sparsebit.errors import ExportError
 from sparsebit.export.proof.outputs import OutputAgreement
 
 

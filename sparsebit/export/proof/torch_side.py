@@ -11,17 +11,12 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from sparsebit.export.translate.flat_graph import FlatGraph, example_leaves
-from sparsebit.export.translate.marker import (
-    code_tensor,
-    quantizers_of,
-    substituted,
-    tensor_label,
-    unrounded_codes,
-)
+from sparsebit.export.translate.marker import code_tensor, quantizers_of, tensor_label, unrounded_codes
 from sparsebit.export.translate.spellings import TIES, Spelled
 from sparsebit.export.translate.undisturbed import undisturbed
 from sparsebit.graph.run import flatten_call
 from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.switches import substituted
 
 
 @dataclass

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from sparsebit.export.errors import ExportError
+from sparsebit.errors import ExportError
 from sparsebit.graph.capture.call.structure import leaves_of
 
 AxisNames = dict[str, dict[int, str]]

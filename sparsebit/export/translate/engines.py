@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsebit.export.errors import ExportError
+from sparsebit.errors import ExportError
 from sparsebit.export.forms.editor import attribute
 from sparsebit.export.numbers import as_array, relative_error
 from sparsebit.export.translate import program_engine, script_engine

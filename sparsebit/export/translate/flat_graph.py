@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
-from sparsebit.export.errors import ExportError
+from sparsebit.errors import ExportError
 from sparsebit.graph.codegen import make_safe
 from sparsebit.graph.effects import is_effect
 from sparsebit.graph.functional import check_branch

@@ -6,15 +6,12 @@ exporter in between can change a scale, fold a weight or lose a name.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sparsebit.export.errors import ExportError
+from sparsebit.errors import ExportError
 from sparsebit.numerics import Grid, choose_grid
 from sparsebit.numerics.snapping import snap
 from sparsebit.quantization.quantizers import Quantizer
@@ -138,16 +135,3 @@ def _snap_tokens(quantizer: Quantizer, x: Tensor) -> Tensor:
     wide = x.float()
     grid = choose_grid(wide.amin(-1, keepdim=True), wide.amax(-1, keepdim=True), quantizer.code)
     return snap(wide, grid.scale, grid.zero_point, quantizer.code).to(x.dtype)
-
-
-@contextlib.contextmanager
-def substituted(quantizers: list[Quantizer], substitute: Any) -> Iterator[None]:
-    """Inside the block the quantizers call ``substitute``; afterwards they are as they were."""
-    before = [quantizer.substitute for quantizer in quantizers]
-    for quantizer in quantizers:
-        quantizer.substitute = substitute
-    try:
-        yield
-    finally:
-        for quantizer, old in zip(quantizers, before, strict=True):
-            quantizer.substitute = old

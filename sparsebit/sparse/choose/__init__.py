@@ -3,6 +3,5 @@
 from sparsebit.sparse.choose.channel_pruner import ChannelPruner, require_channels
 from sparsebit.sparse.choose.from_config import make_pruner
 from sparsebit.sparse.choose.pruner import Latency, Pruner
-from sparsebit.sparse.choose.runtime_clock import RuntimeClock
 
-__all__ = ["ChannelPruner", "Latency", "Pruner", "RuntimeClock", "make_pruner", "require_channels"]
+__all__ = ["ChannelPruner", "Latency", "Pruner", "make_pruner", "require_channels"]

@@ -15,6 +15,7 @@ from sparsebit.errors import GraphError
 from sparsebit.graph.ops.spec import OpCall, place
 from sparsebit.sparse.channels.labels import Labels
 from sparsebit.sparse.channels.rules.base import number
+from sparsebit.sparse.channels.rules.index import indexed_dims
 from sparsebit.sparse.channels.trace import Trace, labels_in
 from sparsebit.sparse.shrink.alive import Alive
 from sparsebit.sparse.shrink.attributes import count_groups, module_attributes
@@ -58,14 +59,12 @@ class Finder:
         self.gm, self.trace, self.alive = gm, trace, alive
         self.edits: list[Edit] = []
         self.sizes: dict[str, Any] = {}
-        self.changed: dict[
-            str, Any
-        ] = {}  # what readers of a node see: a tensor of its new shape, or new sizes
+        # what readers of a node see: a tensor of its new shape, or new sizes
+        self.changed: dict[str, Any] = {}
         self.dynamic: set[str] = set()  # numbers that follow the size of the input (batch, length, pixels)
         layers = [axis.labels for axis in trace.axes.values() if not axis.bare]
-        self.in_layers = torch.zeros(
-            trace.sets.size, dtype=torch.bool
-        )  # classes that layers have weights for
+        # classes that layers have weights for
+        self.in_layers = torch.zeros(trace.sets.size, dtype=torch.bool)
         if layers:
             self.in_layers[trace.roots[torch.cat(layers)]] = True
 
@@ -167,8 +166,9 @@ class Finder:
         return value
 
     def _do_shape(self, node: Node, call: OpCall) -> None:
-        """reshape, view, expand, unflatten and constant fills: the shape that is left."""
-        name = next(name for name in ("shape", "sizes", "size") if name in call.spec.parameters)
+        """reshape, view, expand, unflatten, constant fills and norms: the shape that is left."""
+        names = ("shape", "sizes", "size", "normalized_shape")
+        name = next(name for name in names if name in call.spec.parameters)
         given, path = call.arguments.get(name), self._path(call, name)
         shape = self.alive.shape(self.trace.labels_of(node))
         if isinstance(given, Node) and isinstance(number(given), tuple | list):
@@ -182,6 +182,8 @@ class Finder:
         for position, (old, new) in enumerate(zip(sizes, shape[len(shape) - len(sizes) :], strict=True)):
             if not (isinstance(old, int) and old == -1):
                 self._set(node, (*path, position) if isinstance(given, (tuple, list)) else path, old, new)
+
+    _do_norm = _do_shape
 
     def _do_split(self, node: Node, call: OpCall) -> None:
         """split, chunk and tensor_split: parts as wide as what is left of each."""
@@ -239,16 +241,8 @@ class Finder:
         value = self.trace.values.get(source.name) if isinstance(source, Node) else None
         if not isinstance(value, Labels):
             return
-        items = list(index) if isinstance(index, tuple) else [index]
         path = self._path(call, "index")
-        spent = sum(item is not None and item is not Ellipsis for item in items)
-        dim = 0
-        for position, item in enumerate(items):
-            if item is Ellipsis:
-                dim += len(value.shape) - spent
-                continue
-            if item is None:
-                continue
+        for position, dim, item in indexed_dims(index, value.rank):
             flags = self.alive.along(value, dim)
             here = (*path, position) if isinstance(index, tuple) else path
             if flags is not None and isinstance(item, slice) and item.step in (None, 1):
@@ -257,7 +251,6 @@ class Finder:
             elif flags is not None and not isinstance(item, slice) and isinstance(number(item), int):
                 at = number(item) % len(flags)
                 self._set(node, here, item, int(flags[:at].sum()))
-            dim += 1
 
     def _bounds(self, node: Node, path: Path, bound: Any, flags: Tensor) -> None:
         if bound is None:
@@ -298,14 +291,6 @@ class Finder:
         width = labels.shape[-1]
         if call.arguments.get("scale") is None and self.alive.shape(labels)[-1] != width:
             self.edits.append(Edit(node.name, ("kwargs", "scale"), None, 1 / math.sqrt(width)))
-
-    def _do_norm(self, node: Node, call: OpCall) -> None:
-        given = call.arguments["normalized_shape"]
-        shape = self.alive.shape(self.trace.labels_of(node))
-        path = self._path(call, "normalized_shape")
-        items = given if isinstance(given, (tuple, list)) else [given]
-        for position, (old, new) in enumerate(zip(items, shape[len(shape) - len(items) :], strict=True)):
-            self._set(node, (*path, position) if isinstance(given, (tuple, list)) else path, old, new)
 
     def _do_groups(self, node: Node, call: OpCall) -> None:
         attribute = "num_groups" if "num_groups" in call.arguments else "groups"

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,7 +38,7 @@ from sparsebit.quantization.algorithms.reconstruction.core import (
 from sparsebit.quantization.algorithms.reconstruction.streams import Samples, Streams
 from sparsebit.quantization.modules.exchange import exchange_quantizer, is_plain
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
-from sparsebit.quantization.switches import switched
+from sparsebit.quantization.switches import substituted, switched
 from sparsebit.storage import ArtifactError, read_folder, require_place, write_folder
 
 KIND, VERSION = "reconstructed block", 3
@@ -137,7 +137,8 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             return True
 
         drawn = samples.draw(self.steps)
-        with self._substituted(job, inside, scales, weights, current, noise):
+        learning = [*inside, *(job.quantizers[name] for name in weights)]
+        with substituted(learning, self._substitute(scales, current, noise)):
             for position in range(self.steps):
                 next(ticks, None)
                 done = position / self.steps
@@ -158,22 +159,17 @@ class Reconstruction(ReconstructionSettings, Algorithm):
                 quantizer.set_grid(scale, quantizer.zero_point)
         return before, after
 
-    @contextlib.contextmanager
-    def _substituted(
-        self,
-        job: Job,
-        inside: list[Quantizer],
-        scales: dict[Quantizer, Tensor],
-        weights: list[str],
-        current: dict[str, Tensor],
-        noise: torch.Generator,
-    ) -> Iterator[None]:
-        """Let weights be the soft ones, and activations be snapped now and then, on scales that learn."""
+    def _substitute(
+        self, scales: dict[Quantizer, Tensor], current: dict[str, Tensor], noise: torch.Generator
+    ) -> Callable[[Quantizer, Tensor], Tensor]:
+        """What quantizers do meanwhile: weights are the soft ones, activations are snapped now and then.
 
-        def weight(quantizer: Quantizer, x: Tensor) -> Tensor:
-            return current[quantizer.name].to(x.dtype)
+        ``scales`` are those of activations that learn.
+        """
 
-        def activation(quantizer: Quantizer, x: Tensor) -> Tensor:
+        def snap(quantizer: Quantizer, x: Tensor) -> Tensor:
+            if quantizer.side == "W":
+                return current[quantizer.name].to(x.dtype)
             if quantizer in scales and self.scale_lr > 0:
                 x, scale, code = quantizer.prepare(x), scales[quantizer], quantizer.code
                 _, zero_point = quantizer.scale_and_zero_point(x)
@@ -184,15 +180,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
                 snapped = quantizer.snap(x)
             return drop(snapped, x, self.drop, noise)
 
-        quantizers = [*inside, *(job.quantizers[name] for name in weights)]
-        before = [quantizer.substitute for quantizer in quantizers]
-        for quantizer in quantizers:
-            quantizer.substitute = weight if quantizer.side == "W" else activation
-        try:
-            yield
-        finally:
-            for quantizer, substitute in zip(quantizers, before, strict=True):
-                quantizer.substitute = substitute
+        return snap
 
     # -- finished blocks ----------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ def getitem(at: Visit) -> object:
             return held[index]  # type: ignore[call-overload]
         raise Stop(at.why)
     picked, looked_up = [], []
-    for dim, item in _indexed(index, held.rank):
+    for _, dim, item in indexed_dims(index, held.rank):
         tensor = at.trace.values.get(item.name) if isinstance(item, Node) else None
         if isinstance(item, Node) and isinstance(tensor, Labels) and item.meta["value"].dtype == torch.bool:
             raise Stop(f"{at.why} selects by a mask")
@@ -40,7 +40,7 @@ def getitem(at: Visit) -> object:
     for layer in at.trace.simple(held):
         at.pin(layer, looked_up, f"{at.why} looks positions up by value")
     value = keep_picked_dims(at, held, picked)
-    for dim, item in _indexed(index, held.rank):
+    for _, dim, item in indexed_dims(index, held.rank):
         if isinstance(item, slice) and item.step not in (None, 1):
             for layer in at.trace.simple(value):
                 _keep_step(at, layer, dim, item)
@@ -50,15 +50,15 @@ def getitem(at: Visit) -> object:
     return Labels(shape, layers if 0 not in shape else (), value.zero)
 
 
-def _indexed(index: object, rank: int) -> Iterator[tuple[int, object]]:
-    """Every part of an index that takes a dim, with that dim."""
+def indexed_dims(index: object, rank: int) -> Iterator[tuple[int, int, object]]:
+    """Every part of an index that takes a dim: its place in the index, the dim, and the part."""
     items = list(index) if isinstance(index, tuple) else [index]
     spent, dim = sum(item is not None and item is not Ellipsis for item in items), 0
-    for item in items:
+    for place, item in enumerate(items):
         if item is Ellipsis:
             dim += rank - spent
         elif item is not None:
-            yield dim, item
+            yield place, dim, item
             dim += 1
 
 

@@ -10,11 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsebit.analysis import latency
+from sparsebit.analysis import (
+    RuntimeClock,
+    latency,
+    runtime_latency,
+)
 from sparsebit.errors import SparsebitError
+from sparsebit.quantization import QuantModel, parse_qconfig
 from sparsebit.runtime import timing
 from sparsebit.sparse import SparseModel
-from sparsebit.sparse.choose.runtime_clock import RuntimeClock
 from tests.sparse.nets import residual
 
 LATENCY = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, "TARGET": "latency"}}
@@ -57,7 +61,7 @@ class Machine:
     def perf_counter(self) -> float:
         return self.now
 
-    def load(self, model: nn.Module, examples: Any) -> Callable[[], Any]:
+    def load(self, model: nn.Module, examples: Any, *, runtime: str) -> Callable[[], Any]:
         seconds = float(sum(parameter.numel() for parameter in model.parameters()))
 
         def call() -> None:
@@ -95,5 +99,35 @@ def test_without_the_runtime_the_error_says_what_to_install(monkeypatch: pytest.
     pytest.importorskip("onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     smodel = SparseModel(residual().float(), LATENCY, torch.zeros(1, 3, 8, 8))
-    with pytest.raises(SparsebitError, match=r"ONNX Runtime.*'onnxruntime'[\s\S]*\[onnx\].*latency="):
+    with pytest.raises(
+        SparsebitError, match=r"measured in onnxruntime.*'onnxruntime'[\s\S]*\[onnx\].*latency="
+    ):
         smodel.calc_params()
+
+
+FAST = ("W.OBSERVER.TYPE=minmax", "A.OBSERVER.TYPE=minmax")
+
+
+@pytest.fixture(scope="module")
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 4)
+    ).eval()
+
+
+@pytest.fixture(scope="module")
+def batches() -> list[Tensor]:
+    return [torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))]
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_runtimes_can_be_asked_for_the_time(net: nn.Module, batches: list[Tensor], runtime: str) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip(runtime)
+    qmodel = QuantModel(
+        net, parse_qconfig(f"int8_{runtime}", ["DEVICE=cpu", *FAST]), example_inputs=(batches[0],)
+    )
+    qmodel.calibrate(batches, progress=False)
+    qmodel.set_quant(w_quant=True, a_quant=True)
+    assert 0 < runtime_latency(qmodel, (batches[0],), runtime=runtime, rounds=3) < 1

@@ -1,0 +1,58 @@
+"""What a check found, in sentences, tables and JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparsebit.export import CheckReport, ExportError, IntegerOp, OutputAgreement, TensorAgreement
+
+GOOD = CheckReport(
+    path=Path("net.onnx"),
+    runtime="onnxruntime",
+    tensors=(TensorAgreement(name="relu", side="A", elements=200, mismatched=1, largest=1),),
+    outputs=(
+        OutputAgreement(name="a", difference=0.1, relative=0.01, sqnr_db=30.0, samples=4, same_class=4),
+        OutputAgreement(name="b", difference=0.2, relative=0.02, sqnr_db=20.0, samples=4),
+    ),
+    ops=(
+        IntegerOp(name="conv", op="Conv", runs_as="QLinearConv", on_integers=True),
+        IntegerOp(name="fc", op="Gemm", runs_as="Gemm", on_integers=False, why="its result is read in float"),
+    ),
+)
+
+
+def test_the_worst_output_and_the_proof_are_sentences() -> None:
+    assert GOOD.ok and GOOD.raise_for_mismatch() is GOOD
+    assert (
+        GOOD.end_to_end.startswith("output 'b': largest difference 0.2") and "on 4 samples" in GOOD.end_to_end
+    )
+    assert GOOD.piece_by_piece == (
+        "every piece computes what torch computes; 0.500% of the quantized values differ, by 1 at most"
+    )
+    assert GOOD.on_integers == "1 of 2 planned operators run on integers"
+    assert [op.name for op in GOOD.fallbacks] == ["fc"]
+
+
+def test_it_prints_as_tables_and_is_json() -> None:
+    text = str(GOOD)
+    for words in (
+        "net.onnx in onnxruntime",
+        "end to end",
+        "relu",
+        "QLinearConv",
+        "its result is read in float",
+    ):
+        assert words in text
+    data = json.loads(json.dumps(GOOD.summary()))
+    assert data["ok"] and data["piece_by_piece"]["tensors"][0]["name"] == "relu"
+
+
+def test_a_mismatch_is_an_error_that_says_where() -> None:
+    bad = CheckReport(path=Path("net.onnx"), runtime="openvino", problems=("weight 'w': 3 numbers differ",))
+    assert not bad.ok and "DIFFERS" in bad.piece_by_piece and bad.on_integers == ""
+    with pytest.raises(ExportError, match=r"compute in openvino(.|\n)*weight 'w': 3 numbers differ"):
+        bad.raise_for_mismatch()
+    assert bad.end_to_end == "no outputs were compared"

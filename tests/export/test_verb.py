@@ -1,0 +1,30 @@
+"""The short verb: the path before the example."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sparsebit.export import ExportError, export_onnx, onnx_export
+from sparsebit.export import verb as short_verb
+
+
+def test_arguments_in_the_other_order_are_refused_with_the_right_one() -> None:
+    net, x = torch.nn.Linear(4, 2).eval(), torch.zeros(2, 4)
+    with pytest.raises(ExportError, match=r"not a path(.|\n)*export_onnx\(model, 'model.onnx', example\)"):
+        short_verb.export_onnx(net, x, "a.onnx")  # type: ignore[arg-type]
+    with pytest.raises(ExportError, match=r"not a path(.|\n)*export_onnx\(model, dummy_data, 'model.onnx'\)"):
+        export_onnx(net, "a.onnx", x)  # type: ignore[arg-type]
+
+
+def test_it_hands_everything_to_the_verb_it_is_short_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(onnx_export, "export_onnx", lambda *args, **named: seen.append((args, named)))
+    net, x = torch.nn.Linear(4, 2).eval(), torch.zeros(2, 4)
+    short_verb.export_onnx(net, tmp_path / "a.onnx", x, check=False)
+    assert seen == [((net, x, tmp_path / "a.onnx"), {"check": False})]

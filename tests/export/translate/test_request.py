@@ -1,0 +1,48 @@
+"""What both engines are given, and the silence around them."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparsebit import capture
+from sparsebit.export.translate.flat_graph import FlatGraph
+from sparsebit.export.translate.request import Request, quietly
+
+
+class Counter(nn.Module):
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count.add_(1)
+        return x + self.count
+
+
+@pytest.mark.parametrize("net", [Counter(), nn.Identity()], ids=["writes", "plain"])
+def test_what_a_run_writes_is_put_back(net: nn.Module) -> None:
+    x = torch.zeros(2)
+    flat = FlatGraph(capture(net.eval(), x))
+    request = Request(flat, [x], ["x"], ["y"], [{}], 20)
+    assert request.stateful == isinstance(net, Counter)
+    with request.undone(), torch.no_grad():
+        first = flat(x)[0].clone()
+    with torch.no_grad():
+        assert torch.equal(flat(x)[0], first)
+
+
+def test_warnings_and_logs_are_as_before_afterwards() -> None:
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    with pytest.raises(ValueError, match="inside"), quietly():
+        assert logger.level == logging.ERROR
+        warnings.warn("not shown", stacklevel=1)
+        raise ValueError("inside")
+    assert logger.level == before
