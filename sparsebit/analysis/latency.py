@@ -86,7 +86,7 @@ class RuntimeClock:
                 hint="give example_inputs",
             )
         try:
-            return self._clock(runtime_call(model.cpu(), self.examples, runtime=self.runtime))
+            return self._clock(runtime_call(model, self.examples, runtime=self.runtime))
         except SparsebitError as error:
             raise SparsebitError(
                 f"the latency could not be measured in {self.runtime}: {error.message}",
