@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from sparsebit.graph.ops.lookup import Found, resolve
+from sparsebit.graph.ops.lookup import resolve
 from sparsebit.graph.ops.spec import OpCall, OpSpec, Signature, parse_signature
 from sparsebit.graph.value import TensorInfo
 
@@ -29,38 +29,35 @@ def bind(gm: GraphModule, node: Node) -> OpCall | None:
     found = resolve(gm, node)
     if found is None:
         return None
+    spec = found.spec
     module = gm.get_submodule(str(node.target)) if node.op == "call_module" else None
-    form = _form_of(found, node, module)
+    form = _form_of(spec, found.key, node.target if module is None else type(module).forward, module is None)
     given = _pair_up(form, node.args)
-    given |= {_canonical(found.spec, name): value for name, value in node.kwargs.items()}
+    given |= {_canonical(spec, name): value for name, value in node.kwargs.items()}
     if module is not None:
-        given |= _held_by(module, str(node.target), found.spec, given)
-    defaults = (
-        parse_signature(found.spec.signature).defaults,
-        form.defaults,
-        found.spec.implied.get(found.key, {}),
-    )
-    given = {name: value for source in (*defaults, given) for name, value in source.items()}
-    if found.spec.tidy:
-        found.spec.tidy(given)
-    ordered = {name: given[name] for name in found.spec.parameters if name in given}
-    return OpCall(spec=found.spec, node=node, owner=gm, module=module, arguments=ordered | given)
+        given |= _held_by(module, str(node.target), spec, given)
+    given = {**form.defaults, **given}
+    if spec.tidy:
+        spec.tidy(given)
+    ordered = {name: given[name] for name in spec.parameters if name in given}
+    return OpCall(spec=spec, node=node, owner=gm, module=module, arguments=ordered | given)
 
 
-def _form_of(found: Found, node: Node, module: nn.Module | None) -> Signature:
-    spec, target = found.spec, node.target
-    if target is getattr:  # x.T: the operator is chosen by the name, which is not an argument of it
-        return parse_signature("input, attribute")
-    if found.key in spec.orders:
-        return parse_signature(spec.orders[found.key])
-    if module is not None:
-        own = _python_signature(type(module).forward, skip_self=True)
-        own = own._replace(defaults={}) if own else None  # the attributes of the module are its defaults
-    elif isinstance(target, torch._ops.OpOverload):
-        own = _schema_signature(target)
-    else:
-        own = _python_signature(target)
-    return _rename(spec, own) if own else parse_signature(spec.signature)
+@lru_cache(maxsize=4096)
+def _form_of(spec: OpSpec, key: object, function: object, with_defaults: bool) -> Signature:
+    """How a target is called, under the canonical names; the defaults of a module form are its attributes."""
+    own: Signature | None = None
+    if function is getattr:  # x.T: the operator is chosen by the name, which is not an argument of it
+        own = parse_signature("input, attribute")
+    elif key in spec.orders:
+        own = parse_signature(spec.orders[key])
+    elif isinstance(function, torch._ops.OpOverload):
+        own = _rename(spec, _schema_signature(function))
+    elif python := _python_signature(function, skip_self=not with_defaults):
+        own = _rename(spec, python if with_defaults else python._replace(defaults={}))
+    general = parse_signature(spec.signature)
+    own = own or general
+    return own._replace(defaults={**general.defaults, **own.defaults, **spec.implied.get(key, {})})
 
 
 def _rename(spec: OpSpec, own: Signature) -> Signature:
@@ -111,8 +108,7 @@ def _held_by(module: nn.Module, path: str, spec: OpSpec, given: dict[str, object
     return held
 
 
-@lru_cache(maxsize=4096)
-def _python_signature(function: object, skip_self: bool = False) -> Signature | None:
+def _python_signature(function: object, *, skip_self: bool) -> Signature | None:
     """Signature of a function written in Python, or None for the built-in ones, which do not tell."""
     if not inspect.isroutine(function) or inspect.isbuiltin(function) or inspect.ismethoddescriptor(function):
         return None
@@ -127,7 +123,6 @@ def _python_signature(function: object, skip_self: bool = False) -> Signature | 
     return Signature(tuple(p.name for p in parameters), defaults, variadic)
 
 
-@lru_cache(maxsize=4096)
 def _schema_signature(overload: torch._ops.OpOverload) -> Signature:
     arguments = overload._schema.arguments
     defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
