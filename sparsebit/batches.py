@@ -344,6 +344,17 @@ def explained(number: int, call: Call, example: Call) -> Iterator[None]:
         ) from error
 
 
+def device_of(model: object, default: torch.device | str = "cpu") -> torch.device:
+    """Where the parameters of a module are, or its buffers; ``default`` for anything that has neither.
+
+    Example:
+        >>> device_of(nn.Linear(2, 2)), device_of(nn.ReLU(), "meta")
+        (device(type='cpu'), device(type='meta'))
+    """
+    tensors = itertools.chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else ()
+    return next((tensor.device for tensor in tensors), torch.device(default))
+
+
 def to_device(value: Any, device: torch.device) -> Any:
     """The same value with every tensor on one device."""
     return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)

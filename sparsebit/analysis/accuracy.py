@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebit.batches import DataError, ModelInputs, read_batches, to_device
+from sparsebit.batches import DataError, ModelInputs, device_of, read_batches, to_device
 from sparsebit.errors import SparsebitError
 
 Metric = Callable[[Any, Any], Any]
@@ -65,7 +65,7 @@ def measure(
     training = model.training if isinstance(model, nn.Module) else False
     if isinstance(model, nn.Module):
         model.eval()
-    device, inputs = _device(model), inputs or ModelInputs.of(model)
+    device, inputs = device_of(model), inputs or ModelInputs.of(model)
     total, count = 0.0, 0
     try:
         with torch.no_grad():
@@ -101,8 +101,3 @@ def first_tensor(outputs: Any) -> Any:
     values = named.values() if named else outputs if isinstance(outputs, tuple | list) else ()
     found = next((value for value in values if isinstance(value, Tensor)), None)
     return outputs if found is None else found
-
-
-def _device(model: object) -> torch.device:
-    tensors = (*model.parameters(), *model.buffers()) if isinstance(model, nn.Module) else ()
-    return next((tensor.device for tensor in tensors), torch.device("cpu"))

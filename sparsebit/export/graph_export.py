@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch.fx import GraphModule
 
+from sparsebit.batches import device_of
 from sparsebit.display import short_bytes
 from sparsebit.errors import ExportError
 from sparsebit.export.draft import Draft
@@ -115,7 +116,7 @@ def export_graph(
         stack.enter_context(torch.no_grad())
         draft = stack.enter_context(Draft(path))
         flat = FlatGraph(gm).eval()
-        inputs = example_leaves(flat, _flat_inputs(gm, tuple(args), dict(kwargs or {})), _device(gm))
+        inputs = example_leaves(flat, _flat_inputs(gm, tuple(args), dict(kwargs or {})), device_of(gm))
         quantizers = quantizers_of(flat)
         markers = Markers(dynamic=[q.name for q in quantizers if q.layout.kind == "token"])
         static = [quantizer for quantizer in quantizers if quantizer.layout.kind != "token"]
@@ -227,8 +228,3 @@ def _names(kind: str, asked: Sequence[str] | None, own: Sequence[str]) -> list[s
             got=repr(list(asked)),
         )
     return list(own if asked is None else asked)
-
-
-def _device(gm: GraphModule) -> torch.device | None:
-    tensor = next((t for t in (*gm.parameters(), *gm.buffers())), None)
-    return tensor.device if tensor is not None else None

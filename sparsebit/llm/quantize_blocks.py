@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparsebit.batches import device_of
 from sparsebit.config.llm import LlmConfig, load_llm_config
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockCall, Recorded, record_calls, returns_tuple
@@ -116,7 +117,7 @@ def _start(source: Source, sequences: Tensor | None, *, follow: bool) -> _Stream
     if sequences is None:
         return _Streams([], [], None)
     first = source.fill(source.stack.names[0])
-    sequences = sequences.to(next((p.device for p in first.parameters()), None))
+    sequences = sequences.to(device_of(first))
     as_tuple = returns_tuple(source.model, source.stack, sequences[:1])
     recorded = [
         record_calls(source.model, source.stack, batch, as_tuple=as_tuple) for batch in sequences.split(BATCH)

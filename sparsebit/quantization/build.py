@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from sparsebit.batches import Call
+from sparsebit.batches import Call, device_of
 from sparsebit.config import QConfig
 from sparsebit.errors import SparsebitError, with_article
 from sparsebit.graph.capture.dynamic import Dynamic
@@ -70,8 +70,8 @@ def build_graph(
     build_own_quantizers(captured, config, owned)
     plan = plan or make_plan(captured, config, target, known=known, owned=owned)
     insert_quantizers(captured, plan)
-    device = next((tensor.device for tensor in (*captured.parameters(), *captured.buffers())), None)
+    device = device_of(captured)
     for module in captured.modules():
-        if isinstance(module, Quantizer) and device is not None:
+        if isinstance(module, Quantizer):
             module.to(device)
     return Built(QuantGraph.around(captured), plan, batch_norms)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from sparsebit.batches import Call, to_device
+from sparsebit.batches import Call, device_of, to_device
 from sparsebit.errors import CaptureError, GraphError, damaged, with_article
 from sparsebit.graph.digest import graph_digest
 from sparsebit.processes import failing_together, rank
@@ -115,8 +115,7 @@ def load_checkpoint(
     state = with_aliases(tensors.get("state", {}), content.names("aliases"))
     if example_inputs is None and example_kwargs is None:
         example = _decode_example(content.value("example"), tensors.get("example", {}), folder)
-        home = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
-        example_inputs, example_kwargs = to_device(example, home)
+        example_inputs, example_kwargs = to_device(example, device_of(model))
     plan = QuantPlan.from_dict(content.section("plan").data)
     training = content.section("training").into(TrainingState)
     tuned = content.flag("tuned")

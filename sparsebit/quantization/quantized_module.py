@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import warnings
 from collections.abc import Iterator
 from typing import Any, Self, TextIO
@@ -13,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsebit.batches import ModelInputs, to_device
+from sparsebit.batches import ModelInputs, device_of, to_device
 from sparsebit.config import QConfig
 from sparsebit.display import in_notebook
 from sparsebit.errors import SparsebitError
@@ -59,8 +58,7 @@ class QuantizedModule(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the parameters are, and calibration data is moved to."""
-        tensors = itertools.chain(self.parameters(), self.buffers())
-        return next((tensor.device for tensor in tensors), torch.device(self.cfg.DEVICE))
+        return device_of(self, self.cfg.DEVICE)
 
     @property
     def quantizers(self) -> dict[str, Quantizer]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sparsebit.batches import ModelInputs
+from sparsebit.batches import ModelInputs, device_of
 
 
 def reestimate_norms(
@@ -32,7 +32,7 @@ def reestimate_norms(
     if not norms:
         return 0
     inputs = ModelInputs(model, example_inputs, example_kwargs)
-    home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    home = device_of(model)
     training, momenta = model.training, [norm.momentum for norm in norms]
     model.eval()
     try:

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from sparsebit.analysis import choose_bits, sensitivity
 from sparsebit.analysis.bits.sensitivity import Sensitivity
 from sparsebit.analysis.latency import RuntimeClock
 from sparsebit.analysis.size import quantized_bytes
+from sparsebit.batches import device_of
 from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import capture
@@ -305,8 +305,8 @@ class Search:
 
     def _first_config(self, structure: Structure) -> QConfig:
         """The target's preset, on the model's device, with the bits of a structure."""
-        home = next((p.device for p in self.model.parameters()), torch.device("cpu"))
-        config = load_qconfig(TARGETS[self.target].preset, [f"BACKEND={self.target}", f"DEVICE={home}"])
+        where = f"DEVICE={device_of(self.model)}"
+        config = load_qconfig(TARGETS[self.target].preset, [f"BACKEND={self.target}", where])
         if structure.weights == "8":
             return config
         config = load_qconfig(config, ["W.OBSERVER.TYPE=mse"])  # it pays below 8 bits

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebit.batches import Call, ModelInputs
+from sparsebit.batches import Call, ModelInputs, device_of
 from sparsebit.config import SConfig
 from sparsebit.display import in_notebook
 from sparsebit.graph.capture import CapturedModule, capture
@@ -162,7 +162,7 @@ class SparseModel(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where its parameters are."""
-        return next((tensor.device for tensor in self.model.parameters()), torch.device("cpu"))
+        return device_of(self.model)
 
     def groups(self) -> ChannelGroups:
         """Which channels can only be removed together, and which cannot be removed and why. Printable."""

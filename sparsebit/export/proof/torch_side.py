@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from sparsebit.batches import device_of
 from sparsebit.export.translate.flat_graph import FlatGraph, example_leaves
 from sparsebit.export.translate.marker import code_tensor, quantizers_of, tensor_label, unrounded_codes
 from sparsebit.export.translate.spellings import TIES, Spelled
@@ -56,8 +57,7 @@ def run_torch(
     run = TorchRun()
     with undisturbed(gm, quantized=quantized), torch.no_grad():
         flat = FlatGraph(gm)
-        device = next((t.device for t in (*gm.parameters(), *gm.buffers())), None)
-        inputs = example_leaves(flat, flatten_call(gm, tuple(args), dict(kwargs or {})), device)
+        inputs = example_leaves(flat, flatten_call(gm, tuple(args), dict(kwargs or {})), device_of(gm))
         static = [quantizer for quantizer in quantizers_of(flat) if quantizer.layout.kind != "token"]
         with substituted(static, run.note), Spelled(TIES):
             results = flat(*(x.clone() for x in inputs))

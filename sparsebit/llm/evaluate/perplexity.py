@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
 
 
@@ -52,7 +53,7 @@ def evaluate(
             hint="more text, or a smaller length=",
         )
     windows = windows[: count * length].view(count, length)
-    device = next((p.device for p in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    device = device_of(model)
     loss = divergence = 0.0
     agreeing = 0
     for rows in windows.split(batch):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.fx import GraphModule
 
+from sparsebit.batches import device_of
 from sparsebit.quantization.algorithms.equalization import home_of_limits, limit_channels
 from sparsebit.quantization.algorithms.layers import find_layers
 
@@ -21,7 +22,7 @@ def restore_edits(gm: GraphModule, state: Mapping[str, Tensor]) -> int:
     for node in list(gm.graph.nodes):
         limits = state.get(f"{home_of_limits(node)}.limits")
         if limits is not None and node.op.startswith("call_"):
-            limit_channels(gm, node, limits.to(next(gm.parameters()).device))
+            limit_channels(gm, node, limits.to(device_of(gm)))
             made += 1
     if made:
         gm.recompile()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsebit.batches import Call, DataError, ModelInputs, read_batches, to_device
+from sparsebit.batches import Call, DataError, ModelInputs, device_of, read_batches, to_device
 from sparsebit.graph.run import evaluating
 from sparsebit.sparse.choose.pruner import Pruner
 from sparsebit.sparse.evidence.activations import Activations
@@ -83,7 +83,7 @@ def gather(
     activations = Activations(graph, layers, watched)
     gradients = Gradients(graph, _names(layers, extra), differentiated)
     batches, known = 0, inputs or ModelInputs(graph.gm)
-    device = next((tensor.device for tensor in graph.gm.parameters()), torch.device("cpu"))
+    device = device_of(graph.gm)
     # cuDNN has no backward pass for recurrent layers that are evaluating
     cudnn = torch.backends.cudnn.enabled and not any(isinstance(m, nn.RNNBase) for m in graph.gm.modules())
     with evaluating(graph.gm, if_possible=True), torch.backends.cudnn.flags(enabled=cudnn):

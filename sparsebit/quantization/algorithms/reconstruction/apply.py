@@ -20,6 +20,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
+from sparsebit.batches import device_of, to_device
 from sparsebit.config.quantization.recovery import AdaRoundSettings, ReconstructionSettings
 from sparsebit.numerics import Grid
 from sparsebit.numerics.snapping import snap_tensor
@@ -75,8 +76,8 @@ class Reconstruction(ReconstructionSettings, Algorithm):
         for index in range(len(blocks)):  # before the work, not after the first hour of it
             if (place := self._place(job, index)) is not None:
                 require_place(place)
-        device = next((p.device for p in job.gm.parameters()), torch.device("cpu"))
-        inputs = (_moved(call, device) for call in job.inputs)
+        device = device_of(job.gm)
+        inputs = (to_device(call, device) for call in job.inputs)
         streams = Streams(job.gm, inputs, blocks, self.batch)
         weights = [[n for n in block.weights if isinstance(job.quantizers[n], AdaRound)] for block in blocks]
         todo = range(sum(map(bool, weights)) * self.steps)
@@ -321,7 +322,3 @@ def _mixed(rounded: Any, exact: Any, probability: float, noise: torch.Generator)
     if isinstance(rounded, Tensor) and rounded.is_floating_point():
         return drop(rounded, exact, probability, noise)
     return rounded
-
-
-def _moved(call: Any, device: torch.device) -> Any:
-    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), call)
