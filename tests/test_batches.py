@@ -18,6 +18,7 @@ from sparsebit.batches import (
     ModelInputs,
     as_call,
     crop_like,
+    device_of,
     example_call,
     explained,
     few,
@@ -199,6 +200,13 @@ def test_a_batch_the_model_cannot_run_is_named() -> None:
     words = r"cannot run batch 7 (.|\n)*float32\[1, 3\](.|\n)*float32\[2, 4\]"
     with pytest.raises(DataError, match=words), explained(7, call, Call((torch.zeros(1, 3),))):
         layer(*call.args)
+
+
+def test_a_model_is_where_its_parameters_are_or_else_its_buffers() -> None:
+    norm = torch.nn.BatchNorm1d(2, affine=False, device="meta")
+    assert device_of(torch.nn.Linear(2, 2)).type == "cpu" and device_of(norm).type == "meta"
+    assert device_of(torch.nn.ReLU()).type == device_of(len).type == "cpu"
+    assert device_of(torch.nn.ReLU(), "cuda:1") == torch.device("cuda", 1)
 
 
 def test_to_device_reaches_every_tensor() -> None:

@@ -43,10 +43,11 @@ OPS = (
     _create("arange", "start, end, step=1", tidy=_start_is_end),
     _create("linspace", "start, end, steps"),
     _create("logspace", "start, end, steps, base=10.0"),
-    _create("tensor", "data", "scalar_tensor"),
+    _create("tensor", "data", "scalar_tensor", activations=("data",)),
     _row(  # torch.Tensor(2, 3) makes a size, torch.Tensor([2, 3]) holds numbers
         "typed_tensor",
         "*data",
+        activations=("data",),
         only=(torch.Tensor, *present(torch, "FloatTensor", "LongTensor", "IntTensor", "BoolTensor")),
     ),
     _row(  # hands a tensor through, if it gets one
@@ -74,5 +75,5 @@ OPS = (
     _fill("new_ones", "input, *size"),
     _create("new_empty", "input, *size"),
     _fill("new_full", "input, size, fill_value"),
-    _create("new_tensor", "input, data"),
+    _create("new_tensor", "input, data", activations=("data",)),
 )

@@ -86,9 +86,10 @@ OPS = (
         "unique",
         "input, sorted=True, return_inverse=False, return_counts=False, dim=None",
         *("aten::_unique2", "aten::unique_dim", "aten::_unique"),
+        data_sized=True,
     ),
-    _row("unique_consecutive", "input, return_inverse=False, return_counts=False, dim=None"),
-    _row("bincount", "input, weights=None, minlength=0", integers=True),
+    _row("unique_consecutive", "input, return_inverse=False, return_counts=False, dim=None", data_sized=True),
+    _row("bincount", "input, weights=None, minlength=0", integers=True, data_sized=True),
     _row("histc", "input, bins=100, min=0, max=0"),
     _row(
         "searchsorted",

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.fx import Node
 
-from sparsebit.graph.ops.spec import OpCall
+from sparsebit.graph.ops.spec import OpCall, nodes_in
 from sparsebit.graph.ops.spellings import family, named
+from sparsebit.graph.value import TensorInfo
 
 _move = family("shape", moves=True)
 _view = family("shape", moves=True, view=True)
@@ -30,6 +31,18 @@ def _view_or_bitcast(node: Node) -> str:
 def _pads_with_its_own_numbers(call: OpCall) -> bool:
     """Padding with zero too: zero is a point of every grid."""
     return call.arguments.get("mode", "constant") != "constant" or not call.arguments.get("value")
+
+
+def _has_mask(node: Node) -> bool:
+    """Whether an index holds a mask, which picks as many elements as it has ones."""
+    infos = [item.meta.get("value") for item in nodes_in((node.args[1:], node.kwargs))]
+    return any(isinstance(info, TensorInfo) and info.dtype in (torch.bool, torch.uint8) for info in infos)
+
+
+def _repeats_by_tensor(node: Node) -> bool:
+    """Whether each element is repeated as often as a tensor says; that may be the only argument."""
+    repeats = node.kwargs.get("repeats", next(iter(node.args[1:] or node.args), None))
+    return isinstance(repeats, Node) and isinstance(repeats.meta.get("value"), TensorInfo)
 
 
 _PADS = {
@@ -140,6 +153,7 @@ _CUTTING = (
         aliases={"indices": "index"},
         channels="getitem",
         sizes="getitem",
+        data_sized=_has_mask,
     ),
     _view(  # windows along one axis; F.unfold is another operator, "im2col"
         "unfold",
@@ -155,7 +169,7 @@ _PICKING = (
     _move("gather", "input, dim, index, *, sparse_grad=False", channels="look_up"),
     _move("take", "input, index"),
     _move("take_along_dim", "input, index, dim=None", aliases={"indices": "index"}, channels="look_up"),
-    _move("masked_select", "input, mask"),
+    _move("masked_select", "input, mask", data_sized=True),
     _write("masked_scatter", "input, mask, source", activations=("input", "source")),
     _write("scatter", "input, dim, index, src, *, reduce=None", aliases={"value": "src"}),
     _write("scatter_add", "input, dim, index, src"),
@@ -179,7 +193,7 @@ _PICKING = (
         activations=("input", "value"),
         aliases={"tensor": "input"},
     ),
-    _move("nonzero", "input, *, as_tuple=False", "argwhere", moves=False, integers=True),
+    _move("nonzero", "input, *, as_tuple=False", "argwhere", moves=False, integers=True, data_sized=True),
 )
 
 _ARRANGING = (
@@ -201,7 +215,12 @@ _ARRANGING = (
     _move("rot90", "input, k=1, dims=(0, 1)"),
     _move("repeat", "input, *repeats", channels="move"),
     _move("tile", "input, *dims", channels="move"),
-    _move("repeat_interleave", "input, repeats, dim=None, *, output_size=None", channels="move"),
+    _move(
+        "repeat_interleave",
+        "input, repeats, dim=None, *, output_size=None",
+        channels="move",
+        data_sized=_repeats_by_tensor,
+    ),
     _move("pixel_shuffle", "input, upscale_factor", nn.PixelShuffle, channels="pixel_shuffle"),
     _move("pixel_unshuffle", "input, downscale_factor", nn.PixelUnshuffle, channels="pixel_shuffle"),
     _move(

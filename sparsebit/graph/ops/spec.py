@@ -97,6 +97,8 @@ class OpSpec:
             ``sparse.shrink``: "shape", "split", "slice", "getitem", "pad", "squeeze", "attention", "norm", "groups".
         integers: the result holds integers or truth values, whatever comes in.
         several: the result is several tensors.
+        data_sized: how many elements the result has depends on the numbers in the inputs. A function of the node where
+            that depends on the arguments (an index that is a mask).
         masks: it can push chosen numbers out of the way, as attention does before a softmax: "chosen" always,
             "added" where one operand is a mask.
         elementwise: an element of the result depends only on the same element of each (broadcast) input.
@@ -134,6 +136,7 @@ class OpSpec:
     sizes: str = ""
     integers: bool = False
     several: bool = False
+    data_sized: bool | Callable[[Node], bool] = False
     masks: Masks = ""
     elementwise: bool = False
     view: bool = False
@@ -160,6 +163,10 @@ class OpSpec:
     def parameters(self) -> tuple[str, ...]:
         """Argument names of the functional form, in order."""
         return parse_signature(self.signature).names
+
+    def is_data_sized(self, node: Node) -> bool:
+        """Whether the size of a node's result depends on the numbers in its inputs."""
+        return self.data_sized(node) if callable(self.data_sized) else self.data_sized
 
     def __repr__(self) -> str:
         return f"<operator {self.name}>"

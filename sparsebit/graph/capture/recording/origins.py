@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
-# Tensors made by these depend on the shape of their tensor argument, not on its numbers.
-_SHAPE_ONLY = {
-    *("zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty"),
-    *("new_full", "new_tensor", "size", "numel"),
-}
-_RANDOM = {
-    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli"),
-    *("normal", "uniform", "exponential", "geometric", "log_normal", "cauchy", "random", "multinomial"),
-    *("poisson", "binomial", "dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d"),
-    *("dropout3d", "rrelu"),
-}
-_DATA_SHAPED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "bincount"}
+from sparsebit.graph.ops import OpSpec
 
 
 class Origins:
@@ -29,18 +20,18 @@ class Origins:
         self.random: set[fx.Node] = set()
         self.counted: set[fx.Node] = set()  # has as many rows as the data say
         self.data_shaped: set[fx.Node] = set()  # comes from something that has
+        self._readers: dict[Any, bool] = {}
 
-    def inherit(self, node: fx.Node, name: str, tensors: list[Tensor], sources: Iterable[fx.Node]) -> None:
-        """Conclude from an operator's name and inputs."""
+    def inherit(self, node: fx.Node, spec: OpSpec | None, sources: Iterable[fx.Node]) -> None:
+        """Conclude from an operator and its inputs; of an unknown operator anything may follow from its inputs."""
         given = set(sources)
-        if name not in _SHAPE_ONLY and given & self.data:
+        if given & self.data and (spec is None or spec.activations or spec.effect):
             self.data.add(node)
-        if name.removesuffix("_") in _RANDOM or given & self.random:
-            self.random.add(node)
+        if spec is not None and spec.random:
             node.meta["random"] = True
-        masked = name == "__getitem__" and any(t.dtype in (torch.bool, torch.uint8) for t in tensors[1:])
-        repeated = name == "repeat_interleave" and len(tensors) > 1
-        if name in _DATA_SHAPED or masked or repeated or (name == "where" and len(tensors) == 1):
+        if given & self.random or "random" in node.meta:
+            self.random.add(node)
+        if spec is not None and spec.is_data_sized(node):
             self.counted.add(node)
         if node in self.counted or given & self.data_shaped:
             self.data_shaped.add(node)
@@ -50,3 +41,19 @@ class Origins:
         for group in (self.data, self.random, self.counted, self.data_shaped):
             if source in group:
                 group.add(node)
+
+    def reads_numbers(self, function: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+        """Whether what a function tells Python follows from a tensor's numbers: without numbers it fails then."""
+        if function not in self._readers:
+            args, kwargs = pytree.tree_map_only(Tensor, _without_numbers, (args, kwargs))
+            try:
+                function(*args, **kwargs)
+            except Exception:  # whatever it raises, it needs more than type and layout
+                self._readers[function] = True
+            else:
+                self._readers[function] = False
+        return self._readers[function]
+
+
+def _without_numbers(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)

@@ -28,19 +28,11 @@ from sparsebit.graph.capture.report import CaptureReport, Note, NoteKind
 from sparsebit.graph.capture.sizes.numbers import Expression, SizeInt, plain_sizes
 from sparsebit.graph.capture.source import Source, find_source, is_foreign
 from sparsebit.graph.functional import check_branch
+from sparsebit.graph.ops.lookup import Found, find_call, find_class, find_function
 from sparsebit.graph.value import describe, items_in, real_tensors_in
 
 DataPolicy = Literal["refuse", "specialise"]
 
-# Results of these are facts about a tensor's type and layout, not about its numbers.
-_METADATA = {
-    *("dim", "ndimension", "is_floating_point", "is_complex", "is_contiguous", "stride", "storage_offset"),
-    *("element_size", "data_ptr", "get_device", "is_signed", "is_inference", "retain_grad", "register_hook"),
-    *("has_names", "is_conj", "is_neg", "type", "__hash__", "is_pinned", "is_shared", "untyped_storage"),
-    *("__repr__", "__str__", "__format__", "__dir__", "is_same_size", "result_type", "can_cast", "storage"),
-    *("_is_view", "is_set_to", "is_tensor", "is_storage", "is_nested", "_is_zerotensor", "dim_order"),
-    *("requires_grad_", "is_distributed", "layout", "set_", "_assert", "_assert_async", "promote_types"),
-}
 _TENSOR_PROPERTIES = {"T", "mT", "H", "mH", "real", "imag", "data", "grad"}
 _READS = {
     "__bool__": "a branch on a tensor's value",
@@ -159,7 +151,8 @@ class Recorder(TorchFunctionMode):
                 self.tape.from_arrays[tensor] = True
             return result  # what is made from an array is a constant of the model
         if not written and not real_tensors_in(result):
-            if tensors and name not in _METADATA:
+            found = find_function(func)
+            if tensors and not (found and found.spec.effect) and self._reads_numbers(func, args, kwargs):
                 self._data_read(_READS.get(name, f"{name}: a tensor's value outside the graph"), tensors)
             return result
         if name == "unbind" and tensors and self.tape.node_of(tensors[0]) in self.origins.data_shaped:
@@ -174,7 +167,7 @@ class Recorder(TorchFunctionMode):
         node = self.tape.add_node("call_function", target, call_args, call_kwargs, grad)
         if written:
             node.meta["mutates"] = True
-        self._finish(node, result, name, tensors, grad)
+        self._finish(node, result, tensors, grad)
         return result
 
     def record_module(
@@ -196,7 +189,7 @@ class Recorder(TorchFunctionMode):
                 node.meta["mutates"] = True  # cleared when the module is replaced by one that is not in place
             else:
                 result = _distinct(result, tensors)
-            self._finish(node, result, type(module).__name__, tensors, grad)
+            self._finish(node, result, tensors, grad, find_class(type(module)))
             return result
 
     def _record_write(
@@ -215,7 +208,7 @@ class Recorder(TorchFunctionMode):
         call = functional_call(func, name, args, kwargs, written) if private else None
         if call is not None:
             node = self.tape.add_node("call_function", *canonical_call(*call), grad)
-            self._finish(node, written, name, real_tensors_in(args, kwargs), grad)
+            self._finish(node, written, real_tensors_in(args, kwargs), grad)
             return result
         target = operator.setitem if name == "__setitem__" else func
         if is_tensor_method(func) and name != "__setitem__":
@@ -228,7 +221,7 @@ class Recorder(TorchFunctionMode):
         self.tape.owned.add(node)  # a second write goes to the same memory
         self.note("mutation", f"{name} changes a tensor in place that others may see")
         if result is not None:
-            self._finish(node, result, name, real_tensors_in(args, kwargs), grad or straight_through)
+            self._finish(node, result, real_tensors_in(args, kwargs), grad or straight_through)
         else:
             node.meta["value"] = None
             source = self.tape.node_of(written)
@@ -236,8 +229,11 @@ class Recorder(TorchFunctionMode):
                 self.origins.copy(self.tape.node_of(tensor), source)
         return result
 
-    def _finish(self, node: fx.Node, result: Any, name: str, tensors: list[Tensor], grad: bool) -> None:
-        self.origins.inherit(node, name, tensors, (self.tape.node_of(tensor) for tensor in tensors))
+    def _finish(
+        self, node: fx.Node, result: Any, tensors: list[Tensor], grad: bool, module: Found | None = None
+    ) -> None:
+        found = module if node.op == "call_module" else find_call(node)
+        self.origins.inherit(node, found and found.spec, (self.tape.node_of(tensor) for tensor in tensors))
         if not grad:
             self.tape.frozen.add(node)
         self._bind(node, result)
@@ -377,6 +373,10 @@ class Recorder(TorchFunctionMode):
         """Whether a size is that of a result whose shape depends on the data, such as ``nonzero``."""
         operands = getattr(getattr(size, "expression", size), "operands", ()) if self.origins.counted else ()
         return any(operand in self.origins.counted or self._counts_data(operand) for operand in operands)
+
+    def _reads_numbers(self, func: Any, args: Any, kwargs: Any) -> bool:
+        call = (func, plain_sizes(args), plain_sizes(kwargs))
+        return bool(self._execute(self.origins.reads_numbers, call, {}))
 
     def _data_read(self, text: str, tensors: list[Tensor]) -> None:
         """Numbers leave the graph; without tensors, the size of something that depends on data."""

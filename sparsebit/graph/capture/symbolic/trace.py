@@ -132,14 +132,14 @@ def _trace_with_inputs(
     model: nn.Module, example: Mapping[str, Any], skip: Sequence[str]
 ) -> tuple[InputsTracer, fx.Graph, dict[str, Tensor]]:
     """Trace with the first choice of inputs that can be traced."""
-    refusals: list[CaptureError] = []
+    refusals: list[tuple[bool, CaptureError]] = []
     for inputs, constants in _choices(inspect.signature(model.forward), example):
         tracer = InputsTracer(inputs, constants, skip)
         try:
             return tracer, *_trace(tracer, model)
         except CaptureError as error:
-            refusals += [error] if inputs else []
-    raise refusals[0]
+            refusals.append((not inputs, error))
+    raise min(refusals, key=operator.itemgetter(0))[1]  # the first one, of those with inputs if there are any
 
 
 def _choices(
@@ -181,6 +181,15 @@ def _trace(tracer: InputsTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, 
             "QuantModel(model, config, example_inputs=(x,)); or keep the module around this line as one node: "
             "skip=['its.dotted.name'], SKIP_TRACE_MODULES in a config",
         ) from error
+    absent = next(
+        (node for node in graph.nodes if node.op == "call_module" and node.args[:1] == (None,)), None
+    )
+    if absent is not None:
+        raise CaptureError(
+            f"{absent.target!r} of {type(model).__name__} would be called with None, the default of an argument",
+            where=str(absent.meta["source"]),
+            hint="give example inputs, so that the arguments in use are known: sparsebit.capture(model, (x,))",
+        )
     if changed is not None:
         unseen.append(f"writes to its buffer {changed!r}")
     if unseen:

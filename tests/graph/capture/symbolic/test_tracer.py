@@ -115,6 +115,29 @@ def test_arguments_with_defaults_become_inputs_where_the_model_needs_them() -> N
         graph(IDS, MASK, scale=3.0)
 
 
+class Encoder(Classifier):
+    """A leaf is the first to read the argument, so that nothing refuses its default while it is traced."""
+
+    def forward(self, ids: Tensor | None = None, scale: float = 2.0) -> Any:  # type: ignore[override]
+        return self.head(self.embed(ids).sum(1)) * scale
+
+
+def test_an_argument_that_a_leaf_reads_becomes_an_input() -> None:
+    model = Encoder().eval()
+    graph = capture(model)
+    assert torch.equal(graph(IDS), model(IDS)) and torch.equal(graph(ids=IDS), model(IDS))
+    with pytest.raises(CaptureError, match="argument 'ids' was left out, but the model was traced with it"):
+        graph()
+
+
+def test_a_leaf_that_is_given_nothing_is_refused() -> None:
+    model = Net(lambda f, x: f(None) + x)
+    text = "'linear' of Net would be called with None, the default of an argument"
+    with pytest.raises(CaptureError, match=text) as caught:
+        capture(model)
+    assert "test_tracer.py" in str(caught.value.where) and "example inputs" in str(caught.value.hint)
+
+
 def test_an_example_decides_which_arguments_are_inputs() -> None:
     model = Classifier().eval()
     graph = capture(model, (IDS,), {"scale": 3.0}, frontend="symbolic")
