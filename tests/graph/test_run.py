@@ -16,12 +16,17 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.errors import GraphError
 from sparsebit.graph.capture import capture
-from sparsebit.graph.run import Runner, RunState, annotate, evaluating, flatten_call
-from sparsebit.graph.value import TensorInfo
+from sparsebit.graph.run import RunState, evaluating, flatten_call, run_graph
 
 
 def trace(forward: object) -> GraphModule:
     return fx.symbolic_trace(forward)
+
+
+def run(gm: GraphModule, *args: Any, **kwargs: Any) -> Any:
+    """As the model is called, with the options of ``run_graph`` among the keywords."""
+    options = {name: kwargs.pop(name) for name in ("watch", "replace", "until", "state") if name in kwargs}
+    return run_graph(gm, args, kwargs, **options)
 
 
 def names(gm: GraphModule) -> list[str]:
@@ -63,8 +68,8 @@ def same(left: Any, right: Any) -> bool:
 
 def test_a_run_gives_what_a_call_gives(gm: GraphModule, model: Net) -> None:
     x = torch.randn(3, 3, 7, 7)
-    assert same(Runner(gm).run(x).output, model(x))
-    assert same(Runner(gm).run(x=x).output, model(x))
+    assert same(run(gm, x), model(x))
+    assert same(run(gm, x=x), model(x))
 
 
 def test_train_mode_gives_the_same_numbers_gradients_and_statistics(model: Net) -> None:
@@ -77,104 +82,67 @@ def test_train_mode_gives_the_same_numbers_gradients_and_statistics(model: Net) 
     expected, statistics = expected.clone(), statistics.clone()
     model.zero_grad()
     model.bn.reset_running_stats()
-    Runner(gm).run(x).output[0].sum().backward()
+    run(gm, x)[0].sum().backward()
     assert torch.equal(model.fc.weight.grad, expected)
     assert torch.equal(model.bn.running_mean, statistics)
 
 
-def test_watched_names_are_returned(gm: GraphModule, model: Net) -> None:
-    x = torch.randn(3, 3, 7, 7)
-    node = next(node for node in gm.graph.nodes if node.target == "bn")
-    watched = Runner(gm).run(x, watch=["conv", node]).watched
-    assert list(watched) == ["conv", "bn"]
-    assert torch.equal(watched["bn"], model.bn(model.conv(x)))
-    assert list(Runner(gm).run(x, watch="conv").watched) == ["conv"]
-
-
 def test_a_callback_sees_every_value_in_order(gm: GraphModule) -> None:
     seen: list[str] = []
-    Runner(gm).run(torch.randn(2, 3, 5, 5), watch=lambda node, value: seen.append(node.name))
+    run(gm, torch.randn(2, 3, 5, 5), watch=lambda node, value: seen.append(node.name))
     assert seen == [node.name for node in gm.graph.nodes]
 
 
-def test_callbacks_by_name(gm: GraphModule) -> None:
-    shapes: list[torch.Size] = []
-    Runner(gm).run(torch.randn(2, 3, 5, 5), watch={"conv": lambda value: shapes.append(value.shape)})
-    assert shapes == [torch.Size([2, 4, 5, 5])]
-
-
-def test_a_watched_value_that_is_overwritten_later_is_copied() -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True))
-    gm, x = trace(model), torch.randn(2, 3)
-    result = Runner(gm).run(x, watch=["_0", "_1"])
-    assert torch.equal(result.watched["_0"], model[0](x))
-    assert torch.equal(result.watched["_1"], result.output)
-
-    def through_a_view(x: Tensor) -> Tensor:
-        y = x + 0
-        y[0].add_(1)
-        return y
-
-    watched = Runner(trace(through_a_view)).run(torch.zeros(2, 2), watch=["add"]).watched
-    assert watched["add"].sum() == 0
-
-
-def test_a_value_can_be_replaced(gm: GraphModule, model: Net) -> None:
-    x = torch.randn(2, 3, 5, 5)
-    other = torch.randn(2, 3, 5, 5)
-    assert same(Runner(gm).run(x, replace={"conv": model.conv(other)}).output, model(other))
-    assert same(Runner(gm).run(x, replace={"x": other}).output, model(other))
-    assert same(Runner(gm).run(x, replace={"x": lambda value: value * 0 + other}).output, model(other))
+def test_an_input_can_be_replaced(gm: GraphModule, model: Net) -> None:
+    x, other = torch.randn(2, 3, 5, 5), torch.randn(2, 3, 5, 5)
+    assert same(run(gm, x, replace={"x": lambda value: value * 0 + other}), model(other))
 
 
 def test_a_function_can_be_replaced(gm: GraphModule, model: Net) -> None:
     x, other = torch.randn(2, 3, 5, 5), nn.Conv2d(3, 4, 3, padding=1)
-    ours = Runner(gm).run(x, replace={"conv": other}).output
+    ours = run(gm, x, replace={"conv": other})
     model.conv = other
     assert same(ours, model(x))
 
 
 def test_a_parameter_can_be_replaced(gm: GraphModule, model: Net) -> None:
     x, other = torch.randn(2, 3, 5, 5), torch.randn(4, 1, 1)
-    runner = Runner(gm)
-    ours = runner.run(x, replace={"scale": other})
-    stopped = runner.run(x, replace={"scale": other}, until="conv").state
+    ours = run(gm, x, replace={"scale": lambda: other})
+    stopped = run(gm, x, replace={"scale": lambda: other}, until="conv")
     model.scale.data = other
-    assert same(ours.output, model(x))
-    assert same(runner.run(state=stopped, replace={"scale": other}).output, model(x))
+    assert same(ours, model(x))
+    assert same(run(gm, state=stopped, replace={"scale": lambda: other}), model(x))
 
 
 def test_stopping_and_resuming_at_every_node_gives_the_same(gm: GraphModule, model: Net) -> None:
-    runner, x = Runner(gm), torch.randn(3, 3, 7, 7)
+    x = torch.randn(3, 3, 7, 7)
     expected = model(x)
     for name in names(gm):
-        result = runner.run(x, until=name, watch=[name])
-        assert result.output is None
-        assert list(result.watched) == [name]
-        assert result.state is not None
-        assert same(runner.run(state=result.state).output, expected)
-        assert same(runner.run(state=result.state).output, expected)  # a state can be used again
+        result = run(gm, x, until=name)
+        assert isinstance(result, RunState)
+        assert same(run(gm, state=result), expected)
+        assert same(run(gm, state=result), expected)  # a state can be used again
 
 
 def test_a_run_can_be_stopped_several_times(gm: GraphModule, model: Net) -> None:
-    runner, x = Runner(gm), torch.randn(3, 3, 7, 7)
-    state = runner.run(x, until="conv").state
+    x = torch.randn(3, 3, 7, 7)
+    state = run(gm, x, until="conv")
     for name in ("relu", "chunk", "fc"):
-        state = runner.run(state=state, until=name).state
-    assert same(runner.run(state=state).output, model(x))
+        state = run(gm, state=state, until=name)
+    assert same(run(gm, state=state), model(x))
 
 
 def test_until_the_output_is_a_whole_run(gm: GraphModule, model: Net) -> None:
     x = torch.randn(2, 3, 5, 5)
-    assert same(Runner(gm).run(x, until="output").output, model(x))
+    assert same(run(gm, x, until="output"), model(x))
 
 
 def test_a_state_holds_only_what_is_still_needed(gm: GraphModule) -> None:
-    state = Runner(gm).run(torch.randn(3, 3, 7, 7), until="cat").state
+    state = run(gm, torch.randn(3, 3, 7, 7), until="cat")
     assert state is not None
     assert set(state.values) <= {"cat", "size", "x"}
     assert "cat" in state.values
-    assert "scale" not in Runner(gm).run(torch.randn(3, 3, 7, 7), until="conv").state.values
+    assert "scale" not in run(gm, torch.randn(3, 3, 7, 7), until="conv").values
 
 
 def test_a_resumed_run_does_not_overwrite_the_state() -> None:
@@ -186,10 +154,9 @@ def test_a_resumed_run_does_not_overwrite_the_state() -> None:
         return y + z + view
 
     gm, x = trace(forward), torch.ones(2, 2)
-    runner = Runner(gm)
     with torch.no_grad():
-        state = runner.run(x, until="abs_1").state
-        results = [runner.run(state=state).output for _ in range(3)]
+        state = run(gm, x, until="abs_1")
+        results = [run(gm, state=state) for _ in range(3)]
     assert all(torch.equal(result, forward(x)) for result in results)
 
 
@@ -207,18 +174,17 @@ def test_a_resumed_run_writes_into_the_state_of_the_model() -> None:
     model = Shrinking()
     x = torch.randn(2, 3)
     expected = copy.deepcopy(model)(x)
-    runner = Runner(capture(model, (torch.randn(2, 3),)))
+    gm = capture(model, (torch.randn(2, 3),))
     with torch.no_grad():
-        assert torch.equal(runner.run(state=runner.run(x, until="mul_").state).output, expected)
+        assert torch.equal(run(gm, state=run(gm, x, until="mul_")), expected)
 
 
 def test_a_state_with_gradients_that_was_overwritten_is_refused() -> None:
     gm, x = trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))), torch.randn(3, 2)
-    runner = Runner(gm)
-    state = runner.run(x, until="_0").state
-    runner.run(state=state).output.sum().backward()
+    state = run(gm, x, until="_0")
+    run(gm, state=state).sum().backward()
     with pytest.raises(GraphError, match="resumed before"):
-        runner.run(state=state)
+        run(gm, state=state)
 
 
 def test_values_are_freed_after_their_last_use() -> None:
@@ -233,7 +199,7 @@ def test_values_are_freed_after_their_last_use() -> None:
             made.append(weakref.ref(value))
 
     with torch.no_grad():
-        Runner(gm).run(torch.randn(4, 8), watch=watch)
+        run_graph(gm, (torch.randn(4, 8),), watch=watch)
     # while a node is being shown, its own input is the only older value alive
     assert alive == [0, 1, 1, 1, 1, 1, 1, 1]
 
@@ -255,7 +221,7 @@ def test_a_value_that_is_needed_later_is_kept_until_then() -> None:
         elif early:
             seen[node.name] = early[0]() is not None
 
-    Runner(gm).run(torch.randn(3), watch=watch)
+    run_graph(gm, (torch.randn(3),), watch=watch)
     assert seen == {
         "relu": True,
         "relu_1": True,
@@ -276,7 +242,7 @@ def test_inputs_are_freed_too() -> None:
         reference.append(weakref.ref(x))
         return x
 
-    Runner(gm).run(make(), watch=lambda node, value: seen.append(reference[0]() is not None))
+    run_graph(gm, (make(),), watch=lambda node, value: seen.append(reference[0]() is not None))
     assert seen[:4] == [True, True, False, False]
 
 
@@ -288,9 +254,8 @@ def test_memory_of_a_stopped_run_is_that_of_its_state() -> None:
         if isinstance(value, Tensor):
             made.append(weakref.ref(value))
 
-    runner = Runner(gm)
     with torch.no_grad():
-        state = runner.run(torch.randn(3), until="sigmoid", watch=watch).state
+        state = run_graph(gm, (torch.randn(3),), until="sigmoid", watch=watch)
     assert state is not None
     assert list(state.values) == ["sigmoid"]
     assert [reference() is not None for reference in made] == [False, False, True]
@@ -316,7 +281,7 @@ def test_nested_inputs_and_outputs_keep_their_structure() -> None:
     mask = torch.tensor([1.0, 0.0, 1.0])
     gm = capture(model, (batch, torch.ones(3)), {"mask": mask})
     ours, theirs = (
-        Runner(gm).run(batch, torch.ones(3), mask=mask).output,
+        run(gm, batch, torch.ones(3), mask=mask),
         model(batch, torch.ones(3), mask=mask),
     )
     assert type(ours) is Answer
@@ -330,16 +295,15 @@ def test_a_plain_graph_module_takes_defaults_and_keywords() -> None:
         return x * scale + shift
 
     gm, x = trace(forward), torch.randn(3)
-    runner = Runner(gm)
-    assert torch.equal(runner.run(x).output, x * 3)
-    assert torch.equal(runner.run(x=x, scale=2.0).output, x * 2)
-    assert torch.equal(runner.run(x, 2.0, shift=1.0).output, x * 2 + 1)
+    assert torch.equal(run(gm, x), x * 3)
+    assert torch.equal(run(gm, x=x, scale=2.0), x * 2)
+    assert torch.equal(run(gm, x, 2.0, shift=1.0), x * 2 + 1)
     with pytest.raises(GraphError, match="the call does not fit the graph: missing a required argument: 'x'"):
-        runner.run(scale=2.0)
+        run(gm, scale=2.0)
     with pytest.raises(GraphError, match="the call does not fit the graph: "):
-        runner.run(x, 1.0, 0.0, 5)
+        run(gm, x, 1.0, 0.0, 5)
     with pytest.raises(GraphError, match="the call does not fit the graph: "):
-        runner.run(x, sclae=1.0)
+        run(gm, x, sclae=1.0)
 
 
 def test_a_plain_graph_module_takes_variable_arguments() -> None:
@@ -349,7 +313,7 @@ def test_a_plain_graph_module_takes_variable_arguments() -> None:
 
     gm = trace(Variable())
     x = torch.randn(3)
-    assert torch.equal(Runner(gm).run(x, x, scale=x).output, x + x * x)
+    assert torch.equal(run(gm, x, x, scale=x), x + x * x)
 
 
 def test_a_plain_graph_module_with_flattened_inputs() -> None:
@@ -358,8 +322,8 @@ def test_a_plain_graph_module_with_flattened_inputs() -> None:
 
     gm = fx.symbolic_trace(forward, concrete_args={"pair": {"a": fx.PH, "b": fx.PH}})
     pair, y = {"a": torch.ones(2), "b": torch.ones(2)}, torch.tensor([1.0, 2.0])
-    assert Runner(gm).run(pair, y).output["sum"].tolist() == [2, 3]
-    assert Runner(gm).run(pair, y=y).output["sum"].tolist() == [2, 3]
+    assert run(gm, pair, y)["sum"].tolist() == [2, 3]
+    assert run(gm, pair, y=y)["sum"].tolist() == [2, 3]
 
 
 def test_arguments_named_like_those_of_run() -> None:
@@ -367,7 +331,7 @@ def test_arguments_named_like_those_of_run() -> None:
         return x + state * until
 
     x = torch.ones(2)
-    assert Runner(trace(forward)).run_call((x,), {"state": x, "until": x}).output.tolist() == [2, 2]
+    assert run_graph(trace(forward), (x,), {"state": x, "until": x}).tolist() == [2, 2]
 
 
 def test_autocast_stays_inside_the_run() -> None:
@@ -383,16 +347,16 @@ def test_autocast_stays_inside_the_run() -> None:
 
     model = Mixed().eval()
     gm, x = capture(model, (torch.randn(2, 4),)), torch.randn(3, 4)
-    runner, expected = Runner(gm), model(x)
-    assert torch.equal(runner.run(x).output, expected)
+    expected = model(x)
+    assert torch.equal(run(gm, x), expected)
     for name in names(gm):
-        state = runner.run(x, until=name).state
+        state = run(gm, x, until=name)
         assert not torch.is_autocast_enabled("cpu")
-        assert torch.equal(runner.run(state=state).output, expected)
+        assert torch.equal(run(gm, state=state), expected)
         assert not torch.is_autocast_enabled("cpu")
     gm.get_submodule("head").weight = nn.Parameter(torch.zeros(4, 5))  # fails in the middle of the block
     with pytest.raises(GraphError):
-        runner.run(x)
+        run(gm, x)
     assert not torch.is_autocast_enabled("cpu")
 
 
@@ -405,11 +369,10 @@ def test_a_switched_gradient_mode_stays_inside_the_run() -> None:
     graph.call_function(torch._C._set_grad_enabled, (True,))
     graph.output(graph.call_function(operator.add, (y, z)))
     gm, x_value = GraphModule(nn.Module(), graph), torch.ones(2, requires_grad=True)
-    runner = Runner(gm)
-    state = runner.run(x_value, until="_set_grad_enabled").state
+    state = run(gm, x_value, until="_set_grad_enabled")
     assert torch.is_grad_enabled()
     assert isinstance(state, RunState)
-    (out := runner.run(state=state).output).sum().backward()
+    (out := run(gm, state=state)).sum().backward()
     assert out.tolist() == [8, 8]
     assert x_value.grad is not None
     assert x_value.grad.tolist() == [2, 2]
@@ -426,7 +389,7 @@ def test_errors_name_the_node_its_inputs_and_the_line_of_the_model() -> None:
 
     gm = capture(Broken())  # traced: whatever the sizes
     with pytest.raises(GraphError) as error:
-        Runner(gm).run(torch.randn(2, 4), torch.randn(5, 3))
+        run(gm, torch.randn(2, 4), torch.randn(5, 3))
     text = str(error.value)
     assert "matmul failed: RuntimeError:" in text
     assert "node 'matmul'" in text
@@ -434,54 +397,30 @@ def test_errors_name_the_node_its_inputs_and_the_line_of_the_model() -> None:
     assert "matmul(float32[2, 4], float32[5, 3])" in text
     assert isinstance(error.value.__cause__, RuntimeError)
     with pytest.raises(GraphError) as error:
-        Runner(gm).run(torch.randn(2, 5), torch.randn(5, 3))
+        run(gm, torch.randn(2, 5), torch.randn(5, 3))
     assert "linear failed" in str(error.value)
     assert "in body" in str(error.value)
 
 
-@pytest.mark.parametrize("how", ["watch", "replace", "until"])
+@pytest.mark.parametrize("how", ["replace", "until"])
 def test_an_unknown_node_gets_a_suggestion(gm: GraphModule, how: str) -> None:
-    given: Any = {"watch": ["covn"], "replace": {"covn": 1}, "until": "covn"}[how]
+    given: Any = {"replace": {"covn": abs}, "until": "covn"}[how]
     with pytest.raises(GraphError, match=r"no node 'covn'[\s\S]*did you mean 'conv'\?"):
-        Runner(gm).run(torch.randn(2, 3, 5, 5), **{how: given})
+        run(gm, torch.randn(2, 3, 5, 5), **{how: given})
 
 
 def test_resuming_takes_no_arguments(gm: GraphModule) -> None:
     x = torch.randn(2, 3, 5, 5)
-    state = Runner(gm).run(x, until="conv").state
+    state = run(gm, x, until="conv")
     with pytest.raises(GraphError, match="goes on without arguments"):
-        Runner(gm).run(x, state=state)
+        run(gm, x, state=state)
 
 
 def test_a_graph_without_output() -> None:
     gm = trace(lambda x: x.relu())
     gm.graph.erase_node(next(iter(reversed(gm.graph.nodes))))
     with pytest.raises(GraphError, match="no output node"):
-        Runner(gm).run(torch.zeros(1))
-
-
-def test_annotate_fills_what_is_missing(model: Net) -> None:
-    gm = trace(model)
-    assert annotate(gm, torch.randn(2, 3, 5, 5)) == len(gm.graph.nodes)
-    values = {node.name: node.meta["value"] for node in gm.graph.nodes}
-    assert values["conv"] == TensorInfo((2, 4, 5, 5), torch.float32)
-    assert values["chunk"] == (TensorInfo((2, 2, 5, 5), torch.float32),) * 2
-    assert annotate(gm, torch.randn(7, 3, 5, 5)) == 0
-    assert values == {node.name: node.meta["value"] for node in gm.graph.nodes}
-
-
-def test_annotate_leaves_the_state_alone(model: Net) -> None:
-    gm = trace(nn.Sequential(model.conv, model.bn, nn.Dropout())).train()
-    before = {key: value.clone() for key, value in gm.state_dict().items()}
-    seed = torch.random.get_rng_state()
-    annotate(gm, torch.randn(2, 3, 5, 5))
-    assert all(torch.equal(value, before[key]) for key, value in gm.state_dict().items())
-    torch.random.set_rng_state(seed)
-    torch.randn(2, 3, 5, 5)  # the input above
-    after = torch.rand(1)
-    torch.random.set_rng_state(seed)
-    annotate(trace(nn.Sequential(nn.Dropout())), torch.randn(2, 3, 5, 5))
-    assert torch.equal(torch.rand(1), after)
+        run(gm, torch.zeros(1))
 
 
 def test_evaluating_puts_every_mode_back() -> None:

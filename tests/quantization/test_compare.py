@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsebit.graph.run import Runner
+from sparsebit.graph.run import run_graph
 from sparsebit.quantization import QuantModel
 from tests.quantization.nets import config, images, quantized, residual
 
@@ -15,7 +15,7 @@ def values(qmodel: QuantModel, x: Tensor, on: bool) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     qmodel.set_quant(w_quant=on, a_quant=on)
     with torch.no_grad():
-        Runner(qmodel.model).run(x, watch=lambda node, value: found.update({node.name: value}))
+        run_graph(qmodel.model, (x,), watch=lambda node, value: found.update({node.name: value}))
     return {name: value.clone() for name, value in found.items() if isinstance(value, Tensor)}
 
 

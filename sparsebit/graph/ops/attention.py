@@ -7,6 +7,7 @@ import math
 import torch.nn.functional as F
 from torch import nn
 
+from sparsebit.graph.ops.estimate import count_by_running
 from sparsebit.graph.ops.spec import OpCall
 from sparsebit.graph.ops.spellings import family
 
@@ -15,20 +16,6 @@ def attention_macs(call: OpCall) -> int:
     """Query [..., L, E] by key [..., S, E], then scores by value [..., S, V]; causal masks halve nothing."""
     query, source, value = call.shape("query"), call.shape("key")[-2], call.shape("value")[-1]
     return math.prod(query[:-1]) * source * (query[-1] + value)
-
-
-def multi_head_attention_macs(call: OpCall) -> int:
-    """The three input projections, the two products, the output projection."""
-    query, key, value = call.shape("query"), call.shape("key"), call.shape("value")
-    if call.module is not None:
-        assert isinstance(call.module, nn.MultiheadAttention)
-        width, batch_first = int(call.module.embed_dim), call.module.batch_first
-    else:
-        width, batch_first = query[-1], False
-    batch = 1 if len(query) == 2 else query[0 if batch_first else 1]
-    target, source = math.prod(query[:-1]) // batch, math.prod(key[:-1]) // batch
-    projected = target * query[-1] + source * key[-1] + source * value[-1] + target * width
-    return batch * width * (projected + 2 * target * source)
 
 
 _attention = family("attention", activations=("query", "key", "value"), random=True)
@@ -54,6 +41,6 @@ OPS = (
         " average_attn_weights=True, is_causal=False, num_heads=None, dropout=0.0",
         only=(nn.MultiheadAttention, F.multi_head_attention_forward),
         aliases={"dropout_p": "dropout"},
-        macs=multi_head_attention_macs,
+        macs=count_by_running,
     ),
 )

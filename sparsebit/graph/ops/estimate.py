@@ -1,4 +1,4 @@
-"""Multiply-accumulates of an unknown operator: run it without numbers, or guess from its weights."""
+"""Multiply-accumulates of an operator that has no formula: run it without numbers, or guess from its weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils.flop_counter import FlopCounterMode
 
-from sparsebit.graph.ops.spec import fetch_tensor, shape_of
+from sparsebit.graph.ops.spec import OpCall, fetch_tensor, shape_of
 from sparsebit.graph.value import TensorInfo
 
 
@@ -27,6 +27,12 @@ def estimate_macs(gm: GraphModule, node: Node) -> int:
         return _count_on_meta(gm, node)
     except Exception:  # the node runs the user's code: whatever it raises, only the estimate is lost
         return _guess_from_weights(gm, node)
+
+
+def count_by_running(call: OpCall) -> int:
+    """``macs`` of operators whose work torch counts itself: an einsum, say, is the products it is made of."""
+    shape_of(call.owner, call.node)  # raises where no shapes were recorded
+    return estimate_macs(call.owner, call.node)
 
 
 def weights_of(gm: GraphModule, node: Node) -> Iterator[tuple[str, nn.Parameter]]:

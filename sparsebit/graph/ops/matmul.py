@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sparsebit.graph.ops.estimate import estimate_macs
-from sparsebit.graph.ops.spec import OpCall, shape_of
+from sparsebit.graph.ops.estimate import count_by_running
+from sparsebit.graph.ops.spec import OpCall
 from sparsebit.graph.ops.spellings import family, present
 
 
@@ -46,84 +45,6 @@ def grouped_mm_macs(call: OpCall) -> int:
     """Each row meets the matrix of its own group, [rows, k] x [groups, k, n], so the groups do not matter."""
     left, right = call.shape("input"), call.shape("other")
     return math.prod(left) * right[-1]
-
-
-def tensordot_macs(call: OpCall) -> int:
-    """Result elements times the contracted extents."""
-    left, right, out = (math.prod(s) for s in (call.shape("input"), call.shape("other"), call.output_shape))
-    # every free extent is in the result and one operand, contracted ones in both
-    return math.isqrt(left * right * out)
-
-
-def chain_macs(call: OpCall) -> int:
-    """The cheapest order of a chain of matrices, which is the one torch picks."""
-    shapes = [shape_of(call.owner, node) for node in call.activations]
-    sizes = [shapes[0][0] if len(shapes[0]) > 1 else 1, *(s[0] for s in shapes[1:]), shapes[-1][-1]]
-    if len(shapes[-1]) == 1:
-        sizes[-1] = 1
-    count = len(sizes) - 1
-    best = [[0] * count for _ in range(count)]
-    for span in range(1, count):
-        for i in range(count - span):
-            j = i + span
-            best[i][j] = min(
-                best[i][k] + best[k + 1][j] + sizes[i] * sizes[k + 1] * sizes[j + 1] for k in range(i, j)
-            )
-    return best[0][count - 1]
-
-
-def einsum_macs(call: OpCall) -> int:
-    """Sum over pairwise contractions from left to right, as ``torch.einsum`` does without opt_einsum.
-
-    A step in which nothing is summed over is an element-wise or outer product and counts nothing.
-    """
-    equation = call.arguments["equation"]
-    if not isinstance(equation, str):  # the form with lists of indices
-        return estimate_macs(call.owner, call.node)
-    return count_einsum(equation, [shape_of(call.owner, node) for node in call.activations])
-
-
-def count_einsum(equation: str, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Multiply-accumulates of an einsum over operands of these shapes.
-
-    Example:
-        >>> count_einsum("bik,bkj->bij", [(2, 3, 4), (2, 4, 5)])
-        120
-    """
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    operands = [
-        _expand_ellipsis(term, len(shape)) for term, shape in zip(left.split(","), shapes, strict=True)
-    ]
-    sizes: dict[str, int] = {}
-    for term, shape in zip(operands, shapes, strict=True):
-        for index, size in zip(term, shape, strict=True):
-            sizes[index] = max(size, sizes.get(index, 1))
-    if arrow:
-        widest = max((term for term in operands), key=lambda t: sum(i.startswith(".") for i in t))
-        result = {i for i in widest if i.startswith(".")} if "..." in right else set()
-        result |= set(right.replace("...", ""))
-    else:
-        seen = [index for term in operands for index in term]
-        result = {index for index in seen if seen.count(index) == 1 or index.startswith(".")}
-    total, running = 0, set(operands[0])
-    for position, term in enumerate(operands[1:], start=1):
-        later = {index for other in operands[position + 1 :] for index in other}
-        union, keep = running | set(term), later | result
-        # An index that only one side has, and nothing needs any more, is summed before the product.
-        union -= {index for index in union - keep if (index in running) != (index in term)}
-        if any(index not in keep and sizes[index] > 1 for index in union):
-            total += math.prod(sizes[index] for index in union)
-        running = union & keep
-    return total
-
-
-def _expand_ellipsis(term: str, rank: int) -> tuple[str, ...]:
-    """'...ij' over rank 4 -> ('.1', '.0', 'i', 'j'): numbered from the right, as broadcasting aligns them."""
-    if "..." not in term:
-        return tuple(term)
-    before, after = term.split("...")
-    hidden = rank - len(before) - len(after)
-    return (*before, *(f".{hidden - 1 - i}" for i in range(hidden)), *after)
 
 
 _row = family("matmul")
@@ -210,9 +131,11 @@ OPS = (
         activations=("operands",),
         channels="einsum",
         view=True,  # "ij->ji" is a transpose
-        macs=einsum_macs,
+        macs=count_by_running,
     ),
-    _product("tensordot", "input, other, dims=2", aliases={"a": "input", "b": "other"}, macs=tensordot_macs),
+    _product(
+        "tensordot", "input, other, dims=2", aliases={"a": "input", "b": "other"}, macs=count_by_running
+    ),
     _row(
         "multi_dot",
         "*tensors",
@@ -222,7 +145,7 @@ OPS = (
         ),
         aliases={"matrices": "tensors"},
         activations=("tensors",),
-        macs=chain_macs,
+        macs=count_by_running,
     ),
     _product("outer", "input, other", "ger", aliases={"vec2": "other"}),
     _product("kron", "input, other"),

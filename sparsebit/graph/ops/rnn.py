@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import rnn
 
+from sparsebit.graph.ops.estimate import count_by_running
 from sparsebit.graph.ops.spec import OpCall, OpSpec, shape_of
 from sparsebit.graph.ops.spellings import family, present
 
@@ -20,12 +21,6 @@ def recurrent_macs(call: OpCall) -> int:
         given = call.arguments["params"]
         shapes = [shape_of(call.owner, item) for item in given] if isinstance(given, (tuple, list)) else []
     return math.prod(call.shape("input")[:-1]) * sum(math.prod(shape) for shape in shapes if len(shape) == 2)
-
-
-def cell_macs(call: OpCall) -> int:
-    """One step: gates by input and gates by state."""
-    rows = math.prod(call.shape("input")[:-1])
-    return rows * (math.prod(call.shape("weight_ih")) + math.prod(call.shape("weight_hh")))
 
 
 _LAYER = (
@@ -69,7 +64,7 @@ def _cell(name: str, module: type[nn.Module], *functions: str) -> OpSpec:
         weight="weight_ih",
         bias="bias_ih",
         channels="cell",
-        macs=cell_macs,
+        macs=count_by_running,
     )
 
 

@@ -197,7 +197,7 @@ def _why_axes_differ(layer: OpCall, norm: OpCall, after: bool) -> str | None:
         return f"{norm.node.name} has {features.numel()} channels, {layer.node.name} has {channels}"
     if layer.spec.name == "linear":
         if shape is None:
-            return f"the rank of {between.name} is unknown, and only rank 2 is exact; annotate the graph"
+            return f"the rank of {between.name} is unknown, and only rank 2 is exact; give example inputs"
         if len(shape) != 2:
             return f"{layer.node.name} works on the last axis of {len(shape)}, {norm.node.name} on axis 1"
     elif shape is not None and len(shape) != layer.spec.spatial + 2:

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from sparsebit.graph.ops import OpCall, bind, find_op
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes.edit import set_tensor
-from sparsebit.graph.run import Runner
+from sparsebit.graph.run import run_graph
 from sparsebit.progress import progress
 from sparsebit.quantization.modules.weights import weights_read
 from sparsebit.quantization.quantizers import Quantizer
@@ -138,7 +138,11 @@ def watch(
     shown: bool | None = None,
 ) -> None:
     """Run the calibration inputs through the graph, quantizers as they are, and show it the tensors by node name."""
-    runner = Runner(gm)
+
+    def saw(node: Node, value: Any) -> None:
+        if node.name in wanted:
+            wanted[node.name](value)
+
     with torch.no_grad():
         for args, kwargs in progress(inputs, what, shown=shown):
-            runner.run_call(args, kwargs, watch=wanted)
+            run_graph(gm, args, kwargs, watch=saw)

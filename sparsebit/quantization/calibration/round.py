@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops.spec import fetch_tensor
-from sparsebit.graph.run import Runner, RunState
+from sparsebit.graph.run import RunState, run_graph
 from sparsebit.processes import failing_together, gather_values
 from sparsebit.progress import progress
 from sparsebit.quantization.calibration.record import CalibrationRecord
@@ -183,20 +183,20 @@ class CalibrationRound:
         for name, quantizer in self._active("W"):
             quantizer.observe_whole(weights[name])
             quantizer.use_quant = w_quant
-        runner, states = Runner(self.gm), SpillList()
+        states = SpillList()
         stops = self._stops()
         try:
             with torch.no_grad():
                 for stop, quantizer in progress(stops, "calibrating in order", shown=shown):
                     quantizer.reset()
                     for index in range(len(self.inputs)):
-                        state = self._advance(runner, states, index, stop)
+                        state = self._advance(states, index, stop)
                         quantizer.observe(state.values[stop.all_input_nodes[0].name])
                     try:
                         quantizer.finish()
                     except CalibrationError:  # which of the batches it was
                         for index in range(len(self.inputs)):
-                            state = self._advance(runner, states, index, stop)
+                            state = self._advance(states, index, stop)
                             quantizer.require_finite(state.values[stop.all_input_nodes[0].name], index + 1)
                         raise
                     quantizer.use_quant = a_quant
@@ -207,18 +207,17 @@ class CalibrationRound:
             if not quantizer.calibrated:  # inside an operator of the user's own
                 quantizer.finish()
 
-    def _advance(self, runner: Runner, states: SpillList, index: int, stop: Node) -> RunState:
+    def _advance(self, states: SpillList, index: int, stop: Node) -> RunState:
         """The state of one batch just before a quantizer."""
-        before = stop.prev
+        state: RunState
         if index == len(states):
             args, kwargs = self.inputs[index]
-            state = runner.run_call(args, kwargs, until=before).state
+            state = run_graph(self.gm, args, kwargs, until=stop.prev.name)
         else:
             state = RunState(**states[index])
             if state.next_node == stop.name:
                 return state
-            state = runner.run(state=state, until=before).state
-        assert state is not None
+            state = run_graph(self.gm, state=state, until=stop.prev.name)
         if index == len(states):
             states.append(vars(state))
         else:

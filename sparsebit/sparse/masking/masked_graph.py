@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from sparsebit.graph.ops.spec import OpCall, fetch_tensor
-from sparsebit.graph.run import Runner, Watch
+from sparsebit.graph.run import Watch, run_graph
 from sparsebit.graph.value import TensorInfo
 from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.channels.labels import Labels
@@ -59,11 +59,11 @@ class MaskedGraph:
         """The model's own call."""
         if not self.replaced:
             return self.gm(*args, **kwargs)
-        return Runner(self.gm).run_call(args, kwargs, replace=self.replaced).output
+        return run_graph(self.gm, args, kwargs, replace=self.replaced)
 
     def watch(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], watch: Watch) -> None:
         """The same call, node by node; ``watch`` sees the values."""
-        Runner(self.gm).run_call(args, kwargs, watch=watch, replace=self.replaced)
+        run_graph(self.gm, args, kwargs, watch=watch, replace=self.replaced)
 
 
 def _loses(trace: Trace, alive: Alive, node: Node) -> bool:

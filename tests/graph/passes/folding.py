@@ -10,6 +10,8 @@ from torch.fx import GraphModule
 
 from sparsebit.graph.capture import capture
 from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm, refusals
+from sparsebit.graph.run import run_graph
+from sparsebit.graph.value import describe
 
 
 def stirred(model: nn.Module) -> nn.Module:
@@ -22,6 +24,11 @@ def stirred(model: nn.Module) -> nn.Module:
             if module.running_var is not None:
                 module.running_var.uniform_(0.5, 2)
     return model.double().eval()
+
+
+def annotate(gm: GraphModule, *inputs: Tensor) -> None:
+    """Note shape and dtype of every value, as capturing with example inputs does."""
+    run_graph(gm, inputs, watch=lambda node, value: node.meta.setdefault("value", describe(value)))
 
 
 def input_of(dims: int, channels: int = 4) -> Tensor:

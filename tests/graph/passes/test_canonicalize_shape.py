@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from torch.fx import GraphModule
 
 from sparsebit.graph.passes.canonicalize_shape import canonicalize_shape
-from sparsebit.graph.run import annotate
+from tests.graph.passes.folding import annotate
 
 
 def trace(forward: Callable[..., Any], *example: Tensor) -> GraphModule:

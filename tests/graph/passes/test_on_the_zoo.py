@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparsebit.graph.capture import capture
 from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
-from sparsebit.graph.run import Runner
+from sparsebit.graph.run import run_graph
 from tests.zoo import ZOO, ZooEntry, outputs_of
 
 MODELS = [
@@ -36,10 +36,10 @@ def test_outputs_stay_and_the_model_is_untouched(entry: ZooEntry) -> None:
     expected = call(gm, entry)
 
     args, kwargs = entry.inputs(entry.batches[0])
-    runner, nodes = Runner(gm), [node for node in gm.graph.nodes if node.op != "output"]
+    nodes = [node for node in gm.graph.nodes if node.op != "output"]
     with torch.no_grad():
-        stopped = runner.run_call(args, kwargs, until=nodes[len(nodes) // 2])
-        resumed = outputs_of(runner.run(state=stopped.state).output)
+        stopped = run_graph(gm, args, kwargs, until=nodes[len(nodes) // 2].name)
+        resumed = outputs_of(run_graph(gm, state=stopped))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(resumed, expected, strict=True))
 
     run_passes(gm, SIMPLIFY)

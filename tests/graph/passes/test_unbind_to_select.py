@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 from sparsebit.graph.capture import capture
 from sparsebit.graph.ops import op_name
 from sparsebit.graph.passes.unbind_to_select import unbind_to_select, why_not_select
-from sparsebit.graph.run import annotate
+from tests.graph.passes.folding import annotate
 
 
 def trace(forward: Callable[..., object]) -> GraphModule:

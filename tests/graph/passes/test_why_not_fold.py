@@ -9,8 +9,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from sparsebit.graph.capture import capture
 from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
 from sparsebit.graph.passes.why_not_fold import why_not_fold
-from sparsebit.graph.run import annotate
-from tests.graph.passes.folding import check, input_of, reasons, stirred
+from tests.graph.passes.folding import annotate, check, input_of, reasons, stirred
 
 
 def test_training_mode() -> None:
@@ -78,7 +77,7 @@ def test_the_features_of_a_linear_layer_are_not_the_channels_on_three_axes(after
 def test_without_the_rank_a_linear_layer_is_not_touched() -> None:
     gm = fx.symbolic_trace(stirred(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6))))
     assert fold_batch_norm(gm) == 0
-    assert reasons(gm) == ["the rank of _0 is unknown, and only rank 2 is exact; annotate the graph"]
+    assert reasons(gm) == ["the rank of _0 is unknown, and only rank 2 is exact; give example inputs"]
     annotate(gm, input_of(0))
     assert fold_batch_norm(gm) == 1
 

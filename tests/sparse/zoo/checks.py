@@ -65,7 +65,7 @@ def recorded_shapes_hold(
     small: CapturedModule, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> None:
     """Every node of a shrunk graph gives what its recorded value says."""
-    from sparsebit.graph.run import Runner
+    from sparsebit.graph.run import run_graph
     from sparsebit.graph.value import describe
 
     def compare(node: Any, value: Any) -> None:
@@ -73,4 +73,4 @@ def recorded_shapes_hold(
             assert describe(value) == node.meta["value"], node.name
 
     with torch.no_grad():
-        Runner(small).run_call(args, kwargs or {}, watch=compare)
+        run_graph(small, args, kwargs, watch=compare)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.graph.ops import bind, op_name
-from sparsebit.graph.run import Runner
+from sparsebit.graph.run import run_graph
 from tests.zoo.entry import outputs_of
 
 BITS = 24
@@ -65,7 +65,7 @@ def reference(
         if function is not None:
             replace[node.name] = function
     with torch.no_grad():
-        return outputs_of(Runner(masked).run_call(inputs, kwargs, replace=replace).output)
+        return outputs_of(run_graph(masked, inputs, kwargs, replace=replace))
 
 
 def _norm_over_survivors(gm: GraphModule, node: Node, masks: dict[str, Tensor]) -> Any:
