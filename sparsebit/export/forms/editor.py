@@ -236,9 +236,9 @@ def dequantized(value: Any, *, behind: frozenset[str] = frozenset()) -> Any:
     return node if node is not None and node.op_type == "DequantizeLinear" else None
 
 
-def quantized_source(value: Any) -> Any:
+def quantized_source(value: Any, *, behind: frozenset[str] = MOVES) -> Any:
     """The DequantizeLinear with one scale that an activation comes from, perhaps behind a reshape, or None."""
-    node = dequantized(value, behind=MOVES)
+    node = dequantized(value, behind=behind)
     if node is None or array_of(node.inputs[0]) is not None or np.ndim(array_of(node.inputs[1])):
         return None
     return node if array_of(node.inputs[1]) is not None else None

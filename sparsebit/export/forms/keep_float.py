@@ -21,6 +21,19 @@ from sparsebit.export.forms.editor import (
     readers,
 )
 
+# What ONNX Runtime computes on integers as it is, so that the layer behind it still has a quantized input.
+PASSED = MOVES | {
+    "Slice",
+    "Gather",
+    "Flatten",
+    "MaxPool",
+    "Expand",
+    "Split",
+    "DepthToSpace",
+    "SpaceToDepth",
+    "Tile",
+}
+
 
 def keep_float_weight(editor: Editor, node: Any) -> bool:
     """A weight that was not quantized stays in float.
@@ -28,7 +41,7 @@ def keep_float_weight(editor: Editor, node: Any) -> bool:
     Between quantized tensors ONNX Runtime would quantize it itself, with one scale for all.
     """
     ends = any(reader.op_type in ("QuantizeLinear", "Relu", "Clip") for reader in readers(node.outputs[0]))
-    if not ends or quantized_source(node.inputs[0]) is None:
+    if not ends or quantized_source(node.inputs[0], behind=PASSED) is None:
         return False
     if dequantized(node.inputs[1], behind=MOVES) is not None:
         return False
