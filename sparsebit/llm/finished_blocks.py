@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from sparsebit.config.llm import LlmConfig
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.packed.stored import from_stored, to_stored
 from sparsebit.llm.source import Source
+from sparsebit.llm.weights.uses import Matrix
 from sparsebit.storage import Fields, read_folder, write_folder
 
-KIND, VERSION = "language model block", 2
+KIND, VERSION = "language model block", 3
 
 
 class FinishedBlock(NamedTuple):
@@ -28,11 +30,16 @@ class FinishedBlock(NamedTuple):
     made: list[Made]
     floats: Mapping[str, Tensor]
 
-    def restore(self, block: nn.Module) -> None:
-        """Put the parameters that are not packed into the block."""
-        for name, parameter in block.named_parameters():
-            if name in self.floats and self.floats[name].shape == parameter.shape:
-                parameter.data.copy_(self.floats[name])
+    def restore(self, block: nn.Module, name: str) -> None:
+        """Put the numbers of all parameters into the block of this name."""
+        parameters = dict(block.named_parameters())
+        for key, values in self.floats.items():
+            if key in parameters and values.shape == parameters[key].shape:
+                parameters[key].data.copy_(values)
+        for one in self.made:
+            if one.held is not None:
+                matrix = Matrix.parse(one.name.removeprefix(f"{name}."), transposed=one.transposed)
+                stored(parameters, matrix).copy_(one.held.numbers())
 
 
 class FinishedBlocks:
@@ -79,7 +86,7 @@ class FinishedBlocks:
         for name, _ in content.section("how").items():
             how = content.section("how").section(name)
             loss, tokens, remark = how.number("loss"), how.integer("tokens"), how.text("remark")
-            made.append(Made(name, packed.get(name), loss, tokens, remark))
+            made.append(Made(name, packed.get(name), loss, tokens, remark, how.flag("transposed")))
         return FinishedBlock(made, tensors.get("floats", {}))
 
     def write(self, index: int, made: Sequence[Made], block: nn.Module) -> None:
@@ -87,7 +94,9 @@ class FinishedBlocks:
         if self._folder is None:
             return
         tensors, matrices = to_stored({one.name: one.held for one in made if one.held is not None})
-        how = {one.name: {"loss": one.loss, "tokens": one.tokens, "remark": one.remark} for one in made}
+        how = {one.name: one._asdict() for one in made}
+        for described in how.values():
+            del described["name"], described["held"]
         content = {"run": self._run, "matrices": matrices, "how": how}
         packed = {one.name.partition("[")[0] for one in made if one.held is not None}
         floats = {

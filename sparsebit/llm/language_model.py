@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.weights.uses import stores_transposed
 from sparsebit.numerics.packed import PackedTensor
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Made(NamedTuple):
     loss: float  # energy of the error in its outputs, relative to the energy of the outputs
     tokens: int  # of the calibration data that reached it
     remark: str = ""
+    transposed: bool = False  # the parameter holds it as [in, out]
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,8 @@ def install(model: nn.Module, name: str, held: PackedTensor) -> None:
         target = getattr(module, key).data
         target = target[int(name.partition("[")[2][:-1])] if "[" in name else target
         numbers = held.numbers(target.dtype)
-        target.copy_(numbers if target.shape == numbers.shape else numbers.T)
+        turned = target.shape != numbers.shape or stores_transposed(module)
+        target.copy_(numbers.T if turned else numbers)
         return
     above, _, last = path.rpartition(".")
     setattr(model.get_submodule(above), last, packed)

@@ -19,7 +19,7 @@ from sparsebit.batches import device_of
 from sparsebit.config.llm import LlmConfig, load_llm_config
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockCall, Recorded, record_calls, returns_tuple
-from sparsebit.llm.blocks.solve import solve_block, solve_without_data
+from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_data
 from sparsebit.llm.blocks.spill import spilled
 from sparsebit.llm.choose_widths import choose_widths
 from sparsebit.llm.finished_blocks import FinishedBlocks
@@ -80,24 +80,22 @@ def quantize(
     for index, name in enumerate(shown_progress(source.stack.names, "quantizing blocks", shown=progress)):
         block = source.fill(name)
         calls = [one.calls[index] for one in streams.recorded]
-        floats = None
         earlier = finished.read(index)
         if earlier is None or streams.floats is not None:
             for change in prepare:
                 change(block, calls, streams.hidden, plan.inside(name))
         if earlier is None:
-            solved, floats = _compress(block, calls, streams, plan.inside(name), pipeline)
+            solved, floats, outputs = _compress(block, calls, streams, plan.inside(name), pipeline)
             made = _pack(name, solved)
             finished.write(index, made, block)
             plan.note_unseen(name, made)
         else:
             made = earlier.made
-            floats = None if streams.floats is None else _run(block, calls, streams.floats)
-            earlier.restore(block)
+            floats = None if streams.floats is None else run_block(block, calls, streams.floats)
+            earlier.restore(block, name)
+            outputs = run_block(block, calls, streams.hidden)
         result.add(made)
-        # Always through the packed block, so that a run that was stopped goes on with the very same numbers.
-        streams.hidden = _run(source.model.get_submodule(name), calls, streams.hidden)
-        streams.floats = floats
+        streams.hidden, streams.floats = outputs, floats
     result.add(_round_outside(source.model, plan))
     finished.remove()
     return result
@@ -126,26 +124,26 @@ def _start(source: Source, sequences: Tensor | None, *, follow: bool) -> _Stream
     return _Streams(recorded, hidden, hidden if follow else None)
 
 
-@torch.no_grad()
-def _run(block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor]) -> Sequence[Tensor]:
-    return spilled(call.run(block, batch) for call, batch in zip(calls, hidden, strict=True))
-
-
 def _compress(
     block: nn.Module, calls: Sequence[BlockCall], streams: _Streams, spec_of: SpecOf, pipeline: Pipeline
-) -> tuple[list[SolvedMatrix], Sequence[Tensor] | None]:
-    """All steps on one block; also the hidden states behind it in the float model, where a step looks at them."""
+) -> tuple[list[SolvedMatrix], Sequence[Tensor] | None, Sequence[Tensor]]:
+    """All steps on one block; also the hidden states behind it in the float model and in the compressed one.
+
+    The latter come from the block with the numbers of its grids in float: the packed block gives the same up to the
+    rounding of sums, and a run that was stopped has to go on with the very same.
+    """
     if not calls:
-        return solve_without_data(block, spec_of, pipeline.solver), None
+        return solve_without_data(block, spec_of, pipeline.solver), None, []
     aims = {tuner.follow for tuner in pipeline.tuners}
-    plain: Sequence[Tensor] = _run(block, calls, streams.hidden) if any(aim < 1 for aim in aims) else []
-    solved, floats = solve_block(block, calls, streams.hidden, streams.floats, spec_of, pipeline.solver)
+    plain: Sequence[Tensor] = run_block(block, calls, streams.hidden) if any(aim < 1 for aim in aims) else []
+    found = solve_block(block, calls, streams.hidden, streams.floats, spec_of, pipeline.solver)
+    solved, floats, replay = found
     for tuner in pipeline.tuners:
         targets = list(floats if tuner.follow and floats is not None else plain)
         if 0 < tuner.follow < 1:
             targets = [own.lerp(one, tuner.follow) for own, one in zip(plain, targets, strict=True)]
         solved = tuner.tune(block, calls, streams.hidden, targets, solved)
-    return solved, floats
+    return solved, floats, run_block(block, calls, streams.hidden, None if pipeline.tuners else replay)
 
 
 def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:
@@ -155,7 +153,7 @@ def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:
         held = None if found.grid is None else PackedTensor.of(found.weight, found.grid)
         zeros = "" if found.kept is None else f"{1 - float(found.kept.float().mean()):.0%} of it is zero"
         remark = "; ".join(filter(None, (found.remark, zeros)))
-        made.append(Made(f"{block}.{one.matrix}", held, one.loss, one.tokens, remark))
+        made.append(Made(f"{block}.{one.matrix}", held, one.loss, one.tokens, remark, one.matrix.transposed))
     return made
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.replay import Replay, ReplayedRun
 from sparsebit.llm.blocks.stages import Group, Stage
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
@@ -30,28 +31,38 @@ def measure(
     parameters: Mapping[str, Tensor],
     stage: Stage,
     float_inputs: Sequence[Mapping[Matrix, Tensor]] | None,
+    replay: Replay | None = None,
 ) -> dict[Matrix, InputStatistics]:
-    """Statistics by the leader of each group of one stage."""
+    """Statistics by the leader of each group of one stage.
+
+    With ``replay``, what is computed before the stage is kept for the next run of the block, so the stages have to come
+    in their order, each with the ones before it solved.
+    """
+    replay = Replay(len(calls), limit=0) if replay is None else replay
     leaders: dict[Matrix, Group] = {group.leader: group for group in stage.groups}
     found: dict[Matrix, InputStatistics] = {}
     for number, (call, batch) in enumerate(zip(calls, hidden, strict=True)):
+        run = replay.run(number)
 
-        def see(use: Use, number: int = number) -> None:
+        def see(use: Use, number: int = number, run: ReplayedRun = run) -> None:
             group = leaders.get(use.matrix)
-            if group is None or not use.inputs.numel():
+            if group is None:
+                return
+            run.stop()
+            if not use.inputs.numel():
                 return
             floats = float_inputs[number].get(use.matrix) if float_inputs and group.reaches_all else None
             if use.matrix not in found:
                 size = use.inputs.shape[-1]
                 found[use.matrix] = InputStatistics.empty(
-                    size, cross=floats is not None, device=use.inputs.device
+                    size, shift=floats is not None, device=use.inputs.device
                 )
             found[use.matrix].update(use.inputs, floats)
             if stage.single:
                 raise _Reached
 
         try:
-            with WatchWeights(parameters, see):
+            with run, WatchWeights(parameters, see):
                 call.run(block, batch)
         except _Reached:
             pass

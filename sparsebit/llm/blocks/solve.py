@@ -5,18 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.llm.blocks.calls import BlockCall
 from sparsebit.llm.blocks.measure import measure, stored
-from sparsebit.llm.blocks.spill import MOST_BYTES
+from sparsebit.llm.blocks.replay import Replay
+from sparsebit.llm.blocks.spill import MOST_BYTES, spilled
 from sparsebit.llm.blocks.stages import find_stages
 from sparsebit.llm.methods.solver import Solved, SolvedMatrix, Solver, SpecOf, WeightSpec, output_loss
-from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
+from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights, stores_transposed
 from sparsebit.quantization.calibration.spill_list import SpillList
+
+
+class SolvedBlock(NamedTuple):
+    """A block whose weights are solved.
+
+    Attributes:
+        matrices: what became of each matrix.
+        floats: hidden states behind the block in the float model; None where they were not asked for.
+        replay: what the solved block computes for each batch, except for its last weights.
+    """
+
+    matrices: list[SolvedMatrix]
+    floats: Sequence[Tensor] | None
+    replay: Replay
 
 
 @torch.no_grad()
@@ -27,7 +42,7 @@ def solve_block(
     floats: Sequence[Tensor] | None,
     spec_of: SpecOf,
     solver: Solver,
-) -> tuple[list[SolvedMatrix], Sequence[Tensor] | None]:
+) -> SolvedBlock:
     """Solve every weight of a block, writing the result into its parameters.
 
     Args:
@@ -37,9 +52,6 @@ def solve_block(
         floats: the same in the float model; None where the method does not ask for it.
         spec_of: the spec of a parameter by its name inside the block; None leaves it in float.
         solver: the method.
-
-    Returns:
-        what became of each matrix, and the hidden states behind the block in the float model.
     """
     parameters = {name: parameter for name, parameter in block.named_parameters() if spec_of(name)}
     stages = find_stages(block, calls[0].for_one(len(hidden[0])), hidden[0][:1], parameters)
@@ -54,8 +66,9 @@ def solve_block(
                 float_outputs.append(call.run(block, batch))
             float_inputs.append({leader: seen[leader] for leader in leaders})
     done: list[SolvedMatrix] = []
+    replay = Replay(len(calls))
     for stage in stages:
-        statistics = measure(block, calls, hidden, parameters, stage, float_inputs)
+        statistics = measure(block, calls, hidden, parameters, stage, float_inputs, replay)
         for group in stage.groups:
             found = statistics.get(group.leader)
             gram = found.mean_gram() if found is not None and found.tokens else None
@@ -67,7 +80,21 @@ def solve_block(
                     loss = output_loss(view.float(), solved.weight, gram)
                     view.copy_(solved.weight)
                     done.append(SolvedMatrix(matrix, solved, 0 if found is None else found.tokens, loss))
-    return done, float_outputs
+    return SolvedBlock(done, float_outputs, replay)
+
+
+@torch.no_grad()
+def run_block(
+    block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor], replay: Replay | None = None
+) -> Sequence[Tensor]:
+    """The hidden states behind a block, one for each batch; what ``replay`` holds is not computed again."""
+    replay = Replay(len(calls), limit=0) if replay is None else replay
+
+    def run(number: int, call: BlockCall, batch: Tensor) -> Tensor:
+        with replay.run(number):
+            return call.run(block, batch)
+
+    return spilled(run(number, *one) for number, one in enumerate(zip(calls, hidden, strict=True)))
 
 
 def _by_spec(matrices: Sequence[Matrix], spec_of: SpecOf) -> dict[WeightSpec, list[Matrix]]:
@@ -100,9 +127,7 @@ def solve_without_data(block: nn.Module, spec_of: SpecOf, solver: Solver) -> lis
         spec = spec_of(name)
         if spec is None:
             continue
-        holder = block.get_submodule(name.rpartition(".")[0])
-        # GPT-2's Conv1D and some stacks of experts store [in, out]; the latter say so.
-        transposed = type(holder).__name__ == "Conv1D" or bool(getattr(holder, "is_transposed", False))
+        transposed = stores_transposed(block.get_submodule(name.rpartition(".")[0]))
         for expert in range(len(parameter)) if parameter.dim() == 3 else [None]:
             matrix = Matrix(name, expert, transposed)
             weight = stored({name: parameter}, matrix)

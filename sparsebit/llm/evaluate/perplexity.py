@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +30,10 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module,
+    model: Callable[[Tensor], Any],
     tokens: Tensor,
     *,
-    reference: nn.Module | None = None,
+    reference: Callable[[Tensor], Any] | None = None,
     length: int = 2048,
     batch: int = 4,
 ) -> Evaluation:
@@ -40,7 +42,7 @@ def evaluate(
     Args:
         model: gives logits for token ids, as an object with ``logits`` or as a tensor.
         tokens: the text as one row of ids; what does not fill a window is left out.
-        reference: the float model, for divergence and agreement.
+        reference: the float model, or anything that gives its predictions, for divergence and agreement.
         length: of a window.
         batch: windows at a time.
     """
@@ -53,7 +55,7 @@ def evaluate(
             hint="more text, or a smaller length=",
         )
     windows = windows[: count * length].view(count, length)
-    device = device_of(model)
+    device = device_of(model) if isinstance(model, nn.Module) else torch.device("cpu")
     loss = divergence = 0.0
     agreeing = 0
     for rows in windows.split(batch):
@@ -71,7 +73,7 @@ def evaluate(
     return Evaluation(perplexity, total, divergence / total, agreeing / total)
 
 
-def log_probabilities(model: nn.Module, rows: Tensor) -> Tensor:
+def log_probabilities(model: Callable[[Tensor], Any], rows: Tensor) -> Tensor:
     """The logarithms of the next-token distributions, [batch, length, vocabulary]."""
     output = model(rows)
     logits = output.logits if hasattr(output, "logits") else output

@@ -5,7 +5,7 @@ H⁻¹, column j is rounded to q and every later column k gets ``w_k -= (w_j - q
 
 Two things are done before. The range of each group is searched for (``grid_search``), and the target is moved: the
 inputs x of a layer are not those of the float model, f, because the layers before it are compressed already. The layer
-should still give W f, and the weights that come closest to it from x are ``W (Σ f xᵀ) (Σ x xᵀ)⁻¹``. This is the aim of
+should still give W f, and the weights that come closest to it from x are ``W + W (Σ (f - x) xᵀ) (Σ x xᵀ)⁻¹``. This is the aim of
 GPTAQ's asymmetric term (arXiv 2504.02692), as plain least squares. ``follow`` says how much of that move is made.
 """
 
@@ -45,11 +45,11 @@ class Gptq(GptqSettings):
         if statistics is None or not statistics.tokens:
             solved = Rtn(steps=self.steps).solve(weight, None, spec)
             return solved._replace(remark="no token reached it: rounded to nearest")
-        gram, cross = statistics.mean_gram(), statistics.mean_cross()
+        gram, shift = statistics.mean_gram(), statistics.mean_shift()
         dead = gram.diagonal() <= 0
         target = weight.masked_fill(dead, 0.0)
-        if cross is not None and self.follow:
-            target = move_target(target, gram, cross, self.follow, self.follow_damping)
+        if shift is not None and self.follow:
+            target = move_target(target, gram, shift, self.follow, self.follow_damping)
         grid = None
         if spec.code is not None:
             grid = search_grid(target, gram.diagonal(), spec, steps=self.steps)
@@ -61,20 +61,19 @@ class Gptq(GptqSettings):
         return Solved(columns.weight, grid, columns.latent, remark, columns.kept)
 
 
-def move_target(weight: Tensor, gram: Tensor, cross: Tensor, strength: float, damping: float) -> Tensor:
-    """``W + strength * W (cross - gram) (gram + damping)⁻¹``: weights for the inputs that really come.
+def move_target(weight: Tensor, gram: Tensor, shift: Tensor, strength: float, damping: float) -> Tensor:
+    """``W + strength * W shift (gram + damping)⁻¹``: weights for the inputs that really come.
 
-    ``gram`` is the mean of x xᵀ, ``cross`` that of f xᵀ, with f the input in the float model.
+    ``gram`` is the mean of x xᵀ, ``shift`` that of (f - x) xᵀ, with f the input in the float model.
     """
-    damped, _ = damp(gram, damping)
-    factor = torch.linalg.cholesky(damped)
+    factor, _ = factorize(gram, damping)
     if len(weight) < len(gram):  # the fewer right-hand sides
-        return weight + strength * torch.cholesky_solve((weight @ (cross - gram)).T, factor).T
-    return weight + strength * (weight @ torch.cholesky_solve((cross - gram).T, factor).T)
+        return weight + strength * torch.cholesky_solve((weight @ shift).T, factor).T
+    return weight + strength * (weight @ torch.cholesky_solve(shift.T, factor).T)
 
 
-def damp(gram: Tensor, damping: float) -> tuple[Tensor, float]:
-    """``gram`` with a diagonal that makes it invertible, and the damping that took.
+def factorize(gram: Tensor, damping: float) -> tuple[Tensor, float]:
+    """The lower Cholesky factor of ``gram`` with a diagonal that makes it invertible, and the damping that took.
 
     Channels that no token drives get the mean of the others, so that they neither gain nor lose.
     """
@@ -83,9 +82,9 @@ def damp(gram: Tensor, damping: float) -> tuple[Tensor, float]:
         damped = gram.clone()
         damped.diagonal().add_(damping * mean)
         damped.diagonal().masked_fill_(gram.diagonal() <= 0, float(mean))
-        _, failed = torch.linalg.cholesky_ex(damped)
+        factor, failed = torch.linalg.cholesky_ex(damped)
         if not failed:
-            return damped, damping
+            return factor, damping
         logger.warning("the second moments have no inverse at damping %g; trying %g", damping, damping * 10)
         damping *= 10
     raise SparsebitError(
@@ -119,19 +118,20 @@ def solve_columns(
     that is made up for. Which numbers go is decided as in SparseGPT (Frantar and Alistarh, arXiv 2301.00774), by
     ``w² / U_jj²`` on what is left of the weight at that point: for each block of columns, or for each M neighbours.
     """
-    damped, damping = damp(gram, damping)
     size = sparsity.size if sparsity is not None and sparsity.size is not None else 1
     # Without N:M the same part goes from each block of columns: it must not be the block of the strongest ones.
     sorted_first = act_order and (sparsity is None or sparsity.size is not None)
-    order = _order(damped.diagonal(), size) if sorted_first else torch.arange(len(gram), device=gram.device)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped[order][:, order]))
-    upper = torch.linalg.cholesky(inverse, upper=True)
-    scale = zero_point = upper  # not read without a grid
-    if grid is not None:
-        scale, zero_point = (
-            values.float().expand_as(weight)[:, order].T.contiguous() for values in grid.spread(weight.shape)
+    order = _order(gram.diagonal(), size) if sorted_first else torch.arange(len(gram), device=gram.device)
+    factor, damping = factorize(gram[order][:, order], damping)
+    upper = torch.linalg.cholesky(torch.cholesky_inverse(factor), upper=True)
+    pivot_of = upper.diagonal().tolist()
+    left = weight.T.contiguous()[order]  # [in, out]: a column of the weight is a row in memory
+    scales = zero_points = left  # not read without a grid
+    if grid is not None:  # [groups, out]
+        scales, zero_points = (
+            values.float().reshape(len(weight), -1).T.contiguous() for values in (grid.scale, grid.zero_point)
         )
-    left = weight[:, order].T.contiguous()  # [in, out]: a column of the weight is a row in memory
+    group_of = (order // (len(left) // len(scales))).tolist()
     done = torch.empty_like(left)
     kept = None if sparsity is None else torch.ones_like(left, dtype=torch.bool)
     width = BLOCK - BLOCK % size
@@ -148,10 +148,14 @@ def solve_columns(
                 kept[index:until] = (
                     chosen_rows.T if sparsity.size is not None else chosen_rows.view_as(scores)
                 )
-            column = left[index]
-            chosen = column if grid is None else snap(column, scale[index], zero_point[index], grid.code)
-            done[index] = chosen if kept is None else chosen * kept[index]
-            loss = losses[index - start] = (column - done[index]) / upper[index, index]
+            column, chosen = left[index], done[index]
+            group = group_of[index]
+            chosen.copy_(
+                column if grid is None else snap(column, scales[group], zero_points[group], grid.code)
+            )
+            if kept is not None:
+                chosen.mul_(kept[index])
+            loss = torch.sub(column, chosen, out=losses[index - start]).div_(pivot_of[index])
             left[index + 1 : end].addr_(upper[index, index + 1 : end], loss, alpha=-1)
         left[end:].addmm_(upper[start:end, end:].T, losses, alpha=-1)
     back = torch.argsort(order)

@@ -27,6 +27,18 @@ class Matrix(NamedTuple):
         return self.name if self.expert is None else f"{self.name}[{self.expert}]"
 
 
+    @classmethod
+    def parse(cls, text: str, *, transposed: bool) -> Matrix:
+        """What ``str`` wrote.
+
+        Example:
+            >>> Matrix.parse("experts.down[2]", transposed=False)
+            Matrix(name='experts.down', expert=2, transposed=False)
+        """
+        name, _, expert = text.removesuffix("]").partition("[")
+        return cls(name, int(expert) if expert else None, transposed)
+
+
 class Use(NamedTuple):
     """One product: the matrix, and the activations [..., in] it is multiplied with."""
 
@@ -36,9 +48,16 @@ class Use(NamedTuple):
 
 Seen = Callable[[Use], object]
 
+
+def stores_transposed(module: nn.Module) -> bool:
+    """Whether a module holds its weights as [in, out]: GPT-2's Conv1D, and stacks of experts that say so."""
+    return type(module).__name__ == "Conv1D" or bool(getattr(module, "is_transposed", False))
+
+
 _LINEAR = {F.linear}
 _MATMUL = {torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__}
 _ADDMM = {torch.addmm, torch.Tensor.addmm}
+PRODUCTS: frozenset[Any] = frozenset(_LINEAR | _MATMUL | _ADDMM)
 
 
 class WatchWeights(TorchFunctionMode):

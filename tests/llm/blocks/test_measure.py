@@ -19,8 +19,8 @@ def test_they_are_those_of_the_inputs_of_each_layer() -> None:
     floats = [{Matrix("2.weight"): 2 * block[:2](x)} for x in batches]
     second = find_stages(block, call, batches[0], parameters)[1]
     found = measure(block, [call] * 3, batches, parameters, second, floats)[Matrix("2.weight")]
-    assert found.tokens == 30 and torch.allclose(found.gram, inner.T @ inner, atol=1e-4)
-    assert found.cross is not None and torch.allclose(found.cross, 2 * found.gram, atol=1e-3)
+    assert found.tokens == 30 and torch.allclose(found.mean_gram(), inner.T @ inner / 30, atol=1e-5)
+    assert found.shift is not None and torch.allclose(found.shift, inner.T @ inner, atol=0.1)
 
 
 def test_a_matrix_is_a_view_of_its_parameter() -> None:

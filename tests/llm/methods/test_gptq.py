@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.methods.gptq import Gptq, damp, move_target, solve_columns
+from sparsebit.llm.methods.gptq import Gptq, factorize, move_target, solve_columns
 from sparsebit.llm.methods.grid_search import search_grid
 from sparsebit.llm.methods.masks import Sparsity
 from sparsebit.llm.methods.rtn import Rtn
@@ -21,9 +21,14 @@ def problem(seed: int = 0, size: int = 80, tokens: int = 400) -> tuple[torch.Ten
     generator = torch.Generator().manual_seed(seed)
     mixing = torch.randn(size, size, generator=generator)
     inputs = torch.randn(tokens, size, generator=generator) @ mixing
-    statistics = InputStatistics.empty(size, cross=False)
+    statistics = InputStatistics.empty(size, shift=False)
     statistics.update(inputs)
     return torch.randn(24, size, generator=generator), statistics
+
+
+def damped_gram(gram: torch.Tensor) -> torch.Tensor:
+    factor, _ = factorize(gram, 0.01)
+    return factor @ factor.T
 
 
 def loss(solved: Solved, weight: torch.Tensor, statistics: InputStatistics) -> float:
@@ -51,8 +56,8 @@ def test_columns_are_solved_as_in_the_paper(act_order: bool) -> None:
     grid = search_grid(weight, gram.diagonal(), SPEC)
     columns = solve_columns(weight, gram, grid, 0.01, act_order=act_order)
     found = columns.weight
-    damped, _ = damp(gram, 0.01)
-    order = damped.diagonal().argsort(descending=True) if act_order else torch.arange(80)
+    damped = damped_gram(gram)
+    order = gram.diagonal().argsort(descending=True) if act_order else torch.arange(80)
     wanted = by_the_paper(weight, damped, grid, order)
     assert columns.damping == 0.01 and columns.kept is None
     assert (found == wanted).float().mean() > 0.999  # the rest are ties of float32
@@ -83,7 +88,7 @@ def test_the_moved_target_gives_what_the_float_inputs_gave() -> None:
     floats = torch.randn(300, 12, generator=generator)
     inputs = floats @ (torch.eye(12) + 0.1 * torch.randn(12, 12, generator=generator))
     weight = torch.randn(5, 12, generator=generator)
-    moved = move_target(weight, inputs.T @ inputs / 300, floats.T @ inputs / 300, 1.0, 1e-9)
+    moved = move_target(weight, inputs.T @ inputs / 300, (floats - inputs).T @ inputs / 300, 1.0, 1e-9)
     wanted = torch.linalg.lstsq(inputs.double(), (floats @ weight.T).double()).solution.T
     assert torch.allclose(moved.double(), wanted, atol=1e-4)
 
@@ -102,7 +107,7 @@ def test_damping_is_raised_and_said(caplog: pytest.LogCaptureFixture) -> None:
     assert solved.remark == "damping raised to 0.1: H had no inverse"
     assert "no inverse at damping 0.01; trying 0.1" in caplog.text
     with pytest.raises(SparsebitError, match="have no inverse"):
-        damp(-torch.eye(3) + 2 * torch.ones(3, 3), 1e-9)
+        factorize(-torch.eye(3) + 2 * torch.ones(3, 3), 1e-9)
 
 
 def test_without_tokens_it_rounds_and_says_so() -> None:
@@ -131,7 +136,7 @@ def test_pruned_columns_are_those_of_sparsegpt() -> None:
     weight, statistics = problem()
     gram = statistics.mean_gram()
     found = solve_columns(weight, gram, None, 0.01, act_order=False, sparsity=Sparsity(0.5, 2, 4))
-    wanted = sparse_by_the_paper(weight, damp(gram, 0.01)[0], 2, 4)
+    wanted = sparse_by_the_paper(weight, damped_gram(gram), 2, 4)
     assert found.kept is not None and (found.kept == (wanted != 0)).float().mean() > 0.99
     assert (found.weight - wanted).norm() < 0.05 * wanted.norm()
 

@@ -23,7 +23,7 @@ def test_numbers_go_to_the_nearest_of_the_grid() -> None:
 
 def test_wanda_keeps_what_the_paper_keeps_and_magnitude_the_largest() -> None:
     weight, inputs = torch.randn(4, 12), torch.randn(50, 12) * torch.logspace(-2, 2, 12)
-    statistics = InputStatistics.empty(12, cross=False)
+    statistics = InputStatistics.empty(12, shift=False)
     statistics.update(inputs)
     spec = WeightSpec(code=None, sparsity=Sparsity(0.5))
     for solver, scores in (
