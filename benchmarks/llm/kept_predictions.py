@@ -1,4 +1,4 @@
-"""Predictions of the float model, computed once and kept in a folder: every row of a table is compared with the same."""
+"""Predictions of the float model, computed once and kept in a folder: each row of a table is compared with them."""
 
 from __future__ import annotations
 

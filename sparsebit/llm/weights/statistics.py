@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
 TILE = 256  # rows of the second moments that are computed at once, from the diagonal on
 
 

@@ -26,7 +26,6 @@ class Matrix(NamedTuple):
     def __str__(self) -> str:
         return self.name if self.expert is None else f"{self.name}[{self.expert}]"
 
-
     @classmethod
     def parse(cls, text: str, *, transposed: bool) -> Matrix:
         """What ``str`` wrote.
