@@ -53,7 +53,7 @@ def attach(gm: GraphModule, layers: list[WeightedLayer], sparsers: dict[str, Lay
 
 
 def detach(model: nn.Module) -> None:
-    """Take the handles off a copy again."""
+    """Remove the handles from a copy."""
     handled = [module for module in model.modules() if module.__dict__.pop("sparser", None) is not None]
     if isinstance(model, GraphModule):  # only there have modules got flat names
         for name in [name for name, value in vars(model).items() if any(value is one for one in handled)]:

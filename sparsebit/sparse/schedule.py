@@ -12,7 +12,7 @@ from sparsebit.config.pruning.sections import ScheduleSection
 class Schedule:
     """Changes at ``start``, then every ``every`` steps, ``times`` steps long, up to the final ratio.
 
-    The whole state of a schedule is the number of the step, so a run is resumed by setting that.
+    The state of a schedule is the number of the step alone, so a run is resumed by setting that.
 
     Example:
         >>> schedule = Schedule(kind="cubic", start=10, every=5, times=2)

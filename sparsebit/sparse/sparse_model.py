@@ -37,7 +37,7 @@ Data = Iterable[Any] | None
 
 
 class SparseModel(nn.Module):
-    """A model that is being pruned. Calls go to a captured copy, ``.model``, whose pruned weights are held at zero.
+    """A model that is being pruned. A call runs the captured copy, ``.model``, whose pruned weights are zero.
 
     Args:
         model: any ``nn.Module``; it is copied and stays as it is. Build the optimizer from this object's parameters.

@@ -46,7 +46,7 @@ def keep_half(group: Group, tensors: dict[str, Tensor]) -> Tensor:
     scores = torch.zeros(group.channels)
     for where in group.slices:
         if where.role == "output":
-            scores.index_add_(0, where.unit, where.take(tensors[where.tensor]).abs().sum(1))
+            scores.index_add_(0, where.channel, where.take(tensors[where.tensor]).abs().sum(1))
     kept = torch.zeros(group.channels, dtype=torch.bool)
     kept[scores.topk(group.channels // 2).indices] = True
     return kept

@@ -1,1 +1,1 @@
-"""What may stand in a pruning config, and what goes together."""
+"""The keys of a pruning config, and which settings can be used together."""

@@ -98,11 +98,11 @@ for _name, _rule in {
     "slimming": SparserRule(
         types=_CHANNELS,
         options=SlimmingSettings,
-        because="it reads the scale that a norm gives to a whole channel",
+        because="it reads the scale that a norm gives to a channel",
     ),
     "hrank": SparserRule(
-        types=_CHANNELS, options=(), because="it takes the rank of the map that a whole channel makes"
+        types=_CHANNELS, options=(), because="it takes the rank of the map that a channel makes"
     ),
-    "fpgm": SparserRule(types=_CHANNELS, options=(), because="it compares whole filters with each other"),
+    "fpgm": SparserRule(types=_CHANNELS, options=(), because="it compares filters with each other"),
 }.items():
     SPARSER_RULES.add(_name, _rule)

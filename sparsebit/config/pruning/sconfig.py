@@ -66,7 +66,7 @@ class SConfig(Config, init=False):
             keys = frozenset({"SPARSER.RATIO", "SPARSER.TYPE", "SPARSER.SPECIFIC"})
             yield Problem(path="SPARSER.RATIO", message="required", expected=FRACTION.expected, keys=keys)
         if sparser.TARGET != "units" and sparser.TYPE != "structured":
-            because = "zeros make nothing smaller; only whole channels do"
+            because = "zeros make nothing smaller; only removed channels do"
             expected, got = f"units with TYPE {sparser.TYPE}", repr(sparser.TARGET)
             yield _problem("SPARSER.TARGET", expected, got, because, "SPARSER.TYPE")
         if schedule.TYPE == "cubic" and sparser.RATIO is not None and schedule.INITIAL_RATIO > sparser.RATIO:

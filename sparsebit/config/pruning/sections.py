@@ -49,7 +49,7 @@ def _parse_nm(value: object) -> tuple[int, int]:
 
 
 def _parse_block(value: object) -> tuple[int, int]:
-    """``4x4``, ``[4, 4]`` or ``4``: rows (outputs) and columns (inputs) that stay or go together."""
+    """``4x4``, ``[4, 4]`` or ``4``: rows (outputs) and columns (inputs) that are kept or removed together."""
     side = parse_whole(value)
     rows, columns = _pair(value, "x×*,") if side is None else (side, side)
     if rows is None or columns is None or rows < 1 or columns < 1 or rows * columns < 2:
@@ -90,7 +90,9 @@ class LayerSettings(Section):
     RATIO: float | None = key(RATIO, "The part that is removed; 0 removes nothing.", default=None)
     ROUND_TO: int = key(whole(1), "Widths that stay are multiples of this; 1 turns rounding off.", default=8)
     NM: tuple[int, int] = key(NM, "Of every M neighbours along the inputs, N stay.", default=(2, 4))
-    BLOCK: tuple[int, int] = key(BLOCK, "Rows and columns of a block that stays or goes.", default=(4, 4))
+    BLOCK: tuple[int, int] = key(
+        BLOCK, "Rows and columns of a block that is kept or removed.", default=(4, 4)
+    )
 
 
 class SparserSection(LayerSettings):

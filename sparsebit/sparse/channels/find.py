@@ -29,7 +29,7 @@ def find_groups(
     whole_heads: bool = True,
     prune_outputs: Callable[[str], bool] = lambda layer: False,
 ) -> ChannelGroups:
-    """What can be removed from a captured model, and what has to go with it.
+    """Which channels can be removed from a captured model, and what has to be removed with each.
 
     Every tensor gets labels that say which channels its elements belong to; operators tie labels together, and
     the classes that come out are the channels. Linear in the size of the graph; the weights are not touched.
@@ -37,7 +37,7 @@ def find_groups(
     Args:
         gm: a captured model with recorded shapes.
         keep: fnmatch patterns on layer names; these layers keep all their output channels.
-        whole_heads: remove attention heads as a whole; False removes the same dims of every head instead.
+        whole_heads: remove complete attention heads; False removes the same dims of every head instead.
         prune_outputs: whether a layer, by its name, may lose channels that are results of the model.
     """
     trace = trace_labels(gm, whole_heads=whole_heads)
@@ -52,7 +52,7 @@ def find_groups(
 
 
 def _freeze_outputs(trace: Trace, prune: Callable[[str], bool]) -> None:
-    """The results of the model keep their width, except for channels that are asked to go."""
+    """The results of the model keep their width, except for channels that the config asks to remove."""
     asked = [axis.labels for axis in trace.axes.values() if axis.role == "output" and prune(axis.layer)]
     free = trace.sets.find(torch.cat(asked)) if asked else None
     for name, value in trace.outputs.items():
@@ -84,7 +84,7 @@ def _unlabelled(trace: Trace, groups: Sequence[Group]) -> Iterator[Group]:
 def _stop_before(trace: Trace, node: Node) -> str | None:
     """Why the labels of what a node is computed from were lost, at the nearest place."""
     found = [node]
-    for one in found:  # grows as it goes
+    for one in found:  # grows while it is read
         if one.name in trace.stops:
             return trace.stops[one.name]
         found += [source for source in one.all_input_nodes if source not in found]
@@ -156,8 +156,8 @@ def _build(
                 (number, torch.from_numpy(at), torch.from_numpy(channel_of[classes[key][at]]))
                 for number, at in found
             ]
-        for number, index, unit in parts[key]:
-            slices[number].append(Slice(axis.tensor, axis.axis, index, unit, axis.role, axis.rows))
+        for number, index, channel in parts[key]:
+            slices[number].append(Slice(axis.tensor, axis.axis, index, channel, axis.role, axis.rows))
             if axis.role == "output":
                 producers[number][axis.layer] = None
     roots, reason_of = trace.roots.numpy(), find_reasons(trace)

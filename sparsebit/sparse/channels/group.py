@@ -23,7 +23,7 @@ Role = Literal["output", "input", "scale", "state"]
 class Slice:
     """Where a group's channels live in one tensor.
 
-    Position ``index[i]`` along ``axis`` belongs to channel ``unit[i]``; one channel may own many positions (a head
+    Position ``index[i]`` along ``axis`` belongs to channel ``channel[i]``; one channel may own many positions (a head
     owns its dims, a channel before a flatten owns its pixels).
 
     Args:
@@ -37,12 +37,12 @@ class Slice:
     tensor: str
     axis: int
     index: Tensor  # int64 [n]
-    unit: Tensor  # int64 [n]
+    channel: Tensor  # int64 [n]
     role: Role
     rows: tuple[int, int] | None = None
 
     def take(self, tensor: Tensor) -> Tensor:
-        """What each position holds, [n, elements]: sum over dim 1 for a norm, scatter by ``unit`` for scores.
+        """What each position holds, [n, elements]: sum over dim 1 for a norm, scatter by ``channel`` for scores.
 
         Example:
             >>> where = Slice("w", 1, torch.tensor([0, 2]), torch.tensor([0, 1]), "input")
@@ -57,16 +57,16 @@ class Slice:
 
     def clear(self, mask: Tensor, dead: Tensor) -> None:
         """Set ``mask`` to False at the positions of the dead channels (bool [channels])."""
-        gone = self.index[dead[self.unit]]
+        gone = self.index[dead[self.channel]]
         part = mask if self.rows is None else mask[self.rows[0] : self.rows[1]]
         part.movedim(self.axis, 0)[gone] = False
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Units (channels, heads, hidden units) of one kind, each of which can go without the others.
+    """Channels of one kind (also heads, or hidden units), each of which can be removed without the others.
 
-    Everything a channel owns, in every slice, goes with it.
+    Everything a channel owns, in every slice, is removed with it.
 
     Args:
         name: the first layer that makes the channels; stable and unique.
@@ -76,7 +76,7 @@ class Group:
         slices: every place in a parameter or buffer that holds channels.
         producers: the layers that make them, in graph order.
         nodes: the graph nodes whose results carry them.
-        frozen: why none of them can go (the operator and its place), or None.
+        frozen: why none of them can be removed (the operator and its place), or None.
     """
 
     name: str
@@ -172,7 +172,7 @@ class ChannelGroups(Sequence[Group]):
 def mask_tensors(
     groups: ChannelGroups, kept: Mapping[str, Tensor], *, prune_bias: bool = True
 ) -> dict[str, Tensor]:
-    """Bool masks of the tensors that lose something, each of its tensor's shape: False where a channel goes.
+    """Bool masks of the tensors that lose something, each of its tensor's shape: False where a channel is removed.
 
     The model multiplied by them computes what the shrunk model computes. Groups not named in ``kept`` stay. Without
     ``prune_bias`` the biases of linear layers and convolutions stay, and so does what reads the channels.

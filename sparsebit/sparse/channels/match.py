@@ -1,4 +1,4 @@
-"""Bring two operands together: what meets element by element, or is summed over, goes together."""
+"""Bring two operands together: channels that meet element by element, or are summed over, are removed together."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: S
 
     A letter along which one operand is wide but has no labels must keep its size in the other. Where a layer
     varies along more letters than the one it meets, it keeps those it shares if they are summed over, and
-    otherwise the others: a scale for the dims of a head leaves heads free to go.
+    otherwise the others: a scale for the dims of a head leaves the heads removable.
     """
     for plain, wild in ((left, right), (right, left)):
         if wild.wild is not None:

@@ -1,4 +1,4 @@
-"""Make every tensor stay a box: the constraints between dims, solved to a fix-point."""
+"""Keep every tensor rectangular: the constraints between dims, solved to a fixed point."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def solve(trace: Trace) -> None:
             if len(layer.dims) > 1:
                 widest = max(layer.dims, key=lambda dim: layer.labels.shape[layer.dims.index(dim)])
                 others = [dim for dim in layer.dims if dim != widest]
-                trace.pin(layer, others, f"{name} must stay a box")
+                trace.pin(layer, others, f"{name} must stay rectangular")
                 changed = True
         if not changed and not _tie_uneven_blocks(trace):
             break
@@ -50,7 +50,7 @@ def live_blocks(trace: Trace) -> list[tuple[Tensor, Tensor]]:
 
 
 def _tie_uneven_blocks(trace: Trace) -> bool:
-    """Tie the positions of blocks whose counts could not be kept equal by choosing in each block apart."""
+    """Tie the positions of blocks whose counts could not be kept equal by choosing in each block separately."""
     real: list[tuple[Blocks, Tensor, Tensor]] = []
     for constraint in trace.blocks:
         classes = trace.sets.find(constraint.labels)
@@ -105,11 +105,11 @@ def _unique(classes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _freeze_whole_tensors(trace: Trace) -> None:
-    """A class that all of a tensor belongs to cannot go: nothing would be left of it."""
+    """A class that all of a tensor belongs to cannot be removed: the tensor would be empty."""
     for layer, names in distinct_layers(trace.values).values():
         simple = trace.simplify(layer)
         if not simple.dims:
-            trace.frozen.append((simple.labels.reshape(-1), f"all of {names[0]} hangs on it"))
+            trace.frozen.append((simple.labels.reshape(-1), f"all of {names[0]} depends on it"))
 
 
 def _freeze_lone_axes(trace: Trace) -> None:
@@ -131,7 +131,7 @@ def _freeze_lone_axes(trace: Trace) -> None:
 
 
 def _freeze_blocks(trace: Trace) -> None:
-    """One frozen channel freezes its balanced blocks: the others could not keep up."""
+    """One frozen channel freezes its balanced blocks: the others could not lose as many."""
     changed = True
     while changed:
         changed, dead, reason_of = False, frozen_classes(trace), find_reasons(trace)
@@ -153,7 +153,7 @@ def frozen_classes(trace: Trace) -> Tensor:
 def find_reasons(trace: Trace) -> Callable[[Tensor], str | None]:
     """Why some classes are frozen: the first reason of the first of them that is.
 
-    What pinned a class says more than that all of a tensor hangs on it.
+    What pinned a class says more than that all of a tensor depends on it.
     """
     reason_of = torch.full((trace.sets.size,), -1)
     for number in reversed(range(len(trace.frozen))):

@@ -151,7 +151,10 @@ class Trace:
         return [layer for layer in map(self.simplify, value.layers) if layer.dims]
 
     def pin(self, layer: Layer, dims: Iterable[int], reason: str) -> Layer:
-        """Keep the size of these dims: everything along them now goes together. Returns the simpler layer."""
+        """Keep the size of these dims: everything along them is now removed together or not at all.
+
+        Returns the simpler layer.
+        """
         wanted = [axis for axis, dim in enumerate(layer.dims) if dim in set(dims)]
         if not wanted or not layer.labels.numel():
             return layer
@@ -169,7 +172,7 @@ class Trace:
         return [layer for layer in pinned if layer.dims]
 
     def freeze(self, value: object, reason: str) -> None:
-        """Nothing in this value may go."""
+        """No channel in this value may be removed."""
         layers = [layer for labels in labels_in(value) for layer in labels.layers]
         self.frozen += [(layer.labels.reshape(-1), reason) for layer in layers]
 

@@ -1,4 +1,4 @@
-"""Disjoint sets of labels, joined and looked up as whole arrays."""
+"""Disjoint sets of labels, joined and looked up an array at a time."""
 
 from __future__ import annotations
 

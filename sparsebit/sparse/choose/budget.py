@@ -1,4 +1,4 @@
-"""How much goes, and from where: per layer, over all layers together, or until a cost is met.
+"""How much is removed, and from which layers: per layer, over all layers together, or until a cost is met.
 
 Every group of channels is a ladder of widths it may have: rounded, the same in every block, never empty. A choice is
 one rung per ladder; all ways of choosing only pick rungs.
@@ -28,7 +28,7 @@ class Ladder:
         order: int64 [channels], in the order of leaving.
         removed: how many have left on each rung; starts with 0.
         price: float64 [rungs - 1], the mean score of the channels that leave on each step; never falls.
-        ratio: the part that was asked to go.
+        ratio: the part that was asked to be removed.
         fixed: whether the ratio was asked for this group itself, so that a choice over all groups leaves it alone.
     """
 
@@ -56,7 +56,7 @@ class Ladder:
         return min(range(len(self.removed)), key=lambda rung: (abs(self.removed[rung] - asked), rung))
 
     def part(self, rung: int) -> float:
-        """The part of the channels that is gone on a rung."""
+        """The part of the channels that is removed on a rung."""
         return self.removed[rung] / self.channels
 
 
@@ -74,7 +74,7 @@ def make_ladder(
     Args:
         name: of the group.
         scores: [channels]; the lowest leave first, and the first among equals.
-        ratio: the part that is asked to go.
+        ratio: the part that is asked to be removed.
         multiple: the number of channels that stay is a multiple of this.
         blocks: int64 [channels]; every block loses the same number.
         fixed: see ``Ladder``.
@@ -115,7 +115,7 @@ def choose_by_layer(ladders: Sequence[Ladder]) -> Rungs:
     return {ladder.name: ladder.rung_for(ladder.ratio) for ladder in ladders}
 
 
-Step = tuple[int, int]  # index of a ladder, and the rung it goes down to
+Step = tuple[int, int]  # index of a ladder, and the rung below
 
 
 def steps_by_price(ladders: Sequence[Ladder], most: float) -> list[Step]:
@@ -136,7 +136,7 @@ def _steps(ladders: Sequence[Ladder], most: float) -> Iterator[Step]:
 
 
 def choose_together(ladders: Sequence[Ladder], ratio: float, most: float) -> Rungs:
-    """What matters least in all groups, until the part ``ratio`` of their channels is gone, and not more."""
+    """What matters least in all groups, until the part ``ratio`` of their channels is removed, and not more."""
     rungs = _start(ladders)
     left = count_removed(sum(ladder.channels for ladder in ladders if not ladder.fixed), ratio)
     stuck: set[int] = set()  # a ladder whose next step is too long may not skip it
@@ -155,7 +155,7 @@ class Reached:
     """What a target of cost came to."""
 
     target: str  # params, macs or latency
-    before: float  # the whole model's; seconds for latency
+    before: float  # of the model before pruning; seconds for latency
     after: float
     wanted: float
 
@@ -169,7 +169,7 @@ class Reached:
         form = ".3g" if self.target == "latency" else ",.0f"
         costs = [f"{format(cost * scale, form)}{unit}" for cost in (self.before, self.after, self.wanted)]
         text = f"{self.target}: {costs[0]}, now {costs[1]} ({1 - self.after / self.before:.1%} gone)"
-        return text if self.met else f"{text}; {costs[2]} was asked for, and nothing more can go"
+        return text if self.met else f"{text}; {costs[2]} was asked for, and nothing more can be removed"
 
 
 def choose_for_cost(
@@ -183,8 +183,8 @@ def choose_for_cost(
 ) -> tuple[Rungs, float]:
     """As few of the ``steps``, in their order, as bring the cost down to ``wanted``; all of them if none do.
 
-    ``cost`` is asked with what is kept in every group, about ``tries`` times. It should fall as more goes. Where it
-    does so only roughly (latency), the result was twice seen to be low enough. Returns its cost too.
+    ``cost`` is asked with what is kept in every group, about ``tries`` times. It should fall as more is removed. Where
+    it does so only roughly (latency), the result was measured twice to be low enough. Returns its cost too.
     """
 
     def choose(count: int) -> Rungs:
@@ -194,9 +194,9 @@ def choose_for_cost(
         rungs = choose(count)
         return cost({ladder.name: ladder.kept(rungs[ladder.name]) for ladder in ladders})
 
-    whole = measure(0)
-    if whole <= wanted:
-        return choose(0), whole
+    unpruned = measure(0)
+    if unpruned <= wanted:
+        return choose(0), unpruned
     short, enough = 0, [len(steps)]  # counts that were seen to do, the smallest last
     for _ in progress(range(tries - 1), what):
         if enough[-1] - short <= 1:

@@ -87,7 +87,7 @@ class ChannelPruner(Pruner):
         return {group.name: torch.ones(group.channels, dtype=torch.bool) for group in self.groups.free}
 
     def tensor_masks(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Everything that a channel owns goes with it."""
+        """Everything that a channel owns is removed with it."""
         flags = {name: flags.cpu() for name, flags in kept.items()}
         return mask_tensors(self.groups, flags, prune_bias=self.config.SPARSER.PRUNE_BIAS)
 
@@ -107,7 +107,7 @@ class ChannelPruner(Pruner):
     def choose(
         self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio, latency: Latency | None
     ) -> dict[str, Tensor]:
-        """New flags, by SCOPE and TARGET. Channels that are gone already are the first to go."""
+        """New flags, by SCOPE and TARGET. Channels that are removed already stay removed."""
         settings = self.config.SPARSER
         ladders, now = self._ladders(kept, evidence, ratio), ratio(settings.RATIO or 0.0)
         if settings.TARGET != "units":
@@ -246,12 +246,12 @@ def _projections(gm: CapturedModule, groups: ChannelGroups) -> list[tuple[Group,
 def _width(group: Group) -> int:
     """Positions that each channel of a group owns in a tensor: 64 for a head, 1 for a channel or a hidden unit."""
     slices = [where for where in group.slices if where.role in ("output", "input")]
-    return min((len(where.index) // len(where.unit.unique()) for where in slices), default=1)
+    return min((len(where.index) // len(where.channel.unique()) for where in slices), default=1)
 
 
 def _parts(group: Group) -> int:
     """Into how many tensors its channels are divided: the layers and directions of a recurrent layer, else 1."""
     if group.blocks is None:
         return 1
-    made = [len(where.unit.unique()) for where in group.slices if where.role == "output"]
+    made = [len(where.channel.unique()) for where in group.slices if where.role == "output"]
     return max(1, group.channels // min(made, default=group.channels))

@@ -1,4 +1,4 @@
-"""What a model would cost with some channels gone, without building it: parameters and multiply-accumulates."""
+"""What a model would cost with some channels removed, without building it: parameters and multiply-accumulates."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ChoiceCost:
         shape = [float(size) for size in self.shapes[tensor]]
         for group, where in self.slices.get(tensor, ()):
             if group in kept:
-                gone = int((~kept[group])[where.unit].sum())
+                gone = int((~kept[group])[where.channel].sum())
                 part = 1.0 if where.rows is None else (where.rows[1] - where.rows[0]) / self.shapes[tensor][0]
                 shape[where.axis] -= gone * part
         return round(math.prod(shape))

@@ -1,6 +1,7 @@
 """Which weights stay, from their scores: exact counts, N of every M, and blocks. True stays.
 
-Ties are broken by position: of equal scores the first go, so a count is a count even in a tensor of equal numbers.
+Ties are broken by position: of equal scores the first are removed, so that counts are exact in a tensor of equal
+numbers too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class ScoreError(SparsebitError):
 
 
 def count_removed(total: int, ratio: float) -> int:
-    """How many of ``total`` go: the part rounded down, without the noise of binary fractions.
+    """How many of ``total`` are removed: the part rounded down, without the noise of binary fractions.
 
     Example:
         >>> count_removed(64, 0.5), count_removed(100, 0.29), count_removed(3, 0.5)
@@ -72,7 +73,7 @@ def keep_n_of_m(scores: Tensor, n: int, m: int, axis: int) -> Tensor:
     size = rows.shape[-1]
     padded = torch.nn.functional.pad(rows, (0, -size % m), value=-math.inf)
     runs = padded.reshape(*rows.shape[:-1], -1, m)
-    # from the right, so that the first of equals goes
+    # from the right, so that the first of equals is removed
     best = runs.flip(-1).sort(dim=-1, descending=True, stable=True).indices[..., :n]
     kept = torch.zeros_like(runs, dtype=torch.bool).scatter_(-1, m - 1 - best, True)
     return kept.reshape(padded.shape)[..., :size].movedim(-1, axis).contiguous()
@@ -82,7 +83,7 @@ class Blocks(NamedTuple):
     """A tensor cut into blocks of outputs by inputs.
 
     The tensor is seen as a matrix of [outputs, inputs · kernel], as convolutions are run; the blocks at the right and
-    lower edge may be cut off.
+    lower edge may be incomplete.
     """
 
     shape: tuple[int, ...]  # of the tensor
@@ -90,7 +91,7 @@ class Blocks(NamedTuple):
     block: tuple[int, int]
 
     def to_rows(self, tensor: Tensor) -> Tensor:
-        """[blocks, elements], with zeros where a block is cut off."""
+        """[blocks, elements], with zeros where a block is incomplete."""
         matrix = self._matrix(tensor)
         rows, columns = self.block
         padded = torch.nn.functional.pad(matrix, (0, -matrix.shape[1] % columns, 0, -matrix.shape[0] % rows))

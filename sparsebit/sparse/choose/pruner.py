@@ -95,7 +95,7 @@ class Pruner(ABC):
     def choose(
         self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio, latency: Latency | None
     ) -> dict[str, Tensor]:
-        """What stays. What is gone in ``kept`` stays gone."""
+        """What is kept. What is removed in ``kept`` stays removed."""
 
     @abstractmethod
     def tensor_masks(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:

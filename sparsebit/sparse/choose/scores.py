@@ -36,9 +36,9 @@ def score_group(
     scores = torch.zeros(len(slices), group.channels, dtype=torch.float64)
     there = torch.zeros(len(slices), group.channels, dtype=torch.bool)
     for row, where in enumerate(slices):
-        units, rows = unit_rows(where, sparser, tensors, evidence)
-        scores[row, units] = sparser.score(rows).detach().to("cpu", torch.float64)
-        there[row, units] = True
+        channels, rows = channel_rows(where, sparser, tensors, evidence)
+        scores[row, channels] = sparser.score(rows).detach().to("cpu", torch.float64)
+        there[row, channels] = True
     return aggregate_scores(scores, there, aggregate)
 
 
@@ -72,10 +72,10 @@ def _score_jointly(
     """Everything that a channel owns in one row, with zeros for what only others own."""
     parts: dict[str, list[Tensor]] = {}
     for where in slices:
-        units, rows = unit_rows(where, sparser, tensors, evidence)
+        channels, rows = channel_rows(where, sparser, tensors, evidence)
         for name, part in {_WEIGHT: rows.weight, **rows.evidence}.items():
             full = part.new_zeros(group.channels, part.shape[1])
-            full[units.to(part.device)] = part
+            full[channels.to(part.device)] = part
             parts.setdefault(name, []).append(full)
     joined = {name: torch.cat(found, 1) for name, found in parts.items()}
     both = Rows(name=slices[0].tensor, weight=joined.pop(_WEIGHT), evidence=joined)
@@ -98,36 +98,36 @@ def _slices_for(
     return [where for where in found if all(where.tensor in evidence.get(need, {}) for need in sparser.needs)]
 
 
-def unit_rows(
+def channel_rows(
     where: Slice, sparser: Sparser, tensors: Mapping[str, Tensor], evidence: Evidence
 ) -> tuple[Tensor, Rows]:
     """The channels in a slice (int64 [R]) and what the criterion sees of them, a row per channel.
 
     A channel may own several positions; they stand side by side in its row, with zeros where others own more.
     """
-    units, spot = where.unit.unique(return_inverse=True)
+    channels, spot = where.channel.unique(return_inverse=True)
     order = torch.argsort(spot, stable=True)
-    counts = torch.bincount(spot, minlength=len(units))
+    counts = torch.bincount(spot, minlength=len(channels))
     widest = int(counts.max())
     starts = counts.cumsum(0) - counts
     place = spot[order] * widest + torch.arange(len(order)) - starts.repeat_interleave(counts)
 
     def lay_out(tensor: Tensor) -> Tensor:
         taken = where.take(tensor.detach()).to(wide(tensor))  # [n, E]
-        laid = taken.new_zeros(len(units) * widest, taken.shape[1])
+        laid = taken.new_zeros(len(channels) * widest, taken.shape[1])
         laid[place.to(taken.device)] = taken[order.to(taken.device)]
-        return laid.reshape(len(units), -1)
+        return laid.reshape(len(channels), -1)
 
     found: dict[str, Tensor] = {}
     for need in sparser.needs:
         numbers, per = evidence[need][where.tensor], sparser.statistic(need).per
         if per == "output":  # one number for each position, not for each element
             ranks = numbers[where.index.to(numbers.device)]
-            total = ranks.new_zeros(len(units)).index_add_(0, spot.to(ranks.device), ranks)
+            total = ranks.new_zeros(len(channels)).index_add_(0, spot.to(ranks.device), ranks)
             found[need] = total / counts.to(ranks.device)
         else:
             found[need] = numbers if per == "layer" else lay_out(numbers)
-    return units, Rows(name=where.tensor, weight=lay_out(tensors[where.tensor]), evidence=found)
+    return channels, Rows(name=where.tensor, weight=lay_out(tensors[where.tensor]), evidence=found)
 
 
 def _by_row(
@@ -145,7 +145,7 @@ def score_weights(name: str, weight: Tensor, sparser: Sparser, evidence: Evidenc
 
 
 def score_blocks(name: str, weight: Tensor, blocks: Blocks, sparser: Sparser, evidence: Evidence) -> Tensor:
-    """One score for every block, [blocks]; those cut off at an edge count as if they went on alike."""
+    """One score for every block, [blocks]; an incomplete one at an edge is scaled up to a full one."""
     found = _by_row(name, sparser, evidence, blocks.to_rows)
     rows = Rows(name=name, weight=blocks.to_rows(weight.detach().to(wide(weight))), evidence=found)
     sizes = blocks.sizes().to(rows.weight.device)

@@ -49,7 +49,7 @@ class WeightPruner(Pruner):
     def choose(
         self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio, latency: Latency | None
     ) -> dict[str, Tensor]:
-        """New masks. What is zero already is the first to go, so masks only grow."""
+        """New masks. What is zero already is removed first, so a weight that was removed stays removed."""
         masks, waiting = dict(kept), dict[str, Tensor]()
         settings = self.config.SPARSER
         pruned = [layer for layer in self.layers if self.why_unchanged(layer) is None]

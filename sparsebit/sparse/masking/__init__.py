@@ -1,4 +1,4 @@
-"""Pruned weights held at zero while training goes on."""
+"""Pruned weights held at zero in training."""
 
 from sparsebit.sparse.masking.holding import hold, hold_all, hold_zeros, release
 from sparsebit.sparse.masking.mask_store import MaskStore

@@ -98,7 +98,7 @@ def _is_undefined_at_zero(call: OpCall, zeros: Sequence[Node]) -> bool:
 
 
 class _OnSurvivors:
-    """One operator, run on what is left of its operands; its result has zeros in the places of what is gone."""
+    """One operator, run on what is left of its operands; its result has zeros in the places of removed channels."""
 
     def __init__(self, gm: GraphModule, call: OpCall, trace: Trace, alive: Alive) -> None:
         self.gm, self.call, self.trace, self.alive = gm, call, trace, alive

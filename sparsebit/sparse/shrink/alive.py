@@ -28,7 +28,7 @@ class Alive:
                     continue
                 key = (where.tensor, where.axis, 0 if where.rows is None else 1 + where.rows[0])
                 labels = trace.axes[key].labels.numpy()[where.index.numpy()]
-                self._flags[self._roots[labels]] = flags.numpy()[where.unit.numpy()]
+                self._flags[self._roots[labels]] = flags.numpy()[where.channel.numpy()]
         self._known: dict[tuple[int, int], Tensor | None] = {}
         self._shapes: dict[object, tuple[int, ...]] = {}
         self.nothing_goes = bool(self._flags.all())

@@ -49,7 +49,7 @@ class ShrinkPlan:
         kept: by channel group, which channels stay: bool [channels].
         index: by tensor and axis, the positions that stay: int64.
         columns: for the weights of grouped convolutions, the columns that stay in every group: [groups, k].
-        added: by bias, what the biases of removed channels add to it: [channels] before any go.
+        added: by bias, what the biases of removed channels add to it: [channels] before any is removed.
         edits: constants in the graph.
         modules: attributes of ``torch.nn`` layers: path -> name -> value.
         sizes: shapes of the results of every node that changes, in order; for numbers, the number.
@@ -78,7 +78,7 @@ class ShrinkPlan:
                 for part, where in zip(tensor.split(rows), columns, strict=True)
             ]
             tensor = torch.cat(parts)
-        for axis in sorted(axes):  # rows first: they are copied whole
+        for axis in sorted(axes):  # rows first: each is one run of memory
             tensor = tensor.index_select(axis, axes[axis].to(tensor.device))
         return tensor
 
@@ -109,7 +109,7 @@ def make_plan(
     Args:
         groups: what ``find_groups(gm)`` found.
         kept: by group name, bool [channels]; groups that are not named keep their size.
-        prune_bias: whether the biases of removed channels go too; see ``carry_biases``.
+        prune_bias: whether the biases of removed channels are removed too; see ``carry_biases``.
     """
     from sparsebit.sparse.shrink.constants import find_edits  # it needs the plan's own types
 
@@ -123,8 +123,8 @@ def make_plan(
             known[id(axis.labels)] = flags, None if flags is None else torch.nonzero(flags).reshape(-1)
         flags, where = known[id(axis.labels)]
         if axis.rows is not None:
-            whole = torch.ones(len(axis.labels), dtype=torch.bool)
-            columns.setdefault(axis.tensor, []).append(whole if flags is None else flags)
+            every = torch.ones(len(axis.labels), dtype=torch.bool)
+            columns.setdefault(axis.tensor, []).append(every if flags is None else flags)
         elif where is not None:
             index.setdefault(axis.tensor, {})[axis.axis] = where
     grouped = {name: _columns(name, rows) for name, rows in columns.items()}
@@ -144,7 +144,7 @@ def make_plan(
 
 
 def _columns(name: str, rows: list[Tensor]) -> Tensor | None:
-    """The columns left in every group [groups, k]; a group that goes as a whole keeps any k of them."""
+    """The columns left in every group [groups, k]; a group that is removed keeps any k of them."""
     if all(bool(flags.all()) for flags in rows):
         return None
     left = [torch.nonzero(flags).reshape(-1) for flags in rows]

@@ -87,7 +87,7 @@ def _changes(model: nn.Module, plan: ShrinkPlan, groups: ChannelGroups) -> dict[
         if _is_number(value) and not _NO_WIDTH.search(name):
             found[name] = set() if "heads" in name else set(left.get(value, ()))
             for flags in plan.kept.values() if "heads" in name else ():
-                if value % len(flags) == 0:  # several heads go as one: queries that share their keys
+                if value % len(flags) == 0:  # several heads are removed as one: queries that share their keys
                     found[name].add(value // len(flags) * int(flags.sum()))
     return {name: [*sorted(values)] for name, values in found.items() if values}
 
@@ -120,7 +120,7 @@ def _make(model: nn.Module, numbers: Mapping[str, int], state: Mapping[str, Tens
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             shapes = {name: tensor.shape for name, tensor in type(model)(config).state_dict().items()}
-    except Exception:  # whatever its constructor raises, these numbers do not go together
+    except Exception:  # whatever its constructor raises, these numbers do not fit each other
         return None
     if shapes != {name: tensor.shape for name, tensor in state.items()}:
         return None

@@ -20,7 +20,7 @@ from sparsebit.sparse.evidence.statistic import STATISTICS, Statistic
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rows:
-    """What a criterion sees of one tensor: a row for everything that stays or goes as one.
+    """What a criterion sees of one tensor: a row for everything that is kept or removed together.
 
     A row is a channel with all its weights, a block, or a single weight ([R, 1]); the criterion need not know which.
     ``evidence`` holds what its ``needs`` names: [R, E] where a statistic has a number for each weight or input channel,
@@ -42,7 +42,7 @@ class Rows:
 
 
 class Sparser(ABC):
-    """Scores rows: the lowest go first. Subclasses are frozen dataclasses of settings.
+    """Scores rows: the lowest are removed first. Subclasses are frozen dataclasses of settings.
 
     Class attributes say what it is and what it needs:
         needs: names of statistics it wants beside the weights; see ``register_statistic``.
@@ -65,7 +65,7 @@ class Sparser(ABC):
         return STATISTICS[name]
 
     def penalty(self, tensors: Sequence[Tensor]) -> Tensor | None:
-        """A training term over the tensors it looks at, which makes what can go small; None without one."""
+        """A training term over the tensors it looks at, which makes what can be removed small; None without one."""
         return None
 
 

@@ -86,7 +86,7 @@ def distance_to_others(weight: Tensor) -> Tensor:
 @register_sparser("fpgm")
 @dataclass(frozen=True)
 class FPGM(Sparser):
-    """He et al. (2019), "Filter Pruning via Geometric Median", equation 6: redundant filters go, not small ones."""
+    """He et al. (2019), "Filter Pruning via Geometric Median", eq. 6: removes redundant filters, not small ones."""
 
     def score(self, rows: Rows) -> Tensor:
         """The sum of distances to all other rows."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -68,6 +70,15 @@ def test_a_quantizer_nobody_registered_and_a_plan_for_another_graph() -> None:
     other = capture(nn.Sequential(nn.Linear(8, 8)).eval(), images())
     with pytest.raises(GraphError, match=r"the plan names(.|\n)*make it again"):
         insert_quantizers(other, make_plan(gm, load_qconfig(config(SCHEDULE={}))))
+
+
+def test_a_plan_for_a_consumer_that_the_graph_lacks_is_an_error() -> None:
+    gm = capture(residual(), images())
+    plan = make_plan(gm, load_qconfig(config(SCHEDULE={})))
+    first = next(edge for edge in plan.edges if edge.tensor is not None)
+    wrong = replace(plan, edges=(replace(first, consumer="nowhere"),))
+    with pytest.raises(GraphError, match=r"the plan names 'nowhere'(.|\n)*make it again"):
+        insert_quantizers(gm, wrong)
 
 
 def test_inputs_that_no_one_computes_keep_their_place() -> None:

@@ -63,7 +63,7 @@ def indexed_dims(index: object, rank: int) -> Iterator[tuple[int, int, object]]:
 
 
 def _keep_step(at: Visit, layer: Layer, dim: int, item: slice) -> None:
-    """``x[:, 1::2]`` stays right as long as whole steps go: positions 0 and 1, 2 and 3, ..."""
+    """``x[:, 1::2]`` stays right as long as complete steps are removed: positions 0 and 1, 2 and 3, ..."""
     if dim not in layer.dims:
         return
     layer = at.pin(layer, [other for other in layer.dims if other != dim])

@@ -49,7 +49,7 @@ def reshape_as(at: Visit) -> Labels:
 
 @rule("expand")
 def expand(at: Visit) -> object:
-    """Copies made along new dims can go one by one: they hold nothing of their own, and are not zero."""
+    """Copies made along new dims can be removed one by one: they have no weights, and are not zero."""
     value, shape = at.input, at.shape
     old = (1,) * (len(shape) - value.rank) + value.shape
     copies = [
@@ -129,7 +129,7 @@ def channel_shuffle(at: Visit) -> Labels:
 
 @rule("pixel_shuffle")
 def pixel_shuffle(at: Visit) -> Labels:
-    """Channels become positions: those of one new channel go together; or positions become channels."""
+    """Channels become positions: those of one new channel are removed together; or positions become channels."""
     up = "upscale_factor" in at.arguments
     area = at.integer("upscale_factor" if up else "downscale_factor") ** 2
 
@@ -166,7 +166,7 @@ def _along_channels(at: Visit, channel: int, change: Callable[[Tensor], Tensor])
 
 @rule("pad")
 def pad(at: Visit) -> Labels:
-    """Constant padding along channels adds some that hold nothing and can go like any other."""
+    """Constant padding along channels adds channels without weights, which can be removed like any other."""
     value, amounts = at.input, at.arguments["pad"]
     if isinstance(amounts, int):
         amounts = (amounts,) * 2 * (value.rank - 2)

@@ -1,4 +1,4 @@
-"""Norms: their factors and statistics go with the channels they belong to.
+"""Norms: their factors and statistics are removed with the channels they belong to.
 
 A norm over channels (layer norm, RMS norm, group norm within a group) takes its statistics over the channels
 that are left, as the same norm of the smaller width does.
@@ -13,7 +13,9 @@ from sparsebit.sparse.channels.labels import Labels, Layer
 from sparsebit.sparse.channels.match import Operand, product_is_zero, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, number, pick, rule, tensor_name
 
-FEWEST_WHOLE_GROUPS = 4  # below, removing whole groups would be too coarse, so each keeps as many channels
+FEWEST_COMPLETE_GROUPS = (
+    4  # below, removing complete groups is too coarse: every group loses as many channels
+)
 
 
 @rule("norm_per_channel")
@@ -81,7 +83,7 @@ def norm_over_channels(at: Visit) -> Labels:
 
 @rule("group_norm")
 def group_norm(at: Visit) -> Labels:
-    """Statistics over the channels of a group: whole groups go, or as many channels of each."""
+    """Statistics over the channels of a group: complete groups are removed, or as many channels of each."""
     value, groups = at.input, number(at.arguments["num_groups"])
     if not isinstance(groups, int):
         raise Stop(f"{at.why}: the number of groups is computed")
@@ -91,7 +93,7 @@ def group_norm(at: Visit) -> Labels:
     labels = pick(layers, 1)
     if labels is not None:
         at.trace.statistics[at.call.node.name] = at.why
-        if groups >= FEWEST_WHOLE_GROUPS:
+        if groups >= FEWEST_COMPLETE_GROUPS:
             at.pin(Layer((0, 1), labels.reshape(groups, -1)), [1])
         elif groups > 1:
             at.trace.balance(labels, groups, f"{at.why} has {groups} groups")

@@ -27,11 +27,11 @@ class Recurrent(nn.Module):
 def test_a_hidden_unit_owns_its_gates() -> None:
     group = groups_of(Recurrent(), torch.zeros(1, 3, 4)).by_name("run")
     rows = next(where for where in group.slices if where.tensor == "run.weight_ih_l0" and where.axis == 0)
-    assert group.channels == 6 and rows.unit.tolist() == [*range(6)] * 4
+    assert group.channels == 6 and rows.channel.tolist() == [*range(6)] * 4
 
 
 def test_directions_lose_alike() -> None:
     group = groups_of(Recurrent(bidirectional=True), torch.zeros(1, 3, 4)).by_name("run")
     assert group.channels == 6  # one of each direction
     rows = next(w for w in group.slices if w.tensor == "run.weight_hh_l0_reverse" and w.axis == 1)
-    assert sorted(rows.unit.tolist()) == [*range(6)]
+    assert sorted(rows.channel.tolist()) == [*range(6)]
