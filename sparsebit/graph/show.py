@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +11,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from sparsebit.display import as_text
 from sparsebit.errors import GraphError
 from sparsebit.graph.effects import is_effect
 from sparsebit.graph.ops import op_name
@@ -23,13 +22,10 @@ if TYPE_CHECKING:
 
 Column = Literal["name", "op", "target", "inputs", "shape", "dtype", "params", "where"]
 COLUMNS: tuple[Column, ...] = ("name", "op", "target", "inputs", "shape", "dtype", "params", "where")
-Direction = Literal["TB", "BT", "LR", "RL"]
 
 
-def table(gm: GraphModule, columns: Sequence[Column] = COLUMNS, *, width: int | None = None) -> str:
-    """The graph as a table in plain text, one row per node.
-
-    As wide as it needs to be, or folded into ``width`` characters; nothing is cut off.
+def table(gm: GraphModule, columns: Sequence[Column] = COLUMNS) -> str:
+    """The graph as a table in plain text, one row per node, as wide as it needs to be.
 
     Example:
         >>> gm = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
@@ -41,15 +37,7 @@ def table(gm: GraphModule, columns: Sequence[Column] = COLUMNS, *, width: int | 
           _1        relu          _0
           output    output        _1
     """
-    from rich.console import Console
-
-    rich_table = to_rich_table(gm, columns)
-    console = Console(file=io.StringIO(), width=width or 1_000_000, color_system=None, force_terminal=False)
-    if width is None:
-        console.width = console.measure(rich_table).maximum
-    with console.capture() as text:
-        console.print(rich_table)
-    return "\n".join(line.rstrip() for line in text.get().splitlines()).strip("\n")
+    return as_text(to_rich_table(gm, columns))
 
 
 def to_rich_table(gm: GraphModule, columns: Sequence[Column] = COLUMNS) -> Table:
@@ -69,21 +57,8 @@ def to_rich_table(gm: GraphModule, columns: Sequence[Column] = COLUMNS) -> Table
     return shown
 
 
-def mermaid(
-    gm: GraphModule,
-    *,
-    direction: Direction = "TB",
-    shapes: bool = True,
-    groups: bool = False,
-    title: str | None = None,
-) -> str:
-    """The graph as a Mermaid flowchart.
-
-    Args:
-        direction: which way it flows; "TB" is downwards.
-        shapes: write the shape of each value on its edges, where it is known.
-        groups: draw a box around each module of the model.
-        title: a caption.
+def mermaid(gm: GraphModule) -> str:
+    """The graph as a Mermaid flowchart, with the shape of each value on its edges where it is known.
 
     Identifiers are numbers (``n0``), because a node may be called ``end``; labels are quoted, and every
     character but plain letters, digits and a few signs is written as an entity. The parser of mermaid 11.17
@@ -103,20 +78,16 @@ def mermaid(
             classDef state fill:#f1f5f9,stroke:#94a3b8,color:#1e293b
             classDef effect fill:#fee2e2,stroke:#dc2626,color:#1e293b
     """
-    if direction not in ("TB", "BT", "LR", "RL"):
-        raise GraphError(f"no direction {direction!r}", expected="TB, BT, LR or RL")
     nodes = list(gm.graph.nodes)
     ids = {node: f"n{index}" for index, node in enumerate(nodes)}
-    head = ["---", f"title: {json.dumps(title)}", "---"] if title else []
-    drawn = {node: _draw(gm, node, ids[node]) for node in nodes}
-    body = _grouped(nodes, drawn) if groups else [f"    {line}" for line in drawn.values()]
+    drawn = [f"    {_draw(gm, node, ids[node])}" for node in nodes]
     edges = [
-        f"    {ids[source]} -->{_edge_label(source) if shapes else ''} {ids[node]}"
+        f"    {ids[source]} -->{_edge_label(source)} {ids[node]}"
         for node in nodes
         for source in node.all_input_nodes
     ]
     styles = [f"    classDef {name} {style},color:#1e293b" for name, style in _STYLES.items()]
-    return "\n".join([*head, f"flowchart {direction}", *body, *edges, *styles])
+    return "\n".join(["flowchart TB", *drawn, *edges, *styles])
 
 
 _STYLES = {
@@ -138,36 +109,6 @@ def _draw(gm: GraphModule, node: Node, identifier: str) -> str:
         return f'{identifier}[("{_escape(str(node.target))}")]:::state'
     label = f"{name}<br/>{_escape(op_name(gm, node) or _target(gm, node))}"
     return f'{identifier}{{{{"{label}"}}}}:::effect' if is_effect(gm, node) else f'{identifier}["{label}"]'
-
-
-def _grouped(nodes: Iterable[Node], drawn: dict[Node, str]) -> list[str]:
-    """Definitions inside nested subgraphs, by the path of the module each node comes from."""
-    tree: dict[str, list[Node]] = {}
-    children: dict[str, list[str]] = {}
-    for node in nodes:
-        path = _module_path(node)
-        tree.setdefault(path, []).append(node)
-        while path:
-            parent = path.rpartition(".")[0]
-            if path in children.setdefault(parent, []):
-                break
-            children[parent].append(path)
-            path = parent
-    lines: list[str] = []
-    count = 0
-
-    def write(path: str, depth: int) -> None:
-        nonlocal count
-        lines.extend(f"{'    ' * depth}{drawn[node]}" for node in tree.get(path, ()))
-        for child in children.get(path, ()):
-            short = child.removeprefix(f"{path}.") if path else child
-            lines.append(f'{"    " * depth}subgraph g{count}["{_escape(short)}"]')
-            count += 1
-            write(child, depth + 1)
-            lines.append(f"{'    ' * depth}end")
-
-    write("", 1)
-    return lines
 
 
 def _edge_label(source: Node) -> str:
@@ -244,12 +185,6 @@ def _where(gm: GraphModule, node: Node) -> str:
     if not isinstance(source, tuple) or len(source) < 2:
         return ""
     return f"{os.path.basename(str(source[0]))}:{source[1]}"
-
-
-def _module_path(node: Node) -> str:
-    if "module_path" in node.meta:
-        return str(node.meta["module_path"] or "")
-    return str(node.target).rpartition(".")[0] if node.op in ("call_module", "get_attr") else ""
 
 
 _CELLS: dict[str, Callable[[GraphModule, Node], str]] = {

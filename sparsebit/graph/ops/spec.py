@@ -178,7 +178,7 @@ class OpCall:
 
     ``arguments`` holds fx Nodes where the graph passes values, plain constants elsewhere, and the qualified
     name (a string such as "conv1.weight") for the tensors a module brings along. Constants stay as they were
-    written: a stride may be 1 or (1, 1); ``ints`` evens that out.
+    written: a stride may be 1 or (1, 1).
     """
 
     spec: OpSpec
@@ -278,15 +278,6 @@ class OpCall:
         if node is None:
             raise GraphError(f"{name} holds no tensor", where=place(self.node), got=repr(value))
         return shape_of(self.owner, node)
-
-    def ints(self, name: str, count: int) -> tuple[int, ...]:
-        """A number or a sequence of them as exactly ``count`` ints: stride 2 -> (2, 2)."""
-        value = self.arguments[name]
-        items = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-        items = items * count if len(items) == 1 else items
-        if len(items) != count or not all(isinstance(item, int) for item in items):
-            raise GraphError(f"{name} is not {count} integers", where=place(self.node), got=repr(value))
-        return items
 
     def _tensor_name(self, argument: str | None) -> str | None:
         value = self.arguments.get(argument) if argument else None

@@ -519,8 +519,3 @@ def test_methods_of_a_symbolic_trace_bind() -> None:
 def test_unknown_nodes_bind_to_nothing() -> None:
     gm = fx.symbolic_trace(nn.Sequential(nn.ReLU()))
     assert [bind(gm, node) is None for node in gm.graph.nodes] == [True, False, True]
-
-
-def test_ints_evens_out_how_sizes_are_written() -> None:
-    one, two = (one_node(sample(F.conv2d, IMAGE, W, B, stride)).call for stride in (2, (2, 2)))
-    assert one.ints("stride", 2) == two.ints("stride", 2) == (2, 2)

@@ -64,10 +64,6 @@ def test_an_argument_without_a_tensor_has_no_shape() -> None:
     call = one_node(sample(F.conv2d, real(2, 4, 8, 8), parameter(6, 4, 3, 3))).call
     with pytest.raises(GraphError, match=r"bias holds no tensor[\s\S]*None"):
         call.shape("bias")
-    with pytest.raises(GraphError, match=r"stride is not 3 integers"):
-        one_node(sample(F.conv2d, real(2, 4, 8, 8), parameter(6, 4, 3, 3), None, (2, 2))).call.ints(
-            "stride", 3
-        )
 
 
 def test_names_lead_to_tensors_at_any_depth() -> None:
