@@ -207,12 +207,16 @@ def only_reader(value: Any) -> Any:
 
 
 def array_of(value: Any) -> Any:
-    """A constant as a numpy array, or None for what is computed."""
+    """A constant as a numpy array, or None for what is computed; a number that is cast is a constant too."""
     if value is None:
         return None
-    tensor = value.const_value
-    if tensor is None and value.producer() is not None and value.producer().op_type == "Constant":
-        tensor = attribute(value.producer(), "value")
+    tensor, maker = value.const_value, value.producer()
+    if tensor is None and maker is not None and maker.op_type == "Constant":
+        tensor = attribute(maker, "value")
+    if tensor is None and maker is not None and maker.op_type == "Cast":  # torch writes bounds of clip so
+        number = array_of(maker.inputs[0])
+        kind = require("onnx_ir").DataType(attribute(maker, "to")).numpy()
+        return number.astype(kind) if number is not None and number.size == 1 else None
     return None if tensor is None else tensor.numpy()
 
 

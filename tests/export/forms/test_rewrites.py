@@ -26,11 +26,18 @@ class Clipped(nn.Module):
         return self.second(self.pool(self.activation(self.first(x))))
 
 
+class Bounded(nn.Module):
+    """``torch.clip``, whose bounds are cast in the file."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.clip(x, -0.3, 0.2)
+
+
 SYMMETRIC = config(a={"scheme": "per-tensor-symmetric"})
 
 
 @pytest.mark.parametrize("pool", [False, True])
-@pytest.mark.parametrize("activation", [nn.ReLU(), nn.ReLU6(), nn.Hardtanh(-0.3, 0.2)])
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.ReLU6(), nn.Hardtanh(-0.3, 0.2), Bounded()])
 def test_activations_become_clips_of_codes(activation: nn.Module, pool: bool, tmp_path: Path) -> None:
     x = torch.randn(2, 3, 10, 10)
     qmodel = quantized(Clipped(activation, pool), x, SYMMETRIC)
