@@ -78,7 +78,8 @@ def rows() -> dict[str, dict[str, Any]]:
     found["q4_0 with head gptq"] = {"W": half, "HEAD": half, "METHOD": "gptq"}
     found["q4_0 gptq"] = {"W": half, "METHOD": "gptq"}
     found["q4_0 with head rtn"] = {"W": half, "HEAD": half, "METHOD": "rtn"}
-    found["head alone"] = {"W": {"BIT": 0, "SPARSITY": 1e-9}, "HEAD": half, "METHOD": "gptq"}
+    for method in ("rtn", "gptq"):
+        found[f"q4_0 head alone {method}"] = {"IGNORE": ["*"], "HEAD": half, "METHOD": method}
     for name, asked in SPARSE.items():
         settings = {key: value for key, value in asked.items() if key != "METHOD"}
         found[name] = {"W": {"BIT": 0, "SPARSITY": "2:4", **settings}, "METHOD": asked["METHOD"]}

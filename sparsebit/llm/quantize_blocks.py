@@ -25,9 +25,9 @@ from sparsebit.llm.choose_widths import choose_widths
 from sparsebit.llm.finished_blocks import FinishedBlocks
 from sparsebit.llm.language_model import LanguageModel, Made
 from sparsebit.llm.methods.pipeline import Pipeline
-from sparsebit.llm.methods.rtn import Rtn
-from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf, output_loss
+from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf
 from sparsebit.llm.plan import Plan
+from sparsebit.llm.solve_outside import Behind, solve_outside
 from sparsebit.llm.source import Source
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, windows
 from sparsebit.numerics.packed import PackedTensor
@@ -96,7 +96,8 @@ def quantize(
             outputs = run_block(block, calls, streams.hidden)
         result.add(made)
         streams.hidden, streams.floats = outputs, floats
-    result.add(_round_outside(source.model, plan))
+    behind = Behind(streams.ids, streams.hidden, streams.floats, streams.as_tuple)
+    result.add(solve_outside(source, plan, pipeline.solver, behind))
     finished.remove()
     return result
 
@@ -108,6 +109,8 @@ class _Streams:
     recorded: list[Recorded]
     hidden: Sequence[Tensor]
     floats: Sequence[Tensor] | None
+    ids: Sequence[Tensor] = ()
+    as_tuple: bool = False  # whether blocks return tuples
 
 
 @torch.no_grad()
@@ -117,11 +120,10 @@ def _start(source: Source, sequences: Tensor | None, *, follow: bool) -> _Stream
     first = source.fill(source.stack.names[0])
     sequences = sequences.to(device_of(first))
     as_tuple = returns_tuple(source.model, source.stack, sequences[:1])
-    recorded = [
-        record_calls(source.model, source.stack, batch, as_tuple=as_tuple) for batch in sequences.split(BATCH)
-    ]
+    ids = sequences.split(BATCH)
+    recorded = [record_calls(source.model, source.stack, batch, as_tuple=as_tuple) for batch in ids]
     hidden = spilled(one.hidden for one in recorded)
-    return _Streams(recorded, hidden, hidden if follow else None)
+    return _Streams(recorded, hidden, hidden if follow else None, ids, as_tuple)
 
 
 def _compress(
@@ -155,23 +157,6 @@ def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:
         remark = "; ".join(filter(None, (found.remark, zeros)))
         made.append(Made(f"{block}.{one.matrix}", held, one.loss, one.tokens, remark, one.matrix.transposed))
     return made
-
-
-def _round_outside(model: nn.Module, plan: Plan) -> list[Made]:
-    """The embedding and the head: rounded to nearest on a searched grid. Where they are one tensor they stay one."""
-    made: dict[int, Made] = {}
-    found = []
-    for name in plan.outside():
-        weight, spec = model.get_parameter(name).data, plan.spec(name)
-        assert spec is not None
-        if weight.data_ptr() not in made:
-            solved = Rtn(steps=24).solve(weight.float(), None, spec)
-            assert solved.grid is not None
-            held = PackedTensor.of(solved.weight, solved.grid)
-            loss = output_loss(weight.float(), solved.weight, None)
-            made[weight.data_ptr()] = Made(name, held, loss, 0, "rounded to nearest")
-        found.append(made[weight.data_ptr()]._replace(name=name))
-    return found
 
 
 def _sequences(settings: LlmConfig, pipeline: Pipeline, data: Text | None, tokenizer: Any) -> Tensor | None:

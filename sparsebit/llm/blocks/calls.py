@@ -7,8 +7,9 @@ to block), except for the hidden states: those of the first block are kept, and 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,17 +72,22 @@ class _Enough(Exception):
     """The last block has been reached, and what follows it is not needed."""
 
 
+Answer = Callable[
+    [tuple[Any, ...], dict[str, Any], bool], Any
+]  # to the arguments of a block; True for the last one
+
+
 class _StandIn(nn.Module):
-    def __init__(self, block: nn.Module, recorder: _Recorder, last: bool) -> None:
+    def __init__(self, block: nn.Module, answer: Answer, last: bool) -> None:
         super().__init__()
-        self.recorder, self.last = recorder, last
+        self.answer, self.last = answer, last
         # Models look at attributes of their layers, such as the kind of attention.
         for name, value in vars(block).items():
             if not name.startswith("_") and not isinstance(value, (nn.Module, Tensor)) and name != "training":
                 setattr(self, name, value)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.recorder.see(args, kwargs, self.last)
+        return self.answer(args, kwargs, self.last)
 
 
 class _Recorder:
@@ -151,23 +157,35 @@ def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
     return isinstance(outputs[0], (tuple, list))
 
 
+@contextlib.contextmanager
+def stand_ins(model: nn.Module, stack: Stack, answer: Answer) -> Iterator[None]:
+    """While active, ``answer`` is called instead of the blocks."""
+    holder = model.get_submodule(stack.path) if stack.path else model
+    keys = [name.rsplit(".", 1)[-1] for name in stack.names]
+    blocks = [holder._modules[key] for key in keys]
+    try:
+        for index, key in enumerate(keys):
+            holder._modules[key] = _StandIn(stack.modules[index], answer, index == len(keys) - 1)
+        yield
+    finally:
+        for key, block in zip(keys, blocks, strict=True):
+            holder._modules[key] = block
+
+
+@torch.no_grad()
+def run_behind(model: nn.Module, stack: Stack, ids: Tensor, hidden: Tensor, *, as_tuple: bool) -> Any:
+    """The model on one batch, with ``hidden`` for what its last block gives."""
+    given = (hidden,) if as_tuple else hidden
+    with stand_ins(model, stack, lambda args, kwargs, last: given):
+        return run_model(model, ids)
+
+
 @torch.no_grad()
 def record_calls(model: nn.Module, stack: Stack, ids: Tensor, *, as_tuple: bool) -> Recorded:
     """Run the model on one batch without its blocks, and return what they would have been called with."""
-    holder = model.get_submodule(stack.path) if stack.path else model
     recorder = _Recorder(as_tuple)
-    keys = [name.rsplit(".", 1)[-1] for name in stack.names]
-    last = len(keys) - 1
-    stand_ins = [_StandIn(block, recorder, index == last) for index, block in enumerate(stack.modules)]
-    try:
-        for key, stand_in in zip(keys, stand_ins, strict=True):
-            holder._modules[key] = stand_in
+    with contextlib.suppress(_Enough), stand_ins(model, stack, recorder.see):
         run_model(model, ids)
-    except _Enough:
-        pass
-    finally:
-        for key, block in zip(keys, stack.modules, strict=True):
-            holder._modules[key] = block
     if recorder.recorded is None or len(recorder.recorded.calls) != len(stack.names):
         count = 0 if recorder.recorded is None else len(recorder.recorded.calls)
         raise SparsebitError(

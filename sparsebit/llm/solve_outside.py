@@ -1,0 +1,100 @@
+"""The embedding and the head: the head is solved on what reaches it behind all blocks, the embedding is rounded.
+
+Where both are one tensor it is solved as the head, which loses most of what is lost: an embedding is read through norms
+and residual sums, which take an error of the same size ten times better.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.llm.blocks.calls import run_behind
+from sparsebit.llm.language_model import Made
+from sparsebit.llm.methods.rtn import Rtn
+from sparsebit.llm.methods.solver import Solver, output_loss
+from sparsebit.llm.plan import Plan
+from sparsebit.llm.source import Source
+from sparsebit.llm.weights.statistics import InputStatistics
+from sparsebit.llm.weights.uses import Use, WatchWeights
+from sparsebit.numerics.packed import PackedTensor
+
+
+@dataclass(frozen=True)
+class Behind:
+    """The calibration data behind all blocks, in batches.
+
+    Attributes:
+        ids: the tokens.
+        hidden: what the last compressed block gives.
+        floats: what the last block of the float model gives; None where the solver does not look at it.
+        as_tuple: whether blocks return tuples.
+    """
+
+    ids: Sequence[Tensor]
+    hidden: Sequence[Tensor]
+    floats: Sequence[Tensor] | None
+    as_tuple: bool
+
+
+def solve_outside(source: Source, plan: Plan, solver: Solver, data: Behind) -> list[Made]:
+    """What became of the weights outside the blocks. Those that are one tensor stay one."""
+    names: dict[int, list[str]] = {}
+    for name in plan.outside():
+        names.setdefault(source.model.get_parameter(name).data_ptr(), []).append(name)
+    found = []
+    for alike in names.values():
+        weight, spec = source.model.get_parameter(alike[0]).data.float(), plan.spec(alike[0])
+        assert spec is not None
+        seen = measure_head(source, alike[0], data) if solver.needs_data else None
+        if seen is None:
+            solved, tokens = Rtn(steps=24).solve(weight, None, spec), 0
+            solved = solved._replace(remark="rounded to nearest")
+        else:
+            solved, tokens = solver.solve(weight, seen, spec), seen.tokens
+        assert solved.grid is not None
+        held = PackedTensor.of(solved.weight, solved.grid)
+        loss = output_loss(weight, solved.weight, None if seen is None else seen.mean_gram())
+        found += [Made(name, held, loss, tokens, solved.remark) for name in alike]
+    return found
+
+
+class _Reached(Exception):
+    """The inputs of the head are known; its product need not be computed."""
+
+
+@torch.no_grad()
+def measure_head(source: Source, name: str, data: Behind) -> InputStatistics | None:
+    """Statistics of what the weight ``name`` is multiplied with behind the blocks; None where it is not a factor."""
+    parameters = {name: source.model.get_parameter(name)}
+    found: InputStatistics | None = None
+    for number, ids in enumerate(data.ids):
+        inputs = [
+            _inputs(source, parameters, ids, stream[number], data.as_tuple)
+            for stream in (data.hidden, data.floats)
+            if stream is not None
+        ]
+        if inputs[0] is None:
+            return None
+        if found is None:
+            found = InputStatistics.empty(inputs[0].shape[-1], shift=len(inputs) > 1, device=inputs[0].device)
+        found.update(inputs[0], inputs[1] if len(inputs) > 1 else None)
+    return found
+
+
+def _inputs(
+    source: Source, parameters: dict[str, nn.Parameter], ids: Tensor, hidden: Tensor, as_tuple: bool
+) -> Tensor | None:
+    seen: list[Tensor] = []
+
+    def see(use: Use) -> None:
+        seen.append(use.inputs)
+        raise _Reached
+
+    with contextlib.suppress(_Reached), WatchWeights(parameters, see):
+        run_behind(source.model, source.stack, ids, hidden, as_tuple=as_tuple)
+    return seen[0] if seen else None
