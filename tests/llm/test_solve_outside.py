@@ -29,8 +29,8 @@ def prepared(tied: bool, name: str = "llama") -> tuple[Source, Plan, Behind, tor
         model.tie_weights()
     source = Source.open(model)
     ids = tokens(128).view(4, 32)
-    as_tuple = returns_tuple(model, source.stack, ids[:1])
-    hidden = [record_calls(model, source.stack, one, as_tuple=as_tuple).hidden for one in ids.split(2)]
+    as_tuple = returns_tuple(source.model, source.stack, ids[:1])
+    hidden = [record_calls(source.model, source.stack, one, as_tuple=as_tuple).hidden for one in ids.split(2)]
     data = Behind(ids.split(2), hidden, [2 * one for one in hidden], as_tuple)
     with torch.no_grad():
         reaching = model.model.norm(torch.cat(hidden)).reshape(-1, hidden[0].shape[-1])
@@ -42,9 +42,8 @@ def test_statistics_are_those_of_what_reaches_the_head() -> None:
     found = measure_head(source, "lm_head.weight", data)
     assert found is not None and found.tokens == 128
     assert torch.allclose(found.mean_gram(), reaching.T @ reaching / 128, atol=1e-4)
-    assert (
-        found.shift is not None and found.shift.abs().max() < 1e-2
-    )  # the norm gives the same for twice the input
+    # The norm gives nearly the same for twice the input.
+    assert found.shift is not None and found.shift.abs().max() < 0.005 * found.gram.max()
     assert measure_head(source, "model.embed_tokens.weight", data) is None
 
 
