@@ -33,3 +33,10 @@ def test_what_stays_float_and_shapes() -> None:
     scale, point = by_rows(next(iter(model.weights.values())))
     assert scale.shape == point.shape == (64, 2)
     assert words(torch.tensor([[255, 255, 255, 127]], dtype=torch.uint8)).tolist() == [[2**31 - 1]]
+
+
+def test_a_single_row_of_bytes_becomes_words_whatever_its_stride() -> None:
+    column = torch.arange(8, dtype=torch.uint8)[:, None]  # zero points of one group per channel, 8 bits each
+    assert column.T.stride(0) == 1
+    assert torch.equal(words(column.T), words(column.T.clone().reshape(1, 8)))
+    assert words(column.T).tolist() == [[0x03020100, 0x07060504]]

@@ -1,0 +1,156 @@
+"""The peers' own tests against our functions, through thin adapters; their files are read from clones, never kept here.
+
+Run from the repository root, with clones (or extracted archives) of the two projects:
+``python -m benchmarks.peers.tests.run --onnxruntime FOLDER --compressed-tensors FOLDER``
+A suite whose folder is not given keeps its last counts. A test that never calls one of our functions, or that fails
+here without us too, is not applicable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environment import describe
+from benchmarks.peers.tests.substitution import RECORD
+from benchmarks.peers.tests.suite import Suite
+
+ROOT = Path(__file__).resolve().parents[3]
+ABOUT = (
+    "The peers' tests run unchanged, with our functions in place of theirs (`benchmarks/peers/tests`). "
+    "A test that never reaches one of our functions counts as not applicable."
+)
+# What a failure means, found by reading it; anything else is shown as the test said it.
+EXPLAINED = {
+    "test_compute_scale_zp": "by design: a range of zero gets the scale 2**-20 here and 1.0 there",
+    "TestSymmetricFlag::test_3": (
+        "a tie: the zero point of a range around zero is 127.5, rounded down here and up there; both are as exact"
+    ),
+}
+ONNXRUNTIME = "onnxruntime/test/python/quantization"
+PACKING = "tests/test_compressors/quantized_compressors"
+
+
+def onnxruntime_suite(folder: Path, limit: float) -> Suite:
+    tests = folder / ONNXRUNTIME if (folder / ONNXRUNTIME).is_dir() else folder
+    suite = Suite(
+        "onnxruntime quantization",
+        f"{ONNXRUNTIME}, on onnxruntime {importlib.metadata.version('onnxruntime')}; our choice of scales, "
+        "quantization and 4- and 2-bit packing stand in for theirs",
+    )
+    for file in sorted(tests.glob("test_*.py")):
+        run_file(suite, file, tests, "onnxruntime_adapter", [str(tests)], limit)
+    return suite
+
+
+def compressed_tensors_suite(folder: Path, limit: float) -> Suite:
+    suite = Suite(
+        "compressed-tensors packing", f"{PACKING}; our packing into 32-bit words stands in for theirs"
+    )
+    generated = folder / "src/compressed_tensors/version.py"
+    if not generated.is_file():  # made when the package is built, which an archive is not
+        generated.write_text('__version__ = version = "0"\n', encoding="utf-8")
+    paths = [str(folder / "src"), str(folder)]
+    for file in sorted((folder / PACKING).glob("test_*.py")):
+        run_file(suite, file, folder, "compressed_tensors_adapter", paths, limit)
+    return suite
+
+
+def run_file(suite: Suite, file: Path, root: Path, adapter: str, paths: list[str], limit: float) -> None:
+    """One file of tests with our functions; those that fail once more without, to tell whose failure it is."""
+    found = run_pytest([str(file)], root, adapter, paths, limit)
+    if found is None:
+        suite.not_applicable[file.name] = "the file cannot be loaded here, or takes too long on a CPU"
+        return
+    bad = [name for name, test in found.items() if test.get("outcome") == "failed"]
+    alone = run_pytest([str(root / name) for name in bad], root, "recorder", paths, limit) if bad else {}
+    for name, test in found.items():
+        if test.get("outcome") == "skipped":
+            suite.not_applicable[name] = f"skipped by the suite itself: {test['reason'][:80]}"
+        elif not test.get("calls"):
+            suite.not_applicable[name] = "does not reach a function that ours replaces"
+        elif test.get("outcome") == "passed":
+            suite.passed += 1
+        elif (alone or {}).get(name, {}).get("outcome") == "failed":
+            suite.not_applicable[name] = "fails here without us too"
+        else:
+            explained = (text for key, text in EXPLAINED.items() if name.endswith(key))
+            suite.failed[name] = next(explained, test["reason"])
+
+
+def run_pytest(
+    names: list[str], root: Path, plugin: str, paths: list[str], limit: float
+) -> dict[str, dict[str, Any]] | None:
+    """Outcome, reason and calls of our functions by test; None where the run could not end."""
+    with tempfile.TemporaryDirectory() as place:
+        record = Path(place) / "record.json"
+        environment = os.environ | {
+            RECORD: str(record),
+            "PYTHONPATH": os.pathsep.join([*paths, str(ROOT)]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        command = [sys.executable, "-m", "pytest", "-q", "-p", f"benchmarks.peers.tests.{plugin}"]
+        command += ["-p", "no:cacheprovider", "-W", "ignore", "--rootdir", str(root), *names]
+        try:
+            subprocess.run(
+                command, env=environment, cwd=root, capture_output=True, timeout=limit, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return None
+        found: dict[str, dict[str, Any]] = json.loads(record.read_text()) if record.is_file() else {}
+        return found or None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--onnxruntime", type=Path, help="a clone, or its folder of quantization tests")
+    parser.add_argument("--compressed-tensors", type=Path, help="a clone")
+    parser.add_argument("--no-torch", action="store_true", help="leave out what needs no clone")
+    parser.add_argument("--limit", type=float, default=300, help="seconds for one file of tests")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parents[1] / "results" / "tests.json")
+    options = parser.parse_args()
+    suites: list[Suite] = []
+    if not options.no_torch:
+        from benchmarks.peers.tests.export_examples import run_export_examples
+        from benchmarks.peers.tests.pruning_networks import run_pruning_networks
+
+        suites += [run_pruning_networks(), run_export_examples()]
+    if options.compressed_tensors:
+        suites.append(compressed_tensors_suite(options.compressed_tensors.resolve(), options.limit))
+    if options.onnxruntime:
+        suites.append(onnxruntime_suite(options.onnxruntime.resolve(), options.limit))
+    write(suites, options.output)
+    for suite in suites:
+        counts = (
+            f"{suite.passed} passed, {len(suite.failed)} failed, {len(suite.not_applicable)} not applicable"
+        )
+        print(f"{suite.suite}: {counts}")
+        for name, reason in suite.failed.items():
+            print(f"  {name}: {reason}")
+
+
+def write(suites: list[Suite], output: Path) -> None:
+    """The counts as JSON; suites that did not run keep what they had."""
+    before = json.loads(output.read_text(encoding="utf-8"))["suites"] if output.is_file() else []
+    merged = {entry["suite"]: entry for entry in before} | {suite.suite: asdict(suite) for suite in suites}
+    content = {
+        "environment": describe(0, ("torch", "onnx", "onnxruntime")),
+        "about": ABOUT,
+        "suites": list(merged.values()),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
