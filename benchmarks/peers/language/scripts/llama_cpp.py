@@ -41,7 +41,7 @@ def quantize_or_explain(folder, samples, bits):
         return quantize(folder, samples, bits)
     except NotImplementedError:
         raise NotImplementedError(
-            f"gguf cannot write {TYPES[bits]}; llama.cpp's compiled quantizer can, and no package installs it"
+            f"gguf cannot write {TYPES[bits]}; llama.cpp's compiled quantizer can, but its wheels ask for GLIBC 2.38"
         ) from None
 
 
