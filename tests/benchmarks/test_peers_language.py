@@ -73,7 +73,7 @@ def test_a_result_is_kept_until_what_it_was_given_changes(
     monkeypatch.setattr(part, "tokens_of", lambda options: tmp_path)
     first = part.measure("float", options(tmp_path))
     assert part.measure("float", options(tmp_path)) == first
-    monkeypatch.setitem(part.PROTOCOL, "evaluation", {"tokens": 1})
+    monkeypatch.setitem(part.EVALUATION, "tokens", 1)
     assert part.measure("float", options(tmp_path))[0].measures["perplexity"] == 2
 
 

@@ -30,17 +30,20 @@ COLUMNS = (
     Column(key="peak_mb", heading="peak MB", better="lower", digits=0),
 )
 CHART = "divergence"
+CALIBRATION = {"samples": protocol.SAMPLES, "length": protocol.LENGTH, "seed": protocol.SEED}
+EVALUATION = {
+    "tokens": protocol.HELD_OUT,
+    "window": protocol.WINDOW,
+    "from": f"the first of the last {protocol.RESERVED} tokens of wikitext-2's validation text",
+}
+LEARNING = {"mini_batches_per_block": protocol.STEPS, "sequences_per_mini_batch": protocol.SEQUENCES}
 PROTOCOL: dict[str, Any] = {
-    "model": protocol.MODEL,
-    "note": protocol.NOTE,
-    "calibration": {"samples": protocol.SAMPLES, "length": protocol.LENGTH, "seed": protocol.SEED},
-    "evaluation": {
-        "tokens": protocol.HELD_OUT,
-        "window": protocol.WINDOW,
-        "from": f"the first of the last {protocol.RESERVED} tokens of wikitext-2's validation text",
-    },
-    "learning": {"mini_batches_per_block": protocol.STEPS, "sequences_per_mini_batch": protocol.SEQUENCES},
+    "model": f"{protocol.MODEL}; {protocol.NOTE}",
+    "calibration": f"{protocol.SAMPLES} sequences of {protocol.LENGTH} tokens, seed {protocol.SEED}",
+    "evaluation": f"{protocol.HELD_OUT} tokens in windows of {protocol.WINDOW}, {EVALUATION['from']}",
+    "learning": f"{protocol.STEPS} mini-batches of {protocol.SEQUENCES} sequence for each block, or as many sequences",
     "time": "CPU seconds of one thread, from the float folder to the quantized model, imports not counted",
+    "bits": "what the tool holds in memory or in its file for each weight, scales and zero points counted",
 }
 SCRIPTS: dict[str, dict[str, tuple[int, ...]]] = {  # by peer: its scripts, and the widths that each can do
     "sparsebit": {"sparsebit": (4, 3, 2), "sparsebit_tuned": (3, 2)},
@@ -142,7 +145,7 @@ def solve(peer: str, name: str, bits: int, options: Options) -> dict[str, Any]:
         arguments = (float_folder(), tokens_of(options), bits, weights_of(name, bits, options))
         return run_script(python, script, *map(str, arguments), threads=options.threads, timeout=7200)
 
-    given = script.read_text(encoding="utf-8"), PROTOCOL["calibration"], PROTOCOL["learning"]
+    given = script.read_text(encoding="utf-8"), CALIBRATION, LEARNING
     return _kept(options.work / f"{name}_{bits}.solved.json", given, run)
 
 
@@ -158,7 +161,7 @@ def judge(label: str, weights: Path | None, options: Options) -> dict[str, Any]:
         )
 
     solved = weights.stat().st_mtime if weights else None
-    return _kept(options.work / f"{label}.judged.json", (solved, PROTOCOL["evaluation"]), run)
+    return _kept(options.work / f"{label}.judged.json", (solved, EVALUATION), run)
 
 
 def _kept(path: Path, given: tuple[Any, ...], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
