@@ -235,18 +235,11 @@ def _restore_flat(
     nodes: list[fx.Node] = []
 
     def resolve(value: Any) -> Any:
-        if isinstance(value, _Reference):
-            return nodes[value.index]
-        if isinstance(value, tuple | list):
-            return type(value)([resolve(item) for item in value])
-        if isinstance(value, dict):
-            return {key: resolve(item) for key, item in value.items()}
-        if isinstance(value, slice):
-            return slice(resolve(value.start), resolve(value.stop), resolve(value.step))
-        return value
+        return nodes[value.index] if isinstance(value, _Reference) else value
 
     for op, target, node_name, args, kwargs, meta in rows:
-        node = graph.create_node(op, _unpickled_target(target), resolve(args), resolve(kwargs), node_name)
+        given = fx.node.map_aggregate((args, kwargs), resolve)
+        node = graph.create_node(op, _unpickled_target(target), *given, node_name)
         node.meta = meta
         nodes.append(node)
     graph.set_codegen(codegen)

@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from sparsebit.graph.effects import overwritten
+from sparsebit.graph.ops import op_name
 from sparsebit.graph.passes.edit import inherit_meta, replace_input, replace_node, replace_value
 from sparsebit.graph.value import TensorInfo
 
@@ -45,14 +46,14 @@ class _Sizes:
     """One walk over the graph, from the inputs down, so that what a node reads is canonical already."""
 
     def __init__(self, gm: GraphModule) -> None:
-        self.graph = gm.graph
+        self.gm, self.graph = gm, gm.graph
         self.changes = 0
         self.known: dict[tuple[Node, int], Node] = {}
         reshaped = any(_name_of(node.target) in _RESHAPING for node in gm.graph.nodes)
         self.unstable = overwritten(gm) if reshaped else set()
 
     def visit(self, node: Node) -> None:
-        kind = _kind_of(node)
+        kind = _kind_of(self.gm, node)
         if kind == "size of dim":
             self._size_of_dim(node)
         elif kind in ("rank", "numel"):
@@ -159,27 +160,14 @@ class _Sizes:
             self.changes += 1
 
 
-def _kind_of(node: Node) -> str | None:
+def _kind_of(gm: GraphModule, node: Node) -> str | None:
     """What a node asks of a tensor's shape, or None."""
-    if _tensor_of(node) is None:
-        return None
-    if node.op == "call_function" and node.target is getattr:
-        return {"shape": "whole size", "ndim": "rank"}.get(str(node.args[1])) if len(node.args) == 2 else None
-    name = str(node.target) if node.op == "call_method" else _METHODS.get(node.target)
-    if name == "size":
-        given = len(node.args) + len(node.kwargs)
-        return "whole size" if given == 1 else "size of dim" if _dim_of(node) is not None else None
-    return {"dim": "rank", "ndimension": "rank", "numel": "numel", "nelement": "numel"}.get(name or "")
-
-
-_METHODS: dict[Any, str] = {
-    torch.Tensor.size: "size",
-    torch.Tensor.dim: "dim",
-    torch.Tensor.ndimension: "dim",
-    torch.Tensor.numel: "numel",
-    torch.Tensor.nelement: "numel",
-    torch.numel: "numel",
-}
+    name = op_name(gm, node) if _tensor_of(node) is not None else None
+    if name != "size":
+        return {"dim": "rank", "numel": "numel"}.get(name or "")
+    if node.target is getattr or len(node.args) + len(node.kwargs) == 1:
+        return "whole size"
+    return "size of dim" if _dim_of(node) is not None else None
 
 
 def _tensor_of(node: Node) -> Node | None:

@@ -47,23 +47,22 @@ def from_exported(program: torch.export.ExportedProgram) -> CapturedModule:
         next((name for name in (*program.state_dict, *program.constants) if not is_plain_path(name)), None)
     )
     exported = _unlifted(program)
-    graph = _convert(exported)
+    graph = _convert(exported, exported, {})
     signature = _signature(program, graph, _parameters(program, exported))
     root = nn.Module()
     for table in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set"):
         setattr(root, table, getattr(exported, table))
     root.training = False
-    state = _state_names(exported)
-    constants: dict[str, Any] = {}
-    for node in graph.nodes:
-        value = (
-            attrgetter(node.target)(exported) if node.op == "get_attr" and node.target not in state else None
-        )
-        if isinstance(value, Tensor):
-            node.target = f"_tensor_constant{len(constants)}"
-            constants[node.target] = value
-    name, report = type(exported).__name__, _report(signature)
-    return assemble(root, graph, signature, name, report, constants=constants, conflict=_ONE_MODE)
+    report = CaptureReport(frontend="exported")
+    return assemble(
+        root,
+        graph,
+        signature,
+        type(exported).__name__,
+        report,
+        constants=_constants(graph),
+        conflict=_ONE_MODE,
+    )
 
 
 def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> CapturedModule:
@@ -73,18 +72,18 @@ def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) ->
     """
     _refuse_unsafe_name(find_unsafe_name(model))
     program = _export(model, args, kwargs)
-    graph = _convert(_unlifted(program), model)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    graph = _convert(_unlifted(program), model, modules)
     raised = {str(n.target): model.get_submodule(str(n.target)) for n in graph.nodes if n.op == "call_module"}
     in_place = {path: module for path, module in raised.items() if getattr(module, "inplace", False) is True}
     replaced = {path: in_place_when_private(module) for path, module in in_place.items()}
-    constants = {str(n.target): n.meta["constant"] for n in graph.nodes if "constant" in n.meta}
     signature = _signature(program, graph, inspect.signature(model.forward))
     conflict = _compare_modes(model, args, kwargs, graph)
     leaves = {id(m) for m in model.modules() if m is not model and is_torch_leaf(m)}
     shell = build_shell(model, leaves, replaced)
-    report = _report(signature)
+    report = CaptureReport(frontend="exported")
     return assemble(
-        shell, graph, signature, type(model).__name__, report, constants=constants, conflict=conflict
+        shell, graph, signature, type(model).__name__, report, constants=_constants(graph), conflict=conflict
     )
 
 
@@ -98,9 +97,8 @@ def _refuse_unsafe_name(name: str | None) -> None:
         )
 
 
-def _report(signature: CallSignature) -> CaptureReport:
-    sizes = [size for tree in signature.inputs.values() for leaf in leaves_of(tree) for size in leaf.sizes]
-    return CaptureReport(frontend="exported", sizes=sizes)
+def _constants(graph: fx.Graph) -> dict[str, Any]:
+    return {str(node.target): node.meta["constant"] for node in graph.nodes if "constant" in node.meta}
 
 
 def _export(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
@@ -236,17 +234,20 @@ def _arrange(graph: fx.Graph, order: list[fx.Node], inputs: dict[str, Tree]) -> 
         node.args = ()
 
 
-def _convert(exported: fx.GraphModule, model: nn.Module | None = None) -> fx.Graph:
-    """The exported graph in normal form: operators canonical, ``torch.nn`` modules back as modules, no guards."""
+def _convert(exported: fx.GraphModule, owner: nn.Module, modules: dict[str, nn.Module]) -> fx.Graph:
+    """The exported graph in normal form: operators canonical, ``torch.nn`` modules back as modules, no guards.
+
+    ``owner`` has the parameters and buffers; whatever else the graph reads is a constant.
+    """
     graph: fx.Graph = exported.graph
     constants = 0
-    state = _state_names(model) if model is not None else set()
-    modules = dict(model.named_modules(remove_duplicate=False)) if model is not None else {}
+    tensors = [*owner.named_parameters(remove_duplicate=False), *owner.named_buffers(remove_duplicate=False)]
+    state = {name for name, _ in tensors}
     for node in list(graph.nodes):
         _describe(node)
         if node.meta.get("mutates") and _writes_privately(node):
             _make_functional(node)
-        if node.op == "get_attr" and model is not None and str(node.target) not in state:
+        if node.op == "get_attr" and str(node.target) not in state:
             node.meta["constant"] = attrgetter(str(node.target))(exported)
             prefix = "_submodule" if isinstance(node.meta["constant"], nn.Module) else "_tensor_constant"
             node.target, constants = f"{prefix}{constants}", constants + 1
@@ -260,11 +261,6 @@ def _convert(exported: fx.GraphModule, model: nn.Module | None = None) -> fx.Gra
     _merge_attributes(graph)
     _follow_device(graph)
     return graph
-
-
-def _state_names(model: nn.Module) -> set[str]:
-    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    return {name for name, _ in tensors}
 
 
 def _describe(node: fx.Node) -> None:
@@ -425,6 +421,6 @@ def _compare_modes(
             program = _export(model, args, kwargs)
     except CaptureError as error:
         return str(error.where or error.message)
-    other = _convert(_unlifted(program), model)
+    other = _convert(_unlifted(program), model, dict(model.named_modules(remove_duplicate=False)))
     _signature(program, other, inspect.signature(model.forward))
     return merge_modes(graph, other, training_flags(model).__getitem__)

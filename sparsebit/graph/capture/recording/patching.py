@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsebit.graph.capture.exclusive import CAPTURING, in_this_thread
+from sparsebit.graph.capture.exclusive import CAPTURING, in_this_thread, replaced
 from sparsebit.graph.capture.leaves import LeafModules
 from sparsebit.graph.capture.recording.recorder import Recorder
 from sparsebit.graph.functional import AutogradCall
@@ -23,13 +23,7 @@ def recording(recorder: Recorder, leaves: LeafModules) -> Iterator[None]:
     These are module calls, autograd functions, scripted functions (run as the Python they were made from) and autocast
     blocks.
     """
-    with CAPTURING, _patched(recorder, recorder.tape.names.paths, leaves):
-        yield
-
-
-@contextlib.contextmanager
-def _patched(recorder: Recorder, paths: dict[int, str], leaves: LeafModules) -> Iterator[None]:
-    ours = in_this_thread()
+    ours, paths = in_this_thread(), recorder.tape.names.paths
     call_module = nn.Module.__call__
     apply = vars(torch.autograd.Function)["apply"]  # the classmethod itself, not bound to one class
     call_script = torch.jit.ScriptFunction.__call__
@@ -85,36 +79,30 @@ def _patched(recorder: Recorder, paths: dict[int, str], leaves: LeafModules) -> 
         # torch looks at the mask's numbers to save work; a mask is then always applied as it is
         return bool(is_causal) if ours() else detect(mask, is_causal, size)
 
-    torch.nn.modules.transformer._detect_is_causal_mask = keep_mask
-    for module in leaves.hooked.values():
-        module.__dict__["forward"] = functools.partial(hooked_forward, module)
-    torch.jit.ScriptFunction.__call__ = script_call  # type: ignore[method-assign,assignment]
-    nn.Module.__call__ = module_call  # type: ignore[method-assign]
-    torch.autograd.Function.apply = classmethod(function_apply)  # type: ignore[assignment]
-    torch.autocast.__enter__ = autocast_enter  # type: ignore[method-assign]
-    torch.autocast.__exit__ = autocast_exit  # type: ignore[method-assign]
-    try:
+    hooked = leaves.hooked.values()
+    with (
+        CAPTURING,
+        replaced(
+            (torch.nn.modules.transformer, "_detect_is_causal_mask", keep_mask),
+            (torch.jit.ScriptFunction, "__call__", script_call),
+            (nn.Module, "__call__", module_call),
+            (torch.autograd.Function, "apply", classmethod(function_apply)),
+            (torch.autocast, "__enter__", autocast_enter),
+            (torch.autocast, "__exit__", autocast_exit),
+            *((module, "forward", functools.partial(hooked_forward, module)) for module in hooked),
+        ),
+    ):
         yield
-    finally:
-        torch.autocast.__exit__ = leave  # type: ignore[method-assign]
-        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
-        torch.autograd.Function.apply = apply  # type: ignore[method-assign]
-        nn.Module.__call__ = call_module  # type: ignore[method-assign]
-        torch.jit.ScriptFunction.__call__ = call_script  # type: ignore[method-assign]
-        torch.nn.modules.transformer._detect_is_causal_mask = detect
-        for module in leaves.hooked.values():
-            module.__dict__.pop("forward", None)
 
 
 @contextlib.contextmanager
 def announcing_capture() -> Iterator[None]:
     """Answer yes to models that ask whether a graph is being captured: they then avoid reading their data."""
-    with CAPTURING:
-        ours = in_this_thread()
-        compiling, exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
-        torch.compiler.is_compiling = lambda: ours() or compiling()
-        torch.compiler.is_exporting = lambda: ours() or exporting()
-        try:
-            yield
-        finally:
-            torch.compiler.is_compiling, torch.compiler.is_exporting = compiling, exporting
+    ours = in_this_thread()
+    compiling, exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
+    answers = (
+        ("is_compiling", lambda: ours() or compiling()),
+        ("is_exporting", lambda: ours() or exporting()),
+    )
+    with CAPTURING, replaced(*((torch.compiler, name, answer) for name, answer in answers)):
+        yield

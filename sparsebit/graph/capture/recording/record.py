@@ -51,14 +51,12 @@ def record(
         proof = SizeProof(runs, trace)
     tell_hidden_results(runs, trace)
     proof.drop_settled_branches()
-    sizes = proof.sizes()
-    report.sizes = [size for leaf in sizes for size in leaf]
     conflict = comparison if isinstance(comparison, str) else None
     if not isinstance(comparison, str):
         follow_mode(trace.graph, comparison, training_flags(model).__getitem__)
     runs.signature.output = trace.output
     line = trace.recorder.reads_dtype
-    signature = runs.signature.with_limits(sizes, line and str(line))
+    signature = runs.signature.with_limits(proof.sizes(), line and str(line))
     captured = _assemble(runs, trace, signature, report, conflict)
     if runs.below:
         _require_equal(runs, captured)

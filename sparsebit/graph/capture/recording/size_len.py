@@ -17,6 +17,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sparsebit.graph.capture.exclusive import replaced
+
 
 @contextlib.contextmanager
 def following_len(model: nn.Module, length: Callable[[Tensor], int | None]) -> Iterator[None]:
@@ -26,20 +28,14 @@ def following_len(model: nn.Module, length: Callable[[Tensor], int | None]) -> I
         found = length(value) if isinstance(value, Tensor) else None
         return builtins.len(value) if found is None else found
 
-    changed = [
-        module
-        for module in model.modules()
-        if "forward" not in vars(module) and _calls_len(type(module).forward)
-    ]
-    for module in changed:
-        module.__dict__["forward"] = types.MethodType(
-            copy_function(type(module).forward, {"len": size_len}), module
-        )
-    try:
+    changes = []
+    for module in model.modules():
+        forward = type(module).forward
+        if "forward" not in vars(module) and _calls_len(forward):
+            own = types.MethodType(copy_function(forward, {"len": size_len}), module)
+            changes.append((module, "forward", own))
+    with replaced(*changes):
         yield
-    finally:
-        for module in changed:
-            module.__dict__.pop("forward", None)
 
 
 @functools.lru_cache(maxsize=256)

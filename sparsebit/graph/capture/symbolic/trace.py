@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.signature import CallSignature
 from sparsebit.graph.capture.call.structure import Constant, Leaf, Tree, flatten
-from sparsebit.graph.capture.exclusive import in_this_thread
+from sparsebit.graph.capture.exclusive import in_this_thread, replaced
 from sparsebit.graph.capture.modes import flipped_modes, merge_modes
 from sparsebit.graph.capture.module import CONTAINERS, CapturedModule, build_shell
 from sparsebit.graph.capture.normalize import canonical_call
@@ -83,13 +83,10 @@ def _watching() -> Iterator[list[str]]:
             unseen.append("has an autocast block")
         return enter(self)  # type: ignore[no-untyped-call]
 
-    torch.set_grad_enabled.__init__ = watch_grad  # type: ignore[method-assign]
-    torch.autocast.__enter__ = watch_autocast  # type: ignore[method-assign]
-    try:
+    with replaced(
+        (torch.set_grad_enabled, "__init__", watch_grad), (torch.autocast, "__enter__", watch_autocast)
+    ):
         yield unseen
-    finally:
-        torch.set_grad_enabled.__init__ = set_grad  # type: ignore[method-assign]
-        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
 
 
 class _WatchRandom(TorchDispatchMode):

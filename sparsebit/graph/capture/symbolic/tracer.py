@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from sparsebit.graph.capture.exclusive import CAPTURING, in_this_thread
+from sparsebit.graph.capture.exclusive import CAPTURING, in_this_thread, replaced
 from sparsebit.graph.capture.leaves import is_stochastic_leaf
 from sparsebit.graph.capture.source import find_source
 
@@ -110,20 +110,15 @@ class InputsTracer(QTracer):
         return call, [self.root, *proxies]
 
 
-@contextlib.contextmanager
-def _factories_take_proxies() -> Iterator[None]:
+def _factories_take_proxies() -> contextlib.AbstractContextManager[None]:
     """Let ``torch.zeros(x.shape[0], 8)`` be seen by ``torch.fx`` as ``torch.zeros((x.shape[0], 8))`` is."""
-    originals = {name: getattr(torch, name) for name in _FACTORIES}
 
     def gather(original: Any, *sizes: Any, **options: Any) -> Any:
         if len(sizes) > 1 and any(isinstance(size, fx.Proxy) for size in sizes):
             return original(sizes, **options)
         return original(*sizes, **options)
 
-    for name, original in originals.items():
-        setattr(torch, name, functools.wraps(original)(functools.partial(gather, original)))
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(torch, name, original)
+    originals = {name: getattr(torch, name) for name in _FACTORIES}
+    return replaced(
+        *((torch, name, functools.wraps(f)(functools.partial(gather, f))) for name, f in originals.items())
+    )
