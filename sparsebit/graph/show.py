@@ -81,8 +81,10 @@ def mermaid(gm: GraphModule) -> str:
     nodes = list(gm.graph.nodes)
     ids = {node: f"n{index}" for index, node in enumerate(nodes)}
     drawn = [f"    {_draw(gm, node, ids[node])}" for node in nodes]
+    labels = {node: _shape_text(node.meta.get("value")) for node in nodes}
+    shown = {node: f'|"{_escape(label)}"|' if label else "" for node, label in labels.items()}
     edges = [
-        f"    {ids[source]} -->{_edge_label(source)} {ids[node]}"
+        f"    {ids[source]} -->{shown[source]} {ids[node]}"
         for node in nodes
         for source in node.all_input_nodes
     ]
@@ -109,11 +111,6 @@ def _draw(gm: GraphModule, node: Node, identifier: str) -> str:
         return f'{identifier}[("{_escape(str(node.target))}")]:::state'
     label = f"{name}<br/>{_escape(op_name(gm, node) or _target(gm, node))}"
     return f'{identifier}{{{{"{label}"}}}}:::effect' if is_effect(gm, node) else f'{identifier}["{label}"]'
-
-
-def _edge_label(source: Node) -> str:
-    shape = _shape_text(source.meta.get("value"))
-    return f'|"{_escape(shape)}"|' if shape else ""
 
 
 def _escape(text: str) -> str:

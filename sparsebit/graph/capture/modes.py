@@ -88,7 +88,7 @@ class Comparison:
         left = right = 0
         while left < len(self.mine) and right < len(self.theirs):
             one, two = self.mine[left], self.theirs[right]
-            if _same_call(one, two):
+            if (one.op, one.target) == (two.op, two.target):
                 self._compare(one, ("args",), one.args, two.args)
                 self._compare(one, ("kwargs",), one.kwargs, two.kwargs)
                 self.pairs[one], self.other_to_mine[two] = two, one
@@ -132,10 +132,6 @@ class Comparison:
             self.missing.append((node, path, right))
         elif not (left in self.extra and self.pairs.get(_source(left)) is right):
             raise Differs(node, "an operator has other inputs")
-
-
-def _same_call(left: fx.Node, right: fx.Node) -> bool:
-    return left.op == right.op and left.target == right.target
 
 
 def _is_dropout(node: fx.Node) -> bool:

@@ -91,15 +91,11 @@ def is_tensor_method(function: Any) -> bool:
     return isinstance(function, types.FunctionType) and function in _PYTHON_METHODS
 
 
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, tuple | list)
-
-
 def canonical_call(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    is_shape: Callable[[Any], bool] = _is_sequence,
+    is_shape: Callable[[Any], bool] = lambda value: isinstance(value, tuple | list),
 ) -> Call:
     """The canonical spelling of a call at the torch API level; tensors may be real ones or FX nodes.
 
@@ -111,9 +107,8 @@ def canonical_call(
     """
     name = name_of(function)
     method = is_tensor_method(function)
-    ours = method or _is_torch_function(function, name)
-    if not ours:
-        return _SYNONYMS.get(function, function) if _hashable(function) else function, args, kwargs
+    if not method and (not name or getattr(torch, name, None) is not function):
+        return function, args, kwargs
     if name in _BINARY or name in _REFLECTED:
         operands = _two_operands(args, kwargs)
         if operands is not None:
@@ -181,14 +176,6 @@ def _two_operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, A
             return None
         given[place] = value
     return given[0], given[1]
-
-
-def _is_torch_function(function: Any, name: str) -> bool:
-    return bool(name) and getattr(torch, name, None) is function
-
-
-def _hashable(value: Any) -> bool:
-    return getattr(type(value), "__hash__", None) is not None
 
 
 def canonical_aten(name: str, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:

@@ -54,12 +54,10 @@ class Snapshot:
                     depends_on_data(value) and value is not before.get(key)
                 ):
                     yield f"{type(module).__name__}.{key}"
+            filled = {name for owner, name, _, _ in self._buffers.values() if owner is module}
             for key, value in module._buffers.items():
-                if depends_on_data(value) and self._was_empty(module, key):
+                if key not in filled and depends_on_data(value):
                     yield f"{type(module).__name__}.{key}"
-
-    def _was_empty(self, module: nn.Module, key: str) -> bool:
-        return not any(owner is module and name == key for owner, name, _, _ in self._buffers.values())
 
     def reassigned(self) -> Iterator[tuple[str, Tensor]]:
         """Buffers that the model replaced by another tensor, which is given."""

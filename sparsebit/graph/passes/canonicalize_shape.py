@@ -81,7 +81,7 @@ class _Sizes:
         known = self.known.get((source, dim)) if source not in self.unstable else None
         if known is not None:
             return known
-        if _is_canonical(at, source, dim):
+        if at.target is torch.Tensor.size and at.args == (source, dim) and not at.kwargs:
             self.known[source, dim] = at
             return at
         with self.graph.inserting_before(at):
@@ -115,11 +115,11 @@ class _Sizes:
         assert source is not None
         rank = _rank_of(source)
         for user in list(node.users):
-            part = user.args[1] if _is_getitem_of(user, node) else None
+            part = user.args[1] if user.target is operator.getitem and user.args[0] is node else None
             if isinstance(part, int):
                 replace_node(user, self._size(source, part, node, user))
                 self.changes += 1
-            elif isinstance(part, slice) and rank is not None and _is_constant(part) and _takes_tuples(user):
+            elif isinstance(part, slice) and rank is not None and _is_constant(part) and _take_tuples(user):
                 dims = range(rank)[part]
                 replace_value(user, tuple(self._size(source, dim, node, user) for dim in dims))
                 self.changes += 1
@@ -144,7 +144,7 @@ class _Sizes:
         picked = items[part]  # type: ignore[index]
         if isinstance(picked, Node):
             replace_node(node, picked)
-        elif all(_accepts_tuple(user, node) for user in node.users) or not isinstance(picked, (tuple, list)):
+        elif _take_tuples(node) or not isinstance(picked, (tuple, list)):
             replace_value(node, picked)
         else:
             return
@@ -155,7 +155,7 @@ class _Sizes:
         parts = node.args
         if not all(isinstance(part, tuple) for part in parts) or not node.users:
             return
-        if all(_accepts_tuple(user, node) for user in node.users):
+        if _take_tuples(node):
             replace_value(node, tuple(item for part in parts for item in part))  # type: ignore[union-attr]
             self.changes += 1
 
@@ -190,22 +190,13 @@ def _rank_of(node: Node) -> int | None:
     return len(info.shape) if isinstance(info, TensorInfo) else None
 
 
-def _is_canonical(node: Node, source: Node, dim: int) -> bool:
-    same = node.op == "call_function" and node.target is torch.Tensor.size
-    return same and node.args == (source, dim) and not node.kwargs
-
-
-def _is_getitem_of(user: Node, node: Node) -> bool:
-    return user.op == "call_function" and user.target is operator.getitem and user.args[0] is node
-
-
 def _is_constant(part: object) -> bool:
     if isinstance(part, slice):
         return all(isinstance(edge, (int, type(None))) for edge in (part.start, part.stop, part.step))
     return isinstance(part, int)
 
 
-def _takes_tuples(node: Node) -> bool:
+def _take_tuples(node: Node) -> bool:
     """Whether all users of a shape, or a part of one, do as well with a plain tuple."""
     return all(_accepts_tuple(user, node) for user in node.users)
 

@@ -43,7 +43,8 @@ def why_not_remove(gm: GraphModule, node: Node) -> str | None:
         return None if known else f"{node.name} may change state of its own"
     if node.op == "call_method" or isinstance(node.target, torch._ops.OpOverload):
         return None
-    return None if _is_from_torch(node.target) else f"nothing is known about {_spell(node.target)}"
+    name = getattr(node.target, "__qualname__", node.target)
+    return None if _is_from_torch(node.target) else f"nothing is known about {name}"
 
 
 def _alive(gm: GraphModule) -> set[Node]:
@@ -61,7 +62,3 @@ def _is_from_torch(target: object) -> bool:
         return True
     home = getattr(target, "__module__", None)
     return home is None or home.split(".")[0] in _PURE_HOMES
-
-
-def _spell(target: object) -> str:
-    return str(getattr(target, "__qualname__", target))

@@ -188,7 +188,8 @@ def _why_module_is_special(call: OpCall) -> str | None:
 def _why_axes_differ(layer: OpCall, norm: OpCall, after: bool) -> str | None:
     """Why the channels of the batch norm (axis 1) are not those of the layer."""
     between = (layer if after else norm).node
-    shape = _shape(between)
+    info = between.meta.get("value")
+    shape = info.shape if isinstance(info, TensorInfo) else None
     features = tensor_of(norm, "running_mean")
     assert features is not None and layer.weight_name is not None
     outputs, inputs = _channels(layer)
@@ -222,11 +223,6 @@ def _why_border_differs(layer: OpCall, norm: OpCall) -> str | None:
         padded = any(padding) if isinstance(padding, (tuple, list)) else padding != 0
     why = f"{layer.node.name} pads with zeros, which {norm.node.name} would not have shifted"
     return why if padded else None
-
-
-def _shape(node: Node) -> tuple[int, ...] | None:
-    info = node.meta.get("value")
-    return info.shape if isinstance(info, TensorInfo) else None
 
 
 def _channels(layer: OpCall) -> tuple[int, int]:

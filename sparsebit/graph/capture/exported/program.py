@@ -114,7 +114,9 @@ def _export(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> to
         with CAPTURING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, about its own internals
             # one tensor given twice would be taken for one input
-            positional, keyword = pytree.tree_map(_cloned, (tuple(args), kwargs))
+            positional, keyword = pytree.tree_map_only(
+                Tensor, lambda tensor: tensor.detach().clone(), (tuple(args), kwargs)
+            )
             return torch.export.export(model, positional, keyword, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         place = source_of_error(error)
@@ -123,10 +125,6 @@ def _export(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> to
             where=str(place) if place else None,
             hint="use the default front-end, which takes what torch.export cannot: sparsebit.capture(model, args)",
         ) from error
-
-
-def _cloned(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _unlifted(program: torch.export.ExportedProgram) -> fx.GraphModule:
@@ -265,13 +263,15 @@ def _convert(exported: fx.GraphModule, owner: nn.Module, modules: dict[str, nn.M
 
 def _describe(node: fx.Node) -> None:
     path, value = _path_of(node), node.meta.get("val")
+    overload = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
+    results = overload.returns if overload is not None else ()
     node.meta = {
         "value": _plain_shape(value),
         "module_path": "" if path.startswith("_empty") else path,
         "source": None,
-        "fresh": _is_fresh(node),
+        "fresh": bool(results) and all(result.alias_info is None for result in results),
         **({"input": value} if isinstance(value, Tensor) and node.op == "placeholder" else {}),
-        **({"mutates": True} if _mutates(node) else {}),
+        **({"mutates": True} if overload is not None and overload.is_mutable else {}),
     }
 
 
@@ -307,15 +307,6 @@ def _make_functional(node: fx.Node) -> None:
         del node.meta["mutates"]
 
 
-def _is_fresh(node: fx.Node) -> bool:
-    results = node.target._schema.returns if isinstance(node.target, torch._ops.OpOverload) else ()
-    return bool(results) and all(result.alias_info is None for result in results)
-
-
-def _mutates(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
 def _raise_module(graph: fx.Graph, node: fx.Node, modules: dict[str, nn.Module]) -> bool:
     """Replace the single operator of a ``torch.nn`` module by a call of the module."""
     path = node.meta["module_path"]
@@ -323,7 +314,11 @@ def _raise_module(graph: fx.Graph, node: fx.Node, modules: dict[str, nn.Module])
     module = modules.get(path) if path and single else None
     if module is None or node.meta.get("mutates") or not is_torch_leaf(module):
         return False
-    inputs = [arg for arg in node.all_input_nodes if not _belongs(arg, path)]
+    inputs = [
+        arg
+        for arg in node.all_input_nodes
+        if arg.op != "get_attr" or str(arg.target).rpartition(".")[0] != path
+    ]
     inside = [other for other in graph.nodes if other.op == "call_function" and _path_of(other) == path]
     if (
         len(inputs) != 1
@@ -341,10 +336,6 @@ def _path_of(node: fx.Node) -> str:
         return str(node.meta["module_path"])
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return str(stack[-1][0]).split("@")[0] if stack else ""
-
-
-def _belongs(node: fx.Node, path: str) -> bool:
-    return node.op == "get_attr" and str(node.target).rpartition(".")[0] == path
 
 
 def _canonicalize(node: fx.Node) -> None:

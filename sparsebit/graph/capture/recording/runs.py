@@ -122,7 +122,9 @@ class Runs:
                     recorder.tape.add_assignment(name, snapshot.original(name), tensor)
                 for name in snapshot.carried(recorder.depends_on_data):
                     recorder.note("state", f"the model keeps {name!r} from call to call; the graph does not")
-                flat, output = flatten(result, "output", _is_output)
+                flat, output = flatten(
+                    result, "output", lambda value: isinstance(value, Tensor | SizeInt | SizeFloat)
+                )
                 for size in _size_keys(output):
                     recorder.size_lost(size, "key of an output")
                 recorder.close(flat)
@@ -260,10 +262,6 @@ def _example(
             hint="pass positional inputs as a tuple, keyword inputs as a dict; a dict that is itself one argument goes "
             "in a tuple",
         ) from error
-
-
-def _is_output(value: Any) -> bool:
-    return isinstance(value, Tensor | SizeInt | SizeFloat)
 
 
 def _size_keys(tree: Tree) -> list[SizeInt | SizeFloat]:
