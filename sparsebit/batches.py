@@ -54,7 +54,7 @@ class Call(NamedTuple):
 class Batch(NamedTuple):
     """One batch: the arguments of the call, and what is not one of them.
 
-    ``rest`` holds the items of a tuple behind the inputs, or the whole dict. ``labels`` is the last of those items, or
+    ``rest`` holds the items of a tuple behind the inputs, or the dict itself. ``labels`` is the last of those items, or
     the value of the dict that is named as in ``LABELS``; None where there is none.
     """
 

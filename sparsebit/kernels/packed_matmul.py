@@ -72,7 +72,7 @@ def values_of(bits: int) -> int:
 
 
 def fits_matrix_units(channels: int, bits: int) -> bool:
-    """Whether a row consists of whole blocks of words with whole values, as the kernel for several vectors wants it."""
+    """Whether a row divides into blocks of words without a rest, which the kernel for several vectors needs."""
     return bits != 3 and channels % (BATCH_TILE[1] * values_of(bits)) == 0
 
 

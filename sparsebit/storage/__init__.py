@@ -1,4 +1,4 @@
-"""Files that survive an interrupt and are checked before they are believed: text files, and folders of tensors."""
+"""Files that survive an interrupt and are checked before they are used: text files, and folders of tensors."""
 
 from sparsebit.errors import ArtifactError
 from sparsebit.storage.fields import Fields

@@ -1,4 +1,4 @@
-"""Plain data that is believed only field by field: a wrong type is our error, with the name of the field."""
+"""Plain data that is checked field by field: a wrong type is our error, with the name of the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Artifacts as folders of JSON and tensor files: written completely or not at all, checked before they are believed.
+"""Artifacts as folders of JSON and tensor files: written completely or not at all, checked before they are used.
 
 ``sparsebit.json`` names every tensor file with its size and digest, and each tensor file is named after its digest. So
 a new artifact is written beside the old one in the same folder, and replacing that one JSON file makes it the current

@@ -38,7 +38,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 def read_text(path: str | os.PathLike[str], most: int) -> str:
     """The text of a regular file of at most ``most`` bytes; ``OSError`` or ``UnicodeDecodeError`` otherwise.
 
-    A pipe or a device is refused before it is opened, because reading it could wait for ever.
+    A pipe or a device is refused before it is opened, because reading it could wait forever.
     """
     return read_bytes(path, most).decode("utf-8")
 

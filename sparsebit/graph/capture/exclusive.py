@@ -1,4 +1,4 @@
-"""While a model is captured, parts of torch are replaced for the whole process: one capture at a time.
+"""While a model is captured, parts of torch are replaced for all of the process: one capture at a time.
 
 The lock keeps two captures from putting each other's replacements back. A replacement itself must ask
 ``in_this_thread``: models that run in other threads meanwhile are not part of the capture.
@@ -48,4 +48,4 @@ def _put(owner: Any, name: str, value: Any) -> None:
     elif value is _ABSENT:
         table.pop(name, None)
     else:
-        table[name] = value  # not by setattr, which a user's module may have one of its own of
+        table[name] = value  # not by setattr: a user's module may define its own

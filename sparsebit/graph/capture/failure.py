@@ -10,7 +10,7 @@ from sparsebit.errors import SparsebitError
 
 
 def explain_failure(gm: fx.GraphModule, error: Exception) -> None:
-    """Add to an error the node that raised it, the shapes it was given, and the line of the model it stands for.
+    """Add to an error the node that raised it, the shapes it was given, and the line of the model it was recorded from.
 
     The error keeps its type, so that code which handles running out of memory still works.
     """
@@ -36,7 +36,7 @@ def explain_failure(gm: fx.GraphModule, error: Exception) -> None:
     ]
     error.add_note(f"in node {node.name!r} of the captured graph, given {', '.join(shapes) or 'no tensors'}")
     if node.meta.get("source"):
-        error.add_note(f"which stands for {node.meta['source']}")
+        error.add_note(f"recorded from {node.meta['source']}")
     error.add_note(
         "next: run the model itself on this input; if it takes it, capture again with this input as the example"
     )

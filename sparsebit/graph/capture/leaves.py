@@ -86,7 +86,7 @@ def without_hooks(module: nn.Module) -> nn.Module:
 class LeafModules:
     """The modules of one model that stay one node."""
 
-    whole: set[int] = field(default_factory=set)  # ids of modules that become one node
+    ids: set[int] = field(default_factory=set)  # of modules that become one node
     hooked: dict[str, nn.Module] = field(default_factory=dict)  # one node each, between what their hooks do
     with_hooks: list[str] = field(default_factory=list)  # names of all modules that the user put hooks on
 
@@ -104,7 +104,7 @@ def find_leaves(model: nn.Module, skip: Sequence[str] = (), *, stochastic: bool 
             found.with_hooks.append(name)
         registered = is_own_class(type(module)) and not has_hooks(module)
         if name and (matched or is_torch_leaf(module) or scripted or drops or registered):
-            found.whole.add(id(module))
+            found.ids.add(id(module))
         elif name and has_hooks(module) and _is_plain(module) and not _hooks_of_torch(module):
             found.hooked.setdefault(names.setdefault(id(module), name), module)
     if unmatched:

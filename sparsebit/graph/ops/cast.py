@@ -24,7 +24,7 @@ _SHORTHANDS = {
 
 
 def _sort_by_type(arguments: dict[str, object]) -> None:
-    """``Tensor.to`` takes a dtype, a device, both, or another tensor, told apart by type alone."""
+    """``Tensor.to`` takes a dtype, a device, both, or another tensor; only the types differ."""
     for value in _as_tuple(arguments.pop("target", ())):
         if isinstance(value, torch.dtype):
             arguments["dtype"] = value

@@ -162,7 +162,7 @@ def _build(name: str, targets: tuple[object, ...], like: str | None, fields: dic
         )
     if like is None:
         return OpSpec(name=name, targets=targets, **fields)  # type: ignore[arg-type]
-    # What hangs on the other operator's targets does not carry over.
+    # These fields are by target, and the targets are other ones.
     fresh: dict[str, object] = {name: {} for name in ("overloads", "orders", "implied")}
     fresh |= {"class_names": (), "family": "custom"}
     return dataclasses.replace(OPS[like], **fresh | {"name": name, "targets": targets} | fields)  # type: ignore[arg-type]
@@ -198,7 +198,7 @@ def target_key(target: object) -> object:
         return target.name()
     if isinstance(target, torch._ops.OpOverloadPacket):
         return target._qualified_op_name
-    # SomeFunction.apply is a new object at every access, and capture wraps it: the class stands for them all.
+    # SomeFunction.apply is a new object at every access, and capture wraps it: the class identifies them all.
     for kind in (getattr(target, "__self__", None), getattr(target, "function", None)):
         if isinstance(kind, type) and issubclass(kind, torch.autograd.Function):
             return kind

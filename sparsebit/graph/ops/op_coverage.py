@@ -64,16 +64,16 @@ def coverage(gm: GraphModule) -> Coverage:
     calls = [node for node in gm.graph.nodes if node.op in ("call_function", "call_module", "call_method")]
     recorded = all("value" in node.meta for node in calls)
     known = known_macs = unknown_macs = 0
-    strangers: dict[str, list[Node]] = defaultdict(list)
+    unknown_nodes: dict[str, list[Node]] = defaultdict(list)
     for node in calls:
         call = bind(gm, node)
         if call is None:
-            strangers[target_name(gm, node)].append(node)
+            unknown_nodes[target_name(gm, node)].append(node)
             continue
         known += 1
         known_macs += call.macs if recorded else 0
     unknown = []
-    for name, nodes in sorted(strangers.items(), key=lambda item: -len(item[1])):
+    for name, nodes in sorted(unknown_nodes.items(), key=lambda item: -len(item[1])):
         macs = sum(estimate_macs(gm, node) for node in nodes) if recorded else 0
         unknown_macs += macs
         unknown.append(UnknownOp(name=name, count=len(nodes), example=place(nodes[0]), macs=macs))

@@ -1,4 +1,4 @@
-"""Operators that draw random numbers: dropout and its kin (no-ops in eval mode), and noise."""
+"""Operators that draw random numbers: dropouts, which do nothing in evaluation mode, and noise."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class OpSpec:
         aliases: names used by other targets -> the name here (``indices`` -> ``input``).
         attributes: argument -> attribute of the module form, where they differ (``pad`` -> ``padding``).
         implied: arguments that a target fixes by being what it is (``Tensor.half`` -> ``dtype``).
-        tidy: last touch on the bound arguments, for overloads that only types can tell apart (``Tensor.to``).
+        tidy: a last change to the bound arguments, for overloads that differ only in types (``Tensor.to``).
 
     Roles:
         activations: arguments that hold activations; one may hold a list (``tensors`` of "cat"). An argument

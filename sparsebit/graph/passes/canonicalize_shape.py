@@ -25,9 +25,9 @@ def canonicalize_shape(gm: GraphModule) -> int:
     """Rewrite every way to ask for a size into ``torch.Tensor.size(x, dim)``.
 
     ``x.shape[i]``, ``x.size()[i]``, ``x.size(dim=i)`` and parts of slices of a shape all become one node for
-    each (tensor, dimension). Where the rank of ``x`` is known, negative dimensions become positive, whole
+    each (tensor, dimension). Where the rank of ``x`` is known, negative dimensions become positive,
     shapes and slices of them become tuples of size nodes, and ``x.ndim`` becomes a number. Shapes that leave
-    the graph or enter a function that may want a ``torch.Size`` stay whole.
+    the graph or enter a function that may want a ``torch.Size`` stay as they are.
 
     Example:
         >>> gm = torch.fx.symbolic_trace(lambda x: x.reshape(x.shape[0], -1))
@@ -58,7 +58,7 @@ class _Sizes:
             self._size_of_dim(node)
         elif kind in ("rank", "numel"):
             self._number(node, kind)
-        elif kind == "whole size":
+        elif kind == "all sizes":
             self._whole(node)
         elif node.op == "call_function" and node.target is operator.getitem:
             self._pick(node)
@@ -110,7 +110,7 @@ class _Sizes:
             self.changes += 1
 
     def _whole(self, node: Node) -> None:
-        """A whole shape: take out what is indexed, spell out what may be a tuple, keep the rest whole."""
+        """All sizes at once: take out what is indexed, spell out what may be a tuple, keep the rest."""
         source = _tensor_of(node)
         assert source is not None
         rank = _rank_of(source)
@@ -166,7 +166,7 @@ def _kind_of(gm: GraphModule, node: Node) -> str | None:
     if name != "size":
         return {"dim": "rank", "numel": "numel"}.get(name or "")
     if node.target is getattr or len(node.args) + len(node.kwargs) == 1:
-        return "whole size"
+        return "all sizes"
     return "size of dim" if _dim_of(node) is not None else None
 
 

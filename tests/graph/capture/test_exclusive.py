@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.graph.capture import capture
-from sparsebit.graph.capture.exclusive import in_this_thread
+from sparsebit.graph.capture.exclusive import in_this_thread, replaced
 
 
 class Waiting(nn.Module):
@@ -77,3 +77,20 @@ def test_in_this_thread() -> None:
     thread.start()
     thread.join()
     assert ours() and answers == [False]
+
+
+class Loud:
+    """Objects of this class do not let their attributes be set."""
+
+    kept = 1
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AssertionError(name)
+
+
+def test_replaced_attributes_are_put_back_whatever_happens() -> None:
+    one = Loud()
+    with pytest.raises(KeyError), replaced((Loud, "kept", 2), (Loud, "added", 3), (one, "own", 4)):
+        assert (Loud.kept, Loud.added, one.own) == (2, 3, 4)  # type: ignore[attr-defined]
+        raise KeyError
+    assert Loud.kept == 1 and not hasattr(Loud, "added") and vars(one) == {}

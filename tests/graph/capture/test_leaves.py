@@ -191,9 +191,9 @@ def names_of(model: nn.Module, whole: set[int]) -> list[str]:
 
 def test_leaves_are_found_by_name() -> None:
     model = tree()
-    assert names_of(model, find_leaves(model).whole) == ["0", "1.1", "2"]
-    assert names_of(model, find_leaves(model, ["1"]).whole) == ["0", "1", "1.1", "2"]
-    assert names_of(model, find_leaves(model, ["1.*"]).whole) == ["0", "1.0", "1.1", "2"]
+    assert names_of(model, find_leaves(model).ids) == ["0", "1.1", "2"]
+    assert names_of(model, find_leaves(model, ["1"]).ids) == ["0", "1", "1.1", "2"]
+    assert names_of(model, find_leaves(model, ["1.*"]).ids) == ["0", "1.0", "1.1", "2"]
 
 
 @pytest.mark.parametrize("pattern", ["nothing", "", "1.2", "SEQUENTIAL"])
@@ -204,7 +204,7 @@ def test_a_pattern_that_matches_nothing_is_an_error(pattern: str) -> None:
 
 
 def test_the_model_itself_is_never_a_leaf() -> None:
-    assert find_leaves(nn.Linear(4, 4)).whole == set()
+    assert find_leaves(nn.Linear(4, 4)).ids == set()
     graph = capture(nn.Linear(4, 4), X)
     assert [node.op for node in graph.graph.nodes if node.op.startswith("call")] == ["call_function"]
 
@@ -225,7 +225,7 @@ def test_hooks_on_leaves_and_on_containers_are_told_apart() -> None:
     model.register_forward_hook(hook)
     found = find_leaves(model)
     assert list(found.hooked) == ["0", "1.1"] and found.with_hooks == ["", "0", "1", "1.1"]
-    assert names_of(model, found.whole) == ["2"]
+    assert names_of(model, found.ids) == ["2"]
 
 
 def test_torchs_own_hooks_are_not_the_users() -> None:
@@ -233,7 +233,7 @@ def test_torchs_own_hooks_are_not_the_users() -> None:
         warnings.simplefilter("ignore")  # torch deprecates it
         model = nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 4)))
     found = find_leaves(model)
-    assert found.with_hooks == [] and found.hooked == {} and found.whole == set()
+    assert found.with_hooks == [] and found.hooked == {} and found.ids == set()
 
 
 def scripted(module: nn.Module) -> Any:

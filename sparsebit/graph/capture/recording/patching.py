@@ -38,7 +38,7 @@ def recording(recorder: Recorder, leaves: LeafModules) -> Iterator[None]:
         path = paths.get(id(module)) if active() else None
         if path is None:
             return call_module(module, *args, **kwargs)
-        if id(module) in leaves.whole and recorder.tape.knows(module):
+        if id(module) in leaves.ids and recorder.tape.knows(module):
             return recorder.record_module(module, path, args, kwargs, call_module)
         recorder.tape.path.append(path)
         try:

@@ -84,11 +84,11 @@ def _record_both_modes(
     notes = list(report.notes)
     trace = runs.record_best(report)
     comparison = runs.compare_modes(trace)
-    whole, opened = find_leaves(runs.model, skip), runs.leaf_modules
-    if not isinstance(comparison, str) or whole.whole == opened.whole:
+    all_leaves, opened = find_leaves(runs.model, skip), runs.leaf_modules
+    if not isinstance(comparison, str) or all_leaves.ids == opened.ids:
         return trace, comparison, report
     retold = CaptureReport(report.frontend, notes)
-    runs.leaf_modules = whole
+    runs.leaf_modules = all_leaves
     retrace = runs.record_best(retold)
     again = runs.compare_modes(retrace)
     if isinstance(again, str):
@@ -110,7 +110,7 @@ def _assemble(
         if node.op == "call_module" and node.target in replaced:
             node.meta.pop("mutates", None)
     return assemble(
-        build_shell(model, leaf_modules.whole, replaced),
+        build_shell(model, leaf_modules.ids, replaced),
         graph,
         signature,
         type(model).__name__,

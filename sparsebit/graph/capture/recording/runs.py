@@ -196,7 +196,7 @@ class Runs:
     def record_with(self, inputs: list[Tensor], *, dry: bool = True) -> Trace:
         """Record the same call with other tensors; without warnings.
 
-        On a GPU a size that does not fit may end in a device assertion, which takes the whole process down: there a
+        On a GPU a size that does not fit may end in a device assertion, which ends the process: there a
         copy of the model on the CPU is recorded.
         """
         here = all(leaf.device.type in ("cpu", "meta") for leaf in self.inputs)
@@ -213,9 +213,9 @@ class Runs:
         if self._copy is None:
             model = copy.deepcopy(self.model).to("cpu")
             pairs = zip(self.model.modules(), model.modules(), strict=True)
-            whole = {id(twin) for module, twin in pairs if id(module) in self.leaf_modules.whole}
+            ids = {id(twin) for module, twin in pairs if id(module) in self.leaf_modules.ids}
             hooked = {name: model.get_submodule(name) for name in self.leaf_modules.hooked}
-            leaves = LeafModules(whole, hooked)
+            leaves = LeafModules(ids, hooked)
             args, kwargs = self.signature.rebuild_call(
                 [leaf.to("cpu") for leaf in self.inputs], self._positional, self._keywords
             )
@@ -228,7 +228,7 @@ class Runs:
 
         Leaves stay in their mode: they are one node in either, and a batch norm may refuse a small example.
         """
-        insides = [module for module in self.model.modules() if id(module) not in self.leaf_modules.whole]
+        insides = [module for module in self.model.modules() if id(module) not in self.leaf_modules.ids]
         attempts: list[tuple[DataPolicy, bool]] = [("refuse", True), ("specialise", False)]
         for policy, dry in attempts:  # where the model reads its data, the numbers matter
             notes, kept = CaptureReport(), self.on_data

@@ -279,7 +279,7 @@ def _normalize(graph: fx.Graph) -> None:
 
 
 def _gives_shape(node: fx.Node, is_shape: Callable[[Any], bool]) -> bool:
-    """Whether a node gives a ``torch.Size``: a whole shape, a slice of one, or two put together."""
+    """Whether a node gives a ``torch.Size``: a shape, a slice of one, or two put together."""
     if node.op == "call_method":
         return node.target == "size" and len(node.args) == 1 and not node.kwargs
     if node.op != "call_function":

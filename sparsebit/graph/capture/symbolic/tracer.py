@@ -20,7 +20,7 @@ _FACTORIES = ("zeros", "ones", "empty", "rand", "randn")  # take sizes one by on
 
 
 class QTracer(fx.Tracer):
-    """A tracer that keeps ``torch.nn`` modules (but not ``Sequential``) and modules named by patterns whole.
+    """A tracer for which ``torch.nn`` modules (but not ``Sequential``) and modules named by patterns are one node each.
 
     Args:
         skipped_module_names: fnmatch patterns on dotted module names; what matches becomes one node.
@@ -79,7 +79,7 @@ class QTracer(fx.Tracer):
 
 
 class InputsTracer(QTracer):
-    """What ``capture`` uses: it chooses which arguments are inputs, and keeps modules whole that tracing would fix.
+    """What ``capture`` uses: it chooses which arguments are inputs, and which modules stay one node.
 
     Args:
         inputs: names of the arguments that become inputs.
@@ -93,8 +93,8 @@ class InputsTracer(QTracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Also TorchScript modules, and modules that tracing would fix to one mode."""
-        whole = isinstance(m, torch.jit.ScriptModule) or is_stochastic_leaf(m)
-        return whole or super().is_leaf_module(m, module_qualified_name)
+        opaque = isinstance(m, torch.jit.ScriptModule) or is_stochastic_leaf(m)
+        return opaque or super().is_leaf_module(m, module_qualified_name)
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
         """A placeholder for every input; ``if mask is not None`` goes the default's way where ``mask`` is none."""
