@@ -30,9 +30,8 @@ def following_len(model: nn.Module, length: Callable[[Tensor], int | None]) -> I
 
     changes = []
     for module in model.modules():
-        forward = type(module).forward
-        if "forward" not in vars(module) and _calls_len(forward):
-            own = types.MethodType(copy_function(forward, {"len": size_len}), module)
+        if "forward" not in vars(module) and _calls_len(type(module).forward):
+            own = types.MethodType(copy_function(type(module).forward, {"len": size_len}), module)
             changes.append((module, "forward", own))
     with replaced(*changes):
         yield
