@@ -296,9 +296,8 @@ class Search:
         """Why a pruned model is not worth a trial: widths are rounded, so two ratios may give one model."""
         shapes = [tuple(p.shape) for p in self._small(ratio).parameters()]
         for other in sorted({0.0, *self.ratios}):
-            with contextlib.suppress(
-                SparsebitError, RuntimeError, NotImplementedError
-            ):  # it has a trial of its own
+            # One that cannot be pruned says so in a trial of its own.
+            with contextlib.suppress(SparsebitError, RuntimeError, NotImplementedError):
                 if other < ratio and [tuple(p.shape) for p in self._small(other).parameters()] == shapes:
                     return f"it prunes no more than {other:.0%} does"
         return ""
@@ -320,23 +319,22 @@ class Search:
     def _sensitivities(self, ratio: float, config: QConfig) -> Sensitivity:
         if ratio not in self._sensitivity:
             inputs, kwargs = self.examples
-            options: dict[str, Any] = {
-                "example_inputs": inputs,
-                "example_kwargs": kwargs,
-                "bits": TARGETS[self.target].stored_bits,
-                "batches": 4,
-                "seed": self.seed,
-                "progress": False,
-            }
-            small = self._small(ratio)
+            measure = partial(
+                sensitivity,
+                self._small(ratio),
+                config,
+                self.batches,
+                example_inputs=inputs,
+                example_kwargs=kwargs,
+                bits=TARGETS[self.target].stored_bits,
+                batches=4,
+                seed=self.seed,
+                progress=False,
+            )
             try:
-                self._sensitivity[ratio] = sensitivity(
-                    small, config, self.batches, metric="fisher", **options
-                )
+                self._sensitivity[ratio] = measure(metric="fisher")
             except (SparsebitError, RuntimeError):  # no gradients here: by running it, which takes longer
-                self._sensitivity[ratio] = sensitivity(
-                    small, config, self.batches, metric="output", **options
-                )
+                self._sensitivity[ratio] = measure(metric="output")
         return self._sensitivity[ratio]
 
     # -- numbers ------------------------------------------------------------------------------------------------

@@ -66,9 +66,8 @@ def example_from(described: Any) -> tuple[Any, dict[str, Any] | None]:
 def _describe(tensor: Tensor) -> list[Any]:
     told = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
     short = tensor.numel() <= _SHORT and not tensor.is_floating_point() and not tensor.is_complex()
-    return (
-        [*told, tensor.flatten().tolist()] if short else told
-    )  # lengths and indices decide what a model does
+    # lengths and indices decide what a model does
+    return [*told, tensor.flatten().tolist()] if short else told
 
 
 def _zeros_or_values(told: Any) -> Tensor:

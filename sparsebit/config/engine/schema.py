@@ -29,9 +29,8 @@ def _object(kind: type[Section], definitions: dict[str, Any]) -> dict[str, Any]:
         inside = key.section
         if inside is not None:
             if inside.__name__ not in definitions:
-                definitions[
-                    inside.__name__
-                ] = {}  # holds the place, so that definitions come in reading order
+                # Made empty first, so that definitions come in reading order.
+                definitions[inside.__name__] = {}
                 definitions[inside.__name__] |= {"description": inside.__doc__} | _object(inside, definitions)
             properties[name] = {"$ref": f"#/$defs/{inside.__name__}", "description": key.doc}
             must = "required" in definitions[inside.__name__] or "anyOf" in definitions[inside.__name__]

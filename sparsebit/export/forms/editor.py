@@ -12,9 +12,8 @@ from sparsebit.export.translate.naming import unique
 from sparsebit.runtime.packages import require
 
 SMALL = 65536  # elements up to which constants are compared
-MOVES = frozenset(
-    {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity"}
-)  # that integers pass by themselves
+# Operators that integers pass by themselves.
+MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity"})
 SCALED = "Scaled"  # the last word in the name of the node that unpacks 8-bit floats
 
 

@@ -124,9 +124,8 @@ class _Check:
         self._plain: Run | None = None
         floats = [x.abs().max() for x in first.inputs if x.is_floating_point() and x.numel()]
         self.rounding_steps = rounding_steps(self.model, max(map(float, floats), default=0.0))
-        if (
-            runtime == "onnxruntime" or len(exported.files) == 1
-        ):  # OpenVINO finds no second file for a cut model
+        # OpenVINO finds no second file for a cut model
+        if runtime == "onnxruntime" or len(exported.files) == 1:
             self.cut = cut(
                 self.ir.load(exported.path), {name: codes.dim() for name, codes in first.codes.items()}
             )

@@ -27,9 +27,7 @@ class TorchRun:
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     codes: dict[str, Tensor] = field(default_factory=dict)  # of activations
-    unrounded: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # the same before they were rounded and clipped
+    unrounded: dict[str, Tensor] = field(default_factory=dict)  # the same before rounding and clipping
     snapped: dict[str, Tensor] = field(default_factory=dict)  # the numbers they stand for, of 8-bit floats
     weights: dict[str, Tensor] = field(default_factory=dict)  # weights, fake-quantized
 

@@ -44,9 +44,8 @@ def quietly() -> Iterator[None]:
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
-    printer = getattr(
-        torch._C, "_jit_onnx_log", None
-    )  # prints whole graphs, and its switch does not switch it off
+    # It prints complete graphs, and its own switch does not stop it.
+    printer = getattr(torch._C, "_jit_onnx_log", None)
     try:
         if printer is not None:
             torch._C._jit_onnx_log = _say_nothing

@@ -61,10 +61,8 @@ def writes_in_place(gm: GraphModule) -> bool:
 def _writes(gm: GraphModule, node: Node) -> bool:
     if is_effect(gm, node):
         return True
-    call = bind(gm, node)
-    return (
-        call is not None and call.arguments.get("max_norm") is not None
-    )  # an embedding that rescales its table
+    call = bind(gm, node)  # an embedding may rescale its table
+    return call is not None and call.arguments.get("max_norm") is not None
 
 
 def on_cpu(graph: GraphModule) -> GraphModule:

@@ -32,9 +32,7 @@ class QuantGraph(CapturedModule):
         quantized = cls(captured, captured.graph, type(captured).__name__)
         quantized._mode_flags = captured._mode_flags
         for name, value in vars(captured).items():
-            if isinstance(
-                value, Tensor
-            ):  # stands where a frozen weight was, which torch.fx does not carry over
+            if isinstance(value, Tensor):  # in the place of a frozen weight: torch.fx does not carry it over
                 setattr(quantized, name, value)
         return quantized
 

@@ -65,11 +65,9 @@ class _Carrier:
         elif (
             isinstance(labels, Labels)
             and labels.zero
-            and (not inputs or (call.spec.family == "norm" and own))
+            and (not inputs or (call.spec.family == "norm" and own))  # a norm's factors are removed as well
         ):
-            self.known[call.node] = torch.zeros(()).expand(
-                labels.shape
-            )  # a norm's factors are removed as well
+            self.known[call.node] = torch.zeros(()).expand(labels.shape)
         elif removed and self._follows_constants(call):
             self.known[call.node] = self._run(call, {})
         elif call.spec.weight_axes is not None and call.bias_name is None:

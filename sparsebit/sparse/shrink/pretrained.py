@@ -25,9 +25,7 @@ from sparsebit.sparse.shrink.module import output_difference
 from sparsebit.sparse.shrink.plan import ShrinkPlan
 
 MOST_COMBINATIONS = 64
-_NO_WIDTH = re.compile(
-    r"_ids?$|vocab|layers|position|num_labels|pretraining"
-)  # numbers that mean something else
+_NO_WIDTH = re.compile(r"_ids?$|vocab|layers|position|num_labels|pretraining")  # numbers of another meaning
 
 
 def is_pretrained(model: nn.Module) -> bool:

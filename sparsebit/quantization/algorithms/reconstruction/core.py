@@ -132,7 +132,5 @@ def drop(rounded: Tensor, exact: Tensor, probability: float, generator: torch.Ge
     words = torch.empty(-(-rounded.numel() // 8), dtype=torch.int64, device=rounded.device)
     words.random_(-(2**63), None, generator=generator)
     dropped = words.view(torch.uint8)[: rounded.numel()].view(rounded.shape).to(rounded.dtype)
-    dropped = dropped.lt_(
-        round(256 * probability)
-    )  # as 1.0 and 0.0, at which lerp is exact, and faster than where
-    return torch.lerp(rounded, exact, dropped)
+    # As 1.0 and 0.0, at which lerp is exact, and faster than where.
+    return torch.lerp(rounded, exact, dropped.lt_(round(256 * probability)))

@@ -81,9 +81,8 @@ def _tie_groups(
         trace.balance(out, groups, at.why)
     else:
         inside = trace.sets.find(labels).reshape(groups, read)
-        if bool(
-            (inside == inside[:, :1]).all()
-        ):  # each group reads one channel: depthwise, or complete groups
+        # each group reads one channel: depthwise, or complete groups
+        if bool((inside == inside[:, :1]).all()):
             trace.sets.join(out.reshape(groups, -1), inside[:, :1])
         else:
             trace.balance(labels, groups, f"{at.why} has {groups} groups")
