@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be said after ``sparsebit bench``."""
+    """The arguments of ``sparsebit bench``."""
     parser.add_argument(
         "timed", metavar="MODEL|FILE", nargs="+", help="models, and ONNX files; the first is the baseline"
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be said after ``sparsebit capture``."""
+    """The arguments of ``sparsebit capture``."""
     add_model(parser)
     add_input(parser)
     parser.add_argument(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be said after ``sparsebit check``."""
+    """The arguments of ``sparsebit check``."""
     parser.add_argument("file", metavar="FILE", type=Path, help="the ONNX file")
     add_model(parser, quantized=True)
     add_input(parser)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be said after ``sparsebit compress``."""
+    """The arguments of ``sparsebit compress``."""
     add_model(parser)
     goals = parser.add_argument_group("goals")
     goals.add_argument("--max-drop", type=float, default=0.01, help="what the metric may lose (0.01)")

@@ -13,7 +13,7 @@ AXIS_NAMES = {0: "batch"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be said after ``sparsebit export``."""
+    """The arguments of ``sparsebit export``."""
     add_model(parser, quantized=True)
     add_output(parser, "file to write, such as model.onnx")
     add_input(parser)

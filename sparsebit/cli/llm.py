@@ -24,7 +24,7 @@ NEEDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be said after ``sparsebit llm``."""
+    """The arguments of ``sparsebit llm``."""
     parser.add_argument("verb", choices=tuple(NEEDS), help="what to do")
     parser.add_argument(
         "origin",

@@ -9,7 +9,7 @@ from sparsebit.cli.command import Command, Outcome, UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be said after ``sparsebit profile``."""
+    """The arguments of ``sparsebit profile``."""
     add_model(parser, quantized=True)
     parser.add_argument(
         "--sort", choices=("graph", "sqnr"), default="graph", help="order of the layers (graph)"

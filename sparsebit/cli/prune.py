@@ -12,7 +12,7 @@ DEFAULT = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be said after ``sparsebit prune``."""
+    """The arguments of ``sparsebit prune``."""
     add_model(parser)
     add_config(
         parser,

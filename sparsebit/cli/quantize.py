@@ -20,7 +20,7 @@ from sparsebit.storage import require_place
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be said after ``sparsebit quantize``."""
+    """The arguments of ``sparsebit quantize``."""
     from sparsebit.config import preset_names
 
     add_model(parser)

@@ -13,7 +13,7 @@ SCHEMAS = ("quantization", "pruning")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be said after ``sparsebit schema``."""
+    """The arguments of ``sparsebit schema``."""
     from sparsebit.config import preset_names
 
     parser.add_argument(

@@ -82,7 +82,7 @@ def makes_outputs(gm: GraphModule) -> set[str]:
 
 
 def activation_behind(gm: GraphModule, node: Node) -> Node:
-    """Where the channels that a node makes have passed its norm and its activation, if nobody reads them before."""
+    """Where the channels of a node have passed its norm and its activation, if nothing else reads them before."""
     for _ in range(_MOST_HOPS):
         if len(node.users) != 1:
             break

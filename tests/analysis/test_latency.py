@@ -131,3 +131,11 @@ def test_runtimes_can_be_asked_for_the_time(net: nn.Module, batches: list[Tensor
     qmodel.calibrate(batches, progress=False)
     qmodel.set_quant(w_quant=True, a_quant=True)
     assert 0 < runtime_latency(qmodel, (batches[0],), runtime=runtime, rounds=3) < 1
+
+
+def test_a_clock_without_inputs_says_who_asked_and_what_to_give() -> None:
+    clock = RuntimeClock((), where="SPARSER.TARGET latency")
+    with pytest.raises(
+        SparsebitError, match=r"none are known(.|\n)*SPARSER.TARGET latency(.|\n)*example_inputs"
+    ):
+        clock(nn.Linear(2, 2))

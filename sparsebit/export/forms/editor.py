@@ -11,6 +11,8 @@ from sparsebit.export.translate.marker import Markers
 from sparsebit.export.translate.naming import unique
 from sparsebit.runtime.packages import require
 
+PRODUCTS = ("Conv", "Gemm", "MatMul")  # that have integer kernels on CPUs
+WEIGHTED = (*PRODUCTS, "ConvTranspose")
 SMALL = 65536  # elements up to which constants are compared
 # Operators that integers pass by themselves.
 MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity"})

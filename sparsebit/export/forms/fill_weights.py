@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sparsebit.export.forms.editor import Editor, array_of, attribute, quantized_source, readers
+from sparsebit.export.forms.editor import PRODUCTS, Editor, array_of, attribute, quantized_source, readers
 
-KERNELS = ("Conv", "Gemm", "MatMul")
 LARGEST = {"INT8": 127, "UINT8": 255, "INT4": 127, "UINT4": 255}  # codes an 8-bit kernel reads
 PAIR = 2**15 - 1  # CPUs without VNNI add two products in 16 bits
 
@@ -39,7 +38,7 @@ def filling(weight: Any) -> Any:
     inputs = [
         source
         for reader in readers(weight.outputs[0])
-        if reader.op_type in KERNELS and reader.inputs[1] is weight.outputs[0]
+        if reader.op_type in PRODUCTS and reader.inputs[1] is weight.outputs[0]
         if (source := quantized_source(reader.inputs[0])) is not None
     ]
     if not inputs:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparsebit.export.forms.biases import float_bias, integer_bias
 from sparsebit.export.forms.container import container_of
-from sparsebit.export.forms.editor import Editor, Rewrite
+from sparsebit.export.forms.editor import PRODUCTS, WEIGHTED, Editor, Rewrite
 from sparsebit.export.forms.fill_weights import fill_weight
 from sparsebit.export.forms.gather_rows import gather_rows
 from sparsebit.export.forms.keep_float import (
@@ -38,7 +38,6 @@ from sparsebit.targets import TARGETS
 KEY, FORMAT = "sparsebit.quant", 1  # of what the file says about itself, and its version
 Step = tuple[Rewrite, tuple[str, ...]]  # a rewrite and the operators it is offered
 _MATMULS = ("Gemm", "MatMul")
-_PRODUCTS = ("Conv", *_MATMULS)
 
 EVERYWHERE: tuple[Step, ...] = (
     (transpose_weight, ("DequantizeLinear",)),
@@ -50,13 +49,13 @@ ON_CPUS: tuple[Step, ...] = (
     (pad_into_conv, ("Conv",)),
     (mean_as_pool, ("ReduceMean",)),
     (grids_before_concat, ("Concat",)),
-    (repeat_grid, _PRODUCTS),
+    (repeat_grid, PRODUCTS),
     (clip_codes, ("QuantizeLinear",)),
     (keep_float_weight, ("Conv", "ConvTranspose", "Gemm")),
     (keep_softmax_float, ("Softmax",)),
     (keep_vector_matmul_float, ("MatMul",)),
-    (keep_unsupported_grid_float, (*_PRODUCTS, "ConvTranspose")),
-    (keep_float8_product, (*_PRODUCTS, "ConvTranspose")),
+    (keep_unsupported_grid_float, WEIGHTED),
+    (keep_float8_product, WEIGHTED),
     (keep_float8_relu, ("Relu",)),
     (keep_branch_float, ("If", "Loop", "Scan")),
     (float_bias, ("Conv",)),

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from sparsebit.export.forms.editor import SCALED, array_of, attribute, maker_of
+from sparsebit.export.forms.editor import PRODUCTS, SCALED, array_of, attribute, maker_of
 from sparsebit.export.forms.gather_rows import ROWS, ROWS_SCALED
 from sparsebit.runtime.packages import require
 
 GAIN = 1.2  # the steepest activation between a product and its values: that of gelu and silu is 1.13 at most
 FLOAT_NOISE = 2.0**-20  # of the numbers a float32 result is computed from: sums of them are no more exact
-PRODUCTS = ("Conv", "Gemm", "MatMul")
 _ENDS = (("DequantizeLinear", "DequantizeLinear"), ("Mul", SCALED))  # the last nodes of a quantized tensor
 
 

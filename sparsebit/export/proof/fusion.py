@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sparsebit.export.forms.editor import MOVES, attribute, dequantized, is_float8, readers
+from sparsebit.export.forms.editor import MOVES, WEIGHTED, attribute, dequantized, is_float8, readers
 from sparsebit.export.proof.report import IntegerOp
 
 Kernels = Mapping[str, frozenset[str]]
-_WEIGHTED = ("Conv", "Gemm", "MatMul", "ConvTranspose")
 _MOVES = MOVES | {"Flatten", "MaxPool", "Gather", "Slice"}
 _SUFFIX = re.compile(r"(_token_\d+|_nhwc|_quant|/MatMulAddFusion|/MatMulScaleFusion/?)+$")
 _NO_FLOAT8 = "8-bit floats have no kernel on a CPU; they are unpacked and computed on in float"
@@ -23,7 +22,7 @@ def integer_ops(exported: Any, optimized: Any, kernels: Kernels) -> tuple[Intege
     """
     made, found = _by_name(optimized), []
     for node in exported.graph:
-        if node.op_type in _WEIGHTED and any(
+        if node.op_type in WEIGHTED and any(
             is_float8(value, behind=_MOVES | {"Sum"}) for value in node.inputs[:2]
         ):
             kind, on_integers, why = node.op_type, False, _NO_FLOAT8
@@ -71,7 +70,7 @@ def _ends(node: Any) -> list[Any]:
 def _planned(node: Any, kernels: Kernels) -> bool:
     if node.op_type not in kernels or node.domain not in ("", "ai.onnx"):
         return False
-    if node.op_type in _WEIGHTED:
+    if node.op_type in WEIGHTED:
         first, second = _source(node.inputs[0]), _source(node.inputs[1])
         if first is None:  # a weight alone: blocks of it are for MatMulNBits
             return (

@@ -12,11 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sparsebit.export.forms.editor import array_of, attribute, dequantized
+from sparsebit.export.forms.editor import WEIGHTED, array_of, attribute, dequantized
 from sparsebit.runtime.packages import require
 
-_UNSUPPORTED = (*("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"),)
-_WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_UNSUPPORTED = ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear")
 HIGHEST_OPSET = 25
 _OUTPUT_AXIS = {"Conv": 0, "ConvTranspose": 1}
 
@@ -106,7 +105,7 @@ def _activations_per_tensor(model: Any) -> Iterator[Finding]:
 
 def _weight_axis(model: Any) -> Iterator[Finding]:
     for node in model.graph:
-        if node.op_type not in _WEIGHTED or len(node.inputs) < 2:
+        if node.op_type not in WEIGHTED or len(node.inputs) < 2:
             continue
         maker = node.inputs[1].producer()
         if maker is None or not _is_weight(maker):
@@ -153,7 +152,7 @@ def _opset(model: Any) -> Iterator[Finding]:
 
 def _inputs_of_weighted(model: Any) -> Iterator[Finding]:
     for node in model.graph:
-        if node.op_type in _WEIGHTED and len(node.inputs) > 1:
+        if node.op_type in WEIGHTED and len(node.inputs) > 1:
             first, second = (dequantized(value) is not None for value in node.inputs[:2])
             if first != second:
                 missing = "input" if second else "weight"

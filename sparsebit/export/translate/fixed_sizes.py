@@ -10,21 +10,7 @@ from torch import Tensor, fx
 
 from sparsebit.export.translate.flat_graph import FlatGraph
 from sparsebit.export.translate.undisturbed import same_state
-
-
-class _Sizes(fx.Interpreter):
-    """Runs a graph and keeps what its size nodes give."""
-
-    def __init__(self, body: fx.GraphModule) -> None:
-        super().__init__(body)
-        self.found: dict[str, int] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        """One node; a size is written down."""
-        value = super().run_node(n)
-        if _reads_size(n) and type(value) is int:
-            self.found[n.name] = value
-        return value
+from sparsebit.graph.run import run_graph
 
 
 def fix_sizes(flat: FlatGraph, inputs: Sequence[Tensor], other: Sequence[Tensor] | None) -> int:
@@ -35,17 +21,21 @@ def fix_sizes(flat: FlatGraph, inputs: Sequence[Tensor], other: Sequence[Tensor]
     body = flat.body
     if not any(_reads_size(node) for node in body.graph.nodes):
         return 0
-    runs = []
+    runs: list[dict[str, int]] = []
+
+    def note(node: fx.Node, value: Any) -> None:
+        if _reads_size(node) and type(value) is int:
+            runs[-1][node.name] = value
+
     for values in (inputs, other):
         if values is None:
             continue
-        sizes = _Sizes(body)
+        runs.append({})
         try:
             with torch.no_grad(), same_state(flat):
-                sizes.run(*(x.clone() for x in values))
+                run_graph(body, [x.clone() for x in values], watch=note)
         except Exception:
             return 0  # the model takes no other size: nothing is known
-        runs.append(sizes.found)
     fixed = 0
     for node in [node for node in body.graph.nodes if node.name in runs[0]]:
         if all(run.get(node.name) == runs[0][node.name] for run in runs):
@@ -57,7 +47,7 @@ def fix_sizes(flat: FlatGraph, inputs: Sequence[Tensor], other: Sequence[Tensor]
 
 
 def _put(node: fx.Node, value: int) -> None:
-    """Let everybody who reads a size read a number."""
+    """Let everything that reads a size read a number."""
 
     def swap(arg: fx.Node) -> Any:
         return value if arg is node else arg

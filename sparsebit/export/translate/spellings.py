@@ -49,7 +49,7 @@ def concatenate_depth(tensors: Sequence[Tensor]) -> Tensor:
 def split_by_slices(
     input: Tensor, indices_or_sections: Any, dim: int = 0, **named: Any
 ) -> tuple[Tensor, ...]:
-    """``torch.tensor_split``, likewise: the first parts are one longer where the length is no multiple.
+    """``torch.tensor_split``, likewise: the first parts are one longer where the length is not a multiple.
 
     Example:
         >>> [part.tolist() for part in split_by_slices(torch.arange(5), 2)]

@@ -230,9 +230,9 @@ def blank(info: object) -> object:
     return info
 
 
-def tensors_of(gm: GraphModule) -> dict[str, Tensor]:
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by qualified name, shared ones under each of their names."""
     return {
-        **dict(gm.named_parameters(remove_duplicate=False)),
-        **dict(gm.named_buffers(remove_duplicate=False)),
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
     }

@@ -13,7 +13,8 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from sparsebit.graph.capture import CapturedModule
-from sparsebit.graph.value import TensorInfo
+from sparsebit.graph.value import TensorInfo, tensors_in
+from sparsebit.sparse.channels.trace import tensors_of
 from sparsebit.sparse.shrink.plan import Edit, Scaled, ShrinkPlan
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -45,9 +46,8 @@ def shrink_graph(gm: CapturedModule, plan: ShrinkPlan) -> CapturedModule:
 def cut_tensors(model: nn.Module, plan: ShrinkPlan) -> dict[int, Any]:
     """A memo for ``copy.deepcopy`` in which every tensor is already copied, in its new size, and most layers are."""
     memo: dict[int, Any] = {}
-    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     with torch.no_grad():
-        for name, tensor in tensors:
+        for name, tensor in tensors_of(model).items():
             before = tensor.detach()
             data = plan.weights(name, before)
             if id(tensor) in memo or (data is before and type(tensor) not in (Tensor, nn.Parameter)):
@@ -155,7 +155,7 @@ def _replaced(value: Any, path: tuple[str | int, ...], new: Any, user: Node) -> 
 def resize(node: Node, sizes: Any) -> None:
     """Write what a plan says of a node's result into its recorded value."""
     old = node.meta.get("value")
-    if not _holds_tensors(old):
+    if next(tensors_in(old), None) is None:
         node.meta["value"] = tuple(sizes) if isinstance(sizes, list) else sizes
         return
     shapes = iter(sizes)
@@ -170,13 +170,6 @@ def resize(node: Node, sizes: Any) -> None:
         return value
 
     node.meta["value"] = walk(old)
-
-
-def _holds_tensors(value: object) -> bool:
-    if isinstance(value, TensorInfo):
-        return True
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
-    return any(map(_holds_tensors, items))
 
 
 def shrink_state_dict(state: Mapping[str, Tensor], plan: ShrinkPlan) -> dict[str, Tensor]:

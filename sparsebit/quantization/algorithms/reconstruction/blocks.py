@@ -119,7 +119,9 @@ class _Cutter:
         if index + 1 >= len(self.nodes):
             return False
         following = self.nodes[index + 1]
-        if only_reader(self.gm, node) is not following:  # a stream that others read too is no layer's own
+        if (
+            only_reader(self.gm, node) is not following
+        ):  # a stream that others also read belongs to no single layer
             return False
         spec = find_op(self.gm, following)
         if spec is None or len(following.all_input_nodes) > 1:
