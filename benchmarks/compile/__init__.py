@@ -1,0 +1,1 @@
+"""Does ``torch.compile`` take a quantized model as one graph, and keep it?"""

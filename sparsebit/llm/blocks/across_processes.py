@@ -1,0 +1,92 @@
+"""The batches of the calibration data divided over processes: each runs its own, and what comes out is shared.
+
+Every process holds all hidden states and all weights, so that whatever looks at them does the same everywhere. What is
+divided is the running of blocks, and the statistics of what their weights are multiplied with, which are sums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+
+import torch
+from torch import Tensor
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.weights.statistics import InputStatistics
+from sparsebit.llm.weights.uses import Matrix
+from sparsebit.processes import (
+    gather_values,
+    is_distributed,
+    max_tensors,
+    rank,
+    share_tensors,
+    sum_tensors,
+    world_size,
+)
+
+
+def own_batches(count: int) -> range:
+    """The numbers of the batches that this process runs.
+
+    Example:
+        >>> list(own_batches(3))
+        [0, 1, 2]
+    """
+    return range(rank(), count, world_size())
+
+
+def run_batches(count: int, run: Callable[[int], Tensor]) -> Iterator[Tensor]:
+    """``run(number)`` of every batch in order, each from the process that it belongs to.
+
+    Example:
+        >>> [int(one) for one in run_batches(3, lambda number: torch.tensor(number * 2))]
+        [0, 2, 4]
+    """
+    for first in range(0, count, world_size()):
+        number = first + rank()
+        yield from share_tensors({number: run(number)} if number < count else {})
+
+
+def merge_statistics(found: dict[Matrix, InputStatistics]) -> dict[Matrix, InputStatistics]:
+    """The statistics of all processes together; tokens may not have reached a matrix on some of them."""
+    if not is_distributed():
+        return found
+    shapes = {matrix: {name: tensor.shape for name, tensor in _tensors(one)} for matrix, one in found.items()}
+    device = next((one.gram.device for one in found.values()), torch.device("cpu"))
+    everywhere = {matrix: sizes for part in gather_values(shapes) for matrix, sizes in part.items()}
+    merged = {}
+    for matrix, sizes in sorted(everywhere.items(), key=lambda item: str(item[0])):
+        own = found.get(matrix)
+        if own is None:
+            absent = {field.name: None for field in fields(InputStatistics) if field.name != "tokens"}
+            zeros = {name: torch.zeros(size, device=device) for name, size in sizes.items()}
+            own = InputStatistics(**{**absent, **zeros})
+        tokens = torch.tensor([own.tokens], device=device)
+        sum_tensors([tokens, *(tensor for name, tensor in _tensors(own) if name != "largest")])
+        max_tensors([own.largest])
+        own.tokens = int(tokens)
+        merged[matrix] = own
+    return merged
+
+
+def require_same(tensors: Iterable[Tensor], what: str) -> None:
+    """Raise where processes hold different numbers: what they do from here on would be mixed from two models."""
+    if not is_distributed():
+        return
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    if len(set(gather_values(digest.hexdigest()))) > 1:
+        raise SparsebitError(
+            f"{what} is not the same on all processes",
+            expected="the same model, data and config on each, and processors of one kind",
+        )
+
+
+def _tensors(statistics: InputStatistics) -> Iterator[tuple[str, Tensor]]:
+    for field in fields(statistics):
+        value = getattr(statistics, field.name)
+        if isinstance(value, Tensor):
+            yield field.name, value
