@@ -19,6 +19,7 @@ from sparsebit.llm.language_model import Made
 from sparsebit.llm.packed.stored import from_stored, to_stored
 from sparsebit.llm.source import Source
 from sparsebit.llm.weights.uses import Matrix
+from sparsebit.processes import gather_values, rank
 from sparsebit.storage import Fields, read_folder, write_folder
 
 KIND, VERSION = "language model block", 3
@@ -70,8 +71,11 @@ class FinishedBlocks:
         return cls(place, seen.hexdigest())
 
     def read(self, index: int) -> FinishedBlock | None:
-        """What a block became in an earlier run, or None."""
-        if self._folder is None or not (place := self._folder / f"block-{index:04d}").exists():
+        """What a block became in an earlier run, or None; of several processes all must find it."""
+        if self._folder is None:
+            return None
+        place = self._folder / f"block-{index:04d}"
+        if not all(gather_values(place.exists())):
             return None
         content, tensors = read_folder(place, KIND, VERSION)
         if content.text("run") != self._run:
@@ -91,7 +95,7 @@ class FinishedBlocks:
 
     def write(self, index: int, made: Sequence[Made], block: nn.Module) -> None:
         """Keep a finished block: its packed weights, and its other parameters, which a method may have changed."""
-        if self._folder is None:
+        if self._folder is None or rank():  # all processes have the same to write
             return
         tensors, matrices = to_stored({one.name: one.held for one in made if one.held is not None})
         how = {one.name: one._asdict() for one in made}
@@ -114,6 +118,6 @@ class FinishedBlocks:
 
     def remove(self) -> None:
         """The model is complete: its blocks are no longer needed."""
-        if self._folder is not None:
+        if self._folder is not None and not rank():
             for place in self._folder.glob("block-[0-9][0-9][0-9][0-9]"):
                 shutil.rmtree(place, ignore_errors=True)

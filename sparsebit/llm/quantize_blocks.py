@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from sparsebit.batches import device_of
 from sparsebit.config.llm import LlmConfig, load_llm_config
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.blocks.across_processes import require_same
 from sparsebit.llm.blocks.calls import BlockCall, Recorded, record_calls, returns_tuple
 from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_data
 from sparsebit.llm.blocks.spill import spilled
@@ -31,6 +32,7 @@ from sparsebit.llm.solve_outside import Behind, solve_outside
 from sparsebit.llm.source import Source
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, windows
 from sparsebit.numerics.packed import PackedTensor
+from sparsebit.processes import failing_together
 from sparsebit.progress import progress as shown_progress
 
 BATCH = 8  # sequences that go through a block at once
@@ -52,6 +54,7 @@ def quantize(
             memory as a whole.
         data: token ids, a text, or the path of a text file, to measure with; not needed by methods that use no data.
         config: a preset's name, a YAML file, or a dict; see ``docs/how-to/language_models.md``.
+            Several processes of ``torchrun`` divide the batches: call it on each, with the same model, data and config.
         tokenizer: for texts; by default the one in the model's folder.
         folder: where finished blocks are kept; a run that was stopped goes on from there, to the same result.
         progress: show a bar or not; by default on a terminal.
@@ -59,12 +62,24 @@ def quantize(
     Returns:
         the model with packed weights, and how each of them was made. The model that was given is unchanged.
     """
-    settings = load_llm_config(config)
+    with failing_together():
+        return _quantize(model, data, load_llm_config(config), tokenizer, folder, progress)
+
+
+def _quantize(
+    model: nn.Module | str | os.PathLike[str],
+    data: Text | None,
+    settings: LlmConfig,
+    tokenizer: Any,
+    folder: str | os.PathLike[str] | None,
+    progress: bool | None,
+) -> LanguageModel:
     source = Source.open(model)
     if tokenizer is None and source.folder is not None:
         tokenizer = read_tokenizer(source.folder)
     pipeline = Pipeline.of(settings.METHOD)
     sequences = _sequences(settings, pipeline, data, tokenizer)
+    require_same([] if sequences is None else [sequences], "the calibration data")
     plan = Plan(source, settings)
     finished = FinishedBlocks.open(folder, settings, sequences, source)
     result = LanguageModel(source.model, {}, [], tokenizer, plan.ignored)
@@ -87,6 +102,7 @@ def quantize(
         if earlier is None:
             solved, floats, outputs = _compress(block, calls, streams, plan.inside(name), pipeline)
             made = _pack(name, solved)
+            require_same((one.solved.weight for one in solved), f"what {name!r} becomes")
             finished.write(index, made, block)
             plan.note_unseen(name, made)
         else:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
+from sparsebit.llm.blocks.across_processes import merge_statistics, own_batches
 from sparsebit.llm.blocks.calls import BlockCall
 from sparsebit.llm.blocks.replay import Replay, ReplayedRun
 from sparsebit.llm.blocks.stages import Group, Stage
@@ -36,22 +37,23 @@ def measure(
     """Statistics by the leader of each group of one stage.
 
     With ``replay``, what is computed before the stage is kept for the next run of the block, so the stages have to come
-    in their order, each with the ones before it solved.
+    in their order, each with the ones before it solved. Of several processes each runs its own batches, which are those
+    that ``float_inputs`` has.
     """
     replay = Replay(len(calls), limit=0) if replay is None else replay
     leaders: dict[Matrix, Group] = {group.leader: group for group in stage.groups}
     found: dict[Matrix, InputStatistics] = {}
-    for number, (call, batch) in enumerate(zip(calls, hidden, strict=True)):
+    for place, number in enumerate(own_batches(len(calls))):
         run = replay.run(number)
 
-        def see(use: Use, number: int = number, run: ReplayedRun = run) -> None:
+        def see(use: Use, place: int = place, run: ReplayedRun = run) -> None:
             group = leaders.get(use.matrix)
             if group is None:
                 return
             run.stop()
             if not use.inputs.numel():
                 return
-            floats = float_inputs[number].get(use.matrix) if float_inputs and group.reaches_all else None
+            floats = float_inputs[place].get(use.matrix) if float_inputs and group.reaches_all else None
             if use.matrix not in found:
                 size = use.inputs.shape[-1]
                 found[use.matrix] = InputStatistics.empty(
@@ -63,7 +65,7 @@ def measure(
 
         try:
             with run, WatchWeights(parameters, see):
-                call.run(block, batch)
+                calls[number].run(block, hidden[number])
         except _Reached:
             pass
-    return found
+    return merge_statistics(found)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sparsebit.llm.blocks.across_processes import run_batches
 from sparsebit.llm.blocks.calls import BlockCall
 from sparsebit.llm.blocks.measure import measure, stored
 from sparsebit.llm.blocks.replay import Replay
@@ -59,12 +60,16 @@ def solve_block(
     float_inputs: Any = None
     float_outputs: Any = None
     if floats is not None:
-        float_inputs, float_outputs = SpillList(MOST_BYTES), SpillList(MOST_BYTES)
-        for call, batch in zip(calls, floats, strict=True):
+        float_inputs = SpillList(MOST_BYTES)
+
+        def run_float(number: int) -> Tensor:
             seen: dict[Matrix, Tensor] = {}
             with WatchWeights(parameters, partial(_keep_first, seen)):
-                float_outputs.append(call.run(block, batch))
+                output = calls[number].run(block, floats[number])
             float_inputs.append({leader: seen[leader] for leader in leaders})
+            return output
+
+        float_outputs = spilled(run_batches(len(calls), run_float))
     done: list[SolvedMatrix] = []
     replay = Replay(len(calls))
     for stage in stages:
@@ -90,11 +95,11 @@ def run_block(
     """The hidden states behind a block, one for each batch; what ``replay`` holds is not computed again."""
     replay = Replay(len(calls), limit=0) if replay is None else replay
 
-    def run(number: int, call: BlockCall, batch: Tensor) -> Tensor:
+    def run(number: int) -> Tensor:
         with replay.run(number):
-            return call.run(block, batch)
+            return calls[number].run(block, hidden[number])
 
-    return spilled(run(number, *one) for number, one in enumerate(zip(calls, hidden, strict=True)))
+    return spilled(run_batches(len(calls), run))
 
 
 def _by_spec(matrices: Sequence[Matrix], spec_of: SpecOf) -> dict[WeightSpec, list[Matrix]]:
