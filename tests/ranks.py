@@ -39,7 +39,7 @@ def start_ranks(work: Work, ranks: Sequence[int], folder: Path) -> list[subproce
 
 
 def wait_for(
-    processes: Sequence[subprocess.Popen[str]], killed: Sequence[int] = (), timeout: float = 240
+    processes: Sequence[subprocess.Popen[str]], killed: Sequence[int] = (), timeout: float = 600
 ) -> None:
     """Until all have ended, those of ``killed`` by a signal; one that fails or takes too long fails the test."""
     try:

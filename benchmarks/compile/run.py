@@ -137,9 +137,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(argv)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if options.out is not None and options.out.exists():  # goes on with the models that are not there yet
+        rows = json.loads(options.out.read_text(encoding="utf-8"))["rows"]
+    done = {(row["name"], row["training"]) for row in rows}
     for name in options.models:
         for training in (False, True):
+            if (name, training) in done:
+                continue
             row = examine(name, training=training, backend=options.backend, device=options.device)
             rows.append({**row._asdict(), "passed": row.passed})
             print(

@@ -10,6 +10,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparsebit.errors import SparsebitError
+from sparsebit.processes import failing_together, is_distributed, sum_tensors
 from sparsebit.quantization.batch_norm.fold import fold_quantized
 from sparsebit.quantization.switches import require_calibrated, switched
 
@@ -23,7 +24,8 @@ def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
 
     Only batch norms are in training mode meanwhile, so dropout stays off. Folding multiplies a channel of the weight by
     gamma / sqrt(var + eps), and its scale by the magnitude of that: quantized values stay, or change sign with gamma.
-    If the block fails, the statistics are put back. Those of the user's own model are never changed.
+    If the block fails, the statistics are put back. Those of the user's own model are never changed. Of several
+    processes each runs its own data, and all take the average over the batches of all.
     """
     if not qmodel.cfg.SCHEDULE.BN_TUNING:
         raise SparsebitError(
@@ -45,8 +47,9 @@ def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
         norm.train()
     done = False
     try:
-        with torch.no_grad(), switched(qmodel.quantizers.values(), True):
+        with failing_together(), torch.no_grad(), switched(qmodel.quantizers.values(), True):
             yield
+        _average_over_processes(norms)
         if all(norm.num_batches_tracked == 0 for norm in norms):
             raise SparsebitError(
                 "no data ran through the batch norms",
@@ -62,3 +65,13 @@ def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
         qmodel.eval()
     fold_quantized(qmodel.model, exact=False)
     qmodel.tuned = True
+
+
+def _average_over_processes(norms: list[_BatchNorm]) -> None:
+    for norm in norms if is_distributed() else []:
+        mean, var, batches = norm.running_mean, norm.running_var, norm.num_batches_tracked
+        assert mean is not None and var is not None and batches is not None
+        sums = [mean.double() * batches, var.double() * batches]
+        sum_tensors([*sums, batches])
+        for statistic, total in zip((mean, var), sums, strict=True):
+            statistic.copy_(total / batches.clamp(min=1))

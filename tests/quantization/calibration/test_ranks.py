@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sparsebit.processes import ProcessError
 from sparsebit.quantization import OBSERVERS, QuantModel
-from sparsebit.quantization.algorithms.reconstruction.apply import Reconstruction
+from sparsebit.quantization.algorithms.reconstruction import apply
 from tests.quantization.nets import config, images, residual
 from tests.quantization.training.test_training import training
 from tests.ranks import join_group, needs_distributed, start_ranks, wait_for
@@ -40,11 +40,25 @@ def cases(batches: list[Tensor], folder: str | None) -> dict[str, Any]:
     """Every observer; layers that are measured behind quantized ones; and recovery steps, which look at the data."""
     found = {name: quantized(batches, name) for name in OBSERVERS}
     found["asym"] = quantized(batches, "percentile", asym=True, w_quant=True, a_quant=True)
+    tuned = QuantModel(residual(), config(SCHEDULE={"BN_TUNING": True}), images())
+    tuned.calibrate(batches, progress=False)
+    with tuned.batchnorm_tuning():
+        for batch in batches:
+            tuned(batch)
+    found["batch norm"] = dict(tuned.state_dict())
     found["recovery"] = quantized(batches, recovery=RECOVERY, folder=folder)
     return found
 
 
 def work(rank: int, folder: str) -> None:
+    writes: list[str] = []
+    write = apply.write_folder
+
+    def watched(place: Path, *args: Any) -> None:
+        writes.append(place.name)
+        write(place, *args)
+
+    apply.write_folder = watched  # type: ignore[assignment]
     for size, shares in SHARES.items():
         if rank >= size:
             continue
@@ -52,7 +66,8 @@ def work(rank: int, folder: str) -> None:
         finished = Path(folder) / f"finished{size}"
         share = [BATCHES[index] for index in shares[rank]]
         found = cases(share, str(finished))
-        torch.save(found, f"{folder}/{size}.{rank}.pt")
+        torch.save((found, writes.copy()), f"{folder}/{size}.{rank}.pt")
+        writes.clear()
         last = size - 1
         for case, bad in (("empty", []), ("nan", [BATCHES[0] * torch.nan])):
             try:
@@ -68,14 +83,13 @@ def test_ranks_find_what_one_process_finds(tmp_path: Path) -> None:
     wait_for(start_ranks(work, range(3), tmp_path))
     alone = cases(list(BATCHES), None)
     for size in SHARES:
-        found = [torch.load(tmp_path / f"{size}.{rank}.pt", weights_only=True) for rank in range(size)]
+        saved = [torch.load(tmp_path / f"{size}.{rank}.pt", weights_only=True) for rank in range(size)]
+        found, writes = zip(*saved, strict=True)
         for case, expected in alone.items():
             for rank, one in enumerate(found):
                 assert one[case].keys() == expected.keys()
                 for name, tensor in expected.items():
-                    if (
-                        case == "moving_average"
-                    ):  # sums of rounded products; the order of samples is that of the ranks
+                    if case in ("moving_average", "batch norm"):  # averages: sums of rounded products
                         torch.testing.assert_close(one[case][name], tensor, rtol=1e-5, atol=1e-6)
                     else:
                         assert one[case][name].equal(tensor), (size, rank, case, name)
@@ -86,15 +100,16 @@ def test_ranks_find_what_one_process_finds(tmp_path: Path) -> None:
                 assert said in message
                 assert ("on another process" in message) == (case == "nan" and rank < size - 1)
         # What is finished is written once, by the first rank.
-        assert sorted(path.name.partition("-")[0] for path in (tmp_path / f"finished{size}").iterdir())
+        assert sorted(writes[0]) == sorted(path.name for path in (tmp_path / f"finished{size}").iterdir())
+        assert writes[0] and not any(writes[1:])
 
 
 # -- a rank that dies -------------------------------------------------------------------------------------------------
 
-DEADLY = ("calibrate", "reconstruction", "training")
+DEADLY = ("calibrate", "reconstruction", "training", "language model")
 
 
-def die() -> None:
+def die() -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -105,7 +120,7 @@ def live_or_die(rank: int, case: str) -> None:
         quantized(batches)  # type: ignore[arg-type]
     elif case == "reconstruction":
         if rank:
-            Reconstruction._keep = lambda *args: die()  # type: ignore[method-assign]
+            apply.Reconstruction._keep = lambda *args: die()  # type: ignore[method-assign]
         quantized([BATCHES[rank]], recovery=RECOVERY, folder=None)
     elif case == "training":
         qmodel = training("uniform", observers="update")
@@ -142,7 +157,7 @@ def survive(rank: int, folder: str) -> None:
 def test_a_rank_that_is_killed_ends_the_others_with_a_message(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     victims = range(1, len(DEADLY) + 1)
-    wait_for(start_ranks(survive, [0, *victims], tmp_path), killed=list(victims), timeout=120)
+    wait_for(start_ranks(survive, [0, *victims], tmp_path), killed=list(victims))
     for number in range(len(DEADLY)):
         *message, _ = (tmp_path / f"{number}.txt").read_text(encoding="utf-8").splitlines()
         assert message[0] == "another process of this run has ended, or does not answer", DEADLY[number]
