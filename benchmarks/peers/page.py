@@ -18,7 +18,7 @@ peer is installed in an environment of its own from pinned requirements. The scr
 is committed, and *lines* counts what is written in it. The best value of a column is bold, whoever has it.
 
 ```sh
-SPARSEBIT_DATA=/path/to/data python -m benchmarks.peers.run --venvs FOLDER
+SPARSEBIT_DATA=/path/to/data SMOLLM2=/path/to/smollm2 python -m benchmarks.peers.run --venvs FOLDER
 ```
 
 This page is made by that command from `benchmarks/peers/results`.
@@ -35,7 +35,7 @@ def write_page(results: Path, page: Path, parts: Sequence[str]) -> None:
             sections.append(_section(name, content, page.parent / "assets"))
     tests = results / "tests.json"
     if tests.is_file():
-        sections.append(tests_section(json.loads(tests.read_text(encoding="utf-8"))))
+        sections.append(show_tests(json.loads(tests.read_text(encoding="utf-8"))))
     page.write_text("\n".join(sections).rstrip() + "\n", encoding="utf-8")
 
 
@@ -109,7 +109,7 @@ def _cell(column: Column, row: Row, alike: Sequence[Row]) -> str:
     return f"**{text}**" if text == f"{best:.{column.digits}f}" else text
 
 
-def tests_section(content: dict[str, Any]) -> str:
+def show_tests(content: dict[str, Any]) -> str:
     """Counts of the peers' own tests, run against our functions."""
     lines = ["## Their own tests, on our functions", "", content["about"], ""]
     lines += ["| suite | passed | failed | not applicable |", "| --- | --- | --- | --- |"]

@@ -51,7 +51,8 @@ def run_part(name: str, peers: list[str] | None, options: Options, results: Path
             "rows": [row_as_dict(row) for row in order],
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(content, indent=1).replace(str(options.work), "WORK")  # errors name scratch files
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def measure_peer(part: Any, peer: str, options: Options) -> list[Row]:
