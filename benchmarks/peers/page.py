@@ -13,8 +13,8 @@ from benchmarks.peers.row import Column, Row, row_from
 
 INTRODUCTION = """# Beside other tools
 
-Every tool gets the same trained model, the same data and the same number of threads, in one run on one machine; each
-peer is installed in an environment of its own from pinned requirements. The script that a user of each tool would write
+Every tool gets the same trained model, the same data and the same number of threads, on one machine; each peer
+is installed in an environment of its own from pinned requirements. The script that a user of each tool would write
 is committed, and *lines* counts what is written in it. The best value of a column is bold, whoever has it.
 
 ```sh

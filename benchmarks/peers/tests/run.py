@@ -25,8 +25,9 @@ from benchmarks.peers.tests.suite import Suite
 
 ROOT = Path(__file__).resolve().parents[3]
 ABOUT = (
-    "The peers' tests run unchanged, with our functions in place of theirs (`benchmarks/peers/tests`). "
-    "A test that never reaches one of our functions counts as not applicable."
+    "The tests of onnxruntime and compressed-tensors run unchanged, with our functions in place of theirs; one that "
+    "never reaches a function of ours counts as not applicable. Of torch.ao's pruning tests and torch.export's "
+    "examples the models are theirs, and `benchmarks/peers/tests` states what the tests claim about them once more."
 )
 # What a failure means, found by reading it; anything else is shown as the test said it.
 EXPLAINED = {

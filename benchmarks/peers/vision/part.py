@@ -19,10 +19,9 @@ OWN_ENVIRONMENT = (OURS, "onnxruntime")  # no other packages than ours
 PEERS = (
     OURS, "onnxruntime", "torchao", "nncf", "neural_compressor", "modelopt", "aimet", "brevitas", "quanto",
 )  # fmt: skip
-# What a peer does not have, told as its documentation does; it is a row with the reason.
+# What the flow of a peer does not offer, found in its code; it is a row with the reason.
 ABSENT = {
-    "torchao": {"W4A8": "its pt2e quantizers for CPUs offer 8-bit weights only"},
-    "nncf": {"W4A8": "its quantization with calibrated activations offers 8 bits only"},
+    "torchao": {"W4A8": "its quantizer for x86 fixes the range of weights to -128 to 127"},
     "neural_compressor": {"W4A8": "its static quantization offers 8-bit weights only"},
 }
 SETTINGS: dict[str, tuple[str, ...]] = {
