@@ -178,3 +178,21 @@ def test_every_example_is_listed_and_tested() -> None:
     assert [name for name in files if f"`{name}`" not in page] == []
     tested = Path(__file__).read_text(encoding="utf-8")
     assert [name for name in files if Path(name).stem not in tested and name != "pictures.py"] == []
+
+
+def test_qlora_alone_and_as_a_pipeline_of_two(run: Run, tmp_path: Path) -> None:
+    alone = run("qlora", "--steps", 3, "--out", "alone")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [*launch, str(FOLDER / "qlora.py"), "--steps", "3", "--pipeline", "--out", "two"],
+        cwd=tmp_path,
+        env=os.environ
+        | {"PYTHONPATH": str(FOLDER.parent), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"loss {alone['first']:.3f} -> {alone['last']:.3f}" in done.stdout
+    assert (tmp_path / "two" / "adapter_config.json").is_file()

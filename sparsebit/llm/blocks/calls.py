@@ -68,34 +68,32 @@ def first_tensor(output: Any) -> Tensor:
     return found
 
 
-class _Enough(Exception):
-    """The last block has been reached, and what follows it is not needed."""
+class Enough(Exception):
+    """What was asked for is there, and what follows it in the model is not needed."""
 
 
-Answer = Callable[
-    [tuple[Any, ...], dict[str, Any], bool], Any
-]  # to the arguments of a block; True for the last one
+Answer = Callable[[int, tuple[Any, ...], dict[str, Any]], Any]  # to the place of a block and its arguments
 
 
 class _StandIn(nn.Module):
-    def __init__(self, block: nn.Module, answer: Answer, last: bool) -> None:
+    def __init__(self, block: nn.Module, answer: Answer, index: int) -> None:
         super().__init__()
-        self.answer, self.last = answer, last
+        self.answer, self.index = answer, index
         # Models look at attributes of their layers, such as the kind of attention.
         for name, value in vars(block).items():
             if not name.startswith("_") and not isinstance(value, (nn.Module, Tensor)) and name != "training":
                 setattr(self, name, value)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.answer(args, kwargs, self.last)
+        return self.answer(self.index, args, kwargs)
 
 
 class _Recorder:
-    def __init__(self, as_tuple: bool) -> None:
-        self.as_tuple = as_tuple
+    def __init__(self, count: int, as_tuple: bool) -> None:
+        self.count, self.as_tuple = count, as_tuple
         self.recorded: Recorded | None = None
 
-    def see(self, args: tuple[Any, ...], kwargs: dict[str, Any], last: bool) -> Any:
+    def see(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         place = hidden_place(args, kwargs)
         hidden = args[place] if isinstance(place, int) else kwargs[place]
         if self.recorded is None:
@@ -103,8 +101,8 @@ class _Recorder:
         blank_args = tuple(None if index == place else value for index, value in enumerate(args))
         blank_kwargs = {name: None if name == place else value for name, value in kwargs.items()}
         self.recorded.calls.append(BlockCall(blank_args, blank_kwargs, place))
-        if last:
-            raise _Enough
+        if index == self.count - 1:
+            raise Enough
         return (hidden,) if self.as_tuple else hidden
 
 
@@ -141,7 +139,7 @@ def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
                 expected="that each block is called on what the one before it returned",
                 hint="use sparsebit.quantize, which sees the whole model",
             )
-        raise _Enough
+        raise Enough
 
     handles = [
         stack.modules[0].register_forward_hook(see_output),
@@ -149,7 +147,7 @@ def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
     ]
     try:
         run_model(model, ids)
-    except _Enough:
+    except Enough:
         pass
     finally:
         for handle in handles:
@@ -165,7 +163,7 @@ def stand_ins(model: nn.Module, stack: Stack, answer: Answer) -> Iterator[None]:
     blocks = [holder._modules[key] for key in keys]
     try:
         for index, key in enumerate(keys):
-            holder._modules[key] = _StandIn(stack.modules[index], answer, index == len(keys) - 1)
+            holder._modules[key] = _StandIn(stack.modules[index], answer, index)
         yield
     finally:
         for key, block in zip(keys, blocks, strict=True):
@@ -176,15 +174,15 @@ def stand_ins(model: nn.Module, stack: Stack, answer: Answer) -> Iterator[None]:
 def run_behind(model: nn.Module, stack: Stack, ids: Tensor, hidden: Tensor, *, as_tuple: bool) -> Any:
     """The model on one batch, with ``hidden`` for what its last block gives."""
     given = (hidden,) if as_tuple else hidden
-    with stand_ins(model, stack, lambda args, kwargs, last: given):
+    with stand_ins(model, stack, lambda index, args, kwargs: given):
         return run_model(model, ids)
 
 
 @torch.no_grad()
 def record_calls(model: nn.Module, stack: Stack, ids: Tensor, *, as_tuple: bool) -> Recorded:
     """Run the model on one batch without its blocks, and return what they would have been called with."""
-    recorder = _Recorder(as_tuple)
-    with contextlib.suppress(_Enough), stand_ins(model, stack, recorder.see):
+    recorder = _Recorder(len(stack.names), as_tuple)
+    with contextlib.suppress(Enough), stand_ins(model, stack, recorder.see):
         run_model(model, ids)
     if recorder.recorded is None or len(recorder.recorded.calls) != len(stack.names):
         count = 0 if recorder.recorded is None else len(recorder.recorded.calls)

@@ -1,19 +1,18 @@
-"""Training of adapters: on one device, or on every process that torchrun starts, with gradients averaged."""
+"""Training of adapters: in one process, or in all that torchrun starts, which share each batch or the blocks."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 
 import torch
-import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.lora.attach import lora_layers
+from sparsebit.llm.lora.pipeline import BlockPipeline
+from sparsebit.llm.lora.processes import Step, WholeModel, join_processes
 from sparsebit.llm.tokens import Text, as_ids
 
 
@@ -27,11 +26,13 @@ def train_lora(
     length: int = 256,
     warmup: int = 10,
     seed: int = 0,
+    pipeline: bool = False,
 ) -> list[float]:
     """Train the adapters on a text; returns the loss of each step, in nats per token.
 
-    Under ``torchrun`` every process takes its part of each batch, and gradients are averaged, so that the result is
-    that of one process with the same batch. The device is the one that the model is on.
+    Under ``torchrun`` every process takes its part of each batch, and gradients are averaged. With ``pipeline`` every
+    process takes a part of the blocks instead, and hidden states go from one to the next, sequence by sequence. Either
+    way all processes end with the adapters of one process with the same batches. The device is that of the model.
 
     Args:
         model: with adapters, see ``add_lora``.
@@ -42,18 +43,17 @@ def train_lora(
         length: tokens of a sequence.
         warmup: steps.
         seed: of the order of the sequences, and of dropout.
+        pipeline: divide the blocks among the processes instead of the batch.
     """
-    parameters = [p for _, layer in lora_layers(model.model) for p in (layer.lora_A, layer.lora_B)]
-    if not parameters:
+    if not any(lora_layers(model.model)):
         raise SparsebitError("the model has no adapters", hint="add_lora(model) first")
-    device = parameters[0].device
-    rank, world = _join(device)
-    if batch % world:
-        raise SparsebitError(f"a batch of {batch} cannot be divided among {world} processes")
-    if world > 1:
-        for parameter in parameters:  # adapters start from random numbers, which differ between processes
-            dist.broadcast(parameter.data, 0)
-    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
+    rank, world = join_processes(model.model)
+    step_of: Step
+    if pipeline and world > 1:
+        step_of = BlockPipeline(model.model, rank, world, batch, length)
+    else:
+        step_of = WholeModel(model.model, rank, world, batch)
+    optimizer = torch.optim.AdamW(step_of.parameters, lr=rate, weight_decay=0.0)
     torch.manual_seed(seed)
     losses = []
     model.model.train()
@@ -62,17 +62,13 @@ def train_lora(
             share = rate_at(step, steps, warmup)
             for group in optimizer.param_groups:
                 group["lr"] = rate * share
-            mine = rows[rank::world].to(device)
-            output = model.model(mine)
-            logits = output.logits if hasattr(output, "logits") else output
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), mine[:, 1:].flatten())
             optimizer.zero_grad()
-            loss.backward()
-            losses.append(_average(parameters, loss, world))
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            losses.append(step_of.backward(rows))
+            torch.nn.utils.clip_grads_with_norm_(step_of.parameters, 1.0, step_of.gradient_norm())
             optimizer.step()
     finally:
         model.model.eval()
+    step_of.share()
     return losses
 
 
@@ -103,20 +99,3 @@ def rate_at(step: int, steps: int, warmup: int) -> float:
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(steps - warmup, 1)))
-
-
-def _join(device: torch.device) -> tuple[int, int]:
-    """The place of this process among those that torchrun started, and how many there are."""
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ and not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-
-
-def _average(parameters: list[torch.nn.Parameter], loss: Tensor, world: int) -> float:
-    """Gradients averaged over all processes, and the mean loss."""
-    seen = loss.detach().clone()
-    if world > 1:
-        for tensor in (*(p.grad for p in parameters if p.grad is not None), seen):
-            dist.all_reduce(tensor)
-            tensor /= world
-    return float(seen)

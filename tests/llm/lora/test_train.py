@@ -20,17 +20,19 @@ from tests.llm.models import sharp, tokens
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def trained(steps: int, rate: float) -> tuple[llm.LanguageModel, list[float]]:
+def trained(steps: int, rate: float, pipeline: bool = False) -> tuple[llm.LanguageModel, list[float]]:
     model = llm.quantize(sharp("llama"), None, {"W": {"BIT": 4}, "METHOD": "rtn"}, progress=False)
     torch.manual_seed(int(os.environ.get("RANK", 0)))
     add_lora(model, rank=4)
-    losses = train_lora(model, tokens(2048), steps=steps, rate=rate, batch=4, length=32, warmup=2)
+    losses = train_lora(
+        model, tokens(2048), steps=steps, rate=rate, batch=4, length=32, warmup=2, pipeline=pipeline
+    )
     return model, losses
 
 
-def main(path: str) -> None:
+def main(path: str, way: str) -> None:
     """What one of two processes does."""
-    model, losses = trained(3, 1e-2)
+    model, losses = trained(3, 1e-2, way == "pipeline")
     if os.environ["RANK"] == "0":
         parts = {name: layer.lora_B.detach() for name, layer in lora_layers(model.model)}
         torch.save({"losses": losses, "parts": parts}, path)
@@ -45,12 +47,13 @@ def test_the_loss_falls_and_the_base_stays() -> None:
     assert not model.model.training
 
 
-def test_two_processes_come_to_the_result_of_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["data", "pipeline"])
+def test_two_processes_come_to_the_result_of_one(way: str, tmp_path: Path) -> None:
     model, losses = trained(3, 1e-2)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [*command, "-m", "tests.llm.lora.test_train", str(tmp_path / "out.pt")],
+        [*command, "-m", "tests.llm.lora.test_train", str(tmp_path / "out.pt"), way],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -71,4 +74,4 @@ def test_rows_come_again_only_when_all_have_come() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -1,0 +1,150 @@
+"""One update of the adapters with the blocks divided among processes, by ``torch.distributed.pipelining``.
+
+A stage is the model itself, called on the ids, with every block outside the stage passed over: its first block gets the
+hidden states that the process before it sent, and the model stops behind its last one. So masks and positions are made
+as the model makes them, whatever its architecture. The last stage also runs what follows the blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.blocks.calls import (
+    BlockCall,
+    Enough,
+    hidden_place,
+    returns_tuple,
+    run_model,
+    stand_ins,
+)
+from sparsebit.llm.blocks.find import Stack, find_stack
+from sparsebit.llm.lora.processes import adapters, next_token_loss
+
+
+class BlockStage(nn.Module):
+    """Some of the blocks of a model: ids to hidden states at first, hidden states to hidden states, or to logits."""
+
+    def __init__(self, model: nn.Module, stack: Stack, blocks: range) -> None:
+        super().__init__()
+        self.is_first, self.is_last = blocks.start == 0, blocks.stop == len(stack.names)
+        self.blocks = nn.ModuleList(stack.modules[index] for index in blocks)
+        example = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+        self._as_tuple = returns_tuple(model, stack, example)
+        self._model = [model]  # in a list, because a stage has no modules but its own blocks
+        self._stack, self._range = stack, blocks
+
+    def forward(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
+        """``x`` is the ids in the first stage, the hidden states [batch, length, width] elsewhere, with ``ids`` too."""
+        behind: list[Tensor] = []
+
+        def answer(index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            place = hidden_place(args, kwargs)
+            hidden = args[place] if isinstance(place, int) else kwargs[place]
+            if index in self._range:
+                given = x if ids is not None and index == self._range.start else hidden
+                hidden = BlockCall(args, kwargs, place).run(self._stack.modules[index], given)
+                if index == self._range.stop - 1 and not self.is_last:
+                    behind.append(hidden)
+                    raise Enough
+            return (hidden,) if self._as_tuple else hidden
+
+        with contextlib.suppress(Enough), stand_ins(self._model[0], self._stack, answer):
+            output = run_model(self._model[0], x if ids is None else ids)
+        if behind:
+            return behind[0]
+        logits: Tensor = output.logits if hasattr(output, "logits") else output
+        return logits
+
+
+class BlockPipeline:
+    """Every process has some of the blocks and updates the adapters in them; sequences follow one another."""
+
+    def __init__(self, model: nn.Module, rank: int, world: int, batch: int, length: int) -> None:
+        from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+        stack = find_stack(model)
+        self._parts = divide_blocks(len(stack.names), world)
+        self._every = [
+            [parameter for index in part for parameter in adapters(stack.modules[index])]
+            for part in self._parts
+        ]
+        if not all(self._every) or sum(map(len, self._every)) != len(adapters(model)):
+            raise SparsebitError(
+                "a pipeline needs adapters in the blocks of every process, and none outside the blocks",
+                hint="add_lora(model, layers=('*_proj',)), or pipeline=False",
+            )
+        for parameter in adapters(model):  # they start from random numbers, which differ between processes
+            dist.broadcast(parameter.data, 0)
+        self._rank, self._world, self.parameters = rank, world, self._every[rank]
+        device = self.parameters[0].device
+        self._device = device
+        part = BlockStage(model, stack, self._parts[rank])
+        ids = torch.zeros(1, length, dtype=torch.long, device=device)
+        given, made = _example(model, stack, self._parts, rank, ids, part)
+        stage = PipelineStage(part, rank, world, device, input_args=given, output_args=made)
+        self._schedule = ScheduleGPipe(stage, n_microbatches=batch, loss_fn=next_token_loss)
+
+    def backward(self, rows: Tensor) -> float:
+        """Gradients of the mean over all sequences; the last process knows the loss and tells it."""
+        rows = rows.to(self._device)
+        losses: list[Tensor] = []
+        last = self._rank == self._world - 1
+        target = {"target": rows, "losses": losses} if last else {}
+        if self._rank == 0:
+            self._schedule.step(rows, **target, return_outputs=False)
+        else:
+            self._schedule.step(ids=rows, **target, return_outputs=False)
+        loss = torch.stack(losses).mean().detach() if last else torch.zeros((), device=self._device)
+        dist.broadcast(loss, self._world - 1)
+        return float(loss)
+
+    def gradient_norm(self) -> Tensor:
+        """Of all processes together."""
+        own = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        squared = own.square()
+        dist.all_reduce(squared)
+        return squared.sqrt()
+
+    def share(self) -> None:
+        """Each process sends the adapters of its blocks to all others."""
+        for owner, parameters in enumerate(self._every):
+            for parameter in parameters:
+                dist.broadcast(parameter.data, owner)
+
+
+def divide_blocks(count: int, world: int) -> list[range]:
+    """Neighbouring blocks for each process, as evenly as possible.
+
+    Example:
+        >>> divide_blocks(5, 2)
+        [range(0, 3), range(3, 5)]
+    """
+    if count < world:
+        raise SparsebitError(
+            f"{count} blocks cannot be divided among {world} processes", hint="start fewer processes"
+        )
+    ends = [-(-count * index // world) for index in range(world + 1)]
+    return [range(start, stop) for start, stop in itertools.pairwise(ends)]
+
+
+@torch.no_grad()
+def _example(
+    model: nn.Module, stack: Stack, parts: list[range], rank: int, ids: Tensor, part: BlockStage
+) -> tuple[Tensor, Tensor]:
+    """What a stage takes and gives for one sequence, without values; hidden states carry gradients back."""
+    hidden = BlockStage(model, stack, range(1))(
+        ids
+    )  # the width and dtype of hidden states are those of any block
+    given = ids if part.is_first else hidden
+    made = part(ids) if part.is_first else part(hidden, ids)
+    shapes = given.to("meta"), made.to("meta")
+    for one in shapes:
+        one.requires_grad_(one.is_floating_point())
+    return shapes

@@ -1,0 +1,89 @@
+"""One update of the adapters, in one process or with each batch divided among several."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.blocks.calls import run_model
+from sparsebit.llm.lora.attach import lora_layers
+
+
+class Step(Protocol):
+    """What a training loop needs, however the work is divided."""
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The adapters that this process updates."""
+        ...
+
+    def backward(self, rows: Tensor) -> float:
+        """The gradients of the mean loss over rows of ids [batch, length]; returns that loss."""
+        ...
+
+    def gradient_norm(self) -> Tensor:
+        """The norm of all gradients, those of other processes too."""
+        ...
+
+    def share(self) -> None:
+        """Give every process the adapters of all."""
+        ...
+
+
+class WholeModel:
+    """Every process has the whole model and takes its part of each batch."""
+
+    def __init__(self, model: nn.Module, rank: int, world: int, batch: int) -> None:
+        if batch % world:
+            raise SparsebitError(f"a batch of {batch} cannot be divided among {world} processes")
+        self._model, self._rank, self._world = model, rank, world
+        self.parameters = adapters(model)
+        if world > 1:
+            for (
+                parameter
+            ) in self.parameters:  # they start from random numbers, which differ between processes
+                dist.broadcast(parameter.data, 0)
+
+    def backward(self, rows: Tensor) -> float:
+        """Gradients and loss are averaged over the processes."""
+        mine = rows[self._rank :: self._world].to(self.parameters[0].device)
+        output = run_model(self._model, mine)
+        loss = next_token_loss(output.logits if hasattr(output, "logits") else output, mine)
+        loss.backward()
+        seen = loss.detach().clone()
+        if self._world > 1:
+            for tensor in (*(p.grad for p in self.parameters if p.grad is not None), seen):
+                dist.all_reduce(tensor)
+                tensor /= self._world
+        return float(seen)
+
+    def gradient_norm(self) -> Tensor:
+        """The same in every process."""
+        return torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+
+    def share(self) -> None:
+        """Nothing to do: the adapters are the same everywhere."""
+
+
+def adapters(module: nn.Module) -> list[nn.Parameter]:
+    """A and B of every adapter in a module."""
+    return [p for _, layer in lora_layers(module) for p in (layer.lora_A, layer.lora_B)]
+
+
+def next_token_loss(logits: Tensor, ids: Tensor) -> Tensor:
+    """The mean cross entropy of each next id, in nats."""
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+
+
+def join_processes(model: nn.Module) -> tuple[int, int]:
+    """The place of this process among those that torchrun started, and how many there are."""
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ and not dist.is_initialized():
+        device = adapters(model)[0].device
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
