@@ -22,7 +22,7 @@ from benchmarks.environment import describe
 from sparsebit import llm
 from sparsebit.llm.source import load_module
 
-PROMPT, DECODED = 16, 16
+PROMPT, DECODED = 8, 8
 
 
 @torch.inference_mode()

@@ -31,7 +31,7 @@ from sparsebit.llm.evaluate.perplexity import log_probabilities
 from sparsebit.llm.source import load_module
 from sparsebit.llm.tokens import as_ids, read_tokenizer
 
-WINDOWS, LENGTH, COUNT = 3, 128, 64  # texts, their tokens, and how many positions at their end are compared
+WINDOWS, LENGTH, COUNT = 2, 128, 64  # texts, their tokens, and how many positions at their end are compared
 PARTS = ("prompt", "decode")
 
 
@@ -101,19 +101,23 @@ def write_files(
             "stock": work / "stock_openvino",
         },
     }
+    found = {engine: files for engine, files in found.items() if not given.engines or engine in given.engines}
     options: dict[str, dict[str, Any]] = {"ours in float": {"rounding_budget": 0.0}}
-    for format, engine in (("gguf", "llama.cpp"), ("onnxruntime-genai",) * 2, ("openvino",) * 2):
-        for name, path in found[engine].items():
-            if name in ("ours", "ours in float") and not path.exists():
-                print(small.export(path, format, **options.get(name, {})), flush=True)
-    if not found["llama.cpp"]["stock"].exists():
-        stock_files.write_stock_gguf(floats, small.tokenizer, found["llama.cpp"]["stock"])
-    if not found["onnxruntime-genai"]["stock"].exists():
-        stock_files.build_stock_genai(given.float, found["onnxruntime-genai"]["stock"])
-    if not found["openvino"]["stock"].exists():
-        stock_files.build_stock_openvino(given.float, found["openvino"]["stock"], given.optimum)
-    if not found["openvino"]["ours from gguf"].exists():
-        stock_files.convert_gguf(found["llama.cpp"]["ours"], found["openvino"]["ours from gguf"])
+    formats = {"llama.cpp": "gguf", "onnxruntime-genai": "onnxruntime-genai", "openvino": "openvino"}
+    for engine, files in found.items():
+        for name, path in files.items():
+            if path.exists():
+                continue
+            if name in ("ours", "ours in float"):
+                print(small.export(path, formats[engine], **options.get(name, {})), flush=True)
+            elif name == "ours from gguf":
+                stock_files.convert_gguf(work / "ours.gguf", path)
+            elif engine == "llama.cpp":
+                stock_files.write_stock_gguf(floats, small.tokenizer, path)
+            elif engine == "openvino":
+                stock_files.build_stock_openvino(given.float, path, given.optimum)
+            else:
+                stock_files.build_stock_genai(given.float, path)
     return found
 
 
@@ -151,9 +155,9 @@ def main() -> None:
         "engines": {},
         **describe(0, ("torch", "transformers", "xllamacpp", "onnxruntime-genai", "openvino", "gguf")),
     }
+    if given.out.exists():  # engines that were measured before stay
+        result["engines"] = json.loads(given.out.read_text())["engines"]
     for engine, every in files.items():
-        if given.engines and engine not in given.engines:
-            continue
         speeds = time_in_turns(engine, every, given.rounds)
         rows = {}
         for name, path in every.items():
