@@ -12,6 +12,7 @@ from sparsebit.errors import ExportError
 from sparsebit.runtime.onnx_file import weight_files
 from sparsebit.runtime.packages import require
 from sparsebit.storage.drafts import DRAFT, Locked, sweep
+from sparsebit.storage.place import require_room, writing
 
 LARGEST_FILE = 1_900_000_000  # bytes of weights in one protobuf message, which ends at 2 GiB
 
@@ -33,8 +34,9 @@ class Draft:
     def __enter__(self) -> Draft:
         sweep(self.path.parent, DRAFT, frozenset)
         try:
-            self.folder.mkdir()
-            self._lock.take()
+            with writing(self.path):
+                self.folder.mkdir()
+                self._lock.take()
             return self
         except BaseException:  # an interrupt may come right after it was made
             self.__exit__()
@@ -63,20 +65,24 @@ class Draft:
         onnx, ir = require("onnx"), require("onnx_ir")
         tensors = [value.const_value for value in model.graph.initializers.values()]
         size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
-        if external or (external is None and size > LARGEST_FILE):
-            taken = weight_files(self.path)
-            ir.save(model, self.file, external_data=next(name for name in self._weights if name not in taken))
-        else:
-            self.file.write_bytes(ir.serde.serialize_model(model).SerializeToString())
+        require_room(self.path, self.folder, size)
+        with writing(self.path):
+            if external or (external is None and size > LARGEST_FILE):
+                taken = weight_files(self.path)
+                name = next(name for name in self._weights if name not in taken)
+                ir.save(model, self.file, external_data=name)
+            else:
+                self.file.write_bytes(ir.serde.serialize_model(model).SerializeToString())
         onnx.checker.check_model(str(self.file))
 
     def publish(self) -> tuple[Path, ...]:
         """Put the model in its place; returns the files, the model first. One move decides between old and new."""
         placed = [self.path.with_name(file.name) for file in self.files]
-        for file, place in reversed(list(zip(self.files, placed, strict=True))):
-            with file.open("rb") as written:
-                os.fsync(written.fileno())
-            os.replace(file, place)
+        with writing(self.path):
+            for file, place in reversed(list(zip(self.files, placed, strict=True))):
+                with file.open("rb") as written:
+                    os.fsync(written.fileno())
+                os.replace(file, place)
         for name in self._weights:  # of the model that was here before
             if self.path.with_name(name) not in placed:
                 self.path.with_name(name).unlink(missing_ok=True)

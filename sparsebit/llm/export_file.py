@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats import FORMATS, Format, require_exact
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.proof import ExportReport, prove
+from sparsebit.storage.place import require_writable, writing
 
 POSITIONS = 16  # at which predictions are compared
 TEXT = "The rain in the mountains fell for three days, and on the fourth the river had taken the bridge."
@@ -39,15 +41,18 @@ def export_file(
         )
     if place.is_file() or (place.is_dir() and (kind.extension or any(place.iterdir()))):
         raise SparsebitError(f"{os.fspath(path)!r} exists already", hint="choose a new name")
-    place.parent.mkdir(parents=True, exist_ok=True)
+    require_writable(place)
+    with writing(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
     ids = example_ids(model) if ids is None else ids.flatten()
     draft = Path(tempfile.mkdtemp(prefix=".sparsebit-", dir=place.parent))
     try:
         made = draft / place.name
-        if not kind.extension:
-            made.mkdir()
-        kind.write(model, made, ids)
-        os.replace(made, place)
+        with writing(place, SafetensorError):
+            if not kind.extension:
+                made.mkdir()
+            kind.write(model, made, ids)
+            os.replace(made, place)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return prove(model, place, format, kind.engine, ids)

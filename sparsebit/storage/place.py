@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sparsebit.display import short_bytes
@@ -52,6 +54,16 @@ def require_file(path: str | os.PathLike[str], needs: int = 0) -> Path:
         raise ArtifactError(f"cannot write {place}: it is a folder", hint="name a file in it")
     require_room(place, require_writable(place), needs)
     return place
+
+
+@contextmanager
+def writing(place: Path, *also: type[Exception]) -> Iterator[None]:
+    """What the system refuses inside the block (and errors of the types in ``also``) is an error of ours."""
+    try:
+        yield
+    except (OSError, *also) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise cannot_write(place, reason or str(error)) from None
 
 
 def existing_parent(place: Path) -> Path:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
 import onnx_ir
 import pytest
 
+from sparsebit.errors import ArtifactError
 from sparsebit.export.draft import Draft
 from sparsebit.runtime.onnx_file import weight_files
 
@@ -75,3 +78,33 @@ def test_what_a_killed_process_left_is_removed_and_a_live_one_is_left_alone(tmp_
         with Draft(tmp_path / "b.onnx"):
             assert not dead.exists() and live.file.exists()
     assert names(tmp_path) == []
+
+
+def test_a_full_disk_is_told_and_the_old_model_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "net.onnx"
+    place.write_bytes(b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        with pytest.raises(ArtifactError, match=r"net\.onnx: No space left on device"), Draft(place) as draft:
+            draft.write(model(1.0))
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", full)
+        with pytest.raises(ArtifactError, match="No space left"), Draft(place) as draft:
+            draft.write(model(1.0))
+            draft.publish()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", full)
+        with pytest.raises(ArtifactError, match="No space left"), Draft(place):
+            pass
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
+        with (
+            pytest.raises(ArtifactError, match=r"it needs 16\.4 kB, and 100 B are free"),
+            Draft(place) as draft,
+        ):
+            draft.write(model(1.0))
+    assert place.read_bytes() == b"old" and names(tmp_path) == ["net.onnx"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from safetensors import SafetensorError
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.llm.export_file import example_ids, make_format
 from sparsebit.llm.formats.onnxruntime_genai import GenAIFolder
 from tests.llm.formats.test_compressed_tensors import quantized
@@ -27,6 +29,12 @@ def test_places_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sparsebit.llm.formats.gptq.GptqV1.write", fail)
     with pytest.raises(KeyboardInterrupt):
         model.export(tmp_path / "out", "gptq")
+    assert [one.name for one in tmp_path.iterdir()] == ["taken"]
+
+    for error in (OSError(28, "No space left on device"), SafetensorError("No space left on device")):
+        monkeypatch.setattr("sparsebit.llm.formats.gptq.GptqV1.write", Mock(side_effect=error))
+        with pytest.raises(ArtifactError, match=r"cannot write .*out: No space left"):
+            model.export(tmp_path / "out", "gptq")
     assert [one.name for one in tmp_path.iterdir()] == ["taken"]
 
 

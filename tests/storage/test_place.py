@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparsebit.storage import ArtifactError, require_file
-from sparsebit.storage.place import require_name, require_room, require_writable
+from sparsebit.storage.place import require_name, require_room, require_writable, writing
 
 
 def test_a_file_can_go_where_nothing_is_in_the_way(tmp_path: Path) -> None:
@@ -41,3 +41,14 @@ def test_no_permission(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
     with pytest.raises(ArtifactError, match="no permission to write in"):
         require_writable(tmp_path / "closed" / "a")
+
+
+def test_what_the_system_refuses_while_writing_is_our_error(tmp_path: Path) -> None:
+    for error in (OSError(28, "No space left on device"), KeyError("No space left on device")):
+        with (
+            pytest.raises(ArtifactError, match=r"cannot write .*a: .*No space left"),
+            writing(tmp_path / "a", KeyError),
+        ):
+            raise error
+    with pytest.raises(KeyError), writing(tmp_path / "a"):
+        raise KeyError("another")

@@ -246,6 +246,7 @@ class CalibrationRound:
             )
         with failing_together():
             self._require_finite()
+            self._require_numbers()
         first = next((n for n in everywhere[0][1] if all(n in names for _, names in everywhere)), None)
         if first is not None:
             raise SparsebitError(
@@ -253,6 +254,14 @@ class CalibrationRound:
                 expected="calibration data that reaches every quantized tensor",
                 hint=f"add such data, or leave the operator that reads {first!r} in float: "
                 "A.SPECIFIC {<its name>: [QUANTIZER.DISABLE, true]}",
+            )
+
+    def _require_numbers(self) -> None:
+        """Raise where a parameter that no quantizer measures holds NaN: the bias of the last layer, say."""
+        found = [name for name, parameter in self.gm.named_parameters() if parameter.detach().isnan().any()]
+        if found:
+            raise SparsebitError(
+                f"{found[0]!r} of the model holds NaN", hint="load the model again, or train it in float32"
             )
 
 

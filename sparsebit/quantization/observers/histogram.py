@@ -122,7 +122,9 @@ class HistogramObserver(HistogramSettings, Observer[Histogram]):
         x = x.detach()
         lo, hi = extremes(x)
         largest = torch.maximum(hi, -lo)
-        largest = largest.where(largest.isfinite(), 1.0).clamp_(min=2.0 ** (SMALLEST_EXPONENT - 1))
+        # Beside NaN or infinity the other values still need bins; the extremes make the histogram an error later.
+        widest = torch.finfo(largest.dtype).max
+        largest = largest.where(largest.isfinite(), widest).clamp_(min=2.0 ** (SMALLEST_EXPONENT - 1))
         exponent = torch.maximum(state.exponent, torch.frexp(largest).exponent)
         counts = _count(x, exponent, grow(state, exponent).counts)
         return Histogram(counts, exponent, torch.minimum(state.lo, lo), torch.maximum(state.hi, hi))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sparsebit.errors import SparsebitError
 from sparsebit.quantization import Quantizer, QuantModel
 from tests.quantization.nets import config, images, residual
 
@@ -111,3 +112,13 @@ def test_a_parameter_on_the_way_is_calibrated_in_order_too() -> None:
         values = getattr(net, name).detach()
         width = values.max().clamp(min=0) - values.min().clamp(max=0)
         assert qmodel.quantizers[name].scale.item() == pytest.approx(width.item() / 255, rel=1e-6)
+
+
+def test_nan_where_no_quantizer_looks_is_told() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    with torch.no_grad():
+        net[2].bias[1] = torch.nan
+    x = torch.randn(8, 4)
+    qmodel = QuantModel(net, "int8_onnxruntime", example_inputs=(x,))
+    with pytest.raises(SparsebitError, match=r"'2\.bias' of the model holds NaN"):
+        qmodel.calibrate([x], progress=False)

@@ -138,3 +138,9 @@ def test_many_rows_are_done_in_blocks(kind: type[HistogramObserver], monkeypatch
     for got, wanted in zip(observer.observe(x, code), expected, strict=True):
         assert torch.equal(got, wanted)
     assert sizes == [3, 3, 3, 1]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_large_values_beside_one_that_is_not_finite_have_bins(bad: float) -> None:
+    state = histogram_of(torch.tensor([[bad, 300.0, -1e30, 2.0]]))
+    assert int(state.counts.sum()) == 4 and not bool(torch.isfinite(state.hi - state.lo).all())
