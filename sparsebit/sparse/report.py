@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
@@ -56,10 +55,6 @@ class SparseReport:
             gone = f"{1 - row.after / row.before:.0%}" if row.before else ""
             table.add_row(row.name, str(row.before), str(row.after), gone, row.note)
         return table
-
-    def print(self, console: Console | None = None) -> None:
-        """Show the table on a console."""
-        (console or Console()).print(self.table())
 
     def __str__(self) -> str:
         text = f"{self.params_before:,} parameters, {self.params_after:,} left ({self.sparsity:.1%} gone)"

@@ -34,7 +34,7 @@ def test_in_words() -> None:
 
 def test_as_a_table() -> None:
     out = io.StringIO()
-    REPORT.print(Console(file=out, width=100))
+    Console(file=out, width=100).print(REPORT.table())
     assert "channels" in out.getvalue()
     assert "50%" in out.getvalue()
     assert SparseReport(kind="nm", rows=(), params_before=0, params_after=0).sparsity == 0

@@ -43,10 +43,6 @@ class Sensitivity:
 
     _repr_html_ = in_notebook
 
-    def choice(self, name: str) -> Choice:
-        """One choice by name."""
-        return next(choice for choice in self.choices if choice.name == name)
-
     def size(self, bits: Mapping[str, int]) -> float:
         """Bytes of all parameters with these bits by choice."""
         return self.other_bytes + sum(c.stored_bytes(bits[c.name]) for c in self.choices if c.side == "W")
