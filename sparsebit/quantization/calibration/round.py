@@ -72,23 +72,11 @@ class CalibrationRound:
                 yield
             if all(quantizer.scale.device.type == "cpu" for quantizer in self.quantizers.values()):
                 self._require_finite(len(self.inputs) - 1, self._calls)
-        except BaseException as error:
+        except BaseException:
             for put_back in undo:
                 put_back()
             self.inputs.pop()
-            if not isinstance(error, CalibrationError):
-                raise
-            names = [] if _is_broken((args, kwargs)) else _broken_tensors(self.gm)
-            if not names:
-                raise
-            raise CalibrationError(
-                f"{names[0]!r} of the model holds NaN or infinity"
-                + (f", and so do {len(names) - 1} more" if len(names) > 1 else ""),
-                row=error.row,
-                where=error.where,
-                got=f"data without any, and {error.message}",
-                hint="load the model again, or train it in float32",
-            ) from None
+            raise
 
     def _require_finite(self, first: int = 0, number: int = 1) -> None:
         """Raise where data held NaN or infinity; names the first tensor that did, from this recorded call on.
@@ -103,7 +91,7 @@ class CalibrationRound:
             self._name_broken(index, number + index - first)
 
     def _name_broken(self, index: int, number: int) -> None:
-        """Run one recorded call again; the first tensor with NaN or infinity raises."""
+        """Run one recorded call again; the first tensor with NaN or infinity raises, or a weight that made it so."""
         measuring = [quantizer for _, quantizer in self._active("A") if quantizer.observing]
         self.close()
         handles = [
@@ -114,6 +102,18 @@ class CalibrationRound:
         try:
             with torch.no_grad():
                 self.gm(*args, **kwargs)
+        except CalibrationError as error:
+            names = [] if _is_broken((args, kwargs)) else _broken_tensors(self.gm)
+            if not names:
+                raise
+            raise CalibrationError(
+                f"{names[0]!r} of the model holds NaN or infinity"
+                + (f", and so do {len(names) - 1} more" if len(names) > 1 else ""),
+                row=error.row,
+                where=error.where,
+                got=f"data without any, and {error.message}",
+                hint="load the model again, or train it in float32",
+            ) from None
         finally:
             for handle in handles:
                 handle.remove()

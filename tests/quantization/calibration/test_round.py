@@ -1,4 +1,4 @@
-"""Grids against a second, slower way to find them. In several processes: ``tests/quantization/test_processes.py``."""
+"""Grids against a second, slower way to find them. In several processes: ``test_ranks.py``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import Quantizer, QuantModel
+from sparsebit.quantization.calibration.round import CalibrationRound
+from sparsebit.quantization.observers import CalibrationError
 from tests.quantization.nets import config, images, residual
 
 BATCHES = tuple(images(3, seed) * (1 + seed) for seed in range(3))
@@ -122,3 +124,42 @@ def test_nan_where_no_quantizer_looks_is_told() -> None:
     qmodel = QuantModel(net, "int8_onnxruntime", example_inputs=(x,))
     with pytest.raises(SparsebitError, match=r"'2\.bias' of the model holds NaN"):
         qmodel.calibrate([x], progress=False)
+
+
+def test_where_looking_for_bad_numbers_waits_they_are_named_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU, where asking after every batch would stop the queue: the recorded batches are run again."""
+    look = CalibrationRound._require_finite
+
+    def look_at_the_end(self: CalibrationRound, *recorded: int) -> None:
+        if not recorded:
+            look(self)
+
+    monkeypatch.setattr(CalibrationRound, "_require_finite", look_at_the_end)
+    qmodel = QuantModel(residual(), config(), images())
+    qmodel.prepare_calibration()
+    for batch in (images(), images(seed=1) / 0, images(seed=2)):
+        qmodel(batch)
+    with pytest.raises(CalibrationError, match=r"'x' cannot be calibrated(.|\n)*batch 2 \(counted from 1\)"):
+        qmodel.calc_qparams()
+    qmodel.calibrate([images()], progress=False)  # and it can be calibrated with better data
+    assert qmodel(images()).isfinite().all()
+
+
+def test_numbers_that_are_lost_behind_quantized_layers_are_named_with_their_batch() -> None:
+    """Measured in order, behind layers that are quantized: a batch that breaks there is named as well."""
+    qmodel = QuantModel(residual(), config(), images())
+    qmodel.prepare_calibration()
+    qmodel(images())
+    qmodel(images(seed=1))
+    quantizer = qmodel.quantizers["x"]
+    seen: list[int] = []
+
+    def break_second(self: object, x: torch.Tensor) -> torch.Tensor:
+        seen.append(len(seen))
+        return x / 0 if len(seen) == 2 else x
+
+    quantizer.substitute = break_second
+    with pytest.raises(CalibrationError, match=r"cannot be calibrated(.|\n)*batch 2 \(counted from 1\)"):
+        qmodel.calc_qparams(asym=True, w_quant=True, a_quant=True, progress=False)
