@@ -80,12 +80,9 @@ def language(value: float, name: str, method: str) -> str:
     ).eval()
     with torch.no_grad():
         model.state_dict()[name].view(-1)[3] = value
-    done = llm.quantize(
-        model,
-        torch.randint(0, 50, (4, 32)),
-        {"W": {"BIT": 4, "GROUP_SIZE": 32}, "METHOD": method},
-        progress=False,
-    )
+    calibration = {"LENGTH": 32, "SAMPLES": 4}
+    config = {"W": {"BIT": 4, "GROUP_SIZE": 32}, "METHOD": method, "CALIBRATION": calibration}
+    done = llm.quantize(model, torch.randint(0, 50, (4, 32)), config, progress=False)
     logits = done(torch.arange(8)[None]).logits
     return "" if torch.isfinite(logits).all() else "logits are not finite"
 

@@ -38,6 +38,11 @@ class Source:
     def open(cls, origin: nn.Module | str | os.PathLike[str]) -> Source:
         """A module, or a folder as ``save_pretrained`` writes it."""
         if isinstance(origin, nn.Module):
+            if bad := next((n for n, p in origin.named_parameters() if not is_finite(p)), None):
+                raise SparsebitError(
+                    f"{bad!r} of the model holds NaN or infinite numbers",
+                    hint="load the model again, or train it in float32",
+                )
             tensors = {id(t): t for t in (*origin.parameters(), *origin.buffers())}
             return cls(copy.deepcopy(origin, tensors).eval(), None, None)
         folder = Path(origin)
@@ -122,8 +127,16 @@ def require_place(model: nn.Module, name: str, tensor: Tensor, where: str) -> No
         raise ArtifactError(
             f"{name!r} has another type", where=where, expected=expected, got=str(tensor.dtype)
         )
-    if isinstance(found, nn.Parameter) and tensor.is_floating_point() and not torch.isfinite(tensor).all():
+    if isinstance(found, nn.Parameter) and not is_finite(tensor):
         raise ArtifactError(f"{name!r} holds NaN or infinite numbers", where=where)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers of a tensor are finite, without a second tensor of its size."""
+    if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
+        return True
+    ends = torch.stack((tensor.float() if tensor.element_size() == 1 else tensor).detach().aminmax())
+    return bool(torch.isfinite(ends).all())
 
 
 @contextmanager

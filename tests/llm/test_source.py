@@ -92,3 +92,13 @@ def test_a_file_of_weights_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ArtifactError, match="a file of weights cannot be read"):
         Source.open(tmp_path)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["model.norm.weight", "model.layers.0.mlp.up_proj.weight"])
+def test_a_module_with_numbers_that_are_not_finite_is_refused(name: str, bad: float) -> None:
+    model = DECODERS["llama"]()
+    with torch.no_grad():
+        model.get_parameter(name).view(-1)[3] = bad
+    with pytest.raises(SparsebitError, match=f"'{name}' of the model holds NaN or infinite numbers"):
+        Source.open(model)
