@@ -101,7 +101,11 @@ def write_files(
             "stock": work / "stock_openvino",
         },
     }
-    found = {engine: files for engine, files in found.items() if not given.engines or engine in given.engines}
+    found = {
+        engine: {name: path for name, path in files.items() if not given.files or name in given.files}
+        for engine, files in found.items()
+        if not given.engines or engine in given.engines
+    }
     options: dict[str, dict[str, Any]] = {"ours in float": {"rounding_budget": 0.0}}
     formats = {"llama.cpp": "gguf", "onnxruntime-genai": "onnxruntime-genai", "openvino": "openvino"}
     for engine, files in found.items():
@@ -131,6 +135,7 @@ def main() -> None:
     parser.add_argument("--optimum", default="optimum-cli", help="the command that makes OpenVINO's own file")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--engines", nargs="*", help="only these")
+    parser.add_argument("--files", nargs="*", help='only these, "stock" among them')
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -148,15 +153,17 @@ def main() -> None:
     result: dict[str, Any] = {
         "question": "our file beside the engine's own 4-bit file of the same model",
         "note": "SmolLM2-135M's float weights lie on a 4-bit affine grid with groups of 32",
-        "how": f"{PROMPTS} prompts of {PROMPT} tokens and {DECODED} decoded in each process, {given.rounds} rounds, "
+        "how": f"{PROMPTS} prompts of {PROMPT} tokens and {DECODED} decoded in each process, rounds as given, "
         f"one thread, tokens per CPU second; distances over {WINDOWS * COUNT} positions",
         "bits": small.bits,
         "in_torch": distance(wanted, in_torch),
+        "rounds": {},
         "engines": {},
         **describe(0, ("torch", "transformers", "xllamacpp", "onnxruntime-genai", "openvino", "gguf")),
     }
     if given.out.exists():  # engines that were measured before stay
-        result["engines"] = json.loads(given.out.read_text())["engines"]
+        earlier = json.loads(given.out.read_text())
+        result |= {key: earlier[key] for key in ("rounds", "engines")}
     for engine, every in files.items():
         speeds = time_in_turns(engine, every, given.rounds)
         rows = {}
@@ -171,7 +178,7 @@ def main() -> None:
             for part in PARTS:
                 rows[name][f"{part}_over_stock"] = compare_speeds(speeds[name][part], speeds["stock"][part])
             print(engine, name, rows[name], flush=True)
-        result["engines"][engine] = rows
+        result["engines"][engine], result["rounds"][engine] = rows, given.rounds
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(result, indent=1) + "\n")
 
