@@ -90,8 +90,13 @@ def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str =
                     f"unknown arguments: {' '.join(unknown)}",
                     hint=f"sparsebit {arguments.name} --help shows the arguments and an example",
                 )
-            from sparsebit.cli.preflight import require_named_things, require_outputs  # --help needs neither
+            from sparsebit.cli.preflight import (  # --help needs none of them
+                require_named_things,
+                require_one_process,
+                require_outputs,
+            )
 
+            require_one_process()
             require_named_things(arguments)
             command.check(arguments)
             require_outputs(arguments)

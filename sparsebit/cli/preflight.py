@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,16 @@ _FOLDERS = ("pruned", "quantized")
 _DATA = ("data", "test")
 LEAST = 2**16  # bytes that any result takes
 LEAST_SHARE = 8  # the part of a float model's bytes that any result takes, 4-bit weights too
+
+
+def require_one_process() -> None:
+    """Raise under ``torchrun``: every process would do the same work and write the same files."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UsageError(
+            "commands run in one process, and torchrun has started several",
+            got=f"WORLD_SIZE={os.environ['WORLD_SIZE']}",
+            hint="start sparsebit without torchrun, or write a script: docs/how-to/many_processes.md",
+        )
 
 
 def require_named_things(arguments: argparse.Namespace) -> None:

@@ -4,38 +4,48 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 
 from sparsebit.cli.arguments import add_output
 from sparsebit.cli.command import Command, Outcome
 from sparsebit.storage import write_text
 
-SCHEMAS = ("quantization", "pruning")
+SCHEMAS = ("quantization", "pruning", "llm")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``sparsebit schema``."""
-    from sparsebit.config import preset_names
-
+    presets = preset_texts()
     parser.add_argument(
         "what",
-        choices=(*SCHEMAS, *preset_names()),
+        choices=(*SCHEMAS, *presets),
         nargs="?",
         default="quantization",
         metavar="WHAT",
-        help=f"{', '.join(SCHEMAS)} for a schema; {', '.join(preset_names())} for the YAML of a preset",
+        help=f"{', '.join(SCHEMAS)} for a schema; {', '.join(presets)} for the YAML of a preset",
     )
     add_output(parser, "file to write instead of printing", required=False)
 
 
+def preset_texts() -> dict[str, Callable[[str], str]]:
+    """How the YAML of each preset is read, by its name; those of language models come last."""
+    from sparsebit.config.llm import llmconfig
+    from sparsebit.config.quantization import presets
+
+    return {name: source.preset_text for source in (presets, llmconfig) for name in source.preset_names()}
+
+
 def run(arguments: argparse.Namespace) -> Outcome:
     """Print it, or write it."""
-    from sparsebit.config import QConfig, SConfig, preset_text, schema_text
+    from sparsebit.config import QConfig, SConfig, schema_text
+    from sparsebit.config.llm import LlmConfig
 
-    kinds = dict(zip(SCHEMAS, (QConfig, SConfig), strict=True))
-    is_schema = arguments.what in kinds
-    text = schema_text(kinds[arguments.what]) if is_schema else preset_text(arguments.what)
+    kinds = dict(zip(SCHEMAS, (QConfig, SConfig, LlmConfig), strict=True))
+    what = arguments.what
+    is_schema = what in kinds
+    text = schema_text(kinds[what]) if is_schema else preset_texts()[what](what)
     key = "schema" if is_schema else "yaml"
-    data = {"what": arguments.what, key: json.loads(text) if is_schema else text, "output": arguments.output}
+    data = {"what": what, key: json.loads(text) if is_schema else text, "output": arguments.output}
     if arguments.output:
         write_text(arguments.output, text)
         return Outcome(shown=(f"written: {arguments.output}",), data=data)

@@ -81,3 +81,12 @@ def _never(*_: object) -> None:
 def test_names_that_a_file_makes_by_itself_are_not_doubted(cli: Cli, place: Path) -> None:
     Path("made.py").write_text("from net import Net\nglobals()['ma' + 'de'] = Net\n")
     assert cli("capture", "made.py:made", "--input", "2x3x8x8").code == 0
+
+
+def test_several_processes_of_torchrun_are_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = cli("schema")
+    assert done.code == 2 and "commands run in one process" in done.err
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert cli("schema").code == 0
