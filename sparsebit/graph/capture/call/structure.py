@@ -10,10 +10,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
-import itertools
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set, ValuesView
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from torch import nn
 from sparsebit.errors import CaptureError, with_article
 from sparsebit.graph.capture.call.input_size import InputSize
 
-Builder = Callable[[list[Any]], Any]
+Builder = partial[Any]  # called with the new items
 _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
 _NUMBERS = (type(None), bool, int, float, complex, str, bytes)
 _ATOMS = (*_NUMBERS, enum.Enum, torch.dtype, torch.device, type, nn.Module)
@@ -65,66 +65,43 @@ class Branch:
 Tree = Leaf | Constant | Branch
 
 
-@dataclasses.dataclass(frozen=True)
-class FromItems:
-    """Builds ``kind([...])`` or, for namedtuples, ``kind(...)``."""
-
-    kind: type
-    spread: bool = False
-
-    def __call__(self, items: list[Any]) -> Any:
-        """Build it again around new items."""
-        if self.kind is torch.Size and not all(isinstance(item, int) for item in items):
-            return tuple(items)
-        return self.kind(*items) if self.spread else self.kind(items)
+# Functions that build a container again around new items, in ``functools.partial``: a closure could not be pickled.
 
 
-@dataclasses.dataclass(frozen=True)
-class FromPairs:
-    """Builds a mapping: ``kind(**pairs)``, or a copy of the template with every value replaced."""
-
-    kind: type
-    keys: tuple[Any, ...]
-    template: Any = None
-
-    def __call__(self, items: list[Any]) -> Any:
-        """Build it again around new items."""
-        pairs = dict(zip(self.keys, items, strict=True))
-        if self.template is None:
-            return pairs if self.kind is dict else self.kind(**pairs)
-        if not isinstance(self.template, MutableMapping):
-            return self.kind(pairs)
-        built = _shallow_copy(self.template)
-        for key, item in pairs.items():
-            built[key] = item
-        return built
+def _from_items(kind: type, items: list[Any]) -> Any:
+    if kind is torch.Size and not all(isinstance(item, int) for item in items):
+        return tuple(items)
+    return kind(items)
 
 
-@dataclasses.dataclass(frozen=True)
-class FromAttributes:
-    """Builds a copy of an object with its attributes replaced."""
-
-    template: Any
-    names: tuple[str, ...]
-
-    def __call__(self, items: list[Any]) -> Any:
-        """Build it again around new items."""
-        built = _shallow_copy(self.template)
-        for name, item in zip(self.names, items, strict=True):
-            object.__setattr__(built, name, item)
-        return built
+def _from_fields(kind: type, items: list[Any]) -> Any:
+    return kind(*items)
 
 
-@dataclasses.dataclass(frozen=True)
-class FromPytree:
-    """Builds what was registered with torch's pytree."""
+def _from_pairs(kind: type, keys: tuple[Any, ...], template: Any, items: list[Any]) -> Any:
+    """A mapping: ``kind(**pairs)``, or a copy of the template with every value replaced."""
+    pairs = dict(zip(keys, items, strict=True))
+    if template is None:
+        return pairs if kind is dict else kind(**pairs)
+    if not isinstance(template, MutableMapping):
+        return kind(pairs)
+    built = _shallow_copy(template)
+    for key, item in pairs.items():
+        built[key] = item
+    return built
 
-    kind: type
-    context: Any
 
-    def __call__(self, items: list[Any]) -> Any:
-        """Build it again around new items."""
-        return pytree.SUPPORTED_NODES[self.kind].unflatten_fn(items, self.context)
+def _from_attributes(names: tuple[str, ...], template: Any, items: list[Any]) -> Any:
+    """A copy of an object with its attributes replaced."""
+    built = _shallow_copy(template)
+    for name, item in zip(names, items, strict=True):
+        object.__setattr__(built, name, item)
+    return built
+
+
+def _from_pytree(kind: type, context: Any, items: list[Any]) -> Any:
+    """What was registered with torch's pytree."""
+    return pytree.SUPPORTED_NODES[kind].unflatten_fn(items, context)
 
 
 Parts = tuple[tuple[Any, ...], list[Any], Builder]
@@ -136,17 +113,17 @@ def split_container(value: Any) -> Parts | None:
     if isinstance(value, (*_ATOMS, torch.Tensor)):
         return None
     if isinstance(value, tuple) and hasattr(kind, "_fields"):  # namedtuple, PackedSequence
-        return kind._fields, list(value), FromItems(kind, spread=True)
+        return kind._fields, list(value), partial(_from_fields, kind)
     if isinstance(value, tuple | list | deque):  # torch.Size and torch.return_types.* among them
-        return tuple(range(len(value))), list(value), FromItems(kind)
+        return tuple(range(len(value))), list(value), partial(_from_items, kind)
     if isinstance(value, Mapping):
         keys = tuple(value.keys())
         # transformers' ModelOutput is an OrderedDict and a dataclass in one, and is built like a dataclass
         own = kind is not dict and not dataclasses.is_dataclass(kind)
-        return keys, list(value.values()), FromPairs(kind, keys, value if own else None)
+        return keys, list(value.values()), partial(_from_pairs, kind, keys, value if own else None)
     if not dataclasses.is_dataclass(value) and kind in pytree.SUPPORTED_NODES:
         children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(value)
-        return tuple(range(len(children))), list(children), FromPytree(kind, context)
+        return tuple(range(len(children))), list(children), partial(_from_pytree, kind, context)
     if dataclasses.is_dataclass(value):
         names = tuple(field.name for field in dataclasses.fields(value))
     elif not isinstance(value, _CODE):
@@ -156,7 +133,7 @@ def split_container(value: Any) -> Parts | None:
         return None
     if not names:
         return None
-    return names, [getattr(value, name) for name in names], FromAttributes(value, names)
+    return names, [getattr(value, name) for name in names], partial(_from_attributes, names, value)
 
 
 def _as_names(slots: str | Iterable[str]) -> list[str]:
@@ -173,17 +150,11 @@ def _shallow_copy(value: Any) -> Any:
 
 def _drop_tensors(build: Builder, children: Sequence[Tree]) -> Builder:
     """The same builder with a template that keeps nothing of the example but its constants."""
-    filled = [not isinstance(child, Constant) for child in children]
-    if isinstance(build, FromAttributes):
-        template = _shallow_copy(build.template)
-        for name in itertools.compress(build.names, filled):
-            object.__setattr__(template, name, None)
-        return FromAttributes(template, build.names)
-    if isinstance(build, FromPairs) and isinstance(build.template, MutableMapping):
-        template = _shallow_copy(build.template)
-        for key in itertools.compress(build.keys, filled):
-            template[key] = None
-        return FromPairs(build.kind, build.keys, template)
+    *settings, template = build.args
+    values = [child.value if isinstance(child, Constant) else None for child in children]
+    mapping = build.func is _from_pairs and isinstance(template, MutableMapping)
+    if mapping or build.func is _from_attributes:
+        return partial(build.func, *settings, build(values))
     return build
 
 
