@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from sparsebit.graph.ops.lookup import resolve
+from sparsebit.graph.ops.lookup import find_call
 from sparsebit.graph.ops.spec import OpCall, OpSpec, Signature, parse_signature
 from sparsebit.graph.value import TensorInfo
 
@@ -26,11 +26,11 @@ def bind(gm: GraphModule, node: Node) -> OpCall | None:
     Whether the operator came as a module, a function, a method or an aten overload, the arguments read the
     same: what the call passes, else what the module holds, else what the target implies, else the default.
     """
-    found = resolve(gm, node)
+    module = gm.get_submodule(str(node.target)) if node.op == "call_module" else None
+    found = find_call(node, module)
     if found is None:
         return None
     spec = found.spec
-    module = gm.get_submodule(str(node.target)) if node.op == "call_module" else None
     form = _form_of(spec, found.key, node.target if module is None else type(module).forward, module is None)
     given = _pair_up(form, node.args)
     given |= {_canonical(spec, name): value for name, value in node.kwargs.items()}

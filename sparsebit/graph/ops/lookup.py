@@ -46,23 +46,22 @@ def op_name(gm: GraphModule, node: Node) -> str | None:
 
 def resolve(gm: GraphModule, node: Node) -> Found | None:
     """As ``find_op``, with the target that matched: argument orders differ by target."""
-    if node.op == "call_module":
-        return _choose(find_class(type(gm.get_submodule(str(node.target)))), node)
-    return find_call(node)
+    return find_call(node, gm.get_submodule(str(node.target)) if node.op == "call_module" else None)
 
 
-def find_call(node: Node) -> Found | None:
-    """As ``resolve`` of a node that calls a function or a method, for which no graph module is needed."""
-    if node.op == "call_function":
-        return _choose(find_function(node.target), node)
-    if node.op == "call_method":
-        return _choose(find_function(getattr(torch.Tensor, str(node.target), None)), node)
-    return None
-
-
-def _choose(found: Found | None, node: Node) -> Found | None:
-    choose = _CHOICES.get(found.key) if found else None
-    return Found(OPS[choose(node)], found.key) if found and choose else found
+def find_call(node: Node, module: torch.nn.Module | None) -> Found | None:
+    """As ``resolve``, given the module that the node calls, if it calls one."""
+    if module is not None:
+        found = find_class(type(module))
+    elif node.op == "call_function":
+        found = find_function(node.target)
+    elif node.op == "call_method":
+        found = find_function(getattr(torch.Tensor, str(node.target), None))
+    else:
+        return None
+    if found and (choose := _CHOICES.get(found.key)):
+        return Found(OPS[choose(node)], found.key)
+    return found
 
 
 def find_function(target: object) -> Found | None:

@@ -28,7 +28,7 @@ from sparsebit.graph.capture.report import CaptureReport, Note, NoteKind
 from sparsebit.graph.capture.sizes.numbers import Expression, SizeInt, plain_sizes
 from sparsebit.graph.capture.source import Source, find_source, is_foreign
 from sparsebit.graph.functional import check_branch
-from sparsebit.graph.ops.lookup import Found, find_call, find_class, find_function
+from sparsebit.graph.ops.lookup import find_call, find_function
 from sparsebit.graph.value import describe, items_in, real_tensors_in
 
 DataPolicy = Literal["refuse", "specialise"]
@@ -189,7 +189,7 @@ class Recorder(TorchFunctionMode):
                 node.meta["mutates"] = True  # cleared when the module is replaced by one that is not in place
             else:
                 result = _distinct(result, tensors)
-            self._finish(node, result, tensors, grad, find_class(type(module)))
+            self._finish(node, result, tensors, grad, module)
             return result
 
     def _record_write(
@@ -230,9 +230,9 @@ class Recorder(TorchFunctionMode):
         return result
 
     def _finish(
-        self, node: fx.Node, result: Any, tensors: list[Tensor], grad: bool, module: Found | None = None
+        self, node: fx.Node, result: Any, tensors: list[Tensor], grad: bool, module: nn.Module | None = None
     ) -> None:
-        found = module if node.op == "call_module" else find_call(node)
+        found = find_call(node, module)
         self.origins.inherit(node, found and found.spec, (self.tape.node_of(tensor) for tensor in tensors))
         if not grad:
             self.tape.frozen.add(node)

@@ -44,7 +44,7 @@ def test_rows_are_counted_where_the_arguments_say_so() -> None:
         tape.call(torch.repeat_interleave, x, 2): False,
     }
     for node in calls:
-        found = find_call(node)
+        found = find_call(node, None)
         assert found is not None
         origins.inherit(node, found.spec, [x])
     assert {node: node in origins.counted for node in calls} == calls
