@@ -75,6 +75,10 @@ def test_a_result_is_kept_until_what_it_was_given_changes(
     assert part.measure("float", options(tmp_path)) == first
     monkeypatch.setitem(part.EVALUATION, "tokens", 1)
     assert part.measure("float", options(tmp_path))[0].measures["perplexity"] == 2
+    monkeypatch.setenv("ONLY_KEPT", "1")
+    assert part.measure("float", options(tmp_path))[0].measures["perplexity"] == 2
+    assert part.measure("bitsandbytes", options(tmp_path))[0].failed.startswith("not measured yet")
+    assert len(calls) == 2
 
 
 def test_a_setting_that_fails_is_a_row_with_the_reason(

@@ -1,7 +1,8 @@
 """Weight-only quantization of a language model: every tool that has it, on the same tokens, judged by one function.
 
 A row is solved in the peer's own environment and judged in ours. Both results are kept in the work folder, so a run
-that was stopped goes on where it was; a row is measured again when its script or the protocol changed.
+that was stopped goes on where it was; a row is measured again when its script or the protocol changed. With ONLY_KEPT=1
+in the environment nothing is measured, and rows that are not there yet say so.
 """
 
 from __future__ import annotations
@@ -171,6 +172,8 @@ def _kept(path: Path, given: tuple[Any, ...], run: Callable[[], dict[str, Any]])
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if kept["key"] == key:
             return kept
+    if os.environ.get("ONLY_KEPT"):
+        raise RuntimeError("not measured yet: this run only collected what was there")
     kept = run() | {"key": key}
     path.write_text(json.dumps(kept), encoding="utf-8")
     return kept
