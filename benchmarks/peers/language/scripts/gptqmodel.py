@@ -24,10 +24,14 @@ from benchmarks.peers.language.solve import Outcome, nbytes, solve
 
 
 def outcome(model) -> Outcome:
-    """Its layers know their own weights, input channels first."""
+    """Its layers know their own weights, input channels first; before saving, zero points are stored less one."""
     layers = {name: one for name, one in model.model.named_modules() if hasattr(one, "qweight")}
     stored = sum(nbytes(one.qweight, one.qzeros, one.scales) for one in layers.values())
-    return Outcome({f"{name}.weight": one.dequantize_weight().T for name, one in layers.items()}, stored)
+    weights = {}
+    for name, one in layers.items():
+        shift = one.scales[one.g_idx.long()] if one.qzero_format() == 1 else 0
+        weights[f"{name}.weight"] = (one.dequantize_weight() - shift).T
+    return Outcome(weights, stored)
 
 
 if __name__ == "__main__":
