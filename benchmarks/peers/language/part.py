@@ -69,7 +69,7 @@ METHODS = {  # by script: what is done, as the table names it
     "torchao": "g64 affine, no data",
     "optimum_quanto": "g96 affine, no data",
     "bitsandbytes": "g64 NF4, no data",
-    "llama_cpp": "g32 Q4_0, no data",
+    "llama_cpp": "its own types, no data",
 }
 
 
