@@ -117,6 +117,10 @@ def show_tests(content: dict[str, Any]) -> str:
         lines.append(
             f"| {suite['suite']} | {suite['passed']} | {len(suite['failed'])} | {len(suite['not_applicable'])} |"
         )
+    lines += ["", "What was run:", ""]
+    for suite in content["suites"]:
+        ran = f"; files: {', '.join(sorted(suite['files']))}" if suite["files"] else ""
+        lines.append(f"- {suite['suite']}: {suite['source']}{ran}")
     for title, key in (("Failed", "failed"), ("Not applicable", "not_applicable")):
         grouped: dict[str, int] = {}
         for suite in content["suites"]:

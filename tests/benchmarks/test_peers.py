@@ -149,6 +149,14 @@ def test_counts_of_a_suite() -> None:
     assert "| theirs | 1 | 1 | 1 |" in shown and "- theirs: no such type (1)" in shown
 
 
+def test_files_that_do_not_run_again_keep_their_counts() -> None:
+    before = Suite("s", "x", 3, {"a.py": 2, "b.py": 1}, {"a.py::t": "old"}, {"sub/b.py::u": "kept"})
+    now = Suite("s", "x", 4, {"a.py": 4})
+    now.add_rest_of(before)
+    assert (now.passed, now.files) == (5, {"a.py": 4, "b.py": 1})
+    assert (now.failed, now.not_applicable) == ({}, {"sub/b.py::u": "kept"})
+
+
 def test_macs_and_parameters_are_counted_alike_for_all() -> None:
     net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 5))
     assert count_macs(net, torch.zeros(1, 1, 4, 4)) == 18 * 4 + 40

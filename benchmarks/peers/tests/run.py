@@ -40,19 +40,19 @@ ONNXRUNTIME = "onnxruntime/test/python/quantization"
 PACKING = "tests/test_compressors/quantized_compressors"
 
 
-def onnxruntime_suite(folder: Path, limit: float) -> Suite:
+def onnxruntime_suite(folder: Path, limit: float, pattern: str) -> Suite:
     tests = folder / ONNXRUNTIME if (folder / ONNXRUNTIME).is_dir() else folder
     suite = Suite(
         "onnxruntime quantization",
         f"{ONNXRUNTIME}, on onnxruntime {importlib.metadata.version('onnxruntime')}; our choice of scales, "
         "quantization and 4- and 2-bit packing stand in for theirs",
     )
-    for file in sorted(tests.glob("test_*.py")):
+    for file in sorted(tests.glob(pattern)):
         run_file(suite, file, tests, "onnxruntime_adapter", [str(tests)], limit)
     return suite
 
 
-def compressed_tensors_suite(folder: Path, limit: float) -> Suite:
+def compressed_tensors_suite(folder: Path, limit: float, pattern: str) -> Suite:
     suite = Suite(
         "compressed-tensors packing", f"{PACKING}; our packing into 32-bit words stands in for theirs"
     )
@@ -60,7 +60,7 @@ def compressed_tensors_suite(folder: Path, limit: float) -> Suite:
     if not generated.is_file():  # made when the package is built, which an archive is not
         generated.write_text('__version__ = version = "0"\n', encoding="utf-8")
     paths = [str(folder / "src"), str(folder)]
-    for file in sorted((folder / PACKING).glob("test_*.py")):
+    for file in sorted((folder / PACKING).glob(pattern)):
         run_file(suite, file, folder, "compressed_tensors_adapter", paths, limit)
     return suite
 
@@ -68,6 +68,7 @@ def compressed_tensors_suite(folder: Path, limit: float) -> Suite:
 def run_file(suite: Suite, file: Path, root: Path, adapter: str, paths: list[str], limit: float) -> None:
     """One file of tests with our functions; those that fail once more without, to tell whose failure it is."""
     found = run_pytest([str(file)], root, adapter, paths, limit)
+    suite.files[file.name] = 0
     if found is None:
         suite.not_applicable[file.name] = "the file cannot be loaded here, or takes too long on a CPU"
         return
@@ -80,6 +81,7 @@ def run_file(suite: Suite, file: Path, root: Path, adapter: str, paths: list[str
             suite.not_applicable[name] = "does not reach a function that ours replaces"
         elif test.get("outcome") == "passed":
             suite.passed += 1
+            suite.files[file.name] += 1
         elif (alone or {}).get(name, {}).get("outcome") == "failed":
             suite.not_applicable[name] = "fails here without us too"
         else:
@@ -116,6 +118,7 @@ def main() -> None:
     )
     parser.add_argument("--onnxruntime", type=Path, help="a clone, or its folder of quantization tests")
     parser.add_argument("--compressed-tensors", type=Path, help="a clone")
+    parser.add_argument("--files", default="test_*.py", help="pattern; other files keep their last counts")
     parser.add_argument("--no-torch", action="store_true", help="leave out what needs no clone")
     parser.add_argument("--limit", type=float, default=300, help="seconds for one file of tests")
     parser.add_argument("--output", type=Path, default=Path(__file__).parents[1] / "results" / "tests.json")
@@ -127,9 +130,11 @@ def main() -> None:
 
         suites += [run_pruning_networks(), run_export_examples()]
     if options.compressed_tensors:
-        suites.append(compressed_tensors_suite(options.compressed_tensors.resolve(), options.limit))
+        suites.append(
+            compressed_tensors_suite(options.compressed_tensors.resolve(), options.limit, options.files)
+        )
     if options.onnxruntime:
-        suites.append(onnxruntime_suite(options.onnxruntime.resolve(), options.limit))
+        suites.append(onnxruntime_suite(options.onnxruntime.resolve(), options.limit, options.files))
     write(suites, options.output)
     for suite in suites:
         counts = (
@@ -143,11 +148,15 @@ def main() -> None:
 def write(suites: list[Suite], output: Path) -> None:
     """The counts as JSON; suites that did not run keep what they had."""
     before = json.loads(output.read_text(encoding="utf-8"))["suites"] if output.is_file() else []
-    merged = {entry["suite"]: entry for entry in before} | {suite.suite: asdict(suite) for suite in suites}
+    merged = {entry["suite"]: Suite(**entry) for entry in before}
+    for suite in suites:
+        if suite.suite in merged:
+            suite.add_rest_of(merged[suite.suite])
+        merged[suite.suite] = suite
     content = {
         "environment": describe(0, ("torch", "onnx", "onnxruntime")),
         "about": ABOUT,
-        "suites": list(merged.values()),
+        "suites": [asdict(suite) for suite in merged.values()],
     }
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
