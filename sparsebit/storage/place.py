@@ -61,7 +61,9 @@ def writing(place: Path, *also: type[Exception]) -> Iterator[None]:
     """What the system refuses inside the block (and errors of the types in ``also``) is an error of ours."""
     try:
         yield
-    except (OSError, *also) as error:
+    except Exception as error:
+        if not isinstance(error, (OSError, *also)):
+            raise
         reason = error.strerror if isinstance(error, OSError) else None
         raise cannot_write(place, reason or str(error)) from None
 

@@ -89,7 +89,7 @@ _FORMAT = one_of(FORMAT_NAMES, aliases={"genai": "onnxruntime-genai", "ct": "com
 def _parse_formats(value: object) -> tuple[str, ...]:
     items = value if isinstance(value, list | tuple) else [value]
     try:
-        return tuple(dict.fromkeys(_FORMAT.parse(item) for item in items))
+        return tuple(dict.fromkeys(str(_FORMAT.parse(item)) for item in items))
     except Refused as refused:
         raise Refused(BUDGET_FORMATS.expected, refused.hint) from None
 

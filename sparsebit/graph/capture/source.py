@@ -55,6 +55,12 @@ def find_source(frame: types.FrameType | None = None) -> Source | None:
     return None
 
 
+def running_line() -> str | None:
+    """The line of the model that runs now, for a message; None outside a model."""
+    found = find_source()
+    return None if found is None else str(found)
+
+
 def source_of_error(error: BaseException) -> Source | None:
     """The innermost line of the model's own source in an error's traceback."""
     found, trace = None, error.__traceback__

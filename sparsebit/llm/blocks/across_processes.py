@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,7 +61,8 @@ def merge_statistics(found: dict[Matrix, InputStatistics]) -> dict[Matrix, Input
     for matrix, sizes in sorted(everywhere.items(), key=lambda item: str(item[0])):
         own = found.get(matrix)
         if own is None:
-            absent = {field.name: None for field in fields(InputStatistics) if field.name != "tokens"}
+            names = [field.name for field in fields(InputStatistics) if field.name != "tokens"]
+            absent: dict[str, Any] = dict.fromkeys(names)
             zeros = {name: torch.zeros(size, device=device) for name, size in sizes.items()}
             own = InputStatistics(**{**absent, **zeros})
         tokens = torch.tensor([own.tokens], device=device)

@@ -152,7 +152,7 @@ def words(packed: Tensor) -> Tensor:
     """
     padded = torch.nn.functional.pad(packed, (0, -packed.shape[-1] % 4))
     # Flat first: a single row may be contiguous with a stride that a view of another width refuses.
-    return padded.flatten().view(torch.int32).unflatten(0, (*padded.shape[:-1], -1))
+    return padded.flatten().view(torch.int32).view(*padded.shape[:-1], -1)
 
 
 def layers_of(model: LanguageModel) -> Iterator[tuple[str, PackedTensor]]:

@@ -96,7 +96,7 @@ class BlockPipeline:
         rows = rows.to(self._device)
         losses: list[Tensor] = []
         last = self._rank == self._world - 1
-        target = {"target": rows, "losses": losses} if last else {}
+        target: dict[str, Any] = {"target": rows, "losses": losses} if last else {}
         if self._rank == 0:
             self._schedule.step(rows, **target, return_outputs=False)
         else:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import sparsebit
-from sparsebit.graph.capture.source import Source, find_source, is_foreign, source_of_error
+from sparsebit.graph.capture.source import Source, find_source, is_foreign, running_line, source_of_error
 
 
 def line_of(text: str) -> int:
@@ -91,3 +91,10 @@ def test_a_source_shows_its_code() -> None:
     assert text == f"{__file__}:{line} in Broken.forward: return self.linear(x)"
     assert str(Source("<string>", 3, "forward")) == "<string>:3 in forward"
     assert linecache.getline(__file__, line)
+
+
+def test_a_message_names_the_line_that_runs_or_none() -> None:
+    here = inspect.currentframe()
+    assert here is not None
+    assert running_line() == str(Source(__file__, here.f_lineno, here.f_code.co_qualname))
+    assert eval(compile("line()", torch.__file__, "eval"), {"line": running_line}) is not None

@@ -26,7 +26,7 @@ from sparsebit.graph.capture.recording.tape import Tape
 from sparsebit.graph.capture.recording.writes import Writes, functional_call
 from sparsebit.graph.capture.report import CaptureReport, Note, NoteKind
 from sparsebit.graph.capture.sizes.numbers import Expression, SizeInt, plain_sizes
-from sparsebit.graph.capture.source import Source, find_source, is_foreign
+from sparsebit.graph.capture.source import Source, find_source, is_foreign, running_line
 from sparsebit.graph.functional import check_branch
 from sparsebit.graph.ops.lookup import find_call, find_function
 from sparsebit.graph.value import describe, items_in, real_tensors_in
@@ -297,7 +297,7 @@ class Recorder(TorchFunctionMode):
         if tensor.shape != value.shape or tensor.dtype != value.dtype:
             raise CaptureError(
                 "a tensor was given data of another shape or dtype, which a graph cannot do",
-                where=str(find_source()),
+                where=running_line(),
                 hint="make a new tensor instead of assigning to .data",
             )
         self.writes.save([tensor])
@@ -385,7 +385,7 @@ class Recorder(TorchFunctionMode):
             if self.on_data == "refuse":
                 self.refusal = DataDependenceError(
                     f"the model's control flow depends on its input data: {text}",
-                    where=str(find_source()),
+                    where=running_line(),
                     hint="rewrite the line with torch operations (torch.where, masks); or keep the module around it "
                     "as one node: capture(..., skip=['its.dotted.name']), SKIP_TRACE_MODULES in a config; or accept "
                     "the branch the example takes: capture(..., on_data='specialise')",

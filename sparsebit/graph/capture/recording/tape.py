@@ -15,7 +15,7 @@ from sparsebit.errors import CaptureError, with_article
 from sparsebit.graph.capture.recording.names import Names
 from sparsebit.graph.capture.report import CaptureReport, Note
 from sparsebit.graph.capture.sizes.numbers import Expression, SizeFloat, SizeInt, plain_sizes
-from sparsebit.graph.capture.source import find_source
+from sparsebit.graph.capture.source import find_source, running_line
 from sparsebit.graph.effects import assign
 from sparsebit.graph.value import describe
 
@@ -152,7 +152,7 @@ class Tape:
             return value
         raise CaptureError(
             f"an operator was given {with_article(type(value).__name__)}, which a graph cannot hold",
-            where=str(find_source()),
+            where=running_line(),
             hint="keep the module around it as one node: capture(..., skip=['its.dotted.name']), SKIP_TRACE_MODULES "
             "in a config",
         )
