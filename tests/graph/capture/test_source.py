@@ -93,8 +93,9 @@ def test_a_source_shows_its_code() -> None:
     assert linecache.getline(__file__, line)
 
 
-def test_a_message_names_the_line_that_runs_or_none() -> None:
+def test_a_message_names_the_line_that_runs_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     here = inspect.currentframe()
     assert here is not None
     assert running_line() == str(Source(__file__, here.f_lineno, here.f_code.co_qualname))
-    assert eval(compile("line()", torch.__file__, "eval"), {"line": running_line}) is not None
+    monkeypatch.setattr("sparsebit.graph.capture.source.find_source", lambda: None)
+    assert running_line() is None
