@@ -1,7 +1,7 @@
 """Open and run models in a child process, so that a runtime that ends its process does not end the user's.
 
 One child serves all sessions of a process. It starts with the first, and again after one that ended it; it ends with
-the process that started it. Measured in ``docs/decisions/046-isolated-sessions.md``.
+the process that started it. Measured in ``docs/decisions/031-isolated-sessions.md``.
 """
 
 from __future__ import annotations
