@@ -46,6 +46,7 @@ ALLOWED = {
     ("export", "onnx.load_from_string"): "what torch just wrote",
     ("export", "onnx.load"): "a protobuf",
     ("runtime", "importlib.import_module"): "constants",
+    ("runtime", "json.loads"): "messages of our own child process, texts and numbers",
     ("runtime", "onnx.load"): "a protobuf, external data not followed",
     ("integrations", "importlib.import_module"): "constants",
     ("__init__", "importlib.import_module"): "constants",

@@ -71,7 +71,7 @@ def test_pruned_then_quantized_with_a_page(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_every_format_can_be_typed() -> None:
-    from sparsebit.cli.llm import FORMATS as TYPED
+    from sparsebit.config.llm import FORMAT_NAMES
     from sparsebit.llm.formats import FORMATS
 
-    assert sorted(TYPED) == sorted(FORMATS)
+    assert sorted(FORMAT_NAMES) == sorted(FORMATS)

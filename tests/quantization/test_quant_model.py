@@ -263,9 +263,11 @@ def test_bad_numbers_in_a_weight_are_named_with_the_layer(value: float) -> None:
         net.fc.weight[3, 2] = value
     qmodel = QuantModel(net, config(A__QUANTIZER__BIT=0), images())
     qmodel.prepare_calibration()
-    with pytest.raises(CalibrationError, match=r"'fc.weight' cannot be quantized: row 3"):
+    with pytest.raises(
+        CalibrationError, match=r"'fc.weight' (cannot be quantized: row 3|of the model holds NaN)"
+    ):
         qmodel.calc_qparams()
-    qmodel(images())  # the round is over
+    qmodel(images())
 
 
 def test_numbers_that_overflow_inside_are_named_where_it_happens() -> None:
@@ -525,9 +527,7 @@ def test_weights_that_are_no_numbers_are_blamed_by_name(name: str, value: float)
     with torch.no_grad():
         net.get_parameter(name).view(-1)[1] = value
     qmodel = QuantModel(net, config(), images())
-    with pytest.raises(
-        CalibrationError, match=f"'{name}'(.|\n)*NaN or infinity|'{name}' cannot be quantized"
-    ):
+    with pytest.raises(CalibrationError, match=f"'{name}'(.|\n)*holds NaN|'{name}' cannot be quantized"):
         qmodel.calibrate([images()], progress=False)
 
 

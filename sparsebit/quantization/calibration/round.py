@@ -260,7 +260,7 @@ class CalibrationRound:
         """Raise where a parameter that no quantizer measures holds NaN: the bias of the last layer, say."""
         found = [name for name, parameter in self.gm.named_parameters() if parameter.detach().isnan().any()]
         if found:
-            raise SparsebitError(
+            raise CalibrationError(
                 f"{found[0]!r} of the model holds NaN", hint="load the model again, or train it in float32"
             )
 
