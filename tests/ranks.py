@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -58,3 +59,10 @@ def join_group(rank: int, size: int, folder: str, name: str = "store") -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/{name}", rank=rank, world_size=size
     )
+    atexit.register(leave_group)  # its threads can abort a process that ends with it
+
+
+def leave_group() -> None:
+    """Does nothing where the group is gone."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from typing import Protocol
 
@@ -45,9 +46,7 @@ class WholeModel:
         self._model, self._rank, self._world = model, rank, world
         self.parameters = adapters(model)
         if world > 1:
-            for (
-                parameter
-            ) in self.parameters:  # they start from random numbers, which differ between processes
+            for parameter in self.parameters:  # their random numbers differ between processes
                 dist.broadcast(parameter.data, 0)
 
     def backward(self, rows: Tensor) -> float:
@@ -86,4 +85,11 @@ def join_processes(model: nn.Module) -> tuple[int, int]:
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ and not dist.is_initialized():
         device = adapters(model)[0].device
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(_leave_processes)
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def _leave_processes() -> None:
+    """Threads of a group that is still there when Python ends can abort the process after all its work is done."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

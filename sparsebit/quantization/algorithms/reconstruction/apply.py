@@ -11,7 +11,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from sparsebit.batches import device_of, to_device
 from sparsebit.config.quantization.recovery import AdaRoundSettings, ReconstructionSettings
 from sparsebit.numerics import Grid
 from sparsebit.numerics.snapping import snap_tensor
-from sparsebit.processes import raise_together, rank
+from sparsebit.processes import gather_values, raise_together, rank
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, Granularity, extract, find_blocks
@@ -221,16 +221,28 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             write_folder(place, KIND, VERSION, {"identity": identity}, {"state": state})
 
     def _resume(self, job: Job, index: int, block: Block, identity: str) -> bool:
-        """Take a finished block from the folder, if it is the same block of the same work."""
+        """Take a finished block from the folder, if all processes find it: none writes before all have looked."""
+        kept = self._kept(job, index, identity)
+        found = gather_values(kept is not None)
+        if kept is None or not all(found):
+            return False
+        for name, quantizer in self._quantizers(job, block).items():
+            prefix = f"{name}/"
+            own = {k.removeprefix(prefix): v for k, v in kept.items() if k.startswith(prefix)}
+            quantizer.load_state_dict(own)
+        return True
+
+    def _kept(self, job: Job, index: int, identity: str) -> Mapping[str, Tensor] | None:
+        """What the folder holds of a block, if it is the same block of the same work."""
         place = self._place(job, index)
         if place is None or not place.exists():
-            return False
+            return None
         try:
             content, tensors = read_folder(place, KIND, VERSION)
             made_for = content.text("identity")
         except ArtifactError as error:  # damaged, or not ours; writing says so if it is in the way
             warnings.warn(f"{self.NAME} does this block again: {error}", stacklevel=2)
-            return False
+            return None
         if made_for != identity:
             if index == 0:  # the rest is of the same work
                 warnings.warn(
@@ -238,12 +250,8 @@ class Reconstruction(ReconstructionSettings, Algorithm):
                     "other settings, and is replaced",
                     stacklevel=2,
                 )
-            return False
-        for name, quantizer in self._quantizers(job, block).items():
-            prefix = f"{name}/"
-            own = {k.removeprefix(prefix): v for k, v in tensors["state"].items() if k.startswith(prefix)}
-            quantizer.load_state_dict(own)
-        return True
+            return None
+        return tensors["state"]
 
 
 @register_algorithm
