@@ -118,6 +118,9 @@ class FinishedBlocks:
 
     def remove(self) -> None:
         """The model is complete: its blocks are no longer needed."""
-        if self._folder is not None and not rank():
+        if self._folder is None:
+            return
+        gather_values(None)  # all processes have read what they need
+        if not rank():
             for place in self._folder.glob("block-[0-9][0-9][0-9][0-9]"):
                 shutil.rmtree(place, ignore_errors=True)
