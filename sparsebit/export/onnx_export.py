@@ -56,7 +56,10 @@ def as_path(name: Any, usage: str) -> Path:
         raise ExportError(
             "the file to write is not a path", got=with_article(type(name).__name__), hint=usage
         )
-    return Path(name)
+    path = Path(name)
+    if not path.name:  # "", "." or "/"
+        raise ExportError("the file to write has no name", got=repr(os.fspath(name)), hint=usage)
+    return path
 
 
 def export_onnx(

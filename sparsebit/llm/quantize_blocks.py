@@ -8,7 +8,7 @@ are many) and the packed result.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from sparsebit.llm.finished_blocks import FinishedBlocks
 from sparsebit.llm.language_model import LanguageModel, Made
 from sparsebit.llm.methods.pipeline import Pipeline
 from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.solve_outside import Behind, solve_outside
 from sparsebit.llm.source import Source
@@ -74,11 +75,14 @@ def _quantize(
     folder: str | os.PathLike[str] | None,
     progress: bool | None,
 ) -> LanguageModel:
+    _require_float(model)
     source = Source.open(model)
     if tokenizer is None and source.folder is not None:
         tokenizer = read_tokenizer(source.folder)
     pipeline = Pipeline.of(settings.METHOD)
     sequences = _sequences(settings, pipeline, data, tokenizer)
+    if sequences is not None:
+        _require_known(sequences, source.model)
     require_same([] if sequences is None else [sequences], "the calibration data")
     plan = Plan(source, settings)
     finished = FinishedBlocks.open(folder, settings, sequences, source)
@@ -183,6 +187,29 @@ def _sequences(settings: LlmConfig, pipeline: Pipeline, data: Text | None, token
     ids = as_ids(data, tokenizer)
     asked = settings.CALIBRATION
     return windows(ids, asked.SAMPLES, asked.LENGTH, asked.SEED)
+
+
+def _require_float(model: object) -> None:
+    held: Iterable[nn.Module] = model.modules() if isinstance(model, nn.Module) else ()
+    if isinstance(model, LanguageModel) or any(isinstance(m, PackedLinear | PackedEmbedding) for m in held):
+        raise SparsebitError("the model is quantized already", hint="pass the float model, or its folder")
+    if not isinstance(model, nn.Module | str | os.PathLike):
+        raise SparsebitError(
+            "llm.quantize takes a torch.nn.Module or a folder", got=f"a {type(model).__name__}"
+        )
+
+
+def _require_known(ids: Tensor, model: nn.Module) -> None:
+    """Raise for ids that the model's table does not have, where the model says which table that is."""
+    table = getattr(model, "get_input_embeddings", lambda: None)()
+    rows = getattr(table, "num_embeddings", None)
+    if rows is not None and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
+        raise SparsebitError(
+            "the data holds token ids that the model does not know",
+            expected=f"0 to {rows - 1}",
+            got=f"{int(ids.min())} to {int(ids.max())}",
+            hint="tokenize the text with this model's own tokenizer",
+        )
 
 
 def _data_is_needed(what: str) -> SparsebitError:

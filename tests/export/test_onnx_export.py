@@ -105,3 +105,9 @@ def test_bfloat16_is_refused_at_once_and_half_precision_is_checked(tmp_path: Pat
     assert export_onnx(half, x.half(), tmp_path / "half.onnx").path.is_file()
     double = quantized(nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 5)).double(), x.double())
     assert export_onnx(double, x.double(), tmp_path / "double.onnx").path.is_file()
+
+
+@pytest.mark.parametrize("name", ["", ".", "/"])
+def test_a_place_without_a_name_is_refused(name: str) -> None:
+    with pytest.raises(ExportError, match="has no name"):
+        export_onnx(nn.Linear(2, 2), torch.zeros(1, 2), name)
