@@ -1,17 +1,19 @@
 """While a model is captured, parts of torch are replaced for all of the process: one capture at a time.
 
-The lock keeps two captures from putting each other's replacements back. A replacement itself must ask
-``in_this_thread``: models that run in other threads meanwhile are not part of the capture.
+``exclusively`` keeps two captures from taking each other's replacements for torch itself, and from putting them back. A
+replacement must ask ``in_this_thread``: models that run in other threads meanwhile are not part of the capture.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 _ABSENT = object()
+_Given, _Yielded = ParamSpec("_Given"), TypeVar("_Yielded")
 CAPTURING = threading.RLock()
 
 
@@ -19,6 +21,23 @@ def in_this_thread() -> Callable[[], bool]:
     """A function that says whether it is called in the thread that asks now."""
     thread = threading.get_ident()
     return lambda: threading.get_ident() == thread
+
+
+def exclusively(
+    function: Callable[_Given, Iterator[_Yielded]],
+) -> Callable[_Given, contextlib.AbstractContextManager[_Yielded]]:
+    """``contextlib.contextmanager`` for blocks that replace parts of torch: one of them at a time.
+
+    The first line already waits for its turn: what it reads of torch is not another thread's replacement.
+    """
+
+    @contextlib.contextmanager
+    @functools.wraps(function)
+    def locked(*args: _Given.args, **kwargs: _Given.kwargs) -> Iterator[_Yielded]:
+        with CAPTURING:
+            yield from function(*args, **kwargs)
+
+    return locked
 
 
 @contextlib.contextmanager

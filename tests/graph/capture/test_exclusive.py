@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sparsebit.graph.capture import capture
 from sparsebit.graph.capture.exclusive import in_this_thread, replaced
+from sparsebit.graph.capture.recording.patching import announcing_capture
 
 
 class Waiting(nn.Module):
@@ -69,6 +70,30 @@ def test_captures_in_several_threads_do_not_disturb_each_other(frontend: Any) ->
     for thread in threads:
         thread.join()
     assert not errors and nn.Module.__call__ is call
+
+
+def test_who_waits_for_a_capture_does_not_keep_its_replacements() -> None:
+    """A second capture that begins while the first one runs finds torch itself, not what the first one put there."""
+    started, entered, asked = threading.Event(), threading.Event(), threading.Event()
+
+    def second() -> None:
+        block = announcing_capture()
+        started.set()
+        with block:
+            entered.set()
+            asked.wait(5)
+
+    thread = threading.Thread(target=second)
+    with announcing_capture():
+        thread.start()
+        started.wait(5)
+        assert not entered.wait(0.1)
+        assert torch.compiler.is_compiling()
+    assert entered.wait(5)
+    ours = torch.compiler.is_compiling()
+    asked.set()
+    thread.join()
+    assert not ours and not torch.compiler.is_compiling()
 
 
 def test_in_this_thread() -> None:

@@ -57,7 +57,10 @@ def work(rank: int, folder: str) -> None:
         found["kept"] = made("gptq", f"{folder}/blocks{size}")
         found["writes"], writes = writes.copy(), []
         messages = []
-        for bad in (tokens(400) + (rank == size - 1), None):  # other data on one rank, none on it
+        for bad in (
+            tokens(400).flip(0) if rank == size - 1 else tokens(400),
+            None,
+        ):  # other data on one rank, none
             try:
                 llm.quantize(
                     DECODERS["llama"](),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsebit.graph.capture.exclusive import CAPTURING, in_this_thread, replaced
+from sparsebit.graph.capture.exclusive import exclusively, in_this_thread, replaced
 from sparsebit.graph.capture.leaves import LeafModules
 from sparsebit.graph.capture.recording.recorder import Recorder
 from sparsebit.graph.functional import AutogradCall
 
 
-@contextlib.contextmanager
+@exclusively
 def recording(recorder: Recorder, leaves: LeafModules) -> Iterator[None]:
     """Let ``recorder`` see what goes on in this thread besides calls of the torch API.
 
@@ -80,22 +79,19 @@ def recording(recorder: Recorder, leaves: LeafModules) -> Iterator[None]:
         return bool(is_causal) if ours() else detect(mask, is_causal, size)
 
     hooked = leaves.hooked.values()
-    with (
-        CAPTURING,
-        replaced(
-            (torch.nn.modules.transformer, "_detect_is_causal_mask", keep_mask),
-            (torch.jit.ScriptFunction, "__call__", script_call),
-            (nn.Module, "__call__", module_call),
-            (torch.autograd.Function, "apply", classmethod(function_apply)),
-            (torch.autocast, "__enter__", autocast_enter),
-            (torch.autocast, "__exit__", autocast_exit),
-            *((module, "forward", functools.partial(hooked_forward, module)) for module in hooked),
-        ),
+    with replaced(
+        (torch.nn.modules.transformer, "_detect_is_causal_mask", keep_mask),
+        (torch.jit.ScriptFunction, "__call__", script_call),
+        (nn.Module, "__call__", module_call),
+        (torch.autograd.Function, "apply", classmethod(function_apply)),
+        (torch.autocast, "__enter__", autocast_enter),
+        (torch.autocast, "__exit__", autocast_exit),
+        *((module, "forward", functools.partial(hooked_forward, module)) for module in hooked),
     ):
         yield
 
 
-@contextlib.contextmanager
+@exclusively
 def announcing_capture() -> Iterator[None]:
     """Answer yes to models that ask whether a graph is being captured: they then avoid reading their data."""
     ours = in_this_thread()
@@ -104,5 +100,5 @@ def announcing_capture() -> Iterator[None]:
         ("is_compiling", lambda: ours() or compiling()),
         ("is_exporting", lambda: ours() or exporting()),
     )
-    with CAPTURING, replaced(*((torch.compiler, name, answer) for name, answer in answers)):
+    with replaced(*((torch.compiler, name, answer) for name, answer in answers)):
         yield

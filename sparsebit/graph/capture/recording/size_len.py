@@ -8,7 +8,6 @@ nothing that other code can see is replaced.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import dis
 import functools
 import types
@@ -17,10 +16,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sparsebit.graph.capture.exclusive import replaced
+from sparsebit.graph.capture.exclusive import exclusively, replaced
 
 
-@contextlib.contextmanager
+@exclusively
 def following_len(model: nn.Module, length: Callable[[Tensor], int | None]) -> Iterator[None]:
     """Let ``len`` of a tensor in the model's own forward functions be what ``length`` says, where it says anything."""
 

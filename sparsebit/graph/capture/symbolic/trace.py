@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.signature import CallSignature
 from sparsebit.graph.capture.call.structure import Constant, Leaf, Tree, flatten
-from sparsebit.graph.capture.exclusive import in_this_thread, replaced
+from sparsebit.graph.capture.exclusive import exclusively, in_this_thread, replaced
 from sparsebit.graph.capture.modes import flipped_modes, merge_modes
 from sparsebit.graph.capture.module import CONTAINERS, CapturedModule, build_shell
 from sparsebit.graph.capture.normalize import canonical_call
@@ -66,7 +65,7 @@ def trace_symbolically(
     return module
 
 
-@contextlib.contextmanager
+@exclusively
 def _watching() -> Iterator[list[str]]:
     """Collect what the model does to the state of torch while it is traced: a symbolic graph has no trace of it."""
     unseen: list[str] = []
