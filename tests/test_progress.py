@@ -91,16 +91,26 @@ def test_waiting_shows_the_words_and_the_time_left(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(module, "PATIENCE", -1.0)
     monkeypatch.setattr(module, "TICK", 0.01)
-    with waiting("thinking", seconds=60, shown=True) as say:
-        time.sleep(0.15)
+    out = err = ""
+
+    def read_until(words: str) -> None:
+        nonlocal out, err
+        deadline = time.monotonic() + 60
+        while words not in err and time.monotonic() < deadline:
+            time.sleep(0.02)
+            printed = capfd.readouterr()
+            out, err = out + printed.out, err + printed.err
+
+    with waiting("thinking", seconds=600, shown=True) as say:
+        read_until("thinking")
         say("deciding")
-        time.sleep(0.15)
+        read_until("deciding")
         assert list(progress(range(3), "inside", shown=True)) == [0, 1, 2]
     printed = capfd.readouterr()
-    assert printed.out == ""
+    assert out + printed.out == ""
     for words in ("thinking", "deciding", "at most", "left"):
-        assert words in printed.err
-    assert "inside" not in printed.err, "two bars at once disturb each other"
+        assert words in err + printed.err
+    assert "inside" not in err + printed.err, "two bars at once disturb each other"
     with waiting("unseen", shown=False) as say:
         say("also unseen")
     assert capfd.readouterr() == ("", "")

@@ -24,7 +24,7 @@ class Waiting(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.linear(x)
         inside.set()
-        ran.wait(5)
+        ran.wait(60)
         return torch.relu(self.linear(y))
 
 
@@ -38,7 +38,7 @@ def test_a_model_runs_in_another_thread_while_one_is_captured(frontend: Any) -> 
     model, other, x = Waiting().eval(), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4)
 
     def run() -> None:
-        inside.wait(5)
+        inside.wait(60)
         try:
             results.append(other(x) + torch.zeros(2, 4) + other[0].weight.sum())
         except BaseException as error:
@@ -81,15 +81,15 @@ def test_who_waits_for_a_capture_does_not_keep_its_replacements() -> None:
         started.set()
         with block:
             entered.set()
-            asked.wait(5)
+            asked.wait(60)
 
     thread = threading.Thread(target=second)
     with announcing_capture():
         thread.start()
-        started.wait(5)
+        started.wait(60)
         assert not entered.wait(0.1)
         assert torch.compiler.is_compiling()
-    assert entered.wait(5)
+    assert entered.wait(60)
     ours = torch.compiler.is_compiling()
     asked.set()
     thread.join()

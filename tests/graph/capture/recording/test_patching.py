@@ -122,7 +122,7 @@ def test_two_captures_at_once_leave_torch_as_it_was() -> None:
 
     def work(model: nn.Module, wait: bool) -> None:
         if wait:
-            recording.wait(10)
+            recording.wait(60)
         graphs.append(capture(model, X))
 
     graphs: list[nn.Module] = []
@@ -144,14 +144,14 @@ def test_an_autograd_function_in_another_thread_is_not_recorded() -> None:
     started, finished, got = threading.Event(), threading.Event(), []
 
     def work() -> None:
-        started.wait(10)
+        started.wait(60)
         with torch.autocast("cpu", torch.bfloat16):
             got.append(nn.Linear(4, 4)(Twice.apply(X)))
         finished.set()
 
     def waits(x: Tensor) -> Tensor:
         started.set()
-        finished.wait(10)
+        finished.wait(60)
         return x * 1
 
     thread = threading.Thread(target=work)

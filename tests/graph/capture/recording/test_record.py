@@ -413,13 +413,13 @@ def test_another_thread_may_run_models_meanwhile() -> None:
     got: list[Tensor] = []
 
     def work() -> None:
-        entered.wait(10)
+        entered.wait(60)
         got.append(other(X))
         finished.set()
 
     def waits(y: Tensor) -> Tensor:
         entered.set()
-        finished.wait(10)
+        finished.wait(60)
         return y * 2
 
     thread = threading.Thread(target=work)
