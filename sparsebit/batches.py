@@ -149,6 +149,24 @@ class ModelInputs:
         args, kwargs, *_ = self.batch(item, feed)
         return few(Call(args, {name: value for name, value in kwargs.items() if name not in LABELS}))
 
+    def call(self, data: Any) -> Call:
+        """As ``as_call``, without labels and other items that the model was not captured with.
+
+        Example:
+            >>> ModelInputs(None, {"x": 1}).call({"x": 2, "labels": 3})
+            Call(args=(), kwargs={'x': 2})
+        """
+        args, kwargs = as_call(data)
+        inputs = len(self.example.args) + len(self.example.kwargs)
+        if not inputs or (args and kwargs):
+            return Call(args, kwargs)
+        if len(args) > inputs or (len(args) > 1 and self._holds_arguments(args[0])):
+            return Call(*self.batch(args)[:2])
+        names = (*self._names_of(len(self.example.args)), *self.example.kwargs)
+        return Call(
+            args, {name: value for name, value in kwargs.items() if name in names or name not in LABELS}
+        )
+
     def _holds_arguments(self, first: Any) -> bool:
         """Whether the first item of a tuple is all the arguments, and not an argument that is a list or dict."""
         if not isinstance(first, (Mapping, tuple, list)):

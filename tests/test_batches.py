@@ -77,6 +77,27 @@ def test_inputs_are_told_by_the_example_or_the_signature(
     assert (found.args, found.kwargs) == expected
 
 
+@pytest.mark.parametrize(
+    ("model", "example", "given", "expected"),
+    [
+        (None, (X,), X, ((X,), {})),
+        (None, (X,), (X, Y), ((X,), {})),
+        (None, (X, X), ((X, X), Y), ((X, X), {})),
+        (None, {"a": X}, {"a": X, "labels": Y}, ((), {"a": X})),
+        (None, {"a": X}, ({"a": X}, Y), ((), {"a": X})),
+        (one, (X,), {"x": X, "labels": Y}, ((), {"x": X})),
+        # labels that the model was captured with, arguments by position and by name, and a plain module
+        (None, {"a": X, "labels": Y}, {"a": X, "labels": Y}, ((), {"a": X, "labels": Y})),
+        (two, {"image": X, "meta": X}, (X, Y), ((X, Y), {})),
+        (None, (X,), ((X,), {"b": Y}), ((X,), {"b": Y})),
+        (optional, None, (X, Y), ((X, Y), {})),
+        (None, None, {"a": X, "labels": Y}, ((), {"a": X, "labels": Y})),
+    ],
+)
+def test_an_example_may_be_a_batch_with_labels(model: Any, example: Any, given: Any, expected: Any) -> None:
+    assert ModelInputs(model, example).call(given) == expected
+
+
 def test_the_rest_goes_to_a_loss_and_its_last_item_is_the_label() -> None:
     inputs, ids = ModelInputs(one, X), torch.arange(3)
     assert inputs.batch((X, ids, Y)).rest == (ids, Y) and inputs.batch((X, ids, Y)).labels is Y

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule
 
-from sparsebit.batches import as_call
+from sparsebit.batches import ModelInputs
 from sparsebit.display import in_notebook
 from sparsebit.errors import ExportError, with_article
 from sparsebit.export.graph_export import Exported, export_graph
@@ -83,7 +83,8 @@ def export_onnx(
 
     Args:
         model: a ``QuantModel`` or ``SparseModel``, a captured graph, or a plain module, which is captured first.
-        dummy_data: example input: a tensor, a tuple of positional or a dict of keyword arguments.
+        dummy_data: example input: a tensor, a tuple of positional or a dict of keyword arguments. Labels in it are
+            ignored if the model was captured without them.
         name: the file to write; ``.onnx`` is appended where it has no ending. Nothing is there if this fails.
         input_names, output_names: by default the names of the model's arguments and the keys of its output.
         dynamic_axes: as for ``torch.onnx.export``. By default the batch and the sequence of text are dynamic, where the
@@ -101,7 +102,7 @@ def export_onnx(
         ExportError: where the model cannot be written, or the file computes something else.
     """
     path = as_path(name, "export_onnx(model, dummy_data, 'model.onnx')")
-    args, kwargs = as_call(dummy_data)
+    args, kwargs = ModelInputs.of(model).call(dummy_data)
     graph = on_cpu(graph_of(model, args, kwargs))
     path = path if path.suffix else path.with_suffix(".onnx")
     chosen = target or str(getattr(getattr(model, "plan", None), "target", "onnxruntime"))

@@ -10,6 +10,7 @@ import torch
 
 from sparsebit.export import ExportError, export_onnx, onnx_export
 from sparsebit.export import verb as short_verb
+from sparsebit.quantization.verb import quantize
 
 
 def test_arguments_in_the_other_order_are_refused_with_the_right_one() -> None:
@@ -28,3 +29,24 @@ def test_it_hands_everything_to_the_verb_it_is_short_for(
     net, x = torch.nn.Linear(4, 2).eval(), torch.zeros(2, 4)
     short_verb.export_onnx(net, tmp_path / "a.onnx", x, check=False)
     assert seen == [((net, x, tmp_path / "a.onnx"), {"check": False})]
+
+
+class WithLoss(torch.nn.Module):
+    """Takes labels, as many models of text do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        answer = {"logits": self.head(x)}
+        if labels is not None:
+            answer["loss"] = torch.nn.functional.cross_entropy(answer["logits"], labels)
+        return answer
+
+
+def test_a_batch_of_the_calibration_data_is_an_example(tmp_path: Path) -> None:
+    data = [{"x": torch.randn(8, 4), "labels": torch.randint(0, 3, (8,))} for _ in range(2)]
+    qmodel = quantize(WithLoss().eval(), data, progress=False)
+    done = short_verb.export_onnx(qmodel, tmp_path / "a.onnx", data[0])
+    assert (done.exported.input_names, done.exported.output_names) == (("x",), ("logits",))
