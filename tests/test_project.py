@@ -177,28 +177,32 @@ def test_every_part_of_the_library_is_in_the_architecture_tree() -> None:
     assert parts <= {line.split()[0] for line in tree.splitlines()}
 
 
-def readme_example(document: str) -> tuple[str, str]:
-    """The code of a README, and what it says that prints."""
+def readme_example(document: str) -> tuple[str, str, str]:
+    """The code of a README, what it says that prints, and the code that continues from there."""
     text = (ROOT / document).read_text(encoding="utf-8")
-    (code,), (printed,) = (
+    (code, continued), (printed,) = (
         re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "text")
     )
-    return code, printed
+    return code, printed, continued
 
 
-def test_the_readme_example_prints_what_it_says(
+def test_the_readme_examples_run_and_print_what_they_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, printed = readme_example("README.md")
+    code, printed, continued = readme_example("README.md")
     assert len([line for line in code.splitlines() if line]) <= 12
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    names = {"__name__": "readme"}
+    exec(compile(code, "README.md", "exec"), names)
     assert capsys.readouterr().out == printed
+    exec(compile(continued, "README.md", "exec"), names)
+    assert {path.name for path in tmp_path.iterdir()} == {"digits.onnx", "float.onnx", "report.html"}
 
 
-def test_both_readmes_have_the_same_example() -> None:
-    (code, printed), (chinese, same) = readme_example("README.md"), readme_example("README.zh-CN.md")
-    assert re.sub(r" +#.*", "", code) == re.sub(r" +#.*", "", chinese)
+def test_both_readmes_have_the_same_examples() -> None:
+    (code, printed, continued), (chinese, same, more) = map(readme_example, ("README.md", "README.zh-CN.md"))
+    for english, translated in ((code, chinese), (continued, more)):
+        assert re.sub(r" +#.*", "", english) == re.sub(r" +#.*", "", translated)
     assert printed == same
 
 
