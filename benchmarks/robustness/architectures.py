@@ -45,6 +45,7 @@ from sparsebit import QuantModel, SparsebitError, SparseModel, capture
 ROOT = Path(__file__).resolve().parents[2]
 HALF = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, "ROUND_TO": 1}}
 BAD = ("CRASH", "WRONG", "SLOW")
+SHARE = 100  # networks between two reports
 Outcome = tuple[str, str]
 Inputs = Callable[..., tuple[Tensor, ...]]
 
@@ -348,31 +349,38 @@ def summarize(found: Mapping[Any, dict[str, Outcome]]) -> dict[str, Any]:
     }
 
 
-def run(
-    seeds: range,
-    jobs: int,
-    seconds: int,
-    until: float,
-    report: Callable[[dict[str, Any]], None] = lambda _: None,
-) -> dict[str, Any]:
-    """All networks, divided among processes; what is known so far is reported from time to time."""
+def run(seeds: range, jobs: int, seconds: int, until: float) -> dict[str, Any]:
+    """Networks, divided among processes."""
     found: dict[int, dict[str, Outcome]] = {}
     began = time.time()
     shares = [list(seeds[job::jobs]) for job in range(jobs)]
     threads = [threading.Thread(target=follow, args=(share, seconds, until, found)) for share in shares]
     for thread in threads:
         thread.start()
-    while True:
-        for thread in threads:
-            thread.join(15 / jobs)
-        result = {
-            "first seed": seeds[0],
-            "took_s": round(time.time() - began, 1),
-            **summarize(dict(found)),
-        }
-        report(result)
-        if not any(thread.is_alive() for thread in threads):
-            return result
+    for thread in threads:
+        thread.join()
+    return {"first seed": seeds[0], "took_s": round(time.time() - began, 1), **summarize(found)}
+
+
+def join(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    """Two summaries of seeds that follow each other as one."""
+    counts = {
+        stage: dict(Counter(earlier["counts"].get(stage, {})) + Counter(later["counts"].get(stage, {})))
+        for stage in {**earlier["counts"], **later["counts"]}
+    }
+    refused = {
+        stage: [*earlier["refused"].get(stage, []), *later["refused"].get(stage, [])]
+        for stage in {**earlier["refused"], **later["refused"]}
+    }
+    return {
+        "first seed": earlier["first seed"],
+        "took_s": round(earlier["took_s"] + later["took_s"], 1),
+        "networks": earlier["networks"] + later["networks"],
+        "counts": counts,
+        "failing": {**earlier["failing"], **later["failing"]},
+        "refused": refused,
+        "reasons": dict((Counter(earlier["reasons"]) + Counter(later["reasons"])).most_common(40)),
+    }
 
 
 def main() -> None:
@@ -382,8 +390,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=int, default=120, help="limit for one stage of one network")
-    parser.add_argument("--total", type=int, default=86_400, help="start no network after this many seconds")
-    parser.add_argument("--output", type=Path, help="a JSON file, kept up to date while it runs")
+    parser.add_argument("--total", type=int, default=86_400, help="begin no more after this many seconds")
+    parser.add_argument(
+        "--output", type=Path, help="a JSON file, kept up to date; its seeds are not run again"
+    )
     parser.add_argument("--show", action="store_true", help="print the source of --seed and stop")
     parser.add_argument("--seeds", help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
@@ -398,13 +408,20 @@ def main() -> None:
 
     environment = describe(arguments.seed, ("torch", "numpy", "onnx", "onnxruntime"))
 
-    def report(result: dict[str, Any]) -> None:
+    until = time.time() + arguments.total
+    result: dict[str, Any] | None = None
+    if arguments.output and arguments.output.is_file():
+        result = json.loads(arguments.output.read_text(encoding="utf-8"))
+    begin = arguments.seed + (result["networks"] if result else 0)
+    for first in range(begin, arguments.seed + arguments.count, SHARE):
+        if time.time() > until:
+            break
+        part = range(first, min(first + SHARE, arguments.seed + arguments.count))
+        later = run(part, arguments.jobs, arguments.seconds, time.time() + 86_400)
+        result = join(result, later) if result else later
         if arguments.output:
             text = json.dumps({"environment": environment, **result}, indent=1)
             arguments.output.write_text(text + "\n", encoding="utf-8")
-
-    seeds = range(arguments.seed, arguments.seed + arguments.count)
-    result = run(seeds, arguments.jobs, arguments.seconds, time.time() + arguments.total, report)
     print(json.dumps(result, indent=1))
 
 

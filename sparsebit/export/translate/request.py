@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from sparsebit.export.translate.axes import AxisNames
 from sparsebit.export.translate.flat_graph import FlatGraph
 from sparsebit.export.translate.undisturbed import same_state, writes_in_place
+from sparsebit.graph.exclusive import exclusively, without_warnings
 
 
 @dataclass
@@ -38,9 +38,12 @@ class Request:
         return same_state(self.flat, parameters=self.stateful)
 
 
-@contextmanager
+@exclusively
 def quietly() -> Iterator[None]:
-    """Tracers warn about every Python number they meet; whether the result is right is tested afterwards."""
+    """Tracers warn about every Python number they meet; whether the result is right is tested afterwards.
+
+    One thread at a time: torch's exporters keep what they do in variables of the process.
+    """
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -49,8 +52,7 @@ def quietly() -> Iterator[None]:
     try:
         if printer is not None:
             torch._C._jit_onnx_log = _say_nothing
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with without_warnings():
             yield
     finally:
         logger.setLevel(level)

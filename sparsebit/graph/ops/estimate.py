@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils.flop_counter import FlopCounterMode
 
+from sparsebit.graph.exclusive import without_warnings
 from sparsebit.graph.ops.spec import OpCall, fetch_tensor, shape_of
 from sparsebit.graph.value import TensorInfo
 
@@ -50,8 +50,7 @@ def weights_of(gm: GraphModule, node: Node) -> Iterator[tuple[str, nn.Parameter]
 
 def _count_on_meta(gm: GraphModule, node: Node) -> int:
     args, kwargs = map_arg((node.args, node.kwargs), lambda argument: _empty_like(gm, argument))
-    with warnings.catch_warnings(), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        warnings.simplefilter("ignore")
+    with without_warnings(), torch.no_grad(), FlopCounterMode(display=False) as counter:
         if node.op == "call_module":
             module = gm.get_submodule(str(node.target))
             state = {**dict(module.named_parameters()), **dict(module.named_buffers())}

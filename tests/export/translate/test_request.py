@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 
 import pytest
@@ -46,3 +47,23 @@ def test_warnings_and_logs_are_as_before_afterwards() -> None:
         warnings.warn("not shown", stacklevel=1)
         raise ValueError("inside")
     assert logger.level == before
+
+
+def test_two_threads_that_export_take_turns() -> None:
+    """What belongs to the process is what it was when both are done, not what the first one found in the second."""
+    logger, printer = logging.getLogger("torch.onnx"), torch._C._jit_onnx_log
+    before, entered, go_on = (logger.level, list(warnings.filters)), threading.Event(), threading.Event()
+
+    def second() -> None:
+        with quietly():
+            entered.set()
+            go_on.wait(5)
+
+    thread = threading.Thread(target=second)
+    with quietly():
+        thread.start()
+        assert not entered.wait(0.1)
+    assert entered.wait(5)
+    go_on.set()
+    thread.join()
+    assert (logger.level, warnings.filters) == before and torch._C._jit_onnx_log is printer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -19,7 +18,6 @@ from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.input_size import InputSize
 from sparsebit.graph.capture.call.signature import CallSignature
 from sparsebit.graph.capture.call.structure import Tree, flatten, leaves_of, shift
-from sparsebit.graph.capture.exclusive import CAPTURING
 from sparsebit.graph.capture.leaves import is_torch_leaf
 from sparsebit.graph.capture.modes import flipped_modes, merge_modes
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
@@ -29,6 +27,7 @@ from sparsebit.graph.capture.report import CaptureReport
 from sparsebit.graph.capture.snapshot import training_flags
 from sparsebit.graph.capture.source import source_of_error
 from sparsebit.graph.codegen import find_unsafe_name, is_plain_path
+from sparsebit.graph.exclusive import CAPTURING, without_warnings
 from sparsebit.graph.value import TensorInfo, describe
 
 _ONE_MODE = "an exported program holds the mode it was exported in; capture the module itself to have both"
@@ -43,6 +42,11 @@ class _Slot:
 
 def from_exported(program: torch.export.ExportedProgram) -> CapturedModule:
     """The normal form of an exported program; it keeps the one mode it was exported in."""
+    with CAPTURING:  # see from_model
+        return _from_exported(program)
+
+
+def _from_exported(program: torch.export.ExportedProgram) -> CapturedModule:
     _refuse_unsafe_name(
         next((name for name in (*program.state_dict, *program.constants) if not is_plain_path(name)), None)
     )
@@ -68,8 +72,14 @@ def from_exported(program: torch.export.ExportedProgram) -> CapturedModule:
 def from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> CapturedModule:
     """Export a model with every dimension dynamic, and bring its ``torch.nn`` modules back into the graph.
 
-    It is exported in both modes, so that what depends on ``training`` follows the mode.
+    It is exported in both modes, so that what depends on ``training`` follows the mode. One thread at a time, to the
+    end: while any thread exports, torch follows the symbolic sizes of all of them, also those of a finished program.
     """
+    with CAPTURING:
+        return _from_model(model, args, kwargs)
+
+
+def _from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> CapturedModule:
     _refuse_unsafe_name(find_unsafe_name(model))
     program = _export(model, args, kwargs)
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -111,8 +121,7 @@ def _export(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> to
     try:
         bound = parameters.bind(*args, **kwargs)
         shapes = {name: pytree.tree_map(dynamic, value) for name, value in bound.arguments.items()}
-        with CAPTURING, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's own, about its own internals
+        with without_warnings():  # torch's own, about its own internals
             # one tensor given twice would be taken for one input
             positional, keyword = pytree.tree_map_only(
                 Tensor, lambda tensor: tensor.detach().clone(), (tuple(args), kwargs)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsebit.graph.capture.exclusive import exclusively, in_this_thread, replaced
 from sparsebit.graph.capture.leaves import LeafModules
 from sparsebit.graph.capture.recording.recorder import Recorder
+from sparsebit.graph.exclusive import exclusively, in_this_thread, replaced
 from sparsebit.graph.functional import AutogradCall
 
 

@@ -6,7 +6,6 @@ import builtins
 import contextlib
 import copy
 import inspect
-import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,6 @@ from torch import Tensor, fx, nn
 from sparsebit.errors import CaptureError, SparsebitError
 from sparsebit.graph.capture.call.signature import CallSignature, is_tensor
 from sparsebit.graph.capture.call.structure import Branch, Tree, flatten, leaves_of
-from sparsebit.graph.capture.exclusive import in_this_thread
 from sparsebit.graph.capture.leaves import LeafModules
 from sparsebit.graph.capture.modes import Comparison, Differs, compare, flipped_modes
 from sparsebit.graph.capture.recording.names import Names
@@ -34,6 +32,7 @@ from sparsebit.graph.capture.report import CaptureReport, Note
 from sparsebit.graph.capture.sizes.numbers import SizeFloat, SizeInt
 from sparsebit.graph.capture.snapshot import Snapshot, undisturbed
 from sparsebit.graph.capture.source import source_of_error
+from sparsebit.graph.exclusive import in_this_thread, without_warnings
 
 
 @dataclass
@@ -203,8 +202,7 @@ class Runs:
         runs = self if here else self._on_cpu()
         kept, runs.inputs = runs.inputs, inputs if here else [leaf.to("cpu") for leaf in inputs]
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with without_warnings():
                 return runs.record(CaptureReport(), dry=dry)
         finally:
             runs.inputs = kept

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sparsebit.graph.capture.exclusive import exclusively, replaced
+from sparsebit.graph.exclusive import exclusively, replaced
 
 
 @exclusively

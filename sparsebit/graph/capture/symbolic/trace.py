@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.signature import CallSignature
 from sparsebit.graph.capture.call.structure import Constant, Leaf, Tree, flatten
-from sparsebit.graph.capture.exclusive import exclusively, in_this_thread, replaced
 from sparsebit.graph.capture.modes import flipped_modes, merge_modes
 from sparsebit.graph.capture.module import CONTAINERS, CapturedModule, build_shell
 from sparsebit.graph.capture.normalize import canonical_call
@@ -23,6 +22,7 @@ from sparsebit.graph.capture.report import CaptureReport
 from sparsebit.graph.capture.snapshot import overridden_modes, training_flags, undisturbed
 from sparsebit.graph.capture.source import source_of_error
 from sparsebit.graph.capture.symbolic.tracer import InputsTracer
+from sparsebit.graph.exclusive import exclusively, in_this_thread, replaced
 from sparsebit.graph.functional import invoke
 from sparsebit.graph.passes.canonicalize_shape import canonicalize_shape
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from sparsebit.graph.capture.exclusive import CAPTURING, in_this_thread, replaced
 from sparsebit.graph.capture.leaves import is_stochastic_leaf
 from sparsebit.graph.capture.source import find_source
+from sparsebit.graph.exclusive import CAPTURING, in_this_thread, replaced
 
 _FACTORIES = ("zeros", "ones", "empty", "rand", "randn")  # take sizes one by one, which torch.fx cannot see
 

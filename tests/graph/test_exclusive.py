@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.graph.capture import capture
-from sparsebit.graph.capture.exclusive import in_this_thread, replaced
+from sparsebit.graph.capture.exported import program
 from sparsebit.graph.capture.recording.patching import announcing_capture
+from sparsebit.graph.exclusive import CAPTURING, in_this_thread, replaced, without_warnings
 
 
 class Waiting(nn.Module):
@@ -72,6 +74,29 @@ def test_captures_in_several_threads_do_not_disturb_each_other(frontend: Any) ->
     assert not errors and nn.Module.__call__ is call
 
 
+@pytest.mark.parametrize("raw", [False, True], ids=["model", "exported program"])
+def test_an_exported_program_is_read_while_no_other_thread_exports(
+    monkeypatch: pytest.MonkeyPatch, raw: bool
+) -> None:
+    """torch follows the sizes of every program while one is exported, whichever thread reads them."""
+    model, x, free = nn.Linear(4, 4).eval(), torch.randn(2, 4), list[bool]()
+    given = torch.export.export(model, (x,)) if raw else model
+    read = program._signature
+
+    def ask() -> None:
+        free.append(CAPTURING.acquire(blocking=False))
+
+    def watch(*args: Any) -> Any:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+        return read(*args)
+
+    monkeypatch.setattr(program, "_signature", watch)
+    capture(given, () if raw else x, frontend="exported")
+    assert free and not any(free)
+
+
 def test_who_waits_for_a_capture_does_not_keep_its_replacements() -> None:
     """A second capture that begins while the first one runs finds torch itself, not what the first one put there."""
     started, entered, asked = threading.Event(), threading.Event(), threading.Event()
@@ -94,6 +119,25 @@ def test_who_waits_for_a_capture_does_not_keep_its_replacements() -> None:
     asked.set()
     thread.join()
     assert not ours and not torch.compiler.is_compiling()
+
+
+def test_filters_of_warnings_are_put_back_when_two_threads_set_theirs() -> None:
+    """Each of two blocks that overlapped would keep the other's filters, and no warning would be shown any more."""
+    before, entered, go_on = list(warnings.filters), threading.Event(), threading.Event()
+
+    def second() -> None:
+        with without_warnings():
+            entered.set()
+            go_on.wait(5)
+
+    thread = threading.Thread(target=second)
+    with without_warnings():
+        thread.start()
+        assert not entered.wait(0.1)
+    assert entered.wait(5)
+    go_on.set()
+    thread.join()
+    assert warnings.filters == before
 
 
 def test_in_this_thread() -> None:

@@ -1,7 +1,8 @@
-"""While a model is captured, parts of torch are replaced for all of the process: one capture at a time.
+"""What belongs to the process and not to a thread: parts of torch that are replaced, and filters of warnings.
 
-``exclusively`` keeps two captures from taking each other's replacements for torch itself, and from putting them back. A
-replacement must ask ``in_this_thread``: models that run in other threads meanwhile are not part of the capture.
+While a model is captured or translated, one thread at a time replaces them. ``exclusively`` keeps two threads from
+taking each other's replacements for torch itself, and from putting them back. A replacement must ask
+``in_this_thread``: models that run in other threads meanwhile are not part of the capture.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
@@ -38,6 +40,19 @@ def exclusively(
             yield from function(*args, **kwargs)
 
     return locked
+
+
+@exclusively
+def without_warnings() -> Iterator[None]:
+    """No warnings inside the block, whichever thread they come from; afterwards they are shown as before.
+
+    Example:
+        >>> with without_warnings():
+        ...     warnings.warn("not shown")
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextlib.contextmanager
