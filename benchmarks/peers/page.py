@@ -50,10 +50,9 @@ def _section(name: str, content: dict[str, Any], assets: Path) -> str:
     notes = Path(part.__file__).parent / "notes.md"
     text = [f"## {part.TITLE}", ""]
     text += [f"- {key.replace('_', ' ')}: {value}" for key, value in content["protocol"].items()]
-    text += [
-        f"- machine: {content['environment']['processor']}, commit {content['environment']['commit']}",
-        "",
-    ]
+    commits = sorted({row.commit or content["environment"]["commit"] for row in rows})
+    measured_at = f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}"
+    text += [f"- machine: {content['environment']['processor']}, {measured_at}", ""]
     if drawing:
         text += [f"![{chart.heading} by tool](assets/peers_{name}.svg)", ""]
     for model in dict.fromkeys(row.model for row in rows if not row.failed):

@@ -27,6 +27,7 @@ class Row:
     lines: int | None  # lines a user writes, counted in the script
     note: str = ""
     failed: str = ""  # the exact reason; `measures` is empty then
+    commit: str = ""  # of this repository when the row was measured; the run fills it in
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import argparse
 import importlib
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +29,23 @@ PAGE = HERE.parents[1] / "docs" / "peers.md"
 
 
 def run_part(name: str, peers: list[str] | None, options: Options, results: Path, console: Console) -> None:
-    """Measure the peers of one part; rows of peers that are not asked for stay as they are."""
+    """Measure the peers of one part; rows of peers and models that are not asked for stay as they are."""
     part = importlib.import_module(f"benchmarks.peers.{name}.part")
     path = results / f"{name}.json"
-    before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
-    rows = {(row.peer, row.model, row.setting): row for row in map(row_from, before)}
+    rows = _earlier_rows(path)
     for peer in part.PEERS:
         if peers is not None and peer not in peers:
             continue
         console.log(f"{name}: {peer}")
-        measured = measure_peer(part, peer, options)
-        rows.pop((peer, "all", "all"), None)  # the row of a peer that could not run at all
-        rows |= {(row.peer, row.model, row.setting): row for row in measured}
+        environment = describe(SEED, ("torch", "numpy", "onnx", "onnxruntime"))
+        measured = [replace(row, commit=environment["commit"]) for row in measure_peer(part, peer, options)]
+        rows = [row for row in rows if not _is_replaced(row, peer, options.models)] + measured
         for row in measured:
             console.print(row)
-        # In the order of PEERS, whatever the order they were run in.
-        order = sorted(rows.values(), key=lambda row: part.PEERS.index(row.peer))
+        # In the order of PEERS and models, whatever the order they were run in.
+        order = sorted(rows, key=lambda row: (part.PEERS.index(row.peer), row.model))
         content = {
-            "environment": describe(SEED, ("torch", "numpy", "onnx", "onnxruntime")),
+            "environment": environment,
             "part": name,
             "protocol": part.PROTOCOL,
             "rows": [row_as_dict(row) for row in order],
@@ -53,6 +53,18 @@ def run_part(name: str, peers: list[str] | None, options: Options, results: Path
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(content, indent=1).replace(str(options.work), "WORK")  # errors name scratch files
         path.write_text(text + "\n", encoding="utf-8")
+
+
+def _earlier_rows(path: Path) -> list[Row]:
+    if not path.is_file():
+        return []
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return [row_from({"commit": content["environment"]["commit"]} | row) for row in content["rows"]]
+
+
+def _is_replaced(row: Row, peer: str, models: tuple[str, ...]) -> bool:
+    """Does a run of this peer on these models (all, if none are named) say again what an earlier row says?"""
+    return row.peer == peer and (not models or row.model in (*models, "all"))
 
 
 def measure_peer(part: Any, peer: str, options: Options) -> list[Row]:

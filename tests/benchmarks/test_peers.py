@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks.peers import run, venv
+from benchmarks.peers import answer, one_row, run, venv
 from benchmarks.peers.chart import draw_bars
 from benchmarks.peers.page import markdown_table, show_tests, write_page
 from benchmarks.peers.pruning import part as pruning
@@ -56,7 +58,7 @@ def test_every_peer_has_a_script_that_counts_and_pinned_requirements(part: Any) 
     for peer in part.PEERS:
         assert count_lines(folder / "scripts" / f"{peer}.py") > 0
         pins = folder / "requirements" / f"{peer}.txt"
-        if peer in getattr(part, "OWN_ENVIRONMENT", (part.OURS,)):
+        if peer in (part.OURS, "onnxruntime"):  # no other packages than ours
             assert not pins.is_file()
             continue
         lines = [line for line in pins.read_text().splitlines() if not line.startswith("#")]
@@ -105,6 +107,104 @@ def test_rows_of_other_peers_stay_and_a_failure_is_a_row(
     assert [one["peer"] for one in rows] == ["a", "broken", "b"]
     assert [one["measures"].get("accuracy") for one in rows] == [0.0, None, 1.0]
     assert rows[1]["failed"] == "RuntimeError: cannot read WORK/file"
+
+
+def test_a_run_replaces_every_earlier_row_of_its_peer_and_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A setting that was renamed must not stay beside its new name, and old rows keep the commit they were made at."""
+
+    def measure(peer: str, options: Options) -> list[Row]:
+        return [row(peer, setting, accuracy=1.0) for setting in settings]
+
+    part = SimpleNamespace(PEERS=("a", "b"), PROTOCOL={}, measure=measure)
+    monkeypatch.setattr(run.importlib, "import_module", lambda name: part)
+    commits = iter(["first", "second"])
+    monkeypatch.setattr(run, "describe", lambda seed, packages: {"commit": commit})
+    commit, settings = next(commits), ["W8A8", "W4A8"]
+    run.run_part("x", None, Options(venvs=tmp_path, work=tmp_path), tmp_path, Console(quiet=True))
+    path = tmp_path / "x.json"
+    content = json.loads(path.read_text())
+    for one in content["rows"]:
+        del one["commit"]  # as files were before rows kept it
+    path.write_text(json.dumps(content))
+    commit, settings = next(commits), ["W8A8, renamed"]
+    run.run_part(
+        "x", ["b"], Options(venvs=tmp_path, work=tmp_path, models=("other",)), tmp_path, Console(quiet=True)
+    )
+    kept = [(one["peer"], one["setting"], one["commit"]) for one in json.loads(path.read_text())["rows"]]
+    assert kept == [
+        ("a", "W8A8", "first"),
+        ("a", "W4A8", "first"),
+        ("b", "W8A8", "first"),
+        ("b", "W4A8", "first"),
+        ("b", "W8A8, renamed", "second"),
+    ], "rows of models that were not asked for stay"
+    run.run_part("x", ["b"], Options(venvs=tmp_path, work=tmp_path), tmp_path, Console(quiet=True))
+    assert [one["setting"] for one in json.loads(path.read_text())["rows"]] == [
+        "W8A8",
+        "W4A8",
+        "W8A8, renamed",
+    ]
+
+
+def test_a_peer_is_measured_by_its_part_in_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def run_script(*args: Any, threads: int) -> dict[str, Any]:
+        calls.append(args)
+        if len(calls) > 1:
+            raise RuntimeError("no module named peer")
+        return {"accuracy": 1.0}
+
+    monkeypatch.setattr(one_row, "run_script", run_script)
+    options = Options(venvs=tmp_path, work=tmp_path, quick=True)
+    python = Path("python")
+    given = (pruning, "torch_pruning", "net", "L1 norm, additions kept", python, options)
+    assert one_row.measured(*given) == {"accuracy": 1.0}
+    assert calls[0] == (
+        *(python, "benchmarks.peers.pruning.measure", "--peer", "torch_pruning", "--model", "net"),
+        *("--setting", "L1 norm, additions kept"),
+        *(
+            "--folder",
+            str(tmp_path / "torch_pruning/net/L1_norm_additions_kept"),
+            "--count",
+            "64",
+            "--limit",
+            "100",
+        ),
+    )
+    assert one_row.measured(*given) == {"failed": "RuntimeError: no module named peer"}
+
+
+def test_a_peer_without_requirements_runs_in_our_environment(tmp_path: Path) -> None:
+    options = Options(venvs=tmp_path, work=tmp_path)
+    assert one_row.python_of(vision, "onnxruntime", options) == Path(sys.executable)
+
+
+def test_the_failure_of_a_script_is_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(script: Any, task: Any, options: Any) -> dict[str, Any]:
+        assert script.PACKAGE == "sparsebit" and options.count == 3
+        if options.setting == "bad":
+            raise ValueError("two\n lines")
+        return {"accuracy": 5.0}
+
+    monkeypatch.setattr(answer, "open_task", lambda name: name)
+    for setting, expected in (("good", {"accuracy": 5.0}), ("bad", {"failed": "ValueError: two lines"})):
+        given = ["--peer", "sparsebit", "--model", "net", "--setting", setting, "--folder", str(tmp_path)]
+        monkeypatch.setattr(sys, "argv", ["measure", *given, "--count", "3"])
+        threads = torch.get_num_threads()
+        with warnings.catch_warnings():
+            answer.print_answer("vision", measure, ("count",))
+        logging.disable(logging.NOTSET)
+        torch.set_num_threads(threads)
+        found = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+        found.pop("version", None)
+        assert found == expected
 
 
 def test_the_page_is_what_the_results_say(tmp_path: Path) -> None:

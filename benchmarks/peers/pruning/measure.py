@@ -1,46 +1,41 @@
-"""One pruning tool on one model with one criterion, inside the tool's environment; prints one JSON object."""
+"""One pruning tool on one model with one criterion, inside the tool's environment."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.metadata
-import json
-import logging
 import time
-import traceback
-import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from benchmarks.peers.answer import print_answer
 from benchmarks.peers.peak import peak_mb, reset_peak
 from benchmarks.pruning.resnet56.finetune import refresh_statistics
-from benchmarks.tasks import Task, open_task
+from benchmarks.tasks import Task
 from benchmarks.tasks.cifar10 import normalize
 from benchmarks.tasks.data import find_file
 from benchmarks.tasks.decode import read_array
 
-SEED = 0
+BATCH, STATISTICS = 32, 1000  # images: at once, and for new statistics of batch norm
+SHARE = 0.5  # of multiply-accumulates to remove
 
 
 def measure(script: Any, task: Task, options: argparse.Namespace) -> dict[str, Any]:
     """All figures of one run, except the latency of its file."""
     path = find_file(task.folder, "cifar10_train10k.npz")
     images, labels = normalize(read_array(path, "images")), read_array(path, "labels").long()
-    image_batches = list(images[: options.count].split(options.batch))
-    label_batches = list(labels[: options.count].split(options.batch))
+    image_batches = list(images[: options.count].split(BATCH))
+    label_batches = list(labels[: options.count].split(BATCH))
     dense, model = task.model(), task.model()
     before = reset_peak()
     start = time.process_time()
-    small = script.prune(model, image_batches, label_batches, options.setting, options.share).eval()
+    small = script.prune(model, image_batches, label_batches, options.setting, SHARE).eval()
     found: dict[str, Any] = {"prune_seconds": time.process_time() - start, "memory_mb": peak_mb() - before}
     found["macs_left"] = 100 * count_macs(small, images[:1]) / count_macs(dense, images[:1])
     found["params_left"] = 100 * count_parameters(small) / count_parameters(dense)
     found["one_shot"] = task.evaluate(small, options.limit).metric
-    refresh_statistics(small, images[: options.statistics])
+    refresh_statistics(small, images[:STATISTICS])
     found["new_statistics"] = task.evaluate(small.eval(), options.limit).metric
     file = options.folder / "pruned.onnx"
     torch.onnx.export(
@@ -79,34 +74,5 @@ def count_macs(model: nn.Module, x: torch.Tensor) -> int:
     return total
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--setting", required=True)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--count", type=int, required=True, help="images that gradients are taken on")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--share", type=float, default=0.5, help="of multiply-accumulates to remove")
-    parser.add_argument(
-        "--statistics", type=int, default=1000, help="images for the statistics of batch norm"
-    )
-    parser.add_argument("--limit", type=int, required=True, help="test images")
-    options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    torch.manual_seed(SEED)
-    try:
-        script = importlib.import_module(f"benchmarks.peers.pruning.scripts.{options.peer}")
-        found = measure(script, open_task(options.model), options)
-        found["version"] = importlib.metadata.version(script.PACKAGE)
-    except Exception as error:
-        traceback.print_exc()
-        found = {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
-    print("\n" + json.dumps(found))
-
-
 if __name__ == "__main__":
-    main()
+    print_answer("pruning", measure, ("count", "limit"))

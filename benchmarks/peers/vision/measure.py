@@ -1,4 +1,4 @@
-"""One peer on one model in one setting, inside the peer's environment; prints one JSON object.
+"""A quantizer on one model in one setting, inside the peer's environment.
 
 The model that the tool makes is asked, and so is the file where it writes one: what is deployed is the file.
 """
@@ -6,13 +6,7 @@ The model that the tool makes is asked, and so is the file where it writes one: 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.metadata
-import json
-import logging
 import time
-import traceback
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,17 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.peers.answer import print_answer, say
 from benchmarks.peers.peak import peak_mb, reset_peak
-from benchmarks.tasks import Task, open_task
+from benchmarks.tasks import Task
 
-SEED = 0
+BATCH = 32
 Predict = Callable[[Tensor], Any]
 
 
 def measure(script: Any, task: Task, options: argparse.Namespace) -> dict[str, Any]:
     """All figures of one run, except the latency of its file, which is measured beside other files."""
-    batches = [args[0] for args, _ in task.calibration(options.count, options.batch)]
-    samples = [call()[0][0] for call in task.test_calls(options.samples, options.batch)]
+    batches = [args[0] for args, _ in task.calibration(options.count, BATCH)]
+    samples = [call()[0][0] for call in task.test_calls(options.samples, BATCH)]
     exact_model = task.model()
     with torch.no_grad():
         exact = [exact_model(sample) for sample in samples]
@@ -82,7 +77,7 @@ def _export(script: Any, made: Any, example: Tensor, folder: Path) -> tuple[Path
         script.export(made, example, path)
         file_predictor(path)(example)
     except Exception as error:
-        return None, f"{type(error).__name__}: {_first_line(error)}"
+        return None, say(error)
     return path, ""
 
 
@@ -131,36 +126,5 @@ def file_predictor(path: Path) -> Predict:
     return lambda images: torch.from_numpy(session.run(None, {name: images.numpy()})[0])
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else ""
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--setting", required=True)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--count", type=int, required=True, help="calibration samples")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--samples", type=int, required=True, help="test samples that SQNR is measured on")
-    parser.add_argument("--limit", type=int, required=True, help="test samples for the accuracy")
-    options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    torch.manual_seed(SEED)
-    try:
-        script = importlib.import_module(f"benchmarks.peers.vision.scripts.{options.peer}")
-        found = measure(script, open_task(options.model), options)
-        found["version"] = importlib.metadata.version(script.PACKAGE)
-    except Exception as error:
-        traceback.print_exc()
-        found = {"failed": f"{type(error).__name__}: {_first_line(error)}"}
-    print("\n" + json.dumps(found))
-
-
 if __name__ == "__main__":
-    main()
+    print_answer("vision", measure, ("count", "samples", "limit"))

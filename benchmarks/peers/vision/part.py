@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.one_row import folder_of, measured, python_of, time_file
 from benchmarks.peers.row import Column, Options, Row, count_lines, failed_row
-from benchmarks.peers.venv import ensure, run_script
-from benchmarks.tasks import open_task
 
-HERE = Path(__file__).parent
+HERE, PART = Path(__file__).parent, sys.modules[__name__]
 TITLE = "Quantization after training"
 MODELS = ("cifar10_resnet20", "cifar10_resnet56")
 OURS = "sparsebit"
-OWN_ENVIRONMENT = (OURS, "onnxruntime")  # no other packages than ours
 PEERS = (
     OURS, "onnxruntime", "torchao", "nncf", "neural_compressor", "modelopt", "aimet", "brevitas", "quanto",
 )  # fmt: skip
@@ -42,12 +39,13 @@ COLUMNS = (
     Column(key="speedup_of_ours", heading="ours × float, same minute", digits=2),
 )
 CHART = "file_sqnr_db"
-COUNT, SAMPLES, LIMIT, ROUNDS = 256, 500, 2000, 61
+SIZES = {"count": 256, "samples": 500, "limit": 2000}
+QUICK = {"count": 32, "samples": 64, "limit": 100}
 PROTOCOL: dict[str, Any] = {
     "models": "trained ResNet-20 and ResNet-56 on CIFAR-10, float accuracy 91.73 % and 93.39 % on all test images",
-    "calibration_images": COUNT,
-    "sqnr_images": SAMPLES,
-    "test_images": LIMIT,
+    "calibration_images": SIZES["count"],
+    "sqnr_images": SIZES["samples"],
+    "test_images": SIZES["limit"],
     "calibration": "CPU seconds of one thread after a warm-up; from a float model (or ONNX file) to quantized",
     "latency": "median of ONNX Runtime on one thread, batch 1, in turns with the float file and our W8A8 file",
     "memory": "growth of the process' peak while preparing and calibrating",
@@ -56,7 +54,7 @@ PROTOCOL: dict[str, Any] = {
 
 def measure(peer: str, options: Options) -> list[Row]:
     """Every model and setting of one peer."""
-    python = _python(peer, options)
+    python = python_of(PART, peer, options)
     settings = SETTINGS.get(peer, ("W8A8",) if peer in ABSENT else ("W8A8", "W4A8"))
     rows = [
         _row(peer, model, setting, python, options)
@@ -70,20 +68,17 @@ def measure(peer: str, options: Options) -> list[Row]:
     return rows + absent
 
 
-def _python(peer: str, options: Options) -> Path:
-    if peer in OWN_ENVIRONMENT:
-        return Path(sys.executable)
-    return ensure(options.venvs, peer, HERE / "requirements" / f"{peer}.txt")
-
-
 def _row(peer: str, model: str, setting: str, python: Path, options: Options) -> Row:
-    found = _measured(peer, model, setting, python, options)
+    found = measured(PART, peer, model, setting, python, options)
     version = found.pop("version", "")
     if reason := found.pop("failed", ""):
         return failed_row(peer, model, setting, reason, version)
     note = found.pop("export_failed", "")
     if file := found.pop("file", None):
-        found |= _latency(Path(file), model, options)
+        own = folder_of(OURS, model, "W8A8", options) / "quantized.onnx"
+        if not own.is_file():
+            measured(PART, OURS, model, "W8A8", Path(sys.executable), options)
+        found |= time_file(Path(file), own, model, options)
     return Row(
         peer=peer,
         version=version,
@@ -93,60 +88,6 @@ def _row(peer: str, model: str, setting: str, python: Path, options: Options) ->
         lines=count_lines(HERE / "scripts" / f"{peer}.py"),
         note=f"no file: {note}" if note else "",
     )
-
-
-def _measured(peer: str, model: str, setting: str, python: Path, options: Options) -> dict[str, Any]:
-    sizes = (32, 64, 100) if options.quick else (COUNT, SAMPLES, LIMIT)
-    named = zip(("--count", "--samples", "--limit"), map(str, sizes), strict=True)
-    try:
-        return run_script(
-            python,
-            "benchmarks.peers.vision.measure",
-            *("--peer", peer, "--model", model, "--setting", setting),
-            *("--folder", str(_folder(peer, model, setting, options))),
-            *(word for pair in named for word in pair),
-            threads=options.threads,
-        )
-    except Exception as error:
-        return {"failed": f"{type(error).__name__}: {error}"}
-
-
-def _folder(peer: str, model: str, setting: str, options: Options) -> Path:
-    return options.work / peer / model / setting.replace(" ", "_").replace(",", "")
-
-
-def _latency(file: Path, model: str, options: Options) -> dict[str, float]:
-    """One file in turns with the float file and ours, so that other work on the machine disturbs all alike."""
-    from sparsebit.runtime import compare_latency, open_session
-
-    own = _folder(OURS, model, "W8A8", options) / "quantized.onnx"
-    if not own.is_file():
-        _measured(OURS, model, "W8A8", Path(sys.executable), options)
-    files = {"float": _float_file(model, options), "ours": own, "peer": file}
-    image = open_task(model).example()[0][0][:1].numpy()
-    sessions = {
-        name: open_session(path, threads=options.threads, spinning=False) for name, path in files.items()
-    }
-    calls = {
-        name: partial(session.run, {session.inputs[0].name: image}) for name, session in sessions.items()
-    }
-    times = compare_latency(calls, seconds=2, rounds=ROUNDS, shown=False)
-    return {
-        "latency_ms": times["peer"].milliseconds,
-        "speedup": times.speedup("peer", "float").median,
-        "speedup_of_ours": times.speedup("ours", "float").median,
-    }
-
-
-def _float_file(model: str, options: Options) -> Path:
-    from sparsebit import capture
-    from sparsebit.export import export_graph
-
-    path = options.work / f"{model}.onnx"
-    if not path.is_file():
-        example = open_task(model).example()[0]
-        export_graph(capture(open_task(model).model(), example), example, {}, path)
-    return path
 
 
 def _rounded(value: float | None) -> float | None:
