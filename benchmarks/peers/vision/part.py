@@ -16,11 +16,7 @@ OURS = "sparsebit"
 PEERS = (
     OURS, "onnxruntime", "torchao", "nncf", "neural_compressor", "modelopt", "aimet", "brevitas", "quanto",
 )  # fmt: skip
-# What the flow of a peer does not offer, found in its code; it is a row with the reason.
-ABSENT = {
-    "torchao": {"W4A8": "its quantizer for x86 fixes the range of weights to -128 to 127"},
-    "neural_compressor": {"W4A8": "its static quantization offers 8-bit weights only"},
-}
+WIDTHS = ("W8A8", "W4A8")  # of every peer; one that cannot do a width says so itself
 SETTINGS: dict[str, tuple[str, ...]] = {
     OURS: ("W8A8", "W4A8", "W4A8, bias corrected"),
     "onnxruntime": ("W8A8", "W8A8, its defaults", "W4A8"),
@@ -55,17 +51,11 @@ PROTOCOL: dict[str, Any] = {
 def measure(peer: str, options: Options) -> list[Row]:
     """Every model and setting of one peer."""
     python = python_of(PART, peer, options)
-    settings = SETTINGS.get(peer, ("W8A8",) if peer in ABSENT else ("W8A8", "W4A8"))
-    rows = [
+    return [
         _row(peer, model, setting, python, options)
         for model in (options.models or MODELS)
-        for setting in settings
+        for setting in SETTINGS.get(peer, WIDTHS)
     ]
-    absent = [
-        failed_row(peer, "all", setting, f"not offered: {reason}")
-        for setting, reason in ABSENT.get(peer, {}).items()
-    ]
-    return rows + absent
 
 
 def _row(peer: str, model: str, setting: str, python: Path, options: Options) -> Row:

@@ -1,4 +1,4 @@
-"""Intel Neural Compressor's static quantization for PyTorch, its default config."""
+"""Intel Neural Compressor's static quantization for PyTorch: its default config, and the same with int4 weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 PACKAGE = "neural_compressor"
-SETTINGS = {"W8A8": None}
+SETTINGS = {"W8A8": "int8", "W4A8": "int4"}
 
 
 def quantize(model: nn.Module, batches: list[Tensor], folder: Path, setting: str) -> Any:
@@ -18,7 +18,11 @@ def quantize(model: nn.Module, batches: list[Tensor], folder: Path, setting: str
     from neural_compressor.torch.quantization import convert, get_default_static_config, prepare
 
     exported = capture(model, (batches[0],), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
-    prepared = prepare(exported, get_default_static_config())
+    config = get_default_static_config()
+    # user: end
+    config.w_dtype = SETTINGS[setting]
+    # user: begin
+    prepared = prepare(exported, config)
     with torch.no_grad():
         for batch in batches:
             prepared(batch)
