@@ -1,26 +1,41 @@
-"""llama.cpp's own rounding, as its package gguf does it: Q4_0, groups of 32, without data.
+"""llama.cpp's own types without data, as ``llama-quantize --pure`` gives them: Q4_0, Q3_K and Q2_K.
 
-Its compiled quantizer (``llama-quantize``) gives the same values for Q4_0; for 3 and 2 bits only that one exists.
+The compiled functions are those that the engine xllamacpp holds. Q3_K and Q2_K need rows of a multiple of 256 weights;
+for other rows llama.cpp takes IQ4_NL, with groups of 32 weights in 4 bits.
 """
 
 # ruff: noqa: E402
 # user: begin
+import ctypes
 from pathlib import Path
 
 import gguf
+import numpy
+import xllamacpp.xllamacpp as engine
 from safetensors.torch import load_file
 
 TYPES = {4: "Q4_0", 3: "Q3_K", 2: "Q2_K"}
 
 
 def quantize(folder, samples, bits):
-    kind = gguf.GGMLQuantizationType[TYPES[bits]]
     tensors = load_file(Path(folder) / "model.safetensors")
-    return {
-        name: (gguf.quants.quantize(values.numpy(), kind), kind)
-        for name, values in tensors.items()
-        if name.endswith("_proj.weight")
-    }
+    named = gguf.GGMLQuantizationType[TYPES[bits]]
+    made = {}
+    for name, values in tensors.items():
+        if name.endswith("_proj.weight"):
+            fits = values.shape[1] % gguf.GGML_QUANT_SIZES[named][0] == 0
+            kind = named if fits else gguf.GGMLQuantizationType.IQ4_NL
+            made[name] = (quantize_rows(values.float().numpy(), kind), kind)
+    return made
+
+
+def quantize_rows(values, kind):
+    library = ctypes.CDLL(engine.__file__)
+    made = numpy.zeros(gguf.quant_shape_to_byte_shape(values.shape, kind), numpy.uint8)
+    pointers = (values.ctypes.data_as(ctypes.c_void_p), made.ctypes.data_as(ctypes.c_void_p))
+    sizes = map(ctypes.c_int64, (0, *values.shape))
+    library.ggml_quantize_chunk(int(kind), *pointers, *sizes, None)
+    return made
 
 
 # user: end
@@ -35,15 +50,5 @@ def outcome(made) -> Outcome:
     return Outcome(weights, sum(held.nbytes for held, _ in made.values()))
 
 
-def quantize_or_explain(folder, samples, bits):
-    """The package raises without a message for types that it cannot write."""
-    try:
-        return quantize(folder, samples, bits)
-    except NotImplementedError:
-        raise NotImplementedError(
-            f"gguf cannot write {TYPES[bits]}; llama.cpp's compiled quantizer can, but its wheels ask for GLIBC 2.38"
-        ) from None
-
-
 if __name__ == "__main__":
-    solve("gguf", quantize_or_explain, outcome)
+    solve("gguf", quantize, outcome)
