@@ -1,4 +1,4 @@
-"""Starts a function of a test module on several processes, as torchrun would, and waits for them."""
+"""Starts a function of a test module, or a script, on several processes, as torchrun would, and waits for them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,42 @@ def wait_for(
         for process in processes:
             process.kill()
             process.communicate()
+
+
+def run_script(words: Sequence[str], count: int, folder: Path, path: Sequence[Path] = ()) -> str:
+    """What the first of ``count`` processes of ``python *words`` prints; they find the variables that torchrun sets.
+
+    The store at which they meet is here, as torchrun's is in its own process. Processes that do not end say where they
+    are before they are ended.
+    """
+    store = torch.distributed.TCPStore(
+        "127.0.0.1", 0, None, True, timedelta(seconds=300), wait_for_workers=False
+    )
+    shared = os.environ | {
+        **{"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "TORCHELASTIC_USE_AGENT_STORE": "True"},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)},
+        **{"PYTHONPATH": os.pathsep.join(map(str, [*path, ROOT])), "PYTHONFAULTHANDLER": "1"},
+        **{"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    }
+    outputs = [folder / f"output.{rank}" for rank in range(count)]
+    processes = []
+    for rank, output in enumerate(outputs):
+        with open(output, "w", encoding="utf-8") as file:
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            command = [sys.executable, *words]
+            processes.append(
+                subprocess.Popen(command, cwd=folder, env=shared | own, stdout=file, stderr=subprocess.STDOUT)
+            )
+    try:
+        for process in processes:
+            process.wait(300)
+    except subprocess.TimeoutExpired:
+        for process in processes:
+            process.send_signal(signal.SIGABRT)
+            process.wait()
+    printed = [output.read_text(encoding="utf-8", errors="replace") for output in outputs]
+    assert [process.returncode for process in processes] == [0] * count, "\n".join(printed)
+    return printed[0]
 
 
 def join_group(rank: int, size: int, folder: str, name: str = "store") -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import importlib
 import json
-import os
 import runpy
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
+
+from tests.ranks import run_script
 
 FOLDER = Path(__file__).parents[2] / "examples"
 Run = Callable[..., dict[str, float]]
@@ -105,19 +104,10 @@ def test_imagenet_qat_on_two_processes(photos: Path) -> None:
     """As ``torchrun`` starts it."""
     words = ["--model", "my_nets:tiny", "--data", str(photos), "--test", str(photos), "--size", "32"]
     words += ["--batch", "2", "--epochs", "1", "--save", "trained"]
-    path = os.pathsep.join([str(FOLDER), str(FOLDER.parent), str(photos.parent)])
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*launch, str(FOLDER / "imagenet_qat.py"), *words],
-        cwd=photos.parent,
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    printed = run_script(
+        [str(FOLDER / "imagenet_qat.py"), *words], 2, photos.parent, path=[FOLDER, photos.parent]
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "trained" in done.stdout
+    assert "trained" in printed
     assert (photos.parent / "trained").is_dir()
 
 
@@ -182,17 +172,6 @@ def test_every_example_is_listed_and_tested() -> None:
 
 def test_qlora_alone_and_as_a_pipeline_of_two(run: Run, tmp_path: Path) -> None:
     alone = run("qlora", "--steps", 3, "--out", "alone")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*launch, str(FOLDER / "qlora.py"), "--steps", "3", "--pipeline", "--out", "two"],
-        cwd=tmp_path,
-        env=os.environ
-        | {"PYTHONPATH": str(FOLDER.parent), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert f"loss {alone['first']:.3f} -> {alone['last']:.3f}" in done.stdout
+    words = [str(FOLDER / "qlora.py"), "--steps", "3", "--pipeline", "--out", "two"]
+    assert f"loss {alone['first']:.3f} -> {alone['last']:.3f}" in run_script(words, 2, tmp_path)
     assert (tmp_path / "two" / "adapter_config.json").is_file()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,8 +15,7 @@ from sparsebit.llm.lora import add_lora, train_lora
 from sparsebit.llm.lora.attach import lora_layers
 from sparsebit.llm.lora.train import batches
 from tests.llm.models import sharp, tokens
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.ranks import run_script
 
 
 def trained(steps: int, rate: float, pipeline: bool = False) -> tuple[llm.LanguageModel, list[float]]:
@@ -50,13 +48,7 @@ def test_the_loss_falls_and_the_base_stays() -> None:
 @pytest.mark.parametrize("way", ["data", "pipeline"])
 def test_two_processes_come_to_the_result_of_one(way: str, tmp_path: Path) -> None:
     model, losses = trained(3, 1e-2)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*command, "-m", "tests.llm.lora.test_train", str(tmp_path / "out.pt"), way],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_script(["-m", "tests.llm.lora.test_train", str(tmp_path / "out.pt"), way], 2, tmp_path)
     found = torch.load(tmp_path / "out.pt", weights_only=True)
     assert found["losses"] == pytest.approx(losses, rel=1e-4)
     for name, layer in lora_layers(model.model):
