@@ -86,7 +86,8 @@ class Source:
                 for name in here:
                     tensor = file.get_tensor(name)
                     require_place(model, name, tensor, str(path))
-                    put(model, name, tensor)
+                    # A copy: a norm of the file's own mapping would keep every page of it that was written to.
+                    put(model, name, tensor.clone())
 
 
 def run_experts_in_turn(model: Any) -> None:
@@ -195,7 +196,7 @@ class LeaveLargeEmpty(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if func in (torch.empty, torch.zeros, torch.ones, torch.randn) and "device" not in kwargs:
+        if func in (torch.empty, torch.zeros, torch.ones, torch.randn) and kwargs.get("device") is None:
             self.left -= 1
             if self.left < 0:
                 raise ArtifactError("the config describes a larger model than the files hold")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.llm.source import LARGE, LeaveLargeEmpty, Source, load_module, tensor_files
@@ -52,6 +53,23 @@ def test_large_tensors_take_no_memory() -> None:
     with LeaveLargeEmpty(3):
         assert torch.empty(LARGE).is_meta and not torch.empty(LARGE - 1).is_meta
         assert torch.zeros(2, LARGE).is_meta and not torch.arange(LARGE).is_meta
+        # Layers pass device=None on, which is no choice of a device.
+        assert nn.Linear(LARGE, 1).weight.is_meta and nn.Embedding(LARGE, 1).weight.is_meta
+
+
+def test_a_folder_is_not_in_memory_before_its_blocks_are_asked_for(tmp_path: Path) -> None:
+    """Also of a block that was read, no tensor keeps the mapping of the whole file."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 2048, "num_hidden_layers": 2, "vocab_size": 64}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    source = Source.open(tmp_path)
+    first, second = source.stack.modules[:2]
+    assert all(p.is_meta for p in first.parameters() if p.numel() >= LARGE)
+    assert sum(p.is_meta for p in first.parameters()) == 3
+    source.fill(source.stack.names[0])
+    assert all(p.untyped_storage().nbytes() == p.nbytes for p in first.parameters())
+    assert sum(p.is_meta for p in second.parameters()) == 3
 
 
 def test_a_config_for_a_larger_model_than_the_files_hold_is_refused_at_once(tmp_path: Path) -> None:

@@ -56,24 +56,27 @@ def solve_block(
     """
     parameters = {name: parameter for name, parameter in block.named_parameters() if spec_of(name)}
     stages = find_stages(block, calls[0].for_one(len(hidden[0])), hidden[0][:1], parameters)
-    leaders = [group.leader for stage in stages for group in stage.groups if group.reaches_all]
-    float_inputs: Any = None
+    leaders = [[group.leader for group in stage.groups if group.reaches_all] for stage in stages]
+    float_inputs: list[Any] = []  # by stage, so that each goes when it has been read
     float_outputs: Any = None
     if floats is not None:
-        float_inputs = SpillList(MOST_BYTES)
+        float_inputs = [SpillList(MOST_BYTES // len(stages)) for _ in stages]
 
         def run_float(number: int) -> Tensor:
             seen: dict[Matrix, Tensor] = {}
             with WatchWeights(parameters, partial(_keep_first, seen)):
                 output = calls[number].run(block, floats[number])
-            float_inputs.append({leader: seen[leader] for leader in leaders})
+            for kept, of_stage in zip(float_inputs, leaders, strict=True):
+                kept.append({leader: seen[leader] for leader in of_stage})
             return output
 
         float_outputs = spilled(run_batches(len(calls), run_float))
     done: list[SolvedMatrix] = []
     replay = Replay(len(calls))
     for stage in stages:
-        statistics = measure(block, calls, hidden, parameters, stage, float_inputs, replay)
+        known = float_inputs.pop(0) if float_inputs else None
+        statistics = measure(block, calls, hidden, parameters, stage, known, replay)
+        del known
         for group in stage.groups:
             found = statistics.get(group.leader)
             gram = found.mean_gram() if found is not None and found.tokens else None
