@@ -5,18 +5,17 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.llm.blocks.find import Stack, find_stack
+from sparsebit.llm.stored_tensors import StoredTensors, open_tensors
 
 LONGEST = 2**26  # positions of a table that a model computes when it is made
 LARGE = 2**16  # elements from which a tensor is left out until it is asked for
@@ -28,11 +27,11 @@ class Source:
     The user's module is never changed: it is copied without its tensors, and a block gets copies when its turn comes.
     """
 
-    def __init__(self, model: nn.Module, files: Mapping[str, Path] | None, folder: Path | None) -> None:
+    def __init__(self, model: nn.Module, stored: StoredTensors | None, folder: Path | None) -> None:
         self.model, self.folder = model, folder
         run_experts_in_turn(model)
         self.stack: Stack = find_stack(model)
-        self._files = files
+        self._stored = stored
 
     @classmethod
     def open(cls, origin: nn.Module | str | os.PathLike[str]) -> Source:
@@ -48,11 +47,12 @@ class Source:
         folder = Path(origin)
         files = tensor_files(folder)
         model = empty_model(folder, len(files))
-        source = cls(model, files, folder)
+        stored = StoredTensors(files, model)
+        source = cls(model, stored, folder)
         inside = tuple(f"{name}." for name in source.stack.names)
         tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-        names = [n for n in model.state_dict() if not n.startswith(inside) and (n not in tied or n in files)]
-        source._load(model, names)
+        names = [n for n in model.state_dict() if not n.startswith(inside) and (n not in tied or n in stored)]
+        source._load(names)
         if hasattr(model, "tie_weights"):
             model.tie_weights()  # type: ignore[operator]
         return source
@@ -60,34 +60,29 @@ class Source:
     def fill(self, name: str) -> nn.Module:
         """The block of this name, with float32 weights of its own."""
         block = self.model.get_submodule(name)
-        if self._files is None:
+        if self._stored is None:
             for module in block.modules():
                 for key, parameter in module.named_parameters(recurse=False):
                     own = parameter.detach().to(torch.float32, copy=True)
                     setattr(module, key, nn.Parameter(own, requires_grad=False))
         else:
-            self._load(self.model, [f"{name}.{key}" for key in block.state_dict()])
+            self._load([f"{name}.{key}" for key in block.state_dict()])
         return block.eval()
 
-    def _load(self, model: nn.Module, names: list[str]) -> None:
-        assert self._files is not None
-        missing = [name for name in names if name not in self._files]
+    def _load(self, names: list[str]) -> None:
+        assert self._stored is not None
+        missing = set(names)
+        for name, tensor, path in self._stored.read(names):
+            require_place(self.model, name, tensor, str(path))
+            # A copy: a norm of the file's own mapping would keep every page of it that was written to.
+            put(self.model, name, tensor.clone())
+            missing.discard(name)
         if missing:
             raise SparsebitError(
-                f"{os.fspath(self.folder or '')!r} has no tensor {missing[0]!r}",
+                f"{os.fspath(self.folder or '')!r} has no tensor {min(missing)!r}",
                 expected="the names of the model's own state dict",
                 hint="load it with transformers and pass the module: AutoModelForCausalLM.from_pretrained(folder)",
             )
-        by_file: dict[Path, list[str]] = {}
-        for name in names:
-            by_file.setdefault(self._files[name], []).append(name)
-        for path, here in by_file.items():
-            with open_tensors(path) as file:
-                for name in here:
-                    tensor = file.get_tensor(name)
-                    require_place(model, name, tensor, str(path))
-                    # A copy: a norm of the file's own mapping would keep every page of it that was written to.
-                    put(model, name, tensor.clone())
 
 
 def run_experts_in_turn(model: Any) -> None:
@@ -138,18 +133,6 @@ def is_finite(tensor: Tensor) -> bool:
         return True
     ends = torch.stack((tensor.float() if tensor.element_size() == 1 else tensor).detach().aminmax())
     return bool(torch.isfinite(ends).all())
-
-
-@contextmanager
-def open_tensors(path: Path) -> Iterator[Any]:
-    """A file of safetensors; what is wrong with it is an error of ours."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except (OSError, SafetensorError) as error:
-        raise ArtifactError(
-            "a file of weights cannot be read", where=str(path), got=str(error)[:200]
-        ) from None
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
@@ -216,13 +199,14 @@ def empty_model(folder: Path, stored: int) -> nn.Module:
 
     No code of the folder is run. ``stored`` is how many tensors its files hold.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        kind = _class_for(config)
+        make = getattr(kind, "_from_config", None) or kind.from_config
         with LeaveLargeEmpty(stored):
-            made: Any = AutoModelForCausalLM
-            model: nn.Module = made.from_config(config, dtype=torch.float32, trust_remote_code=False)
+            model: nn.Module = make(config, dtype=torch.float32)
     except Exception as error:  # transformers raises what its config classes raise
         raise ArtifactError(
             "transformers cannot make the model of this folder", where=str(folder), got=str(error)[:200]
@@ -232,9 +216,18 @@ def empty_model(folder: Path, stored: int) -> nn.Module:
 
 def load_module(folder: str | os.PathLike[str]) -> nn.Module:
     """The float model of a folder, all of it in memory. No code in the folder is run."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig
 
     tensor_files(Path(folder))  # raises where there is nothing to load
-    made: Any = AutoModelForCausalLM
-    model: nn.Module = made.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+    made = _class_for(AutoConfig.from_pretrained(folder, trust_remote_code=False))
+    model: nn.Module = made.from_pretrained(folder, dtype=torch.float32)
     return model.eval()
+
+
+def _class_for(config: Any) -> Any:
+    """The class of transformers that a config names, such as an encoder; else the decoder with a head for its type."""
+    import transformers
+
+    named = getattr(transformers, (config.architectures or [""])[0], None)
+    known = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
+    return named if known else transformers.AutoModelForCausalLM
