@@ -2,7 +2,7 @@
 
 The engine's own files: llama.cpp's Q4_0 (head and embedding included), ONNX Runtime GenAI's model builder (int4, blocks
 of 32), optimum-intel with NNCF for OpenVINO (int4, groups of 32, head in int8). OpenVINO also reads our GGUF file.
-Speeds are tokens per CPU second of one thread; each measurement is one process, the files of an engine take turns, and
+Speeds are tokens per CPU second of one thread; the files of an engine take turns prompt by prompt in one process, and
 a ratio is between neighbours in time.
 
     python -m benchmarks.llm.engines FLOAT_FOLDER SAVED_FOLDER --text test.txt --work /tmp/engines \\
@@ -35,24 +35,24 @@ WINDOWS, LENGTH, COUNT = 2, 128, 64  # texts, their tokens, and how many positio
 PARTS = ("prompt", "decode")
 
 
-def measure(engine: str, path: Path, *asked: str) -> Any:
+def measure(engine: str, *asked: str) -> Any:
     """What ``measure_one`` prints."""
-    command = [sys.executable, "-m", "benchmarks.llm.engines.measure_one", engine, str(path), *asked]
+    command = [sys.executable, "-m", "benchmarks.llm.engines.measure_one", engine, *asked]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     line = next((one for one in done.stdout.splitlines() if one.startswith("RESULT ")), None)
     if line is None:
-        raise RuntimeError(f"{engine} with {path}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{engine} with {asked}: {done.stderr[-2000:]}")
     return json.loads(line.removeprefix("RESULT "))
 
 
 def time_in_turns(engine: str, files: Mapping[str, Path], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """For each file its median speeds in every round; the order turns around from one round to the next."""
+    """For each file its speed at every prompt of every round; a round is a process."""
     found: dict[str, dict[str, list[float]]] = {name: {part: [] for part in PARTS} for name in files}
     for index in range(rounds):
-        for name in files if index % 2 == 0 else reversed(files):
-            measured = measure(engine, files[name], "speed", str(index))
+        measured = measure(engine, "speed", str(index), *map(str, files.values()))
+        for name, speeds in zip(files, measured, strict=True):
             for part in PARTS:
-                found[name][part].append(statistics.median(measured[part]))
+                found[name][part] += speeds[part]
     return found
 
 
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--optimum", default="optimum-cli", help="the command that makes OpenVINO's own file")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engines", nargs="*", help="only these")
     parser.add_argument("--files", nargs="*", help='only these, "stock" among them')
     parser.add_argument("--out", type=Path, required=True)
@@ -168,7 +168,7 @@ def main() -> None:
         speeds = time_in_turns(engine, every, given.rounds)
         rows = {}
         for name, path in every.items():
-            measure(engine, path, "predict", str(given.work / "ids.pt"), str(given.work / "found.pt"))
+            measure(engine, "predict", str(given.work / "ids.pt"), str(given.work / "found.pt"), str(path))
             found = torch.load(given.work / "found.pt", weights_only=True).double()
             rows[name] = {
                 "bytes": size_of(path),

@@ -193,8 +193,15 @@ class OpenVinoGraph:
         if weight.zero_points is not None:
             points = unpack_bits(weight.zero_points, weight.bits, count)
             steps = ops.subtract(steps, ops.convert(ops.constant(points[..., None].numpy()), "f32"))
-        numbers = ops.multiply(steps, ops.constant(weight.scales[..., None].numpy()))
+        numbers = ops.multiply(steps, self._scales(weight.scales[..., None]))
         return ops.reshape(numbers, [rows, -1], False)
+
+    def _scales(self, scales: Tensor) -> Any:
+        """As float16 where that is exact, which is the same speed and a tenth of the file less; used as float32."""
+        half = scales.half()
+        if not torch.equal(half.float(), scales):
+            return self._ops.constant(scales.numpy())
+        return self._ops.convert(self._ops.constant(half.numpy()), "f32")
 
     def _packed(self, values: Tensor, shape: list[int], kind: Any) -> Any:
         flat = np.ascontiguousarray(values.reshape(-1).numpy())

@@ -56,3 +56,16 @@ def test_a_sliding_window_is_kept() -> None:
     assert torch.allclose(step(engine.create_infer_request(), ids, mask), wanted, atol=1e-4)  # type: ignore[attr-defined]
     wide = llm.quantize(model, None, {"METHOD": "rtn", "W": {"BIT": 8}}, progress=False).model(ids).logits
     assert not torch.allclose(wide, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "stored"), [("float16", "f16"), ("float32", "f32")])
+def test_scales_take_two_bytes_where_that_is_exact(dtype: str, stored: str) -> None:
+    config = {"METHOD": "rtn", "W": {"BIT": 4, "SCALE_DTYPE": dtype}}
+    made = llm.quantize(DECODERS["llama"](), None, config, progress=False)
+    graph = OpenVinoGraph(made.model, made.weights).model()
+    found = {
+        op.get_element_type().get_type_name()
+        for op in graph.get_ordered_ops()
+        if op.get_type_name() == "Constant" and len(op.get_shape()) == 3 and op.get_shape()[2] == 1
+    }
+    assert found == {stored}
