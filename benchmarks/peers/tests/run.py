@@ -1,7 +1,8 @@
 """The peers' own tests against our functions, through thin adapters; their files are read from clones, never kept here.
 
-Run from the repository root, with clones (or extracted archives) of the two projects:
-``python -m benchmarks.peers.tests.run --onnxruntime FOLDER --compressed-tensors FOLDER``
+Run from the repository root, with clones (or extracted archives) of the projects:
+``python -m benchmarks.peers.tests.run --onnxruntime FOLDER --compressed-tensors FOLDER --pytorch FOLDER``
+torch's tests need the package expecttest.
 A suite whose folder is not given keeps its last counts. A test that never calls one of our functions, or that fails
 here without us too, is not applicable.
 """
@@ -25,19 +26,42 @@ from benchmarks.peers.tests.suite import Suite
 
 ROOT = Path(__file__).resolve().parents[3]
 ABOUT = (
-    "The tests of onnxruntime and compressed-tensors run unchanged, with our functions in place of theirs; one that "
-    "never reaches a function of ours counts as not applicable. Of torch.ao's pruning tests and torch.export's "
-    "examples the models are theirs, and `benchmarks/peers/tests` states what the tests claim about them once more."
+    "The tests of onnxruntime, compressed-tensors and torch.fx run unchanged, with our functions in place of theirs; "
+    "one that never reaches a function of ours counts as not applicable. Of torch.ao's pruning tests and "
+    "torch.export's examples the models are theirs, and `benchmarks/peers/tests` states what the tests claim about "
+    "them once more."
 )
-# What a failure means, found by reading it; anything else is shown as the test said it.
+# What a failure means, found by reading it: by the end of the test's name, or by a part of what it said. Anything else
+# is shown as the test said it.
+FORM = "by design: the test reads the form of the graph, which is flat outputs and functions here, also for methods"
+SCRIPT = "by design: a captured graph is not for TorchScript"
+FIXED = "by design: an argument that is not a tensor keeps its value, and another value is refused"
+REFUSED = "both refuse the model; the test expects torch's own exception"
 EXPLAINED = {
     "test_compute_scale_zp": "by design: a range of zero gets the scale 2**-20 here and 1.0 there",
     "TestSymmetricFlag::test_3": (
         "a tie: the zero point of a range around zero is 127.5, rounded down here and up there; both are as exact"
     ),
+    "'tuple' object has no attribute": FORM,
+    "bad operand type for unary -: 'tuple'": FORM,
+    "'Node' object is not iterable": FORM,
+    "Expected output_node.args[0] to be torch.fx.Node": FORM,
+    "argument of type 'builtin_function_or_method' is not iterable": FORM,
+    "test_script_method_trace": FORM,
+    "test_pretty_print_node": FORM,
+    "test_pretty_print_targets": FORM,
+    "not found in '\\n\\n\\ndef forward(self, x) -> _Any_:": FORM,
+    "Unknown type annotation: 'CaptureReport'": SCRIPT,
+    "'method-wrapper' object has no attribute '__module__'": SCRIPT,
+    "is fixed in the captured graph": FIXED,
+    "Proxy object cannot be iterated": REFUSED,
+    "tuple index out of range": REFUSED,
+    "missing a required argument": REFUSED,
+    "draws random numbers": "by design: a random number is not frozen into the graph; recording with inputs keeps it",
 }
 ONNXRUNTIME = "onnxruntime/test/python/quantization"
 PACKING = "tests/test_compressors/quantized_compressors"
+FX = "test/test_fx.py::TestFX"
 
 
 def onnxruntime_suite(folder: Path, limit: float, pattern: str) -> Suite:
@@ -65,10 +89,17 @@ def compressed_tensors_suite(folder: Path, limit: float, pattern: str) -> Suite:
     return suite
 
 
+def fx_suite(folder: Path, limit: float) -> Suite:
+    suite = Suite("torch.fx", f"{FX} of pytorch; sparsebit.capture stands in for torch.fx.symbolic_trace")
+    tests = folder / FX
+    run_file(suite, tests, tests.parent, "fx_adapter", [str(tests.parent)], limit)
+    return suite
+
+
 def run_file(suite: Suite, file: Path, root: Path, adapter: str, paths: list[str], limit: float) -> None:
     """One file of tests with our functions; those that fail once more without, to tell whose failure it is."""
     found = run_pytest([str(file)], root, adapter, paths, limit)
-    suite.files[file.name] = 0
+    suite.files[file.name.partition("::")[0]] = 0
     if found is None:
         suite.not_applicable[file.name] = "the file cannot be loaded here, or takes too long on a CPU"
         return
@@ -81,12 +112,13 @@ def run_file(suite: Suite, file: Path, root: Path, adapter: str, paths: list[str
             suite.not_applicable[name] = "does not reach a function that ours replaces"
         elif test.get("outcome") == "passed":
             suite.passed += 1
-            suite.files[file.name] += 1
+            suite.files[file.name.partition("::")[0]] += 1
         elif (alone or {}).get(name, {}).get("outcome") == "failed":
             suite.not_applicable[name] = "fails here without us too"
         else:
-            explained = (text for key, text in EXPLAINED.items() if name.endswith(key))
-            suite.failed[name] = next(explained, test["reason"])
+            said = test["reason"]
+            explained = (text for key, text in EXPLAINED.items() if name.endswith(key) or key in said)
+            suite.failed[name] = next(explained, said)
 
 
 def run_pytest(
@@ -97,7 +129,7 @@ def run_pytest(
         record = Path(place) / "record.json"
         environment = os.environ | {
             RECORD: str(record),
-            "PYTHONPATH": os.pathsep.join([*paths, str(ROOT)]),
+            "PYTHONPATH": os.pathsep.join(filter(None, [*paths, str(ROOT), os.environ.get("PYTHONPATH")])),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         command = [sys.executable, "-m", "pytest", "-q", "-p", f"benchmarks.peers.tests.{plugin}"]
@@ -118,6 +150,7 @@ def main() -> None:
     )
     parser.add_argument("--onnxruntime", type=Path, help="a clone, or its folder of quantization tests")
     parser.add_argument("--compressed-tensors", type=Path, help="a clone")
+    parser.add_argument("--pytorch", type=Path, help="a clone")
     parser.add_argument("--files", default="test_*.py", help="pattern; other files keep their last counts")
     parser.add_argument("--no-torch", action="store_true", help="leave out what needs no clone")
     parser.add_argument("--limit", type=float, default=300, help="seconds for one file of tests")
@@ -133,6 +166,8 @@ def main() -> None:
         suites.append(
             compressed_tensors_suite(options.compressed_tensors.resolve(), options.limit, options.files)
         )
+    if options.pytorch:
+        suites.append(fx_suite(options.pytorch.resolve(), options.limit))
     if options.onnxruntime:
         suites.append(onnxruntime_suite(options.onnxruntime.resolve(), options.limit, options.files))
     write(suites, options.output)

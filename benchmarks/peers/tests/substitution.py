@@ -76,4 +76,5 @@ def _reason(report: Any) -> str:
     if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
         return str(report.longrepr[2])
     crash = getattr(report.longrepr, "reprcrash", None)
-    return " ".join(str(crash.message).split())[:200] if crash else ""
+    said = str(crash.message).partition("\n\nTo execute this test")[0] if crash else ""
+    return " ".join(said.split())[:200]
