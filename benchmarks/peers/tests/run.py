@@ -36,7 +36,7 @@ ABOUT = (
 FORM = "by design: the test reads the form of the graph, which is flat outputs and functions here, also for methods"
 SCRIPT = "by design: a captured graph is not for TorchScript"
 FIXED = "by design: an argument that is not a tensor keeps its value, and another value is refused"
-REFUSED = "both refuse the model; the test expects torch's own exception"
+REFUSED = "both refuse it; the test expects torch's own exception"
 EXPLAINED = {
     "test_compute_scale_zp": "by design: a range of zero gets the scale 2**-20 here and 1.0 there",
     "TestSymmetricFlag::test_3": (
@@ -46,6 +46,7 @@ EXPLAINED = {
     "bad operand type for unary -: 'tuple'": FORM,
     "'Node' object is not iterable": FORM,
     "Expected output_node.args[0] to be torch.fx.Node": FORM,
+    "has no attribute '_torchbind_obj0'": FORM,
     "argument of type 'builtin_function_or_method' is not iterable": FORM,
     "test_script_method_trace": FORM,
     "test_pretty_print_node": FORM,
@@ -57,6 +58,7 @@ EXPLAINED = {
     "Proxy object cannot be iterated": REFUSED,
     "tuple index out of range": REFUSED,
     "missing a required argument": REFUSED,
+    "test_deepcopy_no_recursion": "a graph that holds itself in its own meta is copied twice",
     "draws random numbers": "by design: a random number is not frozen into the graph; recording with inputs keeps it",
 }
 ONNXRUNTIME = "onnxruntime/test/python/quantization"
