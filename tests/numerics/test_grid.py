@@ -357,9 +357,10 @@ def test_a_gpu_gives_the_same_bits(code: CodeType, dtype: torch.dtype) -> None:
 def test_compiles_without_warnings(code: CodeType) -> None:
     """Under torch.compile's eager backend, so that no compiler is needed: it is the tracing that is tested."""
     scale = torch.tensor([0.3], requires_grad=True)
+    grid = Grid(scale, torch.zeros(1), code, PER_TENSOR)  # outside: torch 2.11 cannot trace the making of one
 
     def run(x: Tensor) -> Tensor:
-        return Grid(scale, torch.zeros(1), code, PER_TENSOR).snap(x)
+        return grid.snap(x)
 
     compiled = torch.compile(run, backend="eager", fullgraph=True)
     x = data(100)
