@@ -1,11 +1,12 @@
-"""What a user waits for, each timed once: run as a file, with the tree to measure on ``PYTHONPATH``.
+"""What a user waits for: run as a file, with the tree to measure on ``PYTHONPATH``.
 
-Prints the seconds of one question. Only names that every version has are used.
+Gets ready for one question, answers it once without counting, and then prints the seconds of one answer for each line
+of its input. Only names that every version has are used.
 """
 
 from __future__ import annotations
 
-import statistics
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+Action = Callable[[], Any]
 INT8 = "int8_onnxruntime"
 LSQ = {
     "BACKEND": "virtual",
@@ -50,31 +52,20 @@ def example(name: str) -> tuple[Any, Any]:
     return getattr(resnet, name)().eval(), image
 
 
-def median(action: Callable[[], Any], times: int) -> float:
-    """Median seconds of an action, after one that is not counted."""
-    action()
-    seconds = []
-    for _ in range(times):
-        began = time.perf_counter()
-        action()
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
+def command(*words: str) -> Action:
+    """A Python process."""
+    return lambda: subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
 
 
-def command(*words: str) -> float:
-    """Median seconds of a Python process."""
-    return median(lambda: subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL), 5)
-
-
-def capture_of(name: str) -> float:
+def capture_of(name: str) -> Action:
     """One capture."""
     from sparsebit import capture
 
     model, x = example(name)
-    return median(lambda: capture(model, (x,)), 3)
+    return lambda: capture(model, (x,))
 
 
-def calibration(observer: str) -> float:
+def calibration(observer: str) -> Action:
     """Eight batches through ResNet-18 at 64x64, and the grids found from them."""
     import torch
 
@@ -96,10 +87,10 @@ def calibration(observer: str) -> float:
                 qmodel(batch)
         qmodel.calc_qparams()
 
-    return median(once, 3)
+    return once
 
 
-def export(name: str) -> float:
+def export(name: str) -> Action:
     """Write and check an int8 file."""
     from sparsebit import QuantModel
 
@@ -109,11 +100,11 @@ def export(name: str) -> float:
     qmodel(x)
     qmodel.calc_qparams()
     qmodel.set_quant(w_quant=True, a_quant=True)
-    with tempfile.TemporaryDirectory() as folder:
-        return median(lambda: qmodel.export_onnx(x, Path(folder) / "model.onnx"), 3)
+    folder = Path(tempfile.mkdtemp(dir=os.environ.get("QUESTION_FOLDER")))
+    return lambda: qmodel.export_onnx(x, folder / "model.onnx")
 
 
-def training_step() -> float:
+def training_step() -> Action:
     """A step of ResNet-20, LSQ at four bits, 32 images."""
     import torch
 
@@ -134,20 +125,20 @@ def training_step() -> float:
         torch.nn.functional.cross_entropy(qmodel(x), labels).backward()
         optimizer.step()
 
-    return median(step, 15)
+    return step
 
 
-def grouping(name: str) -> float:
+def grouping(name: str) -> Action:
     """The channels that must go together, from a captured graph."""
     from sparsebit import capture
     from sparsebit.sparse.channels import find_groups
 
     model, x = example(name)
     gm = capture(model, (x,))
-    return median(lambda: find_groups(gm), 5)
+    return lambda: find_groups(gm)
 
 
-def pruning(name: str) -> float:
+def pruning(name: str) -> Action:
     """Capture, choose half of the channels, shrink."""
     from sparsebit import SparseModel
 
@@ -158,10 +149,10 @@ def pruning(name: str) -> float:
         smodel.calc_params()
         smodel.shrink()
 
-    return median(once, 3)
+    return once
 
 
-QUESTIONS: dict[str, Callable[[], float]] = {
+QUESTIONS: dict[str, Callable[[], Action]] = {
     "import sparsebit": lambda: command("-c", "import sparsebit"),
     "sparsebit --help": lambda: command("-m", "sparsebit", "--help"),
     **{f"capture {name}": lambda name=name: capture_of(name) for name in ("resnet50", "bert", "vit", "lstm")},
@@ -176,4 +167,10 @@ QUESTIONS: dict[str, Callable[[], float]] = {
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    print(f"seconds {QUESTIONS[sys.argv[1]]()}")
+    answer = QUESTIONS[sys.argv[1]]()
+    answer()
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        began = time.perf_counter()
+        answer()
+        print(f"seconds {time.perf_counter() - began}", flush=True)

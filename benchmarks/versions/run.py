@@ -2,7 +2,8 @@
 
     git worktree add /tmp/other COMMIT && python -m benchmarks.versions.run --other /tmp/other --output result.json
 
-The two trees answer each question in turns, each time in a new process on one core; the figure is the median of the
+For each question both trees have a process of their own, on the same core and with one thread. They answer in turns,
+once each, the first one changing: whatever else the machine does slows both down alike. The figure is the median of the
 ratios of neighbours (under 1: this tree is faster).
 """
 
@@ -14,6 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,38 +26,72 @@ from benchmarks.versions.questions import QUESTIONS
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def ask(question: str, tree: Path, core: int) -> float:
-    """The seconds of one question in one tree."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("questions.py")), question],
-        env=environment,
-        cwd=tree,
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
-    )
-    for line in done.stdout.splitlines():
-        if line.startswith("seconds "):
-            return float(line.split()[1])
-    raise RuntimeError(f"{question} in {tree}: {done.stderr[-2000:]}")
+class Tree:
+    """The process that answers one question with the code of one tree."""
+
+    def __init__(self, question: str, tree: Path, core: int, folder: str) -> None:
+        self.question, self.tree = question, tree
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(tree),
+            "OMP_NUM_THREADS": "1",
+            "QUESTION_FOLDER": folder,
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("questions.py")), question],
+            env=environment,
+            cwd=tree,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        )
+        self._read("ready")
+
+    def _read(self, word: str) -> str:
+        assert self.process.stdout is not None and self.process.stderr is not None
+        for line in self.process.stdout:
+            if line.startswith(word):
+                return line.removeprefix(word)
+        raise RuntimeError(f"{self.question} in {self.tree}: {self.process.stderr.read()[-2000:]}")
+
+    def ask(self) -> float:
+        """The seconds of one answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self._read("seconds"))
+
+    def end(self) -> None:
+        """Let it go."""
+        self.process.communicate()
 
 
 def compare(question: str, other: Path, rounds: int, core: int) -> dict[str, Any]:
     """Both trees in turns."""
-    try:
-        pairs = [(ask(question, ROOT, core), ask(question, other, core)) for _ in range(rounds)]
-    except RuntimeError as error:
-        return {"question": question, "error": str(error)}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            trees = [Tree(question, tree, core, folder) for tree in (ROOT, other)]
+            pairs = []
+            for number in range(rounds):
+                order = trees if number % 2 == 0 else trees[::-1]
+                seconds = {tree: tree.ask() for tree in order}
+                pairs.append([seconds[tree] for tree in trees])
+        except RuntimeError as error:
+            return {"question": question, "error": str(error)}
+        for tree in trees:
+            tree.end()
     ratios = [new / old for new, old in pairs]
+    tenths = statistics.quantiles(ratios, n=10, method="inclusive")
     return {
         "question": question,
         "seconds": round(statistics.median(new for new, _ in pairs), 4),
         "other seconds": round(statistics.median(old for _, old in pairs), 4),
         "ratio": round(statistics.median(ratios), 3),
-        "lowest": round(min(ratios), 3),
-        "highest": round(max(ratios), 3),
+        "10 %": round(tenths[0], 3),
+        "90 %": round(tenths[-1], 3),
+        "rounds": rounds,
     }
 
 
@@ -64,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("questions", nargs="*", help=f"some of: {', '.join(QUESTIONS)}")
     parser.add_argument("--other", type=Path, required=True, help="the root of the other tree")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--jobs", type=int, default=1, help="questions at a time, each on a core of its own")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.llm.blocks.find import Stack, find_stack
 from sparsebit.llm.stored_tensors import StoredTensors, open_tensors
+from sparsebit.numerics.finite import is_finite
 
 LONGEST = 2**26  # positions of a table that a model computes when it is made
 LARGE = 2**16  # elements from which a tensor is left out until it is asked for
@@ -125,14 +126,6 @@ def require_place(model: nn.Module, name: str, tensor: Tensor, where: str) -> No
         )
     if isinstance(found, nn.Parameter) and not is_finite(tensor):
         raise ArtifactError(f"{name!r} holds NaN or infinite numbers", where=where)
-
-
-def is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers of a tensor are finite, without a second tensor of its size."""
-    if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
-        return True
-    ends = torch.stack((tensor.float() if tensor.element_size() == 1 else tensor).detach().aminmax())
-    return bool(torch.isfinite(ends).all())
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:

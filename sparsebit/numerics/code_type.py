@@ -104,6 +104,10 @@ class CodeType:
         """Integers are rounded before they are clamped, half to even; other types only by ``nearest``."""
         return steps.round_() if self.is_integer else steps
 
+    def rounded(self, steps: Tensor) -> Tensor:
+        """The same in a new tensor."""
+        return steps.round() if self.is_integer else steps.clone()
+
     def nearest(self, steps: Tensor) -> Tensor:
         """Clamped multiples of the scale, as this type can hold them; integers are already."""
         return steps if self.is_integer else self.decode(self.encode(steps), steps.dtype)

@@ -175,7 +175,7 @@ class _Snap(torch.autograd.Function):
         learned: bool,
     ) -> Tensor:
         v = torch.div(x, scale)
-        steps = code.round_(v.clone() if learned else v)
+        steps = code.rounded(v) if learned else code.round_(v)
         clipped = steps.clamp(min=code.low - zero_point).clamp_(max=code.high - zero_point)
         # Compared in place in floating point and then cast: comparisons that write bool, and casts to uint8, are slow.
         inside = steps.eq_(clipped)

@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops import OpCall, OpSpec, bind
 from sparsebit.graph.ops.spec import fetch_tensor
+from sparsebit.numerics.finite import is_finite
 
 _MOST_HOPS = 8
 
@@ -101,7 +102,7 @@ def _keeps_channels(spec: OpSpec) -> bool:
 def require_finite(gm: GraphModule) -> None:
     """Refuse weights that are not numbers, also in layers that no criterion looks at."""
     for name, parameter in gm.named_parameters():
-        if parameter.is_floating_point() and not bool(parameter.isfinite().all()):
+        if not is_finite(parameter):
             raise SparsebitError(
                 "the model holds weights that are not finite",
                 where=name,

@@ -14,6 +14,7 @@ from sparsebit.graph.ops import OpCall, OpSpec, bind, find_op, op_name
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes.channel_affine import Affine, affine_of_statistics
 from sparsebit.graph.value import TensorInfo
+from sparsebit.numerics.finite import is_finite
 
 _STATISTICS = ("running_mean", "running_var", "weight", "bias")
 
@@ -129,13 +130,18 @@ def _why_norm_varies(uses: Uses, norm: OpCall) -> str | None:
     if training:
         return f"{node.name} is in training mode"
     if module is not None:
-        readers = [reader.name for reader in uses.reads.get(str(node.target), ())]
-        shared = f"the tensors of {node.target} are also used by {', '.join(readers)}" if readers else None
-        return _why_module_is_special(norm) or shared
-    for name in _STATISTICS:
-        value = norm.arguments.get(name)
-        if value is not None and (why := _why_tensor_varies(name, node, value)):
+        if why := _why_module_is_special(norm):
             return why
+        if readers := [reader.name for reader in uses.reads.get(str(node.target), ())]:
+            return f"the tensors of {node.target} are also used by {', '.join(readers)}"
+    else:
+        for name in _STATISTICS:
+            value = norm.arguments.get(name)
+            if value is not None and (why := _why_tensor_varies(name, node, value)):
+                return why
+    variance = tensor_of(norm, "running_var")
+    if variance is not None and not is_finite(variance):
+        return f"the running variance of {node.name} holds NaN or infinity"  # which folding would hide: x / inf is 0
     return None
 
 

@@ -77,7 +77,7 @@ class _OnGrid(torch.autograd.Function):
         code: CodeType,
     ) -> Tensor:
         scale = (base * factor).to(dtype).float()[:, None]
-        levels = code.round_(steps.clone())
+        levels = code.rounded(steps)
         if code.symmetric:
             levels.clamp_(code.low, code.high)
         else:

@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.run import RunState, run_graph
+from sparsebit.numerics.finite import is_finite
 from sparsebit.processes import failing_together, gather_values
 from sparsebit.progress import progress
 from sparsebit.quantization.calibration.record import CalibrationRecord
@@ -103,17 +104,11 @@ class CalibrationRound:
             with torch.no_grad():
                 self.gm(*args, **kwargs)
         except CalibrationError as error:
-            names = [] if _is_broken((args, kwargs)) else _broken_tensors(self.gm)
-            if not names:
-                raise
-            raise CalibrationError(
-                f"{names[0]!r} of the model holds NaN or infinity"
-                + (f", and so do {len(names) - 1} more" if len(names) > 1 else ""),
-                row=error.row,
-                where=error.where,
-                got=f"data without any, and {error.message}",
-                hint="load the model again, or train it in float32",
-            ) from None
+            tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            if all(map(is_finite, tensors)):
+                got = f"data without any, and {error.message}"
+                _require_finite_tensors(self.gm, row=error.row, where=error.where, got=got)
+            raise
         finally:
             for handle in handles:
                 handle.remove()
@@ -246,7 +241,7 @@ class CalibrationRound:
             )
         with failing_together():
             self._require_finite()
-            self._require_numbers()
+            _require_finite_tensors(self.gm)  # the bias of the last layer, say, which no quantizer measures
         first = next((n for n in everywhere[0][1] if all(n in names for _, names in everywhere)), None)
         if first is not None:
             raise SparsebitError(
@@ -256,25 +251,19 @@ class CalibrationRound:
                 "A.SPECIFIC {<its name>: [QUANTIZER.DISABLE, true]}",
             )
 
-    def _require_numbers(self) -> None:
-        """Raise where a parameter that no quantizer measures holds NaN: the bias of the last layer, say."""
-        found = [name for name, parameter in self.gm.named_parameters() if parameter.detach().isnan().any()]
-        if found:
-            raise CalibrationError(
-                f"{found[0]!r} of the model holds NaN", hint="load the model again, or train it in float32"
-            )
 
-
-def _is_broken(value: Any) -> bool:
-    tensors = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
-    return any(not tensor.isfinite().all() for tensor in tensors if tensor.is_floating_point())
-
-
-def _broken_tensors(gm: GraphModule) -> list[str]:
-    """Parameters and buffers with NaN or infinity; minus infinity in a buffer is how masks are written."""
-    broken = [name for name, parameter in gm.named_parameters() if _is_broken(parameter.detach())]
-    return broken + [
+def _require_finite_tensors(gm: GraphModule, **parts: Any) -> None:
+    """Raise where a parameter or buffer holds NaN or infinity; minus infinity in a buffer is how masks are written."""
+    names = [name for name, parameter in gm.named_parameters() if not is_finite(parameter)]
+    names += [
         name
         for name, buffer in gm.named_buffers()
         if buffer.is_floating_point() and bool((buffer.isnan() | (buffer == torch.inf)).any())
     ]
+    if names:
+        raise CalibrationError(
+            f"{names[0]!r} of the model holds NaN or infinity"
+            + (f", and so do {len(names) - 1} more" if len(names) > 1 else ""),
+            hint="load the model again, or train it in float32",
+            **parts,
+        ) from None

@@ -116,13 +116,28 @@ def test_a_parameter_on_the_way_is_calibrated_in_order_too() -> None:
         assert qmodel.quantizers[name].scale.item() == pytest.approx(width.item() / 255, rel=1e-6)
 
 
-def test_nan_where_no_quantizer_looks_is_told() -> None:
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_bad_numbers_where_no_quantizer_looks_are_told(value: float) -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     with torch.no_grad():
-        net[2].bias[1] = torch.nan
+        net[2].bias[1] = value
     x = torch.randn(8, 4)
     qmodel = QuantModel(net, "int8_onnxruntime", example_inputs=(x,))
-    with pytest.raises(SparsebitError, match=r"'2\.bias' of the model holds NaN"):
+    with pytest.raises(SparsebitError, match=r"'2\.bias' of the model holds NaN or infinity"):
+        qmodel.calibrate([x], progress=False)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_bad_variance_is_told_and_not_folded_away(value: float) -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2)
+    ).eval()
+    variance = net[1].running_var
+    assert isinstance(variance, Tensor)
+    variance[2] = value
+    x = torch.randn(8, 3, 1, 1)
+    qmodel = QuantModel(net, "int8_onnxruntime", example_inputs=(x,))
+    with pytest.raises(SparsebitError, match=r"'1\.running_var' of the model holds NaN or infinity"):
         qmodel.calibrate([x], progress=False)
 
 
