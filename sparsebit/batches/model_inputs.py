@@ -13,42 +13,23 @@ Calibration, pruning, analysis, export and the command line all read batches her
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from sparsebit.errors import CaptureError, SparsebitError, with_article
-from sparsebit.progress import length, progress
+from sparsebit.batches.calls import Call, as_call, example_call, few, to_device
+from sparsebit.batches.reading import FEED, DataError, read_batches
+from sparsebit.errors import with_article
 
 LABELS = ("labels", "label", "targets", "target", "y")  # names of what a model should answer
-MOST_BATCHES = 512  # of a loader that has no length, such as an endless generator
 Feed = Callable[[Any], Any]
 
-_FEED = "pass feed=, a function that makes the arguments of a batch (a tuple or a dict)"
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _logger = logging.getLogger(__name__)
-
-
-class DataError(SparsebitError):
-    """Data that is missing, or that does not fit the model or the step it is given to."""
-
-
-class NoBatchesError(DataError):
-    """A loader that gave nothing."""
-
-
-class Call(NamedTuple):
-    """The arguments of one call of a model."""
-
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}  # noqa: RUF012
 
 
 class Batch(NamedTuple):
@@ -114,7 +95,7 @@ class ModelInputs:
             "cannot tell what the model's inputs are in this batch",
             expected="a tensor, a tuple, a list or a dict",
             got=f"an empty {type(item).__name__}" if isinstance(item, (tuple, list)) else type(item).__name__,
-            hint=_FEED,
+            hint=FEED,
         )
 
     def calls(
@@ -189,14 +170,14 @@ class ModelInputs:
                 got=with_article(type(items[0]).__name__)
                 if len(items) == 1
                 else f"{len(items)} items without names",
-                hint=_FEED,
+                hint=FEED,
             )
         count = len(args) or len(kwargs) or all_of_them or self._count(len(items))
         if len(items) < count:
             names = ", ".join(self._names_of(count))
             raise DataError(
                 f"the model takes {count} inputs{f' ({names})' if names else ''}, and the batch has {len(items)}",
-                hint=_FEED,
+                hint=FEED,
             )
         rest = items[count:]
         if rest:
@@ -227,7 +208,7 @@ class ModelInputs:
                 f"the batch has no {missing[0]!r}",
                 expected=f"a dict with {', '.join(needed)}",
                 got=f"a dict with {', '.join(map(str, found))}",
-                hint=_FEED,
+                hint=FEED,
             )
         taken = {str(k): v for k, v in found.items() if every or k in names}
         extra = [str(name) for name in found if name not in taken]
@@ -261,148 +242,6 @@ class ModelInputs:
             _logger.info("not given to the model: %s", what)
 
 
-def example_call(example_inputs: Any = None, example_kwargs: Mapping[str, Any] | None = None) -> Call:
-    """The call that example inputs mean: a tuple of positional arguments, a dict of keyword arguments, or one tensor.
-
-    Example:
-        >>> example_call({"ids": 1}, {"mask": 2})
-        Call(args=(), kwargs={'ids': 1, 'mask': 2})
-    """
-    if isinstance(example_inputs, Call):
-        return Call(example_inputs.args, {**example_inputs.kwargs, **(example_kwargs or {})})
-    if isinstance(example_inputs, Mapping):
-        return Call((), {**example_inputs, **(example_kwargs or {})})
-    if isinstance(example_inputs, (tuple, list)):
-        return Call(tuple(example_inputs), dict(example_kwargs or {}))
-    return Call(() if example_inputs is None else (example_inputs,), dict(example_kwargs or {}))
-
-
-def as_call(data: Any) -> Call:
-    """As ``example_call``; a pair of a tuple and a dict is positional and keyword arguments.
-
-    Example:
-        >>> as_call(((1,), {"mask": 2}))
-        Call(args=(1,), kwargs={'mask': 2})
-    """
-    if (
-        isinstance(data, tuple)
-        and len(data) == 2
-        and isinstance(data[0], (tuple, list))
-        and isinstance(data[1], dict)
-    ):
-        return Call(tuple(data[0]), dict(data[1]))
-    return example_call(data)
-
-
-def read_batches(
-    loader: Any, batches: int | None = None, what: str = "reading", shown: bool | None = False
-) -> Iterator[Any]:
-    """The items of a loader, with a progress bar; at least one, or an error.
-
-    A lone tensor or dict is one batch. A loader without a length is read to ``MOST_BATCHES`` where ``batches`` does not
-    say how many, and the log says so.
-    """
-    if batches is not None and batches < 1:
-        raise DataError("at least one batch is needed", got=f"batches={batches}")
-    items = _items(loader)
-    total = length(items)
-    limit = MOST_BATCHES if batches is None and total is None else batches
-    total = limit if total is None else min(total, limit or total)
-    source, count = iter(items), 0
-    # The loader is not asked for one batch more than is used: making it may be slow.
-    for item in progress(itertools.islice(source, limit), what, total=total, shown=shown):
-        count += 1
-        yield item
-    if count == 0:
-        raise NoBatchesError(
-            "the loader gave no batches",
-            expected="at least one",
-            got=type(loader).__name__,
-            hint="a generator can be read only once; pass a list or a DataLoader to read it again",
-        )
-    if batches is None and count == MOST_BATCHES and next(source, None) is not None:
-        _logger.warning(
-            "the loader has no length, and reading stopped after %d batches; pass batches= for another number",
-            MOST_BATCHES,
-        )
-
-
-def peek(loader: Any) -> tuple[Any, Any]:
-    """The first batch, and a loader that still gives all of them."""
-    items = _items(loader)
-    source = iter(items)
-    for first in source:
-        return first, itertools.chain([first], source) if source is items else items
-    return next(read_batches(())), items  # raises what reading no batches raises
-
-
-@contextlib.contextmanager
-def explained(number: int, call: Call, example: Call) -> Iterator[None]:
-    """Inside the block the model runs one batch; where torch fails, the error names the batch and its shapes."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except CaptureError as error:  # the graph says itself what does not fit
-        raise DataError(
-            f"batch {number} (counted from 1) does not fit: {error.message}",
-            where=error.where,
-            expected=error.expected,
-            got=error.got or _shapes(call),
-            hint=error.hint,
-        ) from error
-    except (RuntimeError, TypeError, ValueError, LookupError) as error:
-        if isinstance(error, SparsebitError):
-            raise
-        raise DataError(
-            f"the model cannot run batch {number} (counted from 1): {str(error).partition(chr(10))[0]}",
-            expected=f"as the example inputs: {_shapes(example)}" if any(example) else None,
-            got=_shapes(call),
-            hint=_FEED,
-        ) from error
-
-
-def device_of(model: object, default: torch.device | str = "cpu") -> torch.device:
-    """Where the parameters of a module are, or its buffers; ``default`` for anything that has neither.
-
-    Example:
-        >>> device_of(nn.Linear(2, 2)), device_of(nn.ReLU(), "meta")
-        (device(type='cpu'), device(type='meta'))
-    """
-    tensors = itertools.chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else ()
-    return next((tensor.device for tensor in tensors), torch.device(default))
-
-
-def to_device(value: Any, device: torch.device) -> Any:
-    """The same value with every tensor on one device."""
-    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
-
-
-def few(call: Call, samples: int = 2) -> Call:
-    """A call with the first samples only, where all its tensors agree on how many there are."""
-    tensors = [leaf for leaf in pytree.tree_leaves(tuple(call)) if isinstance(leaf, Tensor)]
-    if len({len(t) if t.dim() else -1 for t in tensors}) != 1 or tensors[0].dim() == 0:
-        return call
-    return Call(*pytree.tree_map_only(Tensor, lambda tensor: tensor[:samples].clone(), tuple(call)))
-
-
-def crop_like(call: Call, dummy: Any) -> Call | None:
-    """As many samples of a recorded call as ``dummy`` has; None where the two are not of one kind."""
-    ours, structure = pytree.tree_flatten(tuple(call))
-    theirs = [leaf for leaf in pytree.tree_leaves(dummy) if isinstance(leaf, Tensor)]
-    tensors = [leaf for leaf in ours if isinstance(leaf, Tensor)]
-    if len(tensors) != len(theirs) or not tensors:
-        return None
-    for mine, other in zip(tensors, theirs, strict=True):
-        if mine.dtype != other.dtype or mine.dim() != other.dim() or mine.dim() == 0:
-            return None
-        if mine.shape[1:] != other.shape[1:] or len(mine) < len(other):
-            return None
-    counts = iter(len(other) for other in theirs)
-    cut = [leaf[: next(counts)] if isinstance(leaf, Tensor) else leaf for leaf in ours]
-    return Call(*pytree.tree_unflatten(cut, structure))
-
-
 def _parameters_of(model: Any) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(getattr(model, "forward", model)).parameters.values())
@@ -419,25 +258,3 @@ def _fed(made: Any) -> Call:
         expected="a tuple of positional arguments or a dict of keyword arguments",
         got=type(made).__name__,
     )
-
-
-def _items(loader: Any) -> Iterable[Any]:
-    if isinstance(loader, (Tensor, Mapping, Call)):
-        return [loader]
-    readable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
-    if isinstance(loader, (str, bytes)) or not readable:
-        raise DataError(
-            f"{type(loader).__name__} cannot be read as data",
-            expected="a DataLoader, a list of batches, or one tensor",
-        )
-    items: Iterable[Any] = loader
-    return items
-
-
-def _shapes(call: Call) -> str:
-    def shape(value: Any) -> str:
-        if isinstance(value, Tensor):
-            return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-        return type(value).__name__
-
-    return ", ".join([*map(shape, call.args), *(f"{name}={shape(v)}" for name, v in call.kwargs.items())])

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import UserDict
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsebit.batches import (
-    MOST_BATCHES,
     Call,
     DataError,
     ModelInputs,
-    as_call,
-    crop_like,
-    device_of,
-    example_call,
-    explained,
     few,
-    peek,
-    read_batches,
-    to_device,
 )
 
 X, Y = torch.zeros(1), torch.ones(1)
@@ -156,12 +146,6 @@ def test_what_stays_out_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     assert "also takes mask" in caplog.text and "feed=" in caplog.text
 
 
-def test_example_inputs_may_be_a_tensor_a_tuple_or_a_dict() -> None:
-    assert example_call(X) == ((X,), {}) and example_call([X, Y], {"c": 1}) == ((X, Y), {"c": 1})
-    assert example_call({"a": X}) == ((), {"a": X}) and example_call() == ((), {})
-    assert as_call(((X,), {"a": Y})) == ((X,), {"a": Y}) and as_call((X, Y)) == ((X, Y), {})
-
-
 def test_an_example_is_made_from_a_batch() -> None:
     x, y = torch.zeros(8, 3), torch.arange(8)
     args, kwargs = ModelInputs(one).example_from((x, y))
@@ -169,81 +153,3 @@ def test_an_example_is_made_from_a_batch() -> None:
     assert set(ModelInputs().example_from({"ids": x, "y": y}).kwargs) == {"ids"}
     uneven = Call((x, torch.zeros(5, 5)))  # a mask of its own sizes is not cut
     assert few(uneven) is uneven
-
-
-def test_a_loader_may_be_a_tensor_a_dict_or_anything_that_gives_batches() -> None:
-    assert list(read_batches(X)) == [X] and list(read_batches({"a": X})) == [{"a": X}]
-    assert list(read_batches(iter([X, Y]), 1)) == [X]
-
-
-@pytest.mark.parametrize("loader", [None, 3, "folder", nn.Identity()])
-def test_what_cannot_be_read_is_named(loader: Any) -> None:
-    with pytest.raises(DataError, match=f"{type(loader).__name__} cannot be read as data"):
-        list(read_batches(loader))
-
-
-def test_no_batches_are_an_error() -> None:
-    used = iter([X])
-    list(used)
-    for empty in ([], used):
-        with pytest.raises(DataError, match=r"the loader gave no batches(.|\n)*read only once"):
-            list(read_batches(empty))
-    with pytest.raises(DataError, match="batches=0"):
-        list(read_batches([X], 0))
-
-
-def test_endless_loaders_stop_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
-    assert sum(1 for _ in read_batches(itertools.repeat(X))) == MOST_BATCHES
-    assert f"stopped after {MOST_BATCHES} batches" in caplog.text
-    caplog.clear()
-    assert sum(1 for _ in read_batches(iter([X] * MOST_BATCHES))) == MOST_BATCHES
-    assert sum(1 for _ in read_batches([X] * (MOST_BATCHES + 1))) == MOST_BATCHES + 1  # it has a length
-    assert caplog.text == ""
-
-
-def test_no_batch_is_made_that_is_not_used() -> None:
-    made = []
-    list(read_batches((made.append(i) or X for i in range(9)), 2))  # type: ignore[func-returns-value]
-    assert made == [0, 1]
-
-
-def test_looking_at_the_first_batch_loses_nothing() -> None:
-    first, again = peek(iter([X, Y]))
-    assert first is X and list(again) == [X, Y]
-    batches = [X, Y]
-    assert peek(batches) == (X, batches)
-    with pytest.raises(DataError, match="gave no batches"):
-        peek([])
-
-
-def test_a_batch_the_model_cannot_run_is_named() -> None:
-    layer, call = nn.Linear(3, 2), Call((torch.zeros(2, 4),))
-    words = r"cannot run batch 7 (.|\n)*float32\[1, 3\](.|\n)*float32\[2, 4\]"
-    with pytest.raises(DataError, match=words), explained(7, call, Call((torch.zeros(1, 3),))):
-        layer(*call.args)
-
-
-def test_a_model_is_where_its_parameters_are_or_else_its_buffers() -> None:
-    norm = torch.nn.BatchNorm1d(2, affine=False, device="meta")
-    assert device_of(torch.nn.Linear(2, 2)).type == "cpu" and device_of(norm).type == "meta"
-    assert device_of(torch.nn.ReLU()).type == device_of(len).type == "cpu"
-    assert device_of(torch.nn.ReLU(), "cuda:1") == torch.device("cuda", 1)
-
-
-def test_to_device_reaches_every_tensor() -> None:
-    moved = to_device({"a": [X, (X, 3)], "b": None}, torch.device("meta"))
-    assert moved["a"][0].is_meta and moved["a"][1][0].is_meta and moved["a"][1][1] == 3
-
-
-def test_recorded_samples_are_cut_to_the_size_of_an_example() -> None:
-    call = Call((torch.arange(12.0).view(4, 3),), {"flag": True})
-    cut = crop_like(call, torch.zeros(2, 3))
-    assert cut is not None
-    assert torch.equal(cut[0][0], call[0][0][:2]) and cut[1] == {"flag": True}
-
-
-@pytest.mark.parametrize(
-    "dummy", [torch.zeros(2, 4), torch.zeros(5, 3), torch.zeros(2, 3).long(), torch.tensor(1.0), ()]
-)
-def test_samples_of_another_kind_are_not_offered(dummy: object) -> None:
-    assert crop_like(Call((torch.zeros(4, 3),)), dummy) is None

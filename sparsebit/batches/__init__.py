@@ -1,0 +1,25 @@
+"""The one rule for data: how what a loader gives becomes calls of a model. ``model_inputs`` says the rule."""
+
+from sparsebit.batches.calls import Call, as_call, crop_like, device_of, example_call, few, to_device
+from sparsebit.batches.model_inputs import LABELS, Batch, Feed, ModelInputs
+from sparsebit.batches.reading import MOST_BATCHES, DataError, NoBatchesError, explained, peek, read_batches
+
+__all__ = [
+    "LABELS",
+    "MOST_BATCHES",
+    "Batch",
+    "Call",
+    "DataError",
+    "Feed",
+    "ModelInputs",
+    "NoBatchesError",
+    "as_call",
+    "crop_like",
+    "device_of",
+    "example_call",
+    "explained",
+    "few",
+    "peek",
+    "read_batches",
+    "to_device",
+]

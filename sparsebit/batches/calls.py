@@ -1,0 +1,103 @@
+"""The arguments of one call of a model: made from examples, moved to a device, cut to a few samples."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+
+class Call(NamedTuple):
+    """The arguments of one call of a model."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}  # noqa: RUF012
+
+
+def example_call(example_inputs: Any = None, example_kwargs: Mapping[str, Any] | None = None) -> Call:
+    """The call that example inputs mean: a tuple of positional arguments, a dict of keyword arguments, or one tensor.
+
+    Example:
+        >>> example_call({"ids": 1}, {"mask": 2})
+        Call(args=(), kwargs={'ids': 1, 'mask': 2})
+    """
+    if isinstance(example_inputs, Call):
+        return Call(example_inputs.args, {**example_inputs.kwargs, **(example_kwargs or {})})
+    if isinstance(example_inputs, Mapping):
+        return Call((), {**example_inputs, **(example_kwargs or {})})
+    if isinstance(example_inputs, (tuple, list)):
+        return Call(tuple(example_inputs), dict(example_kwargs or {}))
+    return Call(() if example_inputs is None else (example_inputs,), dict(example_kwargs or {}))
+
+
+def as_call(data: Any) -> Call:
+    """As ``example_call``; a pair of a tuple and a dict is positional and keyword arguments.
+
+    Example:
+        >>> as_call(((1,), {"mask": 2}))
+        Call(args=(1,), kwargs={'mask': 2})
+    """
+    if (
+        isinstance(data, tuple)
+        and len(data) == 2
+        and isinstance(data[0], (tuple, list))
+        and isinstance(data[1], dict)
+    ):
+        return Call(tuple(data[0]), dict(data[1]))
+    return example_call(data)
+
+
+def device_of(model: object, default: torch.device | str = "cpu") -> torch.device:
+    """Where the parameters of a module are, or its buffers; ``default`` for anything that has neither.
+
+    Example:
+        >>> device_of(nn.Linear(2, 2)), device_of(nn.ReLU(), "meta")
+        (device(type='cpu'), device(type='meta'))
+    """
+    tensors = itertools.chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else ()
+    return next((tensor.device for tensor in tensors), torch.device(default))
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """The same value with every tensor on one device."""
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
+
+
+def few(call: Call, samples: int = 2) -> Call:
+    """A call with the first samples only, where all its tensors agree on how many there are."""
+    tensors = [leaf for leaf in pytree.tree_leaves(tuple(call)) if isinstance(leaf, Tensor)]
+    if len({len(t) if t.dim() else -1 for t in tensors}) != 1 or tensors[0].dim() == 0:
+        return call
+    return Call(*pytree.tree_map_only(Tensor, lambda tensor: tensor[:samples].clone(), tuple(call)))
+
+
+def crop_like(call: Call, dummy: Any) -> Call | None:
+    """As many samples of a recorded call as ``dummy`` has; None where the two are not of one kind."""
+    ours, structure = pytree.tree_flatten(tuple(call))
+    theirs = [leaf for leaf in pytree.tree_leaves(dummy) if isinstance(leaf, Tensor)]
+    tensors = [leaf for leaf in ours if isinstance(leaf, Tensor)]
+    if len(tensors) != len(theirs) or not tensors:
+        return None
+    for mine, other in zip(tensors, theirs, strict=True):
+        if mine.dtype != other.dtype or mine.dim() != other.dim() or mine.dim() == 0:
+            return None
+        if mine.shape[1:] != other.shape[1:] or len(mine) < len(other):
+            return None
+    counts = iter(len(other) for other in theirs)
+    cut = [leaf[: next(counts)] if isinstance(leaf, Tensor) else leaf for leaf in ours]
+    return Call(*pytree.tree_unflatten(cut, structure))
+
+
+def show_shapes(call: Call) -> str:
+    """The types and shapes of the arguments, for a message."""
+
+    def shape(value: Any) -> str:
+        if isinstance(value, Tensor):
+            return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return type(value).__name__
+
+    return ", ".join([*map(shape, call.args), *(f"{name}={shape(v)}" for name, v in call.kwargs.items())])

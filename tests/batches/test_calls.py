@@ -1,0 +1,49 @@
+"""Calls from examples, on another device, and with fewer samples."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sparsebit.batches import (
+    Call,
+    as_call,
+    crop_like,
+    device_of,
+    example_call,
+    to_device,
+)
+
+X, Y = torch.zeros(1), torch.ones(1)
+
+
+def test_example_inputs_may_be_a_tensor_a_tuple_or_a_dict() -> None:
+    assert example_call(X) == ((X,), {}) and example_call([X, Y], {"c": 1}) == ((X, Y), {"c": 1})
+    assert example_call({"a": X}) == ((), {"a": X}) and example_call() == ((), {})
+    assert as_call(((X,), {"a": Y})) == ((X,), {"a": Y}) and as_call((X, Y)) == ((X, Y), {})
+
+
+def test_a_model_is_where_its_parameters_are_or_else_its_buffers() -> None:
+    norm = torch.nn.BatchNorm1d(2, affine=False, device="meta")
+    assert device_of(torch.nn.Linear(2, 2)).type == "cpu" and device_of(norm).type == "meta"
+    assert device_of(torch.nn.ReLU()).type == device_of(len).type == "cpu"
+    assert device_of(torch.nn.ReLU(), "cuda:1") == torch.device("cuda", 1)
+
+
+def test_to_device_reaches_every_tensor() -> None:
+    moved = to_device({"a": [X, (X, 3)], "b": None}, torch.device("meta"))
+    assert moved["a"][0].is_meta and moved["a"][1][0].is_meta and moved["a"][1][1] == 3
+
+
+def test_recorded_samples_are_cut_to_the_size_of_an_example() -> None:
+    call = Call((torch.arange(12.0).view(4, 3),), {"flag": True})
+    cut = crop_like(call, torch.zeros(2, 3))
+    assert cut is not None
+    assert torch.equal(cut[0][0], call[0][0][:2]) and cut[1] == {"flag": True}
+
+
+@pytest.mark.parametrize(
+    "dummy", [torch.zeros(2, 4), torch.zeros(5, 3), torch.zeros(2, 3).long(), torch.tensor(1.0), ()]
+)
+def test_samples_of_another_kind_are_not_offered(dummy: object) -> None:
+    assert crop_like(Call((torch.zeros(4, 3),)), dummy) is None
