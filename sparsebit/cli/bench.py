@@ -61,14 +61,9 @@ def run(arguments: argparse.Namespace) -> Outcome:
         table.add_row(name, *cells, "1" if name == first else str(ratio), short_bytes(sizes[name]))
         speed = {"speedup": ratio.median, "speedup_low": ratio.low, "speedup_high": ratio.high}
         rows.append({"what": name, **vars(time), **speed, "noisy": ratio.noisy, "bytes": sizes[name]})
-    return Outcome(shown=(table, *_advice(rows)), data={"rows": rows, "unit": "seconds"})
-
-
-def _advice(rows: list[dict[str, Any]]) -> list[str]:
-    """What to do where the machine was too busy to measure."""
-    if not any(row["noisy"] for row in rows):
-        return []
-    return ["The rounds differ too much for a ratio: stop other programs, or raise --seconds."]
+    advice = ["The rounds differ too much for a ratio: stop other programs, or raise --seconds."]
+    noisy = any(row["noisy"] for row in rows)
+    return Outcome(shown=(table, *(advice if noisy else ())), data={"rows": rows, "unit": "seconds"})
 
 
 def _call(what: str, arguments: argparse.Namespace, data: Any) -> tuple[Callable[[], object], int]:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sparsebit.cli.arguments import (
     add_data,
@@ -19,7 +19,6 @@ from sparsebit.cli.arguments import (
     seconds,
 )
 from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.errors import with_article
 from sparsebit.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -71,13 +70,14 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.cli.data import example_inputs, open_data
     from sparsebit.cli.metric import accuracy_of, open_metric
     from sparsebit.cli.model import open_model
+    from sparsebit.cli.reference import resolve_function
     from sparsebit.config import load_sconfig
     from sparsebit.recipes import compress
     from sparsebit.report import report_search, save_report
 
     _refuse_other_search(arguments.output, arguments.resume)
     metric, prune = open_metric(arguments), load_sconfig(arguments.prune) if arguments.prune else None
-    finetune = _finetune(arguments.finetune) if arguments.finetune else None
+    finetune = resolve_function(arguments.finetune, "function") if arguments.finetune else None
     model, data = open_model(arguments), open_data(arguments)
     test = open_data(arguments, arguments.test) if arguments.test else data
     args, kwargs = example_inputs(arguments, model, data)
@@ -114,20 +114,6 @@ def run(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def _finetune(name: str) -> Callable[[Any], None]:
-    from sparsebit.cli.reference import blamed_on, resolve
-
-    found = resolve(name, "function")
-    if not callable(found):
-        raise UsageError(f"{name!r} is not a function", got=with_article(type(found).__name__))
-
-    def finetune(model: Any) -> None:
-        with blamed_on(f"the function {name!r}"):
-            found(model)
-
-    return finetune
-
-
 def _next(arguments: argparse.Namespace) -> str:
     pruned = f" --pruned {arguments.output}/pruned" if (arguments.output / "pruned").is_dir() else ""
     words = f"sparsebit export {arguments.model}{pruned} --quantized {arguments.output}/quantized"
@@ -153,14 +139,10 @@ def _teller(budget: float) -> Callable[[Trial], None]:
 
     def tell(trial: Trial) -> None:
         left = max(0.0, budget - (time.monotonic() - started))
-        sys.stderr.write(f"{_said(trial)}; at most {left:.0f} s left\n")
+        said = trial.failed if trial.measured is None else f"metric {trial.measured.metric:.4g}"
+        sys.stderr.write(f"{trial.name}: {said}; at most {left:.0f} s left\n")
 
     return tell
-
-
-def _said(trial: Trial) -> str:
-    measured: Any = trial.measured
-    return f"{trial.name}: {f'metric {measured.metric:.4g}' if measured else trial.failed}"
 
 
 COMMAND = Command(

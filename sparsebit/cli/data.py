@@ -223,11 +223,9 @@ def from_shapes(texts: Sequence[str]) -> Call:
         if 0 in shape:
             raise UsageError(f"the input {text!r} holds nothing", expected="sizes of 1 and more")
         try:
-            value = (
-                torch.randn(shape, generator=chance).to(dtype)
-                if dtype.is_floating_point
-                else _ones(shape, dtype)
-            )
+            value = torch.ones(shape, dtype=dtype)  # a token or a mask that every model knows
+            if dtype.is_floating_point:
+                value = torch.randn(shape, generator=chance).to(dtype)
         except RuntimeError as error:
             raise UsageError(f"there is no memory for an input of {text!r}") from error
         if match["name"]:
@@ -235,7 +233,3 @@ def from_shapes(texts: Sequence[str]) -> Call:
         else:
             args.append(value)
     return Call(tuple(args), kwargs)
-
-
-def _ones(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return torch.ones(shape, dtype=dtype)  # a token or a mask that every model knows

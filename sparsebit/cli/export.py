@@ -36,20 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data(parser, required=False, what="to compare on, and for the example input")
 
 
-def axes_of_input(text: str) -> tuple[str, list[int]]:
-    """``input_ids=0,1`` as a name and axes, for argparse."""
+def axes_of_input(text: str) -> tuple[str, dict[int, str]]:
+    """``input_ids=0,1`` as a name and named axes, for argparse.
+
+    Axes that are free in several inputs at the same place are one size, so they have one name.
+    """
     name, _, axes = text.partition("=")
     try:
-        return name, [int(axis) for axis in axes.split(",")]
+        return name, {axis: AXIS_NAMES.get(axis, f"axis_{axis}") for axis in map(int, axes.split(","))}
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected NAME=AXES such as input_ids=0,1, got {text}") from None
-
-
-def _dynamic(asked: list[tuple[str, list[int]]] | None) -> dict[str, dict[int, str]] | None:
-    """The axes by input, with names: axes that are free in several inputs at the same place are one size."""
-    if asked is None:
-        return None
-    return {name: {axis: AXIS_NAMES.get(axis, f"axis_{axis}") for axis in axes} for name, axes in asked}
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -70,7 +66,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
             opset_version=arguments.opset,
             check=not arguments.no_check,
             target=arguments.target,
-            dynamic_axes=_dynamic(arguments.dynamic),
+            dynamic_axes=arguments.dynamic and dict(arguments.dynamic),
             fixed_sizes=arguments.fixed_sizes,
         )
     report = done.report

@@ -13,17 +13,14 @@ from sparsebit.analysis.accuracy import Metric, has_labels, measure, top1
 from sparsebit.batches import ModelInputs
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.data import first, open_data
-from sparsebit.cli.reference import blamed_on, resolve
-from sparsebit.errors import with_article
+from sparsebit.cli.reference import blamed_on, resolve_function
 
 
 def open_metric(arguments: argparse.Namespace) -> Metric:
     """The function --metric names; what it does wrong is told as its own doing."""
     if not arguments.metric:
         return top1
-    found = resolve(arguments.metric, "metric")
-    if not callable(found):
-        raise UsageError(f"{arguments.metric!r} is not a function", got=with_article(type(found).__name__))
+    found = resolve_function(arguments.metric, "metric")
 
     def metric(outputs: Any, labels: Any) -> float:
         with blamed_on(f"the metric {arguments.metric!r}"):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparsebit.cli.arguments import add_config, add_data, add_input, add_model, add_output, add_test
-from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.errors import with_article
+from sparsebit.cli.command import Command, Outcome
 
 DEFAULT = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
 
@@ -44,14 +43,12 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.cli.data import example_inputs, open_data
     from sparsebit.cli.metric import Accuracy
     from sparsebit.cli.model import open_model, require_device
-    from sparsebit.cli.reference import blamed_on, resolve
+    from sparsebit.cli.reference import blamed_on, resolve_function
     from sparsebit.sparse import SparseModel, parse_sconfig, save
 
     config = parse_sconfig(arguments.config or DEFAULT, arguments.overrides)
     require_device(config.DEVICE)
-    loss = resolve(arguments.loss, "loss") if arguments.loss else functional.cross_entropy
-    if not callable(loss):
-        raise UsageError(f"{arguments.loss!r} is not a function", got=with_article(type(loss).__name__))
+    loss = resolve_function(arguments.loss, "loss") if arguments.loss else functional.cross_entropy
     model = open_model(arguments)
     data = open_data(arguments) if arguments.data else None
     accuracy = Accuracy(arguments)

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from sparsebit.cli.command import UsageError
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, with_article
 
 
 def is_reference(text: str) -> bool:
@@ -45,6 +45,19 @@ def resolve(reference: str, kind: str) -> Any:
             raise _missing(dir(found), part, place, kind)
         found = getattr(found, part)
     return found
+
+
+def resolve_function(reference: str, kind: str) -> Callable[..., Any]:
+    """The function that a reference means; what fails in it is told as its own doing."""
+    found = resolve(reference, kind)
+    if not callable(found):
+        raise UsageError(f"{reference!r} is not a function", got=with_article(type(found).__name__))
+
+    def called(*args: Any) -> Any:
+        with blamed_on(f"the {kind} {reference!r}"):
+            return found(*args)
+
+    return called
 
 
 def require_reference(reference: str, kind: str) -> tuple[str, str]:

@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def preset_texts() -> dict[str, Callable[[str], str]]:
     """How the YAML of each preset is read, by its name; those of language models come last."""
-    from sparsebit.config.llm import llmconfig
-    from sparsebit.config.quantization import presets
+    from sparsebit.config import QConfig
+    from sparsebit.config.llm import LlmConfig
 
-    return {name: source.preset_text for source in (presets, llmconfig) for name in source.preset_names()}
+    return {name: kind.preset_text for kind in (QConfig, LlmConfig) for name in kind.preset_names()}
 
 
 def run(arguments: argparse.Namespace) -> Outcome:

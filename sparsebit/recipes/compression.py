@@ -14,11 +14,12 @@ from sparsebit.batches import Call, ModelInputs, example_call, read_batches
 from sparsebit.config import SConfig, load_sconfig
 from sparsebit.errors import SparsebitError
 from sparsebit.progress import waiting
+from sparsebit.recipes.candidates import PRUNE, Candidates
 from sparsebit.recipes.goals import Goals
 from sparsebit.recipes.limits import find_limits
 from sparsebit.recipes.recipe import Finetune
 from sparsebit.recipes.result import Compressed
-from sparsebit.recipes.search import PRUNE, Metric, Search
+from sparsebit.recipes.search import Metric, Search
 from sparsebit.recipes.space import RATIOS
 from sparsebit.recipes.trial import Trial, front
 from sparsebit.targets import TARGETS
@@ -100,21 +101,24 @@ def compress(
         examples = ModelInputs(model).example_from(batches[0])
     else:
         examples = example_call(example_inputs, example_kwargs)
-    search = Search(
-        model,
-        batches,
-        examples,
-        goals=Goals(max_drop=max_drop, speedup=speedup, size=size),
+    candidates = Candidates(
+        model=model,
+        batches=batches,
+        examples=examples,
         target=target,
-        metric=metric or accuracy_on(batches if validation is None else list(validation), examples),
-        latency=latency,
         finetune=finetune,
         prune=load_sconfig(prune or PRUNE),
         ratios=ratios,
-        time_budget=time_budget,
-        exhaustive=exhaustive,
         folder=Path(folder) if folder is not None else None,
         seed=seed,
+    )
+    search = Search(
+        candidates,
+        goals=Goals(max_drop=max_drop, speedup=speedup, size=size),
+        metric=metric or accuracy_on(batches if validation is None else list(validation), examples),
+        latency=latency,
+        time_budget=time_budget,
+        exhaustive=exhaustive,
         on_trial=on_trial,
     )
     left = max(1.0, time_budget - sum(trial.seconds for trial in search.state.trials.values()))

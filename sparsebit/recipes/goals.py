@@ -22,11 +22,7 @@ class Measured:
     @classmethod
     def read(cls, fields: Fields) -> Measured:
         """What ``to_plain`` made."""
-        found = cls(
-            metric=fields.number("metric"),
-            bytes=fields.number("bytes"),
-            seconds=fields.optional_number("seconds"),
-        )
+        found = fields.into(cls)
         if found.bytes < 0 or (found.seconds is not None and found.seconds <= 0):
             raise fields.wrong("bytes" if found.bytes < 0 else "seconds", "a number above 0")
         return found

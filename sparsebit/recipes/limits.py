@@ -42,11 +42,11 @@ def _metric(search: Search, best: Trial, qmodel: QuantModel) -> str:
     text = f"accuracy: it loses {drop:.4g}, {drop - allowed:.4g} more than the {allowed:.4g} allowed"
     if best.recipe is not None and best.recipe.prune is not None:
         pruned = search.base.metric - float(search.metric(search.built(best)[0]))
-        training = "" if search.finetune else ", without training,"
+        training = "" if search.candidates.finetune else ", without training,"
         text += f"; pruning alone{training} loses {pruned:.4g} of it"
         if pruned > drop / 2:
             return text
-    errors = profile(qmodel, search.batches[:1], progress=False)
+    errors = profile(qmodel, search.candidates.batches[:1], progress=False)
     advice = errors.keep_float(NAMED)
     if advice:
         return f"{text}; most of it comes from {'; '.join(map(str, advice))}"
@@ -79,11 +79,11 @@ def _speed(search: Search, best: Trial, qmodel: QuantModel) -> str:
         f"speed: {reached:.2f} times as fast, {search.goals.speedup - reached:.2f} short of {search.goals.speedup:.3g};"
         f" the fastest of all recipes reaches {fastest:.2f}"
     )
-    if TARGETS[search.target].runtime is None:
+    if TARGETS[search.candidates.target].runtime is None:
         return text
     try:
         with tempfile.TemporaryDirectory() as folder:
-            report = export_onnx(qmodel, search.examples, Path(folder) / "model.onnx").report
+            report = export_onnx(qmodel, search.candidates.examples, Path(folder) / "model.onnx").report
     except SparsebitError as error:
         return f"{text}; the export could not be checked: {error.message}"
     slow = [f"{op.name} ({op.why})" for op in report.fallbacks] if report is not None else []

@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from torch import nn
 
-from sparsebit.analysis import choose_bits, sensitivity
-from sparsebit.analysis.bits.sensitivity import Sensitivity
 from sparsebit.analysis.latency import RuntimeClock
 from sparsebit.analysis.size import quantized_bytes
-from sparsebit.batches import device_of
-from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
+from sparsebit.config import QConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import capture
 from sparsebit.quantization import QuantModel
+from sparsebit.recipes.candidates import CANNOT, Candidates
 from sparsebit.recipes.goals import Goals, Measured
-from sparsebit.recipes.recipe import Finetune, Recipe, prune_by, quantize_by
+from sparsebit.recipes.recipe import Recipe
 from sparsebit.recipes.space import LEVELS, Level, Structure, Variant, structures
 from sparsebit.recipes.state import State, digest_batch, digest_model
 from sparsebit.recipes.trial import Trial
-from sparsebit.sparse import load as load_pruned
-from sparsebit.sparse import save as save_pruned
-from sparsebit.storage import MANIFEST
 from sparsebit.targets import TARGETS
 
 Metric = Callable[[nn.Module], float]
 logger = logging.getLogger(__name__)
-
-PRUNE: Mapping[str, Any] = {
-    "SPARSER": {
-        "TYPE": "structured",
-        "STRATEGY": "activation_norm",
-        "RATIO": 0.5,
-        "TARGET": "macs",
-        "SCOPE": "global",
-    }
-}
 
 
 @dataclass
@@ -57,46 +39,36 @@ class Search:
     decisions are those of a search that was never stopped: ``reached`` are the trials up to here, in that order.
     """
 
-    model: nn.Module
-    batches: Sequence[Any]
-    examples: tuple[tuple[Any, ...], dict[str, Any]]
+    candidates: Candidates
     _: KW_ONLY
     goals: Goals
-    target: str
     metric: Metric
     latency: Callable[[nn.Module], float] | None
-    finetune: Finetune | None
-    prune: SConfig
-    ratios: Sequence[float]
     time_budget: float
     exhaustive: bool
-    folder: Path | None
-    seed: int
     on_trial: Callable[[Trial], None] | None
 
     def __post_init__(self) -> None:
         self.latency = self._clock(self.latency)
         self.notes: list[str] = []
         self.stopped = "everything was tried"
-        self._pruned: dict[float, nn.Module] = {0.0: self.model}
-        self._sensitivity: dict[float, Sensitivity] = {}
         self._built: dict[str, tuple[nn.Module, QuantModel]] = {}
         self._times: dict[str, float] = {}
-        self._in_finetune = False
         self._pace: float | None = None
         self._say: Callable[[str], object] = str
+        made = self.candidates
         asked = {
-            "model": digest_model(self.model),
-            "data": digest_batch(self.batches[0]),
-            "batches": len(self.batches),
-            "target": self.target,
+            "model": digest_model(made.model),
+            "data": digest_batch(made.batches[0]),
+            "batches": len(made.batches),
+            "target": made.target,
             "goals": [self.goals.max_drop, self.goals.speedup, self.goals.size],
-            "seed": self.seed,
-            "ratios": sorted(self.ratios),
-            "pruning": self.prune.to_dict(),
-            "finetune": self.finetune is not None,
+            "seed": made.seed,
+            "ratios": sorted(made.ratios),
+            "pruning": made.prune.to_dict(),
+            "finetune": made.finetune is not None,
         }
-        self.state = State(self.folder, asked)
+        self.state = State(made.folder, asked)
         self.reached: dict[str, Trial] = {}
         self.base = self.state.base or self._measure_float()
         if self.state.base is None:
@@ -119,13 +91,14 @@ class Search:
         mixed = importlib.util.find_spec("scipy") is not None
         if not mixed:
             self.notes.append("mixed bits were not tried: scipy is not installed")
-        plan = list(structures(self.goals, self.ratios, mixed=mixed))
-        for structure in plan:
+        allowed = self.goals.bytes_allowed(self.base)
+        for structure in list(structures(self.goals, self.candidates.ratios, mixed=mixed)):
             if self._out_of_time(1.0):
                 return
             if self._needless(structure):
                 continue
-            self._try(structure, structure.name, partial(self._first_config, structure))
+            config = partial(self.candidates.first_config, structure, allowed)
+            self._try(structure, structure.name, config)
             if self._satisfied():
                 return
         for level in LEVELS:
@@ -222,16 +195,16 @@ class Search:
         measured: Measured | None = None
         plan = failed = ""
         try:
-            small = self._small(structure.ratio)
-            failed = self._same_as_before(structure.ratio)
-            recipe = self._recipe(structure, config(), name)
+            small = self.candidates.pruned(structure.ratio)
+            failed = self.candidates.same_as_before(structure.ratio)
+            recipe = self.candidates.recipe(structure, config(), name)
             if not failed:
-                qmodel = quantize_by(recipe, small, self.batches, *self.examples)
+                qmodel = self.candidates.quantized(recipe, small)
                 plan = digest_plan(qmodel)
                 if unlike == plan:
                     failed = "the same quantizers at the same places"
-        except (SparsebitError, RuntimeError, NotImplementedError) as error:
-            if self._in_finetune:  # the user's code, and the user's to see
+        except CANNOT as error:
+            if self.candidates.in_finetune:  # the user's code, and the user's to see
                 raise
             failed = str(error).partition("\n")[0]
         if not failed:
@@ -256,97 +229,16 @@ class Search:
         if self.on_trial is not None:
             self.on_trial(trial)
 
-    def _recipe(self, structure: Structure, config: QConfig, name: str) -> Recipe:
-        prune = self._prune_config(structure.ratio) if structure.ratio else None
-        return Recipe(
-            quantize=config,
-            prune=prune,
-            reestimate=prune is not None,
-            finetune=prune is not None and self.finetune is not None,
-            seed=self.seed,
-            name=name,
-        )
-
-    def _prune_config(self, ratio: float) -> SConfig:
-        return load_sconfig(self.prune, [f"SPARSER.RATIO={ratio}"])
-
-    def _small(self, ratio: float) -> nn.Module:
-        """The pruned model, made once; a trained one is kept in the folder, since training is long."""
-        if ratio not in self._pruned:
-            base = load_qconfig(TARGETS[self.target].preset)
-            recipe = self._recipe(Structure(ratio=ratio, weights="8"), base, "")
-            kept = self.folder / f"pruned_{round(100 * ratio)}" if self.folder and self.finetune else None
-            if kept is not None and (kept / MANIFEST).is_file():
-                self._pruned[ratio] = load_pruned(kept, self.model, *self.examples).eval()
-            else:
-                finetune = self._train if self.finetune else None
-                small = prune_by(recipe, self.model, self.batches, *self.examples, finetune=finetune)
-                if kept is not None:
-                    save_pruned(small, kept)
-                self._pruned[ratio] = small
-        return self._pruned[ratio]
-
-    def _train(self, model: nn.Module) -> None:
-        assert self.finetune is not None
-        self._in_finetune = True
-        self.finetune(model)
-        self._in_finetune = False
-
-    def _same_as_before(self, ratio: float) -> str:
-        """Why a pruned model is not worth a trial: widths are rounded, so two ratios may give one model."""
-        shapes = [tuple(p.shape) for p in self._small(ratio).parameters()]
-        for other in sorted({0.0, *self.ratios}):
-            # One that cannot be pruned says so in a trial of its own.
-            with contextlib.suppress(SparsebitError, RuntimeError, NotImplementedError):
-                if other < ratio and [tuple(p.shape) for p in self._small(other).parameters()] == shapes:
-                    return f"it prunes no more than {other:.0%} does"
-        return ""
-
-    def _first_config(self, structure: Structure) -> QConfig:
-        """The target's preset, on the model's device, with the bits of a structure."""
-        where = f"DEVICE={device_of(self.model)}"
-        config = load_qconfig(TARGETS[self.target].preset, [f"BACKEND={self.target}", where])
-        if structure.weights == "8":
-            return config
-        config = load_qconfig(config, ["W.OBSERVER.TYPE=mse"])  # it pays below 8 bits
-        if structure.weights.isdigit():
-            return load_qconfig(config, [f"W.QUANTIZER.BIT={structure.weights}"])
-        found = self._sensitivities(structure.ratio, config)
-        _, _, part = structure.weights.partition(" ")
-        budget = float(part) * found.size(found.uniform(8)) if part else self.goals.bytes_allowed(self.base)
-        return choose_bits(found, size=budget, points=2).config
-
-    def _sensitivities(self, ratio: float, config: QConfig) -> Sensitivity:
-        if ratio not in self._sensitivity:
-            inputs, kwargs = self.examples
-            measure = partial(
-                sensitivity,
-                self._small(ratio),
-                config,
-                self.batches,
-                example_inputs=inputs,
-                example_kwargs=kwargs,
-                bits=TARGETS[self.target].stored_bits,
-                batches=4,
-                seed=self.seed,
-                progress=False,
-            )
-            try:
-                self._sensitivity[ratio] = measure(metric="fisher")
-            except (SparsebitError, RuntimeError):  # no gradients here: by running it, which takes longer
-                self._sensitivity[ratio] = measure(metric="output")
-        return self._sensitivity[ratio]
-
     # -- numbers ------------------------------------------------------------------------------------------------
 
     def _measure_float(self) -> Measured:
-        parameters = {id(p): p.numel() * p.element_size() for p in self.model.parameters()}
+        parameters = {id(p): p.numel() * p.element_size() for p in self.candidates.model.parameters()}
         seconds = None
         if self.latency is not None:
-            inputs, kwargs = self.examples
-            seconds = self.latency(capture(self.model, inputs, kwargs))
+            inputs, kwargs = self.candidates.examples
+            seconds = self.latency(capture(self.candidates.model, inputs, kwargs))
             self._pace = 1.0
-        metric = float(self.metric(self.model))
+        metric = float(self.metric(self.candidates.model))
         if not math.isfinite(metric):
             raise SparsebitError("the metric of the float model is not a number", got=str(metric))
         return Measured(metric=metric, bytes=sum(parameters.values()), seconds=seconds)
@@ -366,8 +258,8 @@ class Search:
         if self._pace is None:
             self._pace = 1.0
             if isinstance(self.latency, RuntimeClock) and self.base.seconds is not None:
-                inputs, kwargs = self.examples
-                self._pace = self.base.seconds / self.latency(capture(self.model, inputs, kwargs))
+                inputs, kwargs = self.candidates.examples
+                self._pace = self.base.seconds / self.latency(capture(self.candidates.model, inputs, kwargs))
         return self._pace * self.latency(model)
 
     def _clock(self, latency: Callable[[nn.Module], float] | None) -> Callable[[nn.Module], float] | None:
@@ -375,14 +267,14 @@ class Search:
             return latency
         if self.goals.speedup is None:
             return None
-        runtime = TARGETS[self.target].runtime
+        runtime = TARGETS[self.candidates.target].runtime
         if runtime is None:
             raise SparsebitError(
-                f"there is no runtime here to measure the speed of {self.target} in",
+                f"there is no runtime here to measure the speed of {self.candidates.target} in",
                 hint="pass latency=, a function from a model to the seconds of one call; or choose a target that runs"
                 f" here: {', '.join(name for name, target in TARGETS.items() if target.runtime)}",
             )
-        return RuntimeClock(self.examples, runtime=runtime)
+        return RuntimeClock(self.candidates.examples, runtime=runtime)
 
     # -- the outcome --------------------------------------------------------------------------------------------
 
@@ -410,8 +302,11 @@ class Search:
         """The models of a trial, made again where they are not at hand."""
         if trial.name not in self._built:
             assert trial.recipe is not None
-            small = self._small(self._structure(trial.structure).ratio)
-            self._built[trial.name] = (small, quantize_by(trial.recipe, small, self.batches, *self.examples))
+            small = self.candidates.pruned(self._structure(trial.structure).ratio)
+            self._built[trial.name] = (
+                small,
+                self.candidates.quantized(trial.recipe, small),
+            )
         return self._built[trial.name]
 
     def _remember(self, name: str, small: nn.Module, qmodel: QuantModel) -> None:
@@ -424,7 +319,7 @@ class Search:
                 del self._built[stale]
 
     def _structure(self, name: str) -> Structure:
-        return next(s for s in structures(self.goals, self.ratios) if s.name == name)
+        return next(s for s in structures(self.goals, self.candidates.ratios) if s.name == name)
 
 
 def digest_plan(qmodel: QuantModel) -> str:

@@ -77,8 +77,8 @@ def _box(index: int, node: GraphNode, corner: tuple[float, float]) -> Markup:
         w=WIDTH,
         h=HEIGHT,
         name=_end_of(node.name, LETTERS),
-        second=_short(second, LETTERS + 3),
-        third=_short(third, LETTERS + 5),
+        second=_end_of(second, LETTERS + 3),
+        third=_end_of(third, LETTERS + 5),
     )
 
 
@@ -148,17 +148,11 @@ def _bars(counts: Sequence[int], width: float, height: float) -> str:
     return f"{path}V{height:.0f}z" if open_at else path
 
 
-def _short(text: str, length: int) -> str:
-    return text if len(text) <= length else f"…{text[1 - length :]}"
-
-
-def _end_of(name: str, most: int) -> str:
-    """The end of a long name, which tells layers apart better than its beginning.
+def _end_of(text: str, most: int) -> str:
+    """The end of a long text, which tells layers apart better than its beginning.
 
     Example:
         >>> _end_of("encoder.layer.0.attention.self.query", 21)
         '…attention.self.query'
     """
-    if len(name) <= most:
-        return name
-    return f"…{name[len(name) - most + 1 :]}"
+    return text if len(text) <= most else f"…{text[1 - most :]}"

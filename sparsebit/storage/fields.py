@@ -67,10 +67,6 @@ class Fields:
             raise self.wrong(key, "a finite number")
         return float(value)
 
-    def optional_number(self, key: str) -> float | None:
-        """A finite number, or null."""
-        return None if self.value(key) is None else self.number(key)
-
     def texts(self, key: str) -> list[str]:
         """A field that is a list of texts."""
         value = self._typed(key, list, "a list of texts")

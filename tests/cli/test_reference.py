@@ -8,7 +8,7 @@ import pytest
 
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.model import load_model
-from sparsebit.cli.reference import is_reference, resolve
+from sparsebit.cli.reference import is_reference, resolve, resolve_function
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,18 @@ def test_objects_classes_and_functions_make_models(place: Path) -> None:
     for name in ("make", "Net", "ready"):
         assert not load_model(f"net.py:{name}").training
     assert resolve("torch.nn:functional.relu", "function")
+
+
+def test_a_function_that_fails_is_blamed_by_its_name(place: Path) -> None:
+    (place / "mine.py").write_text("words = 'no function'\n\ndef half(x):\n    return 1 / x\n")
+    half = resolve_function("mine.py:half", "loss")
+    assert half(2) == 0.5
+    with pytest.raises(
+        UsageError, match=r"the loss 'mine.py:half' failed: ZeroDivisionError(.|\n)*mine.py:4"
+    ):
+        half(0)
+    with pytest.raises(UsageError, match=r"'mine.py:words' is not a function(.|\n)*a str"):
+        resolve_function("mine.py:words", "loss")
 
 
 def test_neighbours_of_a_file_can_be_imported(place: Path) -> None:

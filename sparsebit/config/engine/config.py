@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -33,6 +35,7 @@ class Config(Section, init=False):
     PAGE: ClassVar[str]  # the how-to page that explains it
     LEAST: ClassVar[str]  # what an empty one lacks
     EXAMPLE: ClassVar[str]  # of an override
+    PRESETS: ClassVar[str] = ""  # the folder of its presets in this package
     SYNONYMS: ClassVar[Mapping[str, str]] = {}  # other words for a part of a preset's name
 
     DEVICE: str = key(DEVICE, "Where to work; auto takes a GPU when there is one.", default="auto")
@@ -63,15 +66,15 @@ class Config(Section, init=False):
         """Everything wrong beyond single values: settings that cannot be used together."""
         return ()
 
-    @staticmethod
-    def preset_names() -> tuple[str, ...]:
+    @classmethod
+    def preset_names(cls) -> tuple[str, ...]:
         """Names that may be given instead of a file."""
-        return ()
+        return tuple(sorted(shipped_presets(cls.PRESETS))) if cls.PRESETS else ()
 
-    @staticmethod
-    def preset_text(name: str) -> str:
+    @classmethod
+    def preset_text(cls, name: str) -> str:
         """The YAML of one preset."""
-        raise LookupError(name)
+        return shipped_presets(cls.PRESETS)[name].read_text(encoding="utf-8")
 
     @staticmethod
     def before_override(section: dict[str, Any], name: str, value: str) -> None:
@@ -106,6 +109,12 @@ class Config(Section, init=False):
     def to_yaml(self) -> str:
         """The text of a file that loads as an equal config."""
         return write_yaml(self.to_dict())
+
+
+def shipped_presets(folder: str) -> dict[str, Traversable]:
+    """The files of a folder of presets, by name."""
+    files = resources.files("sparsebit.config").joinpath(folder).iterdir()
+    return {file.name.removesuffix(".yaml"): file for file in files if file.name.endswith(".yaml")}
 
 
 def load_config(kind: type[C], source: Source | C, overrides: Sequence[str] = ()) -> C:

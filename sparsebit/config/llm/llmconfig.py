@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib import resources
 from typing import Any, Literal, get_args
 
 from sparsebit.config.engine.config import Config, Source, load_config
@@ -32,7 +31,6 @@ ScaleDtype = Literal["float16", "bfloat16", "float32"]
 FLOATS = ("nf4", "fp8_e4m3", "fp8_e5m2")
 WIDTHS = (2, 3, 4, 8)
 FORMAT_NAMES = ("gguf", "onnxruntime-genai", "openvino", "compressed-tensors", "gptq")
-_PRESETS = resources.files("sparsebit.config").joinpath("llm", "presets")
 
 
 def _parse_bit(value: object) -> int | str:
@@ -189,18 +187,6 @@ class BudgetSection(Section):
     SAMPLES: int = key(whole(1), "Sequences of the calibration data to measure with.", default=4)
 
 
-def preset_names() -> tuple[str, ...]:
-    """The presets for language models."""
-    return tuple(
-        sorted(one.name.removesuffix(".yaml") for one in _PRESETS.iterdir() if one.name.endswith(".yaml"))
-    )
-
-
-def preset_text(name: str) -> str:
-    """The YAML of one preset."""
-    return _PRESETS.joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-
-
 class LlmConfig(Config, init=False):
     """What the user asked for. Made by ``load_llm_config``, or from keyword arguments that are checked the same way.
 
@@ -212,7 +198,7 @@ class LlmConfig(Config, init=False):
 
     NAME, TITLE, PAGE = "llm config", "Sparsebit language-model config", "language_models"
     LEAST, EXAMPLE = "W with BIT, and METHOD", "W.BIT=3"
-    preset_names, preset_text = staticmethod(preset_names), staticmethod(preset_text)
+    PRESETS = "llm/presets"
 
     W: WeightSection = section(WeightSection, "The weights inside the blocks.")
     HEAD: HeadSection = section(HeadSection, "The embedding and the output layer.")

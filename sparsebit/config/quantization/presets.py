@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
 
+from sparsebit.config.engine.config import shipped_presets
 from sparsebit.errors import ConfigError
 from sparsebit.targets import TARGETS, Target
 
-_FOLDER = resources.files("sparsebit.config").joinpath("presets")
+FOLDER = "presets"
 
 
 def preset_names() -> tuple[str, ...]:
@@ -18,12 +18,7 @@ def preset_names() -> tuple[str, ...]:
         >>> preset_names()
         ('int8_onnxruntime', 'int8_openvino', 'int8_tensorrt', 'w4a16_g128', 'w4a8')
     """
-    return tuple(sorted({*_shipped(), *_of_targets()}))
-
-
-def _shipped() -> set[str]:
-    files = (entry.name for entry in _FOLDER.iterdir())
-    return {name.removesuffix(".yaml") for name in files if name.endswith(".yaml")}
+    return tuple(sorted({*shipped_presets(FOLDER), *_of_targets()}))
 
 
 def _of_targets() -> dict[str, Target]:
@@ -35,7 +30,7 @@ def preset_text(name: str) -> str:
     """The YAML of one preset, to read or to start a file of one's own from."""
     if name not in preset_names():
         raise ConfigError(f"{name}: no such preset", hint=f"there are: {', '.join(preset_names())}")
-    if name in _shipped():
-        return _FOLDER.joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    if found := shipped_presets(FOLDER).get(name):
+        return found.read_text(encoding="utf-8")
     target = _of_targets()[name]
     return re.sub(r"(?m)^BACKEND:.*$", f"BACKEND: {target.name}", preset_text(target.preset))

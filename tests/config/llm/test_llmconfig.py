@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparsebit.config.llm.llmconfig import LlmConfig, load_llm_config, preset_names
+from sparsebit.config.llm.llmconfig import LlmConfig, load_llm_config
 from sparsebit.errors import ConfigError
 
 
@@ -14,7 +14,7 @@ def config(**keys: Any) -> LlmConfig:
     return load_llm_config({"W": {"BIT": 4}, **keys})
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", LlmConfig.preset_names())
 def test_presets_load_and_come_back_as_they_were(name: str) -> None:
     loaded = load_llm_config(name)
     assert load_llm_config(loaded.to_dict()) == loaded
