@@ -26,6 +26,7 @@ def check(arguments: argparse.Namespace) -> None:
 def run(arguments: argparse.Namespace) -> Outcome:
     """Measure and show."""
     from sparsebit.analysis import profile
+    from sparsebit.analysis.profiling.agreement import decibels
     from sparsebit.cli.data import open_data
     from sparsebit.cli.model import open_compressed
     from sparsebit.cli.reference import blamed_on
@@ -40,7 +41,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
     advice = [f"  {item}" for item in errors.keep_float()]
     words = ["better left in float:", *advice] if advice else ["no layer stands out"]
     return Outcome(
-        shown=(shown, f"the model's outputs: {errors.output.sqnr_db:.1f} dB", *words), data=errors.to_dict()
+        shown=(shown, f"the model's outputs: {decibels(errors.output.sqnr_db)}", *words),
+        data=errors.to_dict(),
     )
 
 

@@ -17,7 +17,7 @@ from sparsebit.storage.place import require_room, writing
 LARGEST_FILE = 1_900_000_000  # bytes of weights in one protobuf message, which ends at 2 GiB
 
 
-class Draft:
+class ModelDraft:
     """A model on disk under a hidden name, in a folder beside the place it is meant for.
 
     ``publish`` puts it in its place in one step; leaving the block without it removes it. What a killed process left
@@ -31,7 +31,7 @@ class Draft:
         self.folder = path.with_name(f".sparsebit-{secrets.token_hex(8)}.draft")
         self._lock, self._weights = Locked(self.folder), (f"{path.name}.data", f"{path.name}.2.data")
 
-    def __enter__(self) -> Draft:
+    def __enter__(self) -> ModelDraft:
         sweep(self.path.parent, DRAFT, frozenset)
         try:
             with writing(self.path):

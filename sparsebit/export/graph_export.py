@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from sparsebit.batches import device_of
 from sparsebit.display import short_bytes
 from sparsebit.errors import ExportError
-from sparsebit.export.draft import Draft
+from sparsebit.export.draft import ModelDraft
 from sparsebit.export.forms.container import BLOCK_OPSET, needed_opset
 from sparsebit.export.forms.target_form import bring_into_form
 from sparsebit.export.translate.axes import (
@@ -33,7 +33,7 @@ from sparsebit.export.translate.fixed_sizes import fix_sizes
 from sparsebit.export.translate.flat_graph import FlatGraph, example_leaves
 from sparsebit.export.translate.marker import Markers, mark_tensor, quantizers_of
 from sparsebit.export.translate.naming import label_shapes, own_output_names, strip_prefix
-from sparsebit.export.translate.request import Request
+from sparsebit.export.translate.request import TranslationRequest
 from sparsebit.export.translate.undisturbed import same_state, undisturbed, writes_in_place
 from sparsebit.graph.run import flatten_call
 from sparsebit.quantization.switches import substituted
@@ -114,7 +114,7 @@ def export_graph(
     with ExitStack() as stack:
         stack.enter_context(undisturbed(gm, quantized=quantized))
         stack.enter_context(torch.no_grad())
-        draft = stack.enter_context(Draft(path))
+        draft = stack.enter_context(ModelDraft(path))
         flat = FlatGraph(gm).eval()
         inputs = example_leaves(flat, _flat_inputs(gm, tuple(args), dict(kwargs or {})), device_of(gm))
         quantizers = quantizers_of(flat)
@@ -126,7 +126,7 @@ def export_graph(
         names = _names("input_names", input_names, flat.input_names)
         outputs = _names("output_names", output_names, own_output_names(gm, len(results), names))
         proven = fixed_axes(gm, names)
-        request = Request(
+        request = TranslationRequest(
             flat,
             inputs,
             names,

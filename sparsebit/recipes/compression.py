@@ -21,7 +21,7 @@ from sparsebit.recipes.recipe import Finetune
 from sparsebit.recipes.result import Compressed
 from sparsebit.recipes.search import Metric, Search
 from sparsebit.recipes.space import RATIOS
-from sparsebit.recipes.trial import Trial, front
+from sparsebit.recipes.trial import Trial, best_trials
 from sparsebit.targets import TARGETS
 
 
@@ -135,7 +135,7 @@ def compress(
         base=search.base,
         goals=search.goals,
         trials=tuple(search.reached.values()),
-        pareto=front(search.reached.values()),
+        pareto=best_trials(search.reached.values()),
         limits=limits,
         stopped=search.stopped,
     )

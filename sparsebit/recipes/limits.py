@@ -51,7 +51,7 @@ def _metric(search: Search, best: Trial, qmodel: QuantModel) -> str:
     if advice:
         return f"{text}; most of it comes from {'; '.join(map(str, advice))}"
     worst = sorted(errors.layers, key=lambda layer: layer.alone.sqnr_db)[:NAMED]
-    names = ", ".join(f"{layer.name} ({decibels(layer.alone.sqnr_db)} dB)" for layer in worst)
+    names = ", ".join(f"{layer.name} ({decibels(layer.alone.sqnr_db)})" for layer in worst)
     return f"{text}; it comes from all quantized layers alike, the worst are {names}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sparsebit.analysis.pareto_front import pareto_front
 from sparsebit.recipes.goals import Measured
 from sparsebit.recipes.recipe import Recipe
 from sparsebit.storage import Fields
@@ -39,18 +40,8 @@ class Trial:
         )
 
 
-def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """Trials that no other beats in metric, bytes and time at once, smallest first."""
-    done = [trial for trial in trials if trial.measured is not None]
-
-    def numbers(trial: Trial) -> tuple[float, ...]:
-        measured = trial.measured
-        assert measured is not None
-        return (-measured.metric, measured.bytes, measured.seconds or 0.0)
-
-    kept: list[Trial] = []
-    for trial in sorted(done, key=lambda t: (numbers(t)[1], numbers(t)[0], numbers(t)[2], t.name)):
-        mine = numbers(trial)
-        if not any(all(a <= b for a, b in zip(numbers(other), mine, strict=True)) for other in kept):
-            kept.append(trial)
-    return tuple(kept)
+def best_trials(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Trials that no other beats in bytes, metric and time at once, smallest first."""
+    done = [(trial.measured, trial) for trial in trials if trial.measured is not None]
+    best = pareto_front(done, lambda pair: (pair[0].bytes, -pair[0].metric, pair[0].seconds or 0.0))
+    return tuple(trial for _, trial in best)

@@ -1,7 +1,7 @@
 """What was done to a model, as one HTML page for a person; and the measurements on it."""
 
 from sparsebit.analysis.accuracy import measure, top1
-from sparsebit.report.content import Histogram, LayerEntry, Measure, ParetoPoint, Report
+from sparsebit.report.content import LayerEntry, Measure, ParetoPoint, Report, TensorHistogram
 from sparsebit.report.of_language_model import report_language_model
 from sparsebit.report.of_model import collect
 from sparsebit.report.of_search import report_search
@@ -9,11 +9,11 @@ from sparsebit.report.page import render, save_report
 from sparsebit.storage import write_text
 
 __all__ = [
-    "Histogram",
     "LayerEntry",
     "Measure",
     "ParetoPoint",
     "Report",
+    "TensorHistogram",
     "collect",
     "measure",
     "render",

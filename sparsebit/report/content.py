@@ -26,7 +26,7 @@ class Measure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Histogram:
+class TensorHistogram:
     """How the numbers of one tensor lie on its grid; the axis counts codes.
 
     Every bin has the width ``(hi - lo) / len(counts)``. What lies outside of ``qmin`` to ``qmax`` is clipped.
@@ -60,7 +60,7 @@ class LayerEntry:
     lo: float | None = None
     hi: float | None = None
     clipped: float | None = None
-    histograms: tuple[Histogram, ...] = ()
+    histograms: tuple[TensorHistogram, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

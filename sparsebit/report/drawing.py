@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sparsebit.report.content import GraphNode, Histogram
+from sparsebit.analysis.profiling.agreement import decibels
+from sparsebit.report.content import GraphNode, TensorHistogram
 from sparsebit.report.layout import HEIGHT, WIDTH, Point, place
-from sparsebit.report.numbers import decibels, grade
+from sparsebit.report.numbers import grade
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -82,7 +83,7 @@ def _box(index: int, node: GraphNode, corner: tuple[float, float]) -> Markup:
     )
 
 
-def draw_histogram(shown: Histogram) -> Markup:
+def draw_histogram(shown: TensorHistogram) -> Markup:
     """Bars along the codes, the grid as lines under them, and what is clipped in another colour."""
     from markupsafe import Markup
 

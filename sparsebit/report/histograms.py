@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from sparsebit.analysis.profiling.calls import active, calls_of, only
 from sparsebit.quantization import Quantizer, QuantModel
-from sparsebit.report.content import Histogram
+from sparsebit.report.content import TensorHistogram
 
 BINS = 96
 
 
-def histograms(qmodel: QuantModel, data: Iterable[Any], batches: int | None = None) -> dict[str, Histogram]:
+def histograms(
+    qmodel: QuantModel, data: Iterable[Any], batches: int | None = None
+) -> dict[str, TensorHistogram]:
     """One for each quantized tensor, by its name; activations as the float model has them."""
     positions: dict[str, list[Tensor]] = {}
     quantizers = active(qmodel)
@@ -46,7 +48,7 @@ def _on_grid(quantizer: Quantizer, x: Tensor, most: int = 200_000) -> Tensor:
     return codes[:: -(-codes.numel() // most)].cpu()
 
 
-def _count(quantizer: Quantizer, found: list[Tensor]) -> Histogram:
+def _count(quantizer: Quantizer, found: list[Tensor]) -> TensorHistogram:
     codes = torch.cat(found)
     codes = codes[codes.isfinite()]
     spec = quantizer.spec
@@ -57,7 +59,7 @@ def _count(quantizer: Quantizer, found: list[Tensor]) -> Histogram:
     hi = min(float(codes.max()), qmax + room) if len(codes) else float(qmax)
     lo, hi = min(lo, qmin) - 0.5, max(hi, qmax) + 0.5
     counts = torch.histc(codes.clamp(lo, hi), bins=BINS, min=lo, max=hi).to(torch.int64).tolist()
-    return Histogram(
+    return TensorHistogram(
         name=quantizer.name,
         counts=tuple(counts),
         lo=lo,

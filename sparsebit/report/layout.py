@@ -17,7 +17,7 @@ class Point(NamedTuple):
     y: float
 
 
-class Layout(NamedTuple):
+class GraphLayout(NamedTuple):
     """Corners of the boxes in the order they were given, the way of each line, and the size of the whole.
 
     ``lines`` has, for each box and each of its inputs, the points from the foot of the input to the head of the box.
@@ -29,7 +29,7 @@ class Layout(NamedTuple):
     height: float
 
 
-def place(inputs: Sequence[Sequence[int]]) -> Layout:
+def place(inputs: Sequence[Sequence[int]]) -> GraphLayout:
     """Lay out a graph without cycles, given for each box the earlier boxes it reads.
 
     Each box is one row below the lowest it reads. A line over several rows gets a narrow lane in each, so that it
@@ -69,7 +69,7 @@ def place(inputs: Sequence[Sequence[int]]) -> Layout:
             ]
         lines.append((*points, Point(middles[way[-1]], _top(rank[way[-1]]))))
     right = max((middles[box] + _width(box, count) * WIDTH / 2 for box in range(len(rank))), default=0.0)
-    return Layout(corners, tuple(lines), right, _top(max(rank, default=0)) + HEIGHT)
+    return GraphLayout(corners, tuple(lines), right, _top(max(rank, default=0)) + HEIGHT)
 
 
 def _positions(rank: list[int], above: list[list[int]], count: int) -> list[float]:

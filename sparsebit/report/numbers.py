@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from sparsebit.display import short_bytes
 from sparsebit.report.content import Measure
 
@@ -44,18 +42,6 @@ def change(measure: Measure) -> str:
     if measure.ratio >= 1:
         return f"{measure.ratio:.1f}× {better}"
     return f"{1 / measure.ratio:.1f}× {worse}" if measure.ratio else ""
-
-
-def decibels(value: float | None) -> str:
-    """An SQNR; infinite where nothing was changed.
-
-    Example:
-        >>> decibels(31.26), decibels(float("inf")), decibels(None)
-        ('31.3 dB', 'exact', '–')
-    """
-    if value is None:
-        return "–"
-    return f"{value:.1f} dB" if math.isfinite(value) else "exact"
 
 
 def grade(value: float | None) -> str:

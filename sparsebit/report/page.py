@@ -7,10 +7,11 @@ import os
 from importlib import resources
 from pathlib import Path
 
+from sparsebit.analysis.profiling.agreement import decibels
 from sparsebit.errors import missing_package
 from sparsebit.report.content import Report
 from sparsebit.report.drawing import draw_graph, draw_histogram
-from sparsebit.report.numbers import change, decibels, grade, quantity
+from sparsebit.report.numbers import change, grade, quantity
 from sparsebit.report.pareto import draw_pareto
 from sparsebit.storage import write_text
 

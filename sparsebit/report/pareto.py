@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from sparsebit.analysis.pareto_front import pareto_front
 from sparsebit.report.content import ParetoPoint
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def draw_pareto(points: Sequence[ParetoPoint], axes: tuple[str, str]) -> Markup:
     def at(point: ParetoPoint) -> tuple[float, float]:
         return _x(point.cost, widest), _y(point.quality, up)
 
-    best = [at(point) for point in front(points)]
+    best = [at(point) for point in best_points(points)]
     line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in best)
     label = f"{axes[1]} against {axes[0]}, {len(points)} points; the table below has the same"
     parts = [
@@ -83,7 +84,7 @@ def draw_pareto(points: Sequence[ParetoPoint], axes: tuple[str, str]) -> Markup:
                 kind, words, x, y, 8 if point.chosen else 5
             )
         )
-    for point, name, box in place_names(points, [at(point) for point in points], front(points)):
+    for point, name, box in place_names(points, [at(point) for point in points], best_points(points)):
         kind = "label chosen" if point.chosen else "label"
         parts.append(text.format(box.x, box.y + LINE - 4, "start", kind, name))
     return Markup("").join([*parts, Markup("</svg>")])
@@ -123,20 +124,16 @@ def place_names(
     return placed
 
 
-def front(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
+def best_points(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
     """The points that no other beats in both, from cheap to dear.
 
     Example:
         >>> tried = [("a", 1, 0.9), ("b", 2, 0.8), ("c", 3, 0.95)]
         >>> points = [ParetoPoint(name=name, cost=cost, quality=quality) for name, cost, quality in tried]
-        >>> [point.name for point in front(points)]
+        >>> [point.name for point in best_points(points)]
         ['a', 'c']
     """
-    kept: list[ParetoPoint] = []
-    for point in sorted(points, key=lambda point: (point.cost, -point.quality)):
-        if not kept or point.quality > kept[-1].quality:
-            kept.append(point)
-    return kept
+    return pareto_front(points, lambda point: (point.cost, -point.quality))
 
 
 def explain_choice(points: Sequence[ParetoPoint], axes: tuple[str, str], reason: str = "") -> str:
@@ -151,7 +148,7 @@ def explain_choice(points: Sequence[ParetoPoint], axes: tuple[str, str], reason:
         'It is not on the line: w4a8 has less kB and the same accuracy.'
     """
     chosen = next((point for point in points if point.chosen), None)
-    best = front(points)
+    best = best_points(points)
     if chosen is None or chosen in best:
         return ""
     better = next(point for point in reversed(best) if point.cost <= chosen.cost)

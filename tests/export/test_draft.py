@@ -12,7 +12,7 @@ import onnx_ir
 import pytest
 
 from sparsebit.errors import ArtifactError
-from sparsebit.export.draft import Draft
+from sparsebit.export.draft import ModelDraft
 from sparsebit.runtime.onnx_file import weight_files
 
 
@@ -33,14 +33,14 @@ def names(folder: Path) -> list[str]:
 def test_weights_of_the_old_model_stay_until_the_new_one_has_taken_its_place(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     for value, weights in ((1.0, "net.onnx.data"), (2.0, "net.onnx.2.data"), (3.0, "net.onnx.data")):
-        with Draft(path) as draft:
+        with ModelDraft(path) as draft:
             draft.write(model(value), external=True)
             before = names(tmp_path)
             files = draft.publish()
         assert [file.name for file in files] == ["net.onnx", weights] == [path.name, *weight_files(path)]
         assert names(tmp_path) == sorted(["net.onnx", weights]), before
         assert onnx.numpy_helper.to_array(onnx.load(path).graph.initializer[0])[0] == value
-    with Draft(path) as draft:
+    with ModelDraft(path) as draft:
         draft.write(model(4.0))
         assert draft.publish() == (path,)
     assert names(tmp_path) == ["net.onnx"]
@@ -50,7 +50,7 @@ def test_a_stop_between_the_files_leaves_the_old_model_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "net.onnx"
-    with Draft(path) as draft:
+    with ModelDraft(path) as draft:
         draft.write(model(1.0), external=True)
         draft.publish()
     replaced: list[str] = []
@@ -62,7 +62,7 @@ def test_a_stop_between_the_files_leaves_the_old_model_whole(
         Path(source).rename(place)
 
     monkeypatch.setattr("os.replace", replace)
-    with pytest.raises(KeyboardInterrupt), Draft(path) as draft:
+    with pytest.raises(KeyboardInterrupt), ModelDraft(path) as draft:
         draft.write(model(2.0), external=True)
         draft.publish()
     assert "net.onnx.2.data" in replaced
@@ -73,9 +73,9 @@ def test_what_a_killed_process_left_is_removed_and_a_live_one_is_left_alone(tmp_
     dead = tmp_path / ".sparsebit-0123456789abcdef.draft"
     dead.mkdir()
     (dead / "net.onnx").write_text("half")
-    with Draft(tmp_path / "a.onnx") as live:
+    with ModelDraft(tmp_path / "a.onnx") as live:
         live.file.write_text("half")
-        with Draft(tmp_path / "b.onnx"):
+        with ModelDraft(tmp_path / "b.onnx"):
             assert not dead.exists() and live.file.exists()
     assert names(tmp_path) == []
 
@@ -89,22 +89,25 @@ def test_a_full_disk_is_told_and_the_old_model_stays(tmp_path: Path, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_bytes", full)
-        with pytest.raises(ArtifactError, match=r"net\.onnx: No space left on device"), Draft(place) as draft:
+        with (
+            pytest.raises(ArtifactError, match=r"net\.onnx: No space left on device"),
+            ModelDraft(place) as draft,
+        ):
             draft.write(model(1.0))
     with monkeypatch.context() as patched:
         patched.setattr("os.replace", full)
-        with pytest.raises(ArtifactError, match="No space left"), Draft(place) as draft:
+        with pytest.raises(ArtifactError, match="No space left"), ModelDraft(place) as draft:
             draft.write(model(1.0))
             draft.publish()
     with monkeypatch.context() as patched:
         patched.setattr(Path, "mkdir", full)
-        with pytest.raises(ArtifactError, match="No space left"), Draft(place):
+        with pytest.raises(ArtifactError, match="No space left"), ModelDraft(place):
             pass
     with monkeypatch.context() as patched:
         patched.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
         with (
             pytest.raises(ArtifactError, match=r"it needs 16\.4 kB, and 100 B are free"),
-            Draft(place) as draft,
+            ModelDraft(place) as draft,
         ):
             draft.write(model(1.0))
     assert place.read_bytes() == b"old" and names(tmp_path) == ["net.onnx"]

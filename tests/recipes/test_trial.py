@@ -1,4 +1,4 @@
-"""Trials: the front of those that no other beats."""
+"""Trials: the best_trials of those that no other beats."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsebit.recipes import Measured, Trial
-from sparsebit.recipes.trial import front
+from sparsebit.recipes.trial import best_trials
 
 
 def trial(name: str, metric: float, size: float) -> Trial:
@@ -19,7 +19,7 @@ def test_the_front_beats_everything_else_and_nothing_on_it_beats_another(
     points: list[tuple[int, int]],
 ) -> None:
     trials = [trial(str(index), *map(float, point)) for index, point in enumerate(points)]
-    kept = front(trials)
+    kept = best_trials(trials)
 
     def beats(a: Trial, b: Trial) -> bool:
         assert a.measured and b.measured

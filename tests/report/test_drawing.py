@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("markupsafe")
 
-from sparsebit.report import Histogram
+from sparsebit.report import TensorHistogram
 from sparsebit.report.content import GraphNode
 from sparsebit.report.drawing import draw_graph, draw_histogram
 
@@ -28,7 +28,7 @@ def test_a_graph_has_a_box_per_node_with_its_inputs_and_an_edge_per_input() -> N
 
 @pytest.mark.parametrize(("qmax", "drawn"), [(3, 4), (255, 32)])
 def test_a_histogram_marks_what_is_clipped_and_draws_no_more_lines_than_fit(qmax: int, drawn: int) -> None:
-    shown = Histogram(
+    shown = TensorHistogram(
         name="relu", counts=(4, 5, 2, 1), lo=-0.5, hi=qmax + 10.5, qmin=0, qmax=qmax, codes="uint8", grid=""
     )
     root = ElementTree.fromstring(str(draw_histogram(shown)))

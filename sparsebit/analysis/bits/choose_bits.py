@@ -13,6 +13,7 @@ from rich.text import Text
 from sparsebit.analysis.bits.integer_program import PairCost, Program
 from sparsebit.analysis.bits.layer_bits import FLOAT, with_layer_bits
 from sparsebit.analysis.bits.sensitivity import Sensitivity
+from sparsebit.analysis.pareto_front import pareto_front
 from sparsebit.config import QConfig
 from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import SparsebitError
@@ -197,16 +198,7 @@ def pareto(program: Program, points: int = POINTS) -> tuple[BitPoint, ...]:
         bits = program.solve(budget * (1 + 1e-9) + 1e-12)
         if bits is not None:
             found.append(BitPoint(cost=program.cost(bits), error=program.error(bits), bits=bits))
-    return undominated(found)
-
-
-def undominated(points: list[BitPoint]) -> tuple[BitPoint, ...]:
-    """Those that no other beats in both cost and error, by cost."""
-    kept: list[BitPoint] = []
-    for point in sorted(points, key=lambda p: (p.cost, p.error)):
-        if not kept or point.error < kept[-1].error:
-            kept.append(point)
-    return tuple(kept)
+    return tuple(pareto_front(found, lambda point: (point.cost, point.error)))
 
 
 def config_of(found: Sensitivity, bits: Mapping[str, int]) -> QConfig:

@@ -92,11 +92,13 @@ def float_outputs(outputs: Any) -> list[Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
-def decibels(value: float) -> str:
-    """For a table.
+def decibels(value: float | None) -> str:
+    """An SQNR for a person; infinite where nothing was changed, None where nothing was measured.
 
     Example:
-        >>> decibels(31.234), decibels(math.inf)
-        ('31.2', 'exact')
+        >>> decibels(31.26), decibels(math.inf), decibels(None)
+        ('31.3 dB', 'exact', '–')
     """
-    return "exact" if value == math.inf else f"{value:.1f}"
+    if value is None:
+        return "–"
+    return "exact" if value == math.inf else f"{value:.1f} dB"

@@ -128,7 +128,7 @@ class ErrorProfile:
             "input range",
             "clipped",
         )
-        table = Table(title="dB and errors of each layer's result against float")
+        table = Table(title="errors of each layer's result against float")
         for index, name in enumerate(head):
             table.add_column(name, justify="left" if index < 4 else "right", overflow="fold")
         for layer in sorted(self.layers, key=orders[sort]):
@@ -155,7 +155,7 @@ class ErrorProfile:
         return found | {"keep_float": to_plain(self.keep_float())}
 
     def __rich__(self) -> Group:
-        output = f"the model's outputs: {decibels(self.output.sqnr_db)} dB, cosine {self.output.cosine:.5f}"
+        output = f"the model's outputs: {decibels(self.output.sqnr_db)}, cosine {self.output.cosine:.5f}"
         advice = self.keep_float()
         lines = [Text(output)]
         if advice:
@@ -169,9 +169,9 @@ class ErrorProfile:
 
 
 def _because(layer: LayerError, share: float) -> str:
-    text = f"it makes {share:.0%} of the noise of all layers ({decibels(layer.alone.sqnr_db)} dB by itself)"
+    text = f"it makes {share:.0%} of the noise of all layers ({decibels(layer.alone.sqnr_db)} by itself)"
     worst = layer.worst
     if worst is None or math.isinf(worst.agreement.sqnr_db):
         return text
     kind = "its weight" if worst.side == "W" else f"its input {worst.name}"
-    return f"{text}; {kind} keeps {decibels(worst.agreement.sqnr_db)} dB: {worst.why()}"
+    return f"{text}; {kind} keeps {decibels(worst.agreement.sqnr_db)}: {worst.why()}"

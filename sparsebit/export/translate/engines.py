@@ -18,7 +18,7 @@ from sparsebit.export.translate import program_engine, script_engine
 from sparsebit.export.translate.axes import AxisNames, resized
 from sparsebit.export.translate.flat_graph import original_name
 from sparsebit.export.translate.marker import DOMAIN
-from sparsebit.export.translate.request import Request
+from sparsebit.export.translate.request import TranslationRequest
 from sparsebit.export.translate.spellings import TIES, Spelled
 from sparsebit.runtime.packages import require
 from sparsebit.runtime.session import open_session
@@ -40,7 +40,7 @@ class Translation:
     attempts: tuple[str, ...] = ()  # what failed before
 
 
-def translate(request: Request, engine: Engine = "auto") -> Translation:
+def translate(request: TranslationRequest, engine: Engine = "auto") -> Translation:
     """Try each engine with each choice of dynamic axes; verify what comes out.
 
     A translation is compared with the graph in float on the example and on an example of another size along the dynamic
@@ -80,7 +80,7 @@ def _require_markers(model: Any, marked: Collection[str]) -> None:
         raise ExportError(f"the quantizer of {missing[0]!r} is missing in the translation")
 
 
-def possible_axes(request: Request) -> tuple[list[AxisNames], list[str]]:
+def possible_axes(request: TranslationRequest) -> tuple[list[AxisNames], list[str]]:
     """The choices that the graph itself computes with, and why it does not with the others."""
     possible, reasons = [], []
     for axes in request.choices:
@@ -108,7 +108,7 @@ def _spell(axes: AxisNames) -> str:
     return "" if axes else " (fixed sizes)"
 
 
-def _by_script(request: Request, axes: AxisNames) -> tuple[Any, Shapes]:
+def _by_script(request: TranslationRequest, axes: AxisNames) -> tuple[Any, Shapes]:
     ir = require("onnx_ir")
     proto, weights = script_engine.translate(request, axes)
     shapes = _verify(request, axes, proto, {name: as_array(value) for name, value in weights.items()})
@@ -123,7 +123,7 @@ def _by_script(request: Request, axes: AxisNames) -> tuple[Any, Shapes]:
     return model, shapes
 
 
-def _by_program(request: Request, axes: AxisNames) -> tuple[Any, Shapes]:
+def _by_program(request: TranslationRequest, axes: AxisNames) -> tuple[Any, Shapes]:
     ir = require("onnx_ir")
     model = program_engine.translate(request, axes)
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
@@ -142,7 +142,7 @@ def _by_program(request: Request, axes: AxisNames) -> tuple[Any, Shapes]:
 _RUN = {"script": _by_script, "program": _by_program}
 
 
-def _verify(request: Request, axes: AxisNames, proto: Any, weights: dict[str, Any]) -> Shapes:
+def _verify(request: TranslationRequest, axes: AxisNames, proto: Any, weights: dict[str, Any]) -> Shapes:
     """Compare the translation with the graph, markers taken as identities; returns the shapes at another size."""
     plain = type(proto)()
     plain.CopyFrom(proto)
@@ -175,7 +175,7 @@ def _verify(request: Request, axes: AxisNames, proto: Any, weights: dict[str, An
     return shapes
 
 
-def _reference(request: Request, inputs: Sequence[Tensor]) -> list[Tensor] | None:
+def _reference(request: TranslationRequest, inputs: Sequence[Tensor]) -> list[Tensor] | None:
     """What the graph computes; None if it draws random numbers."""
     before = torch.get_rng_state()
     with torch.no_grad(), request.undone(), Spelled(TIES):

@@ -8,14 +8,14 @@ import torch
 
 from sparsebit.export.translate.axes import AxisNames
 from sparsebit.export.translate.marker import DOMAIN, OP_TYPE
-from sparsebit.export.translate.request import Request, quietly
+from sparsebit.export.translate.request import TranslationRequest, quietly
 from sparsebit.export.translate.spellings import Spelled
 from sparsebit.runtime.packages import require
 
 LOWEST_OPSET = 18  # what its operators are written in
 
 
-def translate(request: Request, axes: AxisNames) -> Any:
+def translate(request: TranslationRequest, axes: AxisNames) -> Any:
     """An ``onnx_ir`` model that refers to the model's own weights."""
     shapes = tuple(
         {axis: torch.export.Dim.AUTO for axis in axes.get(name, {})} or None for name in request.names

@@ -17,7 +17,7 @@ from sparsebit.graph.exclusive import exclusively, without_warnings
 
 
 @dataclass
-class Request:
+class TranslationRequest:
     """A graph, its example inputs, and the names in the file."""
 
     flat: FlatGraph

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparsebit.export.translate.axes import AxisNames
 from sparsebit.export.translate.marker import DOMAIN, OP_TYPE, quantizers_of
-from sparsebit.export.translate.request import Request, quietly
+from sparsebit.export.translate.request import TranslationRequest, quietly
 from sparsebit.export.translate.spellings import Spelled
 from sparsebit.runtime.packages import require
 
@@ -22,7 +22,7 @@ HIGHEST_OPSET = 20  # that this exporter writes; later ones only allow more type
 _registered = False
 
 
-def translate(request: Request, axes: AxisNames) -> tuple[Any, dict[str, Tensor]]:
+def translate(request: TranslationRequest, axes: AxisNames) -> tuple[Any, dict[str, Tensor]]:
     """An onnx ModelProto whose weights are inputs of it, and those weights by name."""
     onnx = require("onnx")
     _register()

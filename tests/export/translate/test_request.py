@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit import capture
 from sparsebit.export.translate.flat_graph import FlatGraph
-from sparsebit.export.translate.request import Request, quietly
+from sparsebit.export.translate.request import TranslationRequest, quietly
 
 
 class Counter(nn.Module):
@@ -31,7 +31,7 @@ class Counter(nn.Module):
 def test_what_a_run_writes_is_put_back(net: nn.Module) -> None:
     x = torch.zeros(2)
     flat = FlatGraph(capture(net.eval(), x))
-    request = Request(flat, [x], ["x"], ["y"], [{}], 20)
+    request = TranslationRequest(flat, [x], ["x"], ["y"], [{}], 20)
     assert request.stateful == isinstance(net, Counter)
     with request.undone(), torch.no_grad():
         first = flat(x)[0].clone()

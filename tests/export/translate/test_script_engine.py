@@ -9,13 +9,13 @@ from sparsebit import capture
 from sparsebit.export.translate import program_engine, script_engine
 from sparsebit.export.translate.flat_graph import FlatGraph
 from sparsebit.export.translate.marker import DOMAIN, OP_TYPE, mark_tensor, quantizers_of
-from sparsebit.export.translate.request import Request
+from sparsebit.export.translate.request import TranslationRequest
 from sparsebit.quantization.switches import substituted
 from tests.export.nets import quantized
 
 
-def request(flat: FlatGraph, x: torch.Tensor, opset: int = 20) -> Request:
-    return Request(flat.eval(), [x], ["x"], ["y"], [{}], opset)
+def request(flat: FlatGraph, x: torch.Tensor, opset: int = 20) -> TranslationRequest:
+    return TranslationRequest(flat.eval(), [x], ["x"], ["y"], [{}], opset)
 
 
 def test_weights_are_inputs_and_none_is_copied() -> None:
