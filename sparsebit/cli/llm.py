@@ -121,8 +121,11 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.config.llm import load_llm_config
 
     config = load_llm_config(arguments.config, arguments.overrides)
-    made = llm.quantize(_origin(arguments), arguments.text, config)
+    # A run that was stopped goes on behind the blocks that it finished.
+    unfinished = arguments.output.with_name(f"{arguments.output.name}.unfinished")
+    made = llm.quantize(_origin(arguments), arguments.text, config, folder=unfinished)
     made.save(arguments.output)
+    unfinished.rmdir()
     if arguments.report is not None:
         from sparsebit.report import report_language_model, save_report
 

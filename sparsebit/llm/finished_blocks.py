@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from sparsebit.config.llm import LlmConfig
@@ -22,7 +23,7 @@ from sparsebit.llm.weights.uses import Matrix
 from sparsebit.processes import gather_values, rank
 from sparsebit.storage import Fields, read_folder, write_folder
 
-KIND, VERSION = "language model block", 3
+KIND, VERSION = "language model block", 4
 
 
 class FinishedBlock(NamedTuple):
@@ -48,6 +49,7 @@ class FinishedBlocks:
 
     def __init__(self, folder: Path | None, run: str) -> None:
         self._folder, self._run = folder, run
+        self._weights = ""  # of the float block that was last asked for
 
     @classmethod
     def open(
@@ -70,15 +72,16 @@ class FinishedBlocks:
         place.mkdir(parents=True, exist_ok=True)
         return cls(place, seen.hexdigest())
 
-    def read(self, index: int) -> FinishedBlock | None:
-        """What a block became in an earlier run, or None; of several processes all must find it."""
+    def read(self, index: int, block: nn.Module) -> FinishedBlock | None:
+        """What a block, still in float, became in an earlier run, or None; of several processes all must find it."""
         if self._folder is None:
             return None
+        self._weights = _digest(block)
         place = self._folder / f"block-{index:04d}"
         if not all(gather_values(place.exists())):
             return None
         content, tensors = read_folder(place, KIND, VERSION)
-        if content.text("run") != self._run:
+        if (content.text("run"), content.text("float weights")) != (self._run, self._weights):
             raise SparsebitError(
                 f"{os.fspath(place)!r} is of another run",
                 expected="the same model, data and config as now",
@@ -101,7 +104,7 @@ class FinishedBlocks:
         how = {one.name: one._asdict() for one in made}
         for described in how.values():
             del described["name"], described["held"]
-        content = {"run": self._run, "matrices": matrices, "how": how}
+        content = {"run": self._run, "float weights": self._weights, "matrices": matrices, "how": how}
         packed = {one.name.partition("[")[0] for one in made if one.held is not None}
         floats = {
             name: parameter.data.contiguous()
@@ -124,3 +127,11 @@ class FinishedBlocks:
         if not rank():
             for place in self._folder.glob("block-[0-9][0-9][0-9][0-9]"):
                 shutil.rmtree(place, ignore_errors=True)
+
+
+def _digest(block: nn.Module) -> str:
+    """Of all numbers of a block: a model of the same shapes with other weights is another run."""
+    seen = hashlib.sha256()
+    for parameter in block.parameters():
+        seen.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+    return seen.hexdigest()

@@ -99,7 +99,7 @@ def _quantize(
     for index, name in enumerate(shown_progress(source.stack.names, "quantizing blocks", shown=progress)):
         block = source.fill(name)
         calls = [one.calls[index] for one in streams.recorded]
-        earlier = finished.read(index)
+        earlier = finished.read(index, block)
         if earlier is None or streams.floats is not None:
             for change in prepare:
                 change(block, calls, streams.hidden, plan.inside(name))

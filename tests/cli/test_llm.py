@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sparsebit import llm
+from sparsebit.llm import quantize_blocks
 from tests.cli.conftest import Cli
 from tests.llm.models import DECODERS, tokenizer
 
@@ -68,6 +70,32 @@ def test_pruned_then_quantized_with_a_page(cli: Cli, tmp_path: Path) -> None:
     done = cli("llm", "quantize", str(tmp_path / "half"), *words)
     assert done.code == 0, done.err
     assert "holds every weight exactly" in (tmp_path / "page.html").read_text()
+
+
+def test_a_run_that_was_stopped_goes_on_when_it_is_typed_again(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DECODERS["llama"]().save_pretrained(tmp_path / "float")
+    tokenizer().save_pretrained(tmp_path / "float")  # type: ignore[attr-defined]
+    (tmp_path / "text.txt").write_text("the thing that they thought " * 20)
+    (tmp_path / "c.yaml").write_text("{METHOD: gptq, CALIBRATION: {SAMPLES: 2, LENGTH: 16}}")
+    words = ["llm", "quantize", *(str(tmp_path / name) for name in ("float", "text.txt", "c.yaml", "small"))]
+    words[3:] = ["--text", words[3], "--config", words[4], "-o", words[5]]
+    solve, left = quantize_blocks.solve_block, [2]
+
+    def stopped(*args: Any, **kwargs: Any) -> Any:
+        if not left:
+            raise KeyboardInterrupt
+        left[:] = [1] * (left[0] - 1)
+        return solve(*args, **kwargs)
+
+    monkeypatch.setattr(quantize_blocks, "solve_block", stopped)
+    assert cli(*words).code != 0
+    assert len(list((tmp_path / "small.unfinished").iterdir())) == 2
+    left[:] = [1]  # one block is missing
+    done = cli(*words)
+    assert done.code == 0, done.err
+    assert (tmp_path / "small").is_dir() and not (tmp_path / "small.unfinished").exists()
 
 
 def test_every_format_can_be_typed() -> None:

@@ -104,12 +104,14 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(
 
 
 def test_blocks_of_another_run_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another config, and another model of the same shapes."""
     monkeypatch.setattr(quantize_blocks.FinishedBlocks, "remove", lambda self: None)
     llm.quantize(DECODERS["llama"](), tokens(), CONFIG, folder=tmp_path, progress=False)
-    with pytest.raises(SparsebitError, match="is of another run"):
-        llm.quantize(
-            DECODERS["llama"](), tokens(), {**CONFIG, "W": {"BIT": 3}}, folder=tmp_path, progress=False
-        )
+    trained = DECODERS["llama"]()
+    trained.model.layers[0].mlp.up_proj.weight.data[0, 0] += 1  # type: ignore[union-attr,index]
+    for model, config in ((DECODERS["llama"](), {**CONFIG, "W": {"BIT": 3}}), (trained, CONFIG)):
+        with pytest.raises(SparsebitError, match="is of another run"):
+            llm.quantize(model, tokens(), config, folder=tmp_path, progress=False)
 
 
 def test_a_folder_gives_the_same_as_the_module(tmp_path: Path) -> None:
