@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as typing has it; importing typing takes longer than everything else here
 if TYPE_CHECKING:
     from sparsebit import graph, llm
     from sparsebit.errors import SparsebitError, SpecializationWarning
