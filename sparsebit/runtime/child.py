@@ -45,13 +45,7 @@ def _answer(
     if request["do"] == "run":
         return {}, sessions[request["number"]].run(arrays)
     source = arrays["model"].tobytes() if "model" in arrays else request["path"]
-    session = open_source(
-        source,
-        runtime=request["runtime"],
-        threads=request["threads"],
-        optimize=request["optimize"],
-        options=SessionOptions(**request["options"]),
-    )
+    session = open_source(source, request["runtime"], SessionOptions(**request["options"]))
     sessions[request["number"]] = session
     inputs = [(value.name, value.shape, str(value.dtype)) for value in session.inputs]
     return {"inputs": inputs, "outputs": session.output_names}, {}

@@ -24,7 +24,6 @@ import numpy as np
 from sparsebit.runtime.session import (
     LONGEST_REASON,
     InputInfo,
-    Optimize,
     Session,
     SessionError,
     SessionOptions,
@@ -117,12 +116,10 @@ _child: Child | None = None
 _starting = threading.Lock()
 
 
-def open_isolated(
-    source: str | bytes, *, runtime: str, threads: int | None, optimize: Optimize, options: SessionOptions
-) -> Session:
+def open_isolated(source: str | bytes, runtime: str, options: SessionOptions) -> Session:
     """Open a path or a serialized model in the child; in this process where Python cannot be started again."""
     if not sys.executable or getattr(sys, "frozen", False):  # an application with Python inside
-        return open_source(source, runtime=runtime, threads=threads, optimize=optimize, options=options)
+        return open_source(source, runtime, options)
     child, number = _running_child(), next(_numbers)
     where = describe(source)
     told, _ = child.ask(
@@ -131,12 +128,7 @@ def open_isolated(
             "number": number,
             "path": os.path.abspath(source) if isinstance(source, str) else None,
             "runtime": runtime,
-            "threads": threads,
-            "optimize": optimize,
-            "options": {
-                name: os.path.abspath(value) if isinstance(value, str) else value
-                for name, value in vars(options).items()
-            },
+            "options": vars(options),
         },
         {"model": np.frombuffer(source, np.uint8)} if isinstance(source, bytes) else {},
         what=f"{runtime} could not open the model: its process",

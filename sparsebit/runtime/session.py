@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -63,24 +63,19 @@ class Session:
             ) from error
 
 
-class Opener(Protocol):
-    """Opens a path or a serialized model in one runtime."""
-
-    def __call__(
-        self, source: str | bytes, *, threads: int | None, optimize: Optimize, options: SessionOptions
-    ) -> Session:
-        """The open model; any exception becomes a ``SessionError``."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """What only checks and benchmarks ask of ONNX Runtime."""
+    """How to open a model; ``open_session`` says what each means. The last three are for ONNX Runtime alone."""
 
-    save_optimized: str | None = None  # write the graph after the runtime's own optimizations to this file
-    weights_folder: str | None = None  # where the external weights of a model in memory are
-    spinning: bool = True  # whether threads look for work for a while after a call
+    threads: int | None = None
+    optimize: Optimize = "all"
+    save_optimized: str | None = None
+    weights_folder: str | None = None
+    spinning: bool = True
 
 
+# Opens a path or a serialized model in one runtime; any exception becomes a ``SessionError``.
+Opener = Callable[[str | bytes, SessionOptions], Session]
 RUNTIMES: Registry[Opener] = Registry("runtime")
 
 
@@ -119,8 +114,10 @@ def open_session(
     else:
         source = model.SerializeToString()
     options = SessionOptions(
-        save_optimized=None if save_optimized is None else str(save_optimized),
-        weights_folder=None if weights_folder is None else str(weights_folder),
+        threads=threads,
+        optimize=optimize,
+        save_optimized=None if save_optimized is None else os.path.abspath(save_optimized),
+        weights_folder=None if weights_folder is None else os.path.abspath(weights_folder),
         spinning=spinning,
     )
     opened: Callable[..., Session] = open_source
@@ -128,15 +125,13 @@ def open_session(
         from sparsebit.runtime.isolation import open_isolated
 
         opened = open_isolated
-    return opened(source, runtime=runtime, threads=threads, optimize=optimize, options=options)
+    return opened(source, runtime, options)
 
 
-def open_source(
-    source: str | bytes, *, runtime: str, threads: int | None, optimize: Optimize, options: SessionOptions
-) -> Session:
+def open_source(source: str | bytes, runtime: str, options: SessionOptions) -> Session:
     """Open a path or a serialized model in this process."""
     try:
-        return RUNTIMES[runtime](source, threads=threads, optimize=optimize, options=options)
+        return RUNTIMES[runtime](source, options)
     except SparsebitError:
         raise
     except Exception as error:
@@ -146,19 +141,17 @@ def open_source(
 
 
 @RUNTIMES.register("onnxruntime")
-def _open_onnxruntime(
-    source: str | bytes, *, threads: int | None, optimize: Optimize, options: SessionOptions
-) -> Session:
+def _open_onnxruntime(source: str | bytes, options: SessionOptions) -> Session:
     ort = require("onnxruntime")
     settings, levels = ort.SessionOptions(), ort.GraphOptimizationLevel
     settings.log_severity_level = 4
-    if threads is not None:
-        settings.intra_op_num_threads = threads
+    if options.threads is not None:
+        settings.intra_op_num_threads = options.threads
     settings.graph_optimization_level = {
         "all": levels.ORT_ENABLE_ALL,
         "basic": levels.ORT_ENABLE_BASIC,
         "none": levels.ORT_DISABLE_ALL,
-    }[optimize]
+    }[options.optimize]
     if (optimized := options.save_optimized) is not None:
         settings.optimized_model_filepath = optimized
         for key, value in (("file_name", f"{Path(optimized).name}.data"), ("min_size_in_bytes", "1024")):
@@ -184,14 +177,12 @@ def _open_onnxruntime(
 
 
 @RUNTIMES.register("openvino")
-def _open_openvino(
-    source: str | bytes, *, threads: int | None, optimize: Optimize, options: SessionOptions
-) -> Session:
+def _open_openvino(source: str | bytes, options: SessionOptions) -> Session:
     openvino = require("openvino")
     core = openvino.Core()
     settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
-    if threads is not None:
-        settings["INFERENCE_NUM_THREADS"] = threads
+    if options.threads is not None:
+        settings["INFERENCE_NUM_THREADS"] = options.threads
     compiled = core.compile_model(core.read_model(source), "CPU", settings)
     request = compiled.create_infer_request()
 

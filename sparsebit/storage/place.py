@@ -52,6 +52,8 @@ def require_file(path: str | os.PathLike[str], needs: int = 0) -> Path:
     place = require_name(path)
     if place.is_dir():
         raise ArtifactError(f"cannot write {place}: it is a folder", hint="name a file in it")
+    if place.exists() and not place.is_file():  # a device, a pipe: writing moves a new file over it
+        raise ArtifactError(f"cannot write {place}: it is not a regular file", hint="name a file")
     require_room(place, require_writable(place), needs)
     return place
 

@@ -65,7 +65,7 @@ def test_an_unknown_runtime_says_which_there_are() -> None:
 
 
 def test_a_runtime_can_be_registered_from_outside() -> None:
-    def opener(source: Any, **settings: Any) -> Any:
+    def opener(source: Any, options: Any) -> Any:
         raise ValueError("\n\n  no licence \nand so on")
 
     RUNTIMES.register("elsewhere")(opener)

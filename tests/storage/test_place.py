@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsebit.storage import ArtifactError, require_file
+from sparsebit.storage import ArtifactError, require_file, write_text
 from sparsebit.storage.place import require_name, require_room, require_writable, writing
 
 
@@ -15,6 +15,14 @@ def test_a_file_can_go_where_nothing_is_in_the_way(tmp_path: Path) -> None:
     assert require_file(tmp_path / "new" / "a.html") == tmp_path / "new" / "a.html"
     (tmp_path / "file").write_text("")
     assert require_file(tmp_path / "file") == tmp_path / "file"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ArtifactError, match="pipe: it is not a regular file"):
+        write_text(tmp_path / "pipe", "words")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_what_is_in_the_way_is_named(tmp_path: Path) -> None:

@@ -33,13 +33,6 @@ class Finding:
         return f"{self.level}: {self.rule}: {self.node}: {self.text}"
 
 
-def _pairs(model: Any) -> Iterator[Any]:
-    """Every QuantizeLinear and DequantizeLinear; int32 biases have a rule of their own."""
-    for node in model.graph:
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and not _is_bias(node):
-            yield node
-
-
 def _is_bias(node: Any) -> bool:
     codes = node.inputs[0].const_value
     return codes is not None and codes.dtype.name == "INT32"
@@ -53,134 +46,90 @@ def _zero_point(node: Any) -> Any:
     return node.inputs[2] if len(node.inputs) > 2 else None
 
 
-Rule = Callable[[Any], Iterator[Finding]]
+def _check_pair(node: Any) -> Iterator[Finding]:
+    """Int32 biases have a rule of their own: they are not imported at all."""
+    if not _is_bias(node):
+        for rule in (_check_zero_point, _check_type, _check_scale):
+            yield from rule(node)
+    elif node.op_type == "DequantizeLinear":
+        yield _error("float biases", node, "an int32 bias is not imported; leave biases in float")
 
 
-def _zero_points(model: Any) -> Iterator[Finding]:
-    for node in _pairs(model):
-        zero_point = array_of(_zero_point(node))
-        if zero_point is not None and np.any(zero_point.astype(np.float32) != 0):
-            yield _error("zero point 0", node, "the importer refuses any other; use symmetric grids")
+def _check_zero_point(node: Any) -> Iterator[Finding]:
+    zero_point = array_of(_zero_point(node))
+    if zero_point is not None and np.any(zero_point.astype(np.float32) != 0):
+        yield _error("zero point 0", node, "the importer refuses any other; use symmetric grids")
 
 
-def _types(model: Any) -> Iterator[Finding]:
-    for node in _pairs(model):
-        zero_point = _zero_point(node)
-        stored = None if zero_point is None else zero_point.const_value
-        kind = "INT8" if stored is None else stored.dtype.name
-        if kind == "UINT8":
-            yield _error("signed values", node, "uint8 is read as int8: values above 127 saturate")
-        elif kind not in ("INT8", "INT4", "FLOAT8E4M3FN"):
-            yield _error("types", node, "only int8, int4 and float8 e4m3 are read")
-        elif kind == "INT4" and not _is_weight(node):
-            yield _error("types", node, "int4 is for weights alone")
+def _check_type(node: Any) -> Iterator[Finding]:
+    zero_point, tensor = _zero_point(node), node.inputs[0].const_value
+    stored = None if zero_point is None else zero_point.const_value
+    kind = "INT8" if stored is None else stored.dtype.name
+    if kind == "UINT8":
+        yield _error("signed values", node, "uint8 is read as int8: values above 127 saturate")
+    elif kind not in ("INT8", "INT4", "FLOAT8E4M3FN"):
+        yield _error("types", node, "only int8, int4 and float8 e4m3 are read")
+    elif kind == "INT4" and not _is_weight(node):
+        yield _error("types", node, "int4 is for weights alone")
+    if tensor is not None and tensor.dtype.name == "INT4" and len(tensor.shape) and tensor.shape[-1] % 2:
+        yield _error("int4 shape", node, "the last dimension of an int4 weight must be even")
 
 
-def _int4_shape(model: Any) -> Iterator[Finding]:
-    for node in _pairs(model):
-        tensor = node.inputs[0].const_value
-        if tensor is not None and tensor.dtype.name == "INT4" and len(tensor.shape) and tensor.shape[-1] % 2:
-            yield _error("int4 shape", node, "the last dimension of an int4 weight must be even")
+def _check_scale(node: Any) -> Iterator[Finding]:
+    scale = array_of(node.inputs[1])
+    if scale is None:
+        yield _error("constant scale", node, "the scale is computed; it must be a constant")
+        return
+    if np.any(scale <= 0):
+        yield _error("positive scale", node, "a scale is not positive")
+    if scale.size > 1 and not _is_weight(node):
+        text = f"{scale.size} scales on an activation; weights alone may have several"
+        yield _error("activations per tensor", node, text)
 
 
-def _constant_scales(model: Any) -> Iterator[Finding]:
-    for node in _pairs(model):
-        scale = array_of(node.inputs[1])
-        if scale is None:
-            yield _error("constant scale", node, "the scale is computed; it must be a constant")
-        elif np.any(scale <= 0):
-            yield _error("positive scale", node, "a scale is not positive")
+def _check_weight_axis(node: Any) -> Iterator[Finding]:
+    maker = node.inputs[1].producer() if len(node.inputs) > 1 else None
+    scale = array_of(maker.inputs[1]) if maker is not None and _is_weight(maker) else None
+    if scale is None:
+        return
+    if scale.ndim == 0:
+        text = "one scale for the whole weight; one per output channel is as fast and closer"
+        yield _advice("weights per channel", maker, text)
+    wanted = _OUTPUT_AXIS.get(node.op_type, 0 if attribute(node, "transB", 0) else 1)
+    per_channel = scale.ndim == 1 and not attribute(maker, "block_size", 0)
+    if per_channel and attribute(maker, "axis", 1) != wanted:
+        text = f"scales lie along axis {attribute(maker, 'axis', 1)}, not {wanted}"
+        yield _error("weights per output channel", maker, text)
 
 
-def _activations_per_tensor(model: Any) -> Iterator[Finding]:
-    for node in _pairs(model):
-        scale = array_of(node.inputs[1])
-        if scale is not None and scale.size > 1 and not _is_weight(node):
-            yield _error(
-                "activations per tensor",
-                node,
-                f"{scale.size} scales on an activation; weights alone may have several",
-            )
+def _check_inputs(node: Any) -> Iterator[Finding]:
+    if len(node.inputs) > 1:
+        first, second = (dequantized(value) is not None for value in node.inputs[:2])
+        if first != second:
+            missing = "input" if second else "weight"
+            yield _advice("both inputs", node, f"its {missing} is in float, so it runs in float")
 
 
-def _weight_axis(model: Any) -> Iterator[Finding]:
-    for node in model.graph:
-        if node.op_type not in WEIGHTED or len(node.inputs) < 2:
-            continue
-        maker = node.inputs[1].producer()
-        if maker is None or not _is_weight(maker):
-            continue
-        scale = array_of(maker.inputs[1])
-        if scale is None or scale.ndim != 1 or attribute(maker, "block_size", 0):
-            if scale is not None and scale.ndim == 0:
-                yield _advice(
-                    "weights per channel",
-                    maker,
-                    "one scale for the whole weight; one per output channel is as fast and closer",
-                )
-            continue
-        wanted = _OUTPUT_AXIS.get(node.op_type, 0 if attribute(node, "transB", 0) else 1)
-        if attribute(maker, "axis", 1) != wanted:
-            yield _error(
-                "weights per output channel",
-                maker,
-                f"scales lie along axis {attribute(maker, 'axis', 1)}, not {wanted}",
-            )
+def _check_operator(node: Any) -> Iterator[Finding]:
+    yield _error("operators", node, f"{node.op_type} is not imported; write it with Q/DQ")
 
 
-def _no_integer_operators(model: Any) -> Iterator[Finding]:
-    for node in model.graph:
-        if node.op_type in _UNSUPPORTED:
-            yield _error("operators", node, f"{node.op_type} is not imported; write it with Q/DQ")
-
-
-def _float_biases(model: Any) -> Iterator[Finding]:
-    for node in model.graph:
-        if node.op_type == "DequantizeLinear" and _is_bias(node):
-            yield _error("float biases", node, "an int32 bias is not imported; leave biases in float")
-
-
-def _opset(model: Any) -> Iterator[Finding]:
-    version = model.opset_imports.get("", 0)
-    if not 9 <= version <= HIGHEST_OPSET:
-        text = f"opset {version} is outside 9 to {HIGHEST_OPSET}"
-        yield Finding(rule="opset", level="error", node="model", text=text)
-    elif version > 20:
-        text = f"opset {version} needs TensorRT 10.1 or later"
-        yield Finding(rule="opset", level="advice", node="model", text=text)
-
-
-def _inputs_of_weighted(model: Any) -> Iterator[Finding]:
-    for node in model.graph:
-        if node.op_type in WEIGHTED and len(node.inputs) > 1:
-            first, second = (dequantized(value) is not None for value in node.inputs[:2])
-            if first != second:
-                missing = "input" if second else "weight"
-                yield _advice("both inputs", node, f"its {missing} is in float, so it runs in float")
-
-
-def _residual_adds(model: Any) -> Iterator[Finding]:
+def _check_residual_add(node: Any) -> Iterator[Finding]:
     """An add of a convolution's result and a skip branch fuses into the convolution if only the skip is quantized."""
-    for node in model.graph:
-        if node.op_type != "Add" or len(node.inputs) != 2:
-            continue
-        behind_conv = [_comes_from_conv(value) for value in node.inputs]
-        if not any(behind_conv):
-            continue
-        quantized = [dequantized(value) is not None for value in node.inputs]
-        for at, other in ((0, 1), (1, 0)):
-            if behind_conv[at] and quantized[at] and (quantized[other] or behind_conv[other]):
-                yield _advice(
-                    "residual add",
-                    node,
-                    "the convolution's own branch is quantized, which keeps the add from fusing into it",
-                )
-                break
-        else:
-            if not any(quantized):
-                yield _advice(
-                    "residual add", node, "the skip branch is in float; quantized, it would be read as int8"
-                )
+    behind_conv = [_comes_from_conv(value) for value in node.inputs]
+    if len(node.inputs) != 2 or not any(behind_conv):
+        return
+    quantized = [dequantized(value) is not None for value in node.inputs]
+    blocked = [
+        behind_conv[at] and quantized[at] and (quantized[other] or behind_conv[other])
+        for at, other in ((0, 1), (1, 0))
+    ]
+    if any(blocked):
+        text = "the convolution's own branch is quantized, which keeps the add from fusing into it"
+        yield _advice("residual add", node, text)
+    elif not any(quantized):
+        text = "the skip branch is in float; quantized, it would be read as int8"
+        yield _advice("residual add", node, text)
 
 
 def _comes_from_conv(value: Any) -> bool:
@@ -190,25 +139,31 @@ def _comes_from_conv(value: Any) -> bool:
     return maker is not None and maker.op_type == "Conv"
 
 
-RULES: tuple[Rule, ...] = (
-    _zero_points,
-    _types,
-    _int4_shape,
-    _constant_scales,
-    _activations_per_tensor,
-    _weight_axis,
-    _no_integer_operators,
-    _float_biases,
-    _opset,
-    _inputs_of_weighted,
-    _residual_adds,
+def _check_opset(version: int) -> Iterator[Finding]:
+    if not 9 <= version <= HIGHEST_OPSET:
+        text = f"opset {version} is outside 9 to {HIGHEST_OPSET}"
+        yield Finding(rule="opset", level="error", node="model", text=text)
+    elif version > 20:
+        text = f"opset {version} needs TensorRT 10.1 or later"
+        yield Finding(rule="opset", level="advice", node="model", text=text)
+
+
+# A rule, and the operators whose nodes it looks at.
+RULES: tuple[tuple[Callable[[Any], Iterator[Finding]], tuple[str, ...]], ...] = (
+    (_check_pair, ("QuantizeLinear", "DequantizeLinear")),
+    (_check_weight_axis, WEIGHTED),
+    (_check_operator, _UNSUPPORTED),
+    (_check_inputs, WEIGHTED),
+    (_check_residual_add, ("Add",)),
 )
 
 
 def check_tensorrt(path: str | Path) -> tuple[Finding, ...]:
     """Every place in a file that TensorRT would refuse, read otherwise or not run on integers."""
     model = require("onnx_ir").load(path)
-    return tuple(finding for rule in RULES for finding in rule(model))
+    nodes = [(rule, node) for rule, types in RULES for node in model.graph if node.op_type in types]
+    found = [finding for rule, node in nodes for finding in rule(node)]
+    return (*found, *_check_opset(model.opset_imports.get("", 0)))
 
 
 def _error(rule: str, node: Any, text: str) -> Finding:
