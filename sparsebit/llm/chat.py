@@ -9,6 +9,7 @@ import torch
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.tokens import require_known
 
 
 class Chat:
@@ -25,6 +26,7 @@ class Chat:
         """The model's most likely answer, piece by piece as it is made; it is part of the conversation from then on."""
         self._turns.append({"role": "user", "content": text})
         ids = torch.tensor([self._ids()])
+        require_known(ids, self._model)
         model: Any = self._model
         ends = model.generation_config.eos_token_id
         stops = set(ends if isinstance(ends, list) else [ends])

@@ -20,9 +20,10 @@ from sparsebit.analysis.bits.integer_program import Program
 from sparsebit.config.llm import LlmConfig
 from sparsebit.config.llm.llmconfig import BudgetSection
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import BlockCall, Recorded, run_model
+from sparsebit.llm.blocks.calls import BlockCall, Recorded
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.stages import find_stages
+from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
 from sparsebit.llm.formats import FORMATS, Refusal, WeightKind
 from sparsebit.llm.formats.format import holder_of
 from sparsebit.llm.language_model import LanguageModel
@@ -74,7 +75,7 @@ def choose_widths(
     elements = 0
     hidden = [one.hidden for one in recorded]
     ids = ids.to(hidden[0].device)
-    wanted = _log_probabilities(source.model, ids) if budget.MEASURE == "kl" else None
+    wanted = log_probabilities(source.model, ids) if budget.MEASURE == "kl" else None
     for index, name in enumerate(source.stack.names):
         block = source.model.get_submodule(name) if wanted is not None else source.fill(name)
         calls = [one.calls[index] for one in recorded]
@@ -91,12 +92,11 @@ def choose_widths(
             for width in _held_widths(source.model, plan, choice, shapes, budget):
                 with _rounded(plan, choice, parameters, width):
                     if wanted is not None:
-                        found = _log_probabilities(source.model, ids)
-                        lost = (wanted.exp() * (wanted - found)).sum(-1).mean()
+                        lost = divergence(wanted, log_probabilities(source.model, ids))
                     else:
                         pairs = zip(_run(block, calls, hidden), outputs, strict=True)
-                        lost = torch.stack([relative_error(got, one) for got, one in pairs]).mean()
-                errors[choice.name][width] = float(lost)
+                        lost = float(torch.stack([relative_error(*pair) for pair in pairs]).mean())
+                errors[choice.name][width] = lost
                 in_file = max([width, *(FORMATS[one]().file_bits(width) for one in budget.FORMATS)])
                 specs = [_at_width(plan, choice, matrix, in_file) for matrix in choice.matrices]
                 costs[choice.name][width] = sum(
@@ -216,9 +216,3 @@ def stored_bytes(shape: Sequence[int], spec: WeightSpec) -> float:
 
 def _run(block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor]) -> list[Tensor]:
     return [call.run(block, batch) for call, batch in zip(calls, hidden, strict=True)]
-
-
-def _log_probabilities(model: nn.Module, ids: Tensor) -> Tensor:
-    output = run_model(model, ids)
-    logits: Tensor = output.logits if hasattr(output, "logits") else output
-    return logits.float().log_softmax(-1)

@@ -17,6 +17,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats import FORMATS, Format, require_exact
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.proof import ExportReport, prove
+from sparsebit.llm.tokens import require_known
 from sparsebit.storage.place import require_writable, writing
 
 POSITIONS = 16  # at which predictions are compared
@@ -34,6 +35,8 @@ def export_file(
     """Write ``model`` and have the format's engine load it; see ``LanguageModel.export``."""
     kind = make_format(format, options)
     require_exact(format, kind, model)
+    ids = example_ids(model) if ids is None else ids.flatten()
+    require_known(ids, model.model)
     place = Path(path)
     if kind.extension and place.suffix != kind.extension:
         raise SparsebitError(
@@ -44,7 +47,6 @@ def export_file(
     require_writable(place)
     with writing(place):
         place.parent.mkdir(parents=True, exist_ok=True)
-    ids = example_ids(model) if ids is None else ids.flatten()
     draft = Path(tempfile.mkdtemp(prefix=".sparsebit-", dir=place.parent))
     try:
         made = draft / place.name

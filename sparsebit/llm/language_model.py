@@ -132,6 +132,11 @@ class LanguageModel:
 
         save_pretrained(self, folder)
 
+    def save_tokenizer(self, folder: str | os.PathLike[str]) -> None:
+        """Write the tokenizer's files, where there is one."""
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(folder)
+
     @classmethod
     def load(cls, folder: str | os.PathLike[str], model: nn.Module | None = None) -> LanguageModel:
         """Read what ``save`` wrote. No code in the folder is run.

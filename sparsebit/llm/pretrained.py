@@ -50,8 +50,7 @@ def save_pretrained(model: LanguageModel, folder: str | os.PathLike[str]) -> Non
         module.save_pretrained(folder)
     finally:
         del module.hf_quantizer, module.config.quantization_config
-    if model.tokenizer is not None:
-        model.tokenizer.save_pretrained(folder)
+    model.save_tokenizer(folder)
 
 
 def _tied(model: nn.Module) -> dict[str, str]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparsebit.llm.engines.engine import Engine, missing_modules
 from sparsebit.llm.engines.rounding import rounded_inputs
-from sparsebit.llm.evaluate.perplexity import log_probabilities
+from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.packed.linear import PackedLinear
 
@@ -113,7 +113,7 @@ def prove(
     cost = 0.0
     if rounded:
         with rounded_inputs(model.model, rounded):
-            cost = _divergence(wanted, log_probabilities(model.model, ids[None])[0].double())
+            cost = divergence(wanted, log_probabilities(model.model, ids[None])[0].double())
     wanted = wanted[-len(found) :]
     first, other = wanted.argmax(-1, keepdim=True), found.argmax(-1, keepdim=True)
     return ExportReport(
@@ -123,7 +123,7 @@ def prove(
         engine=engine.name,
         wrong_weights=tuple(wrong),
         weights=len(model.weights),
-        divergence=_divergence(wanted, found),
+        divergence=divergence(wanted, found),
         rounded_layers=len(rounded),
         rounding_cost=cost,
         tolerance=engine.tolerance + ROUNDING_SPREAD * cost,
@@ -136,7 +136,3 @@ def _multiplies(model: LanguageModel, name: str) -> bool:
     return "[" not in name and isinstance(
         model.model.get_submodule(name.removesuffix(".weight")), PackedLinear
     )
-
-
-def _divergence(wanted: Tensor, found: Tensor) -> float:
-    return float((wanted.exp() * (wanted - found)).sum(-1).mean())

@@ -6,6 +6,7 @@ Blocks are chosen by what they change: one whose output points where its input p
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from collections.abc import Sequence
@@ -16,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import first_tensor, hidden_place, run_model
+from sparsebit.llm.blocks.calls import find_hidden, first_tensor, run_model
 from sparsebit.llm.blocks.find import Stack, find_stack
 from sparsebit.llm.source import load_module
-from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, windows
+from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, windows
 from sparsebit.sparse.pruning import prune as prune_widths
 
 # The layers whose outputs are heads, or hidden channels of the feed-forward part, in the names of transformers.
@@ -57,6 +58,7 @@ def prune(
     rows = None
     if data is not None:
         ids = as_ids(data, tokenizer)
+        require_known(ids, model)
         rows = windows(ids, SAMPLES, min(LENGTH, len(ids)))
     if blocks:
         if rows is None:
@@ -115,23 +117,17 @@ def block_changes(model: nn.Module, rows: Tensor) -> list[float]:
 
     def measure(index: int) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            place = hidden_place(args, kwargs)
-            before = args[place] if isinstance(place, int) else kwargs[place]
+            _, before = find_hidden(args, kwargs)
             cosine = nn.functional.cosine_similarity(before.float(), first_tensor(output).float(), dim=-1)
             found[index].append(1 - float(cosine.mean()))
 
         return hook
 
-    handles = [
-        block.register_forward_hook(measure(index), with_kwargs=True)
-        for index, block in enumerate(stack.modules)
-    ]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for index, block in enumerate(stack.modules):
+            hooks.enter_context(block.register_forward_hook(measure(index), with_kwargs=True))
         for row in rows:
             run_model(model, row[None])
-    finally:
-        for handle in handles:
-            handle.remove()
     return [sum(values) / max(len(values), 1) for values in found]
 
 

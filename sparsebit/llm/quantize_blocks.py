@@ -31,7 +31,7 @@ from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.solve_outside import Behind, solve_outside
 from sparsebit.llm.source import Source
-from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, windows
+from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, windows
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.processes import failing_together
 from sparsebit.progress import progress as shown_progress
@@ -82,7 +82,7 @@ def _quantize(
     pipeline = Pipeline.of(settings.METHOD)
     sequences = _sequences(settings, pipeline, data, tokenizer)
     if sequences is not None:
-        _require_known(sequences, source.model)
+        require_known(sequences, source.model)
     require_same([] if sequences is None else [sequences], "the calibration data")
     plan = Plan(source, settings)
     finished = FinishedBlocks.open(folder, settings, sequences, source)
@@ -196,19 +196,6 @@ def _require_float(model: object) -> None:
     if not isinstance(model, nn.Module | str | os.PathLike):
         raise SparsebitError(
             "llm.quantize takes a torch.nn.Module or a folder", got=f"a {type(model).__name__}"
-        )
-
-
-def _require_known(ids: Tensor, model: nn.Module) -> None:
-    """Raise for ids that the model's table does not have, where the model says which table that is."""
-    table = getattr(model, "get_input_embeddings", lambda: None)()
-    rows = getattr(table, "num_embeddings", None)
-    if rows is not None and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
-        raise SparsebitError(
-            "the data holds token ids that the model does not know",
-            expected=f"0 to {rows - 1}",
-            got=f"{int(ids.min())} to {int(ids.max())}",
-            hint="tokenize the text with this model's own tokenizer",
         )
 
 

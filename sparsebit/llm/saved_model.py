@@ -37,8 +37,7 @@ def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
         "ignored": model.ignored,
     }
     write_folder(folder, KIND, VERSION, content, {"weights": tensors, "floats": floats})
-    if model.tokenizer is not None:
-        model.tokenizer.save_pretrained(folder)
+    model.save_tokenizer(folder)
 
 
 def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> LanguageModel:

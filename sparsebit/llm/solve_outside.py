@@ -6,12 +6,12 @@ and residual sums, which take an error of the same size ten times better.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsebit.llm.blocks.calls import run_behind
 from sparsebit.llm.language_model import Made
@@ -20,7 +20,7 @@ from sparsebit.llm.methods.solver import Solver, output_loss
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.source import Source
 from sparsebit.llm.weights.statistics import InputStatistics
-from sparsebit.llm.weights.uses import Use, WatchWeights
+from sparsebit.llm.weights.uses import first_input
 from sparsebit.numerics.packed import PackedTensor
 
 
@@ -63,18 +63,15 @@ def solve_outside(source: Source, plan: Plan, solver: Solver, data: Behind) -> l
     return found
 
 
-class _Reached(Exception):
-    """The inputs of the head are known; its product need not be computed."""
-
-
 @torch.no_grad()
 def measure_head(source: Source, name: str, data: Behind) -> InputStatistics | None:
     """Statistics of what the weight ``name`` is multiplied with behind the blocks; None where it is not a factor."""
     parameters = {name: source.model.get_parameter(name)}
+    behind = partial(run_behind, source.model, source.stack, as_tuple=data.as_tuple)
     found: InputStatistics | None = None
     for number, ids in enumerate(data.ids):
         inputs = [
-            _inputs(source, parameters, ids, stream[number], data.as_tuple)
+            first_input(parameters, partial(behind, ids, stream[number]))
             for stream in (data.hidden, data.floats)
             if stream is not None
         ]
@@ -84,17 +81,3 @@ def measure_head(source: Source, name: str, data: Behind) -> InputStatistics | N
             found = InputStatistics.empty(inputs[0].shape[-1], shift=len(inputs) > 1, device=inputs[0].device)
         found.update(inputs[0], inputs[1] if len(inputs) > 1 else None)
     return found
-
-
-def _inputs(
-    source: Source, parameters: dict[str, nn.Parameter], ids: Tensor, hidden: Tensor, as_tuple: bool
-) -> Tensor | None:
-    seen: list[Tensor] = []
-
-    def see(use: Use) -> None:
-        seen.append(use.inputs)
-        raise _Reached
-
-    with contextlib.suppress(_Reached), WatchWeights(parameters, see):
-        run_behind(source.model, source.stack, ids, hidden, as_tuple=as_tuple)
-    return seen[0] if seen else None

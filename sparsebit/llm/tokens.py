@@ -43,6 +43,19 @@ def as_ids(data: Text, tokenizer: Any = None) -> Tensor:
     )
 
 
+def require_known(ids: Tensor, model: object) -> None:
+    """Raise for ids that the model's table does not have, where the model says which table that is."""
+    table = getattr(model, "get_input_embeddings", lambda: None)()
+    rows = getattr(table, "num_embeddings", None)
+    if rows is not None and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
+        raise SparsebitError(
+            "the data holds token ids that the model does not know",
+            expected=f"0 to {rows - 1}",
+            got=f"{int(ids.min())} to {int(ids.max())}",
+            hint="tokenize the text with this model's own tokenizer",
+        )
+
+
 def windows(ids: Tensor, samples: int, length: int, seed: int = 0) -> Tensor:
     """``samples`` rows of ``length`` ids from random places of a text, [samples, length].
 

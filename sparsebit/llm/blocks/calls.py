@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.find import Stack
+from sparsebit.llm.weights.uses import Enough
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,6 @@ def first_tensor(output: Any) -> Tensor:
     return found
 
 
-class Enough(Exception):
-    """What was asked for is there, and what follows it in the model is not needed."""
-
-
 Answer = Callable[[int, tuple[Any, ...], dict[str, Any]], Any]  # to the place of a block and its arguments
 
 
@@ -94,8 +91,7 @@ class _Recorder:
         self.recorded: Recorded | None = None
 
     def see(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        place = hidden_place(args, kwargs)
-        hidden = args[place] if isinstance(place, int) else kwargs[place]
+        place, hidden = find_hidden(args, kwargs)
         if self.recorded is None:
             self.recorded = Recorded(hidden.detach())
         blank_args = tuple(None if index == place else value for index, value in enumerate(args))
@@ -106,12 +102,12 @@ class _Recorder:
         return (hidden,) if self.as_tuple else hidden
 
 
-def hidden_place(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | str:
-    """Which argument holds the hidden states: the first floating-point tensor with a feature axis."""
+def find_hidden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int | str, Tensor]:
+    """The hidden states and their place: the first argument that is a floating-point tensor with a feature axis."""
     places: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     for place, value in places:
         if isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2:
-            return place
+            return place, value
     raise SparsebitError("a block was called without hidden states", expected="a floating-point tensor")
 
 
@@ -120,6 +116,12 @@ def run_model(model: nn.Module, ids: Tensor) -> Any:
     known = inspect.signature(model.forward).parameters
     keywords = {"use_cache": False} if "use_cache" in known else {}
     return model(input_ids=ids, **keywords) if "input_ids" in known else model(ids, **keywords)
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a model returns: an object that holds them, or the tensor itself."""
+    logits: Tensor = output.logits if hasattr(output, "logits") else output
+    return logits
 
 
 @torch.no_grad()
@@ -131,9 +133,7 @@ def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
         outputs.append(output)
 
     def see_next(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        place = hidden_place(args, kwargs)
-        given = args[place] if isinstance(place, int) else kwargs[place]
-        if not torch.equal(given, first_tensor(outputs[0])):
+        if not torch.equal(find_hidden(args, kwargs)[1], first_tensor(outputs[0])):
             raise SparsebitError(
                 f"{type(model).__name__} computes something between its blocks",
                 expected="that each block is called on what the one before it returned",
@@ -141,17 +141,12 @@ def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
             )
         raise Enough
 
-    handles = [
+    with (
+        contextlib.suppress(Enough),
         stack.modules[0].register_forward_hook(see_output),
         stack.modules[1].register_forward_pre_hook(see_next, with_kwargs=True),
-    ]
-    try:
+    ):
         run_model(model, ids)
-    except Enough:
-        pass
-    finally:
-        for handle in handles:
-            handle.remove()
     return isinstance(outputs[0], (tuple, list))
 
 

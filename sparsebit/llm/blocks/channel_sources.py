@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sparsebit.llm.blocks.calls import BlockCall
 from sparsebit.llm.blocks.stages import Group, Stage
-from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
+from sparsebit.llm.weights.uses import Matrix, first_input
 
 TOLERANCE = 1e-3  # of outputs that should be the same, relative to their size
 
@@ -90,28 +90,12 @@ def scale_source(
     return undo
 
 
-class _Reached(Exception):
-    pass
-
-
-@torch.no_grad()
 def _input(
     block: nn.Module, call: BlockCall, hidden: Tensor, parameters: Mapping[str, Tensor], leader: Matrix
 ) -> Tensor | None:
     """What a matrix is multiplied with, as rows."""
-    found: list[Tensor] = []
-
-    def see(use: Use) -> None:
-        if use.matrix == leader:
-            found.append(use.inputs.reshape(-1, use.inputs.shape[-1]).clone())
-            raise _Reached
-
-    try:
-        with WatchWeights(parameters, see):
-            call.run(block, hidden)
-    except _Reached:
-        pass
-    return found[0] if found else None
+    found = first_input(parameters, lambda: call.run(block, hidden), leader)
+    return None if found is None else found.reshape(-1, found.shape[-1]).clone()
 
 
 def _match(before: Tensor, after: Tensor, factors: Tensor) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
@@ -11,11 +12,7 @@ from sparsebit.llm.blocks.calls import BlockCall
 from sparsebit.llm.blocks.replay import Replay, ReplayedRun
 from sparsebit.llm.blocks.stages import Group, Stage
 from sparsebit.llm.weights.statistics import InputStatistics
-from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
-
-
-class _Reached(Exception):
-    """The group that is measured has been reached; the rest of the block need not run."""
+from sparsebit.llm.weights.uses import Enough, Matrix, Use, WatchWeights
 
 
 def stored(parameters: Mapping[str, Tensor], matrix: Matrix) -> Tensor:
@@ -61,11 +58,8 @@ def measure(
                 )
             found[use.matrix].update(use.inputs, floats)
             if stage.single:
-                raise _Reached
+                raise Enough
 
-        try:
-            with run, WatchWeights(parameters, see):
-                calls[number].run(block, hidden[number])
-        except _Reached:
-            pass
+        with contextlib.suppress(Enough), run, WatchWeights(parameters, see):
+            calls[number].run(block, hidden[number])
     return merge_statistics(found)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -27,35 +29,26 @@ class Opened(Protocol):
         ...
 
 
-class Engine(Protocol):
-    """One engine: what must be installed for it, and how far it may be from torch beside rounding activations."""
+@dataclass(frozen=True)
+class Engine:
+    """One engine: what must be importable for it, and how far it may be from torch beside rounding activations.
 
-    @property
-    def name(self) -> str:
-        """As its makers call it."""
-        ...
+    ``tolerance`` is the largest mean divergence of its next-token distributions from those of torch, in nats. ``open``
+    loads a file; foreign errors are passed on, the proof reports them.
+    """
 
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """What must be importable."""
-        ...
-
-    @property
-    def tolerance(self) -> float:
-        """Largest mean divergence of its next-token distributions from those of torch, in nats, beside roundings."""
-        ...
-
-    def open(self, path: Path) -> Opened:
-        """Load a file; foreign errors are passed on, the proof reports them."""
-        ...
+    name: str  # as its makers call it
+    modules: tuple[str, ...]
+    tolerance: float
+    open: Callable[[Path], Opened]
 
 
 def missing_modules(engine: Engine) -> list[str]:
     """The modules of an engine that are not installed.
 
     Example:
-        >>> from sparsebit.llm.engines.transformers import TransformersEngine
-        >>> missing_modules(TransformersEngine("transformers", ("torch", "no_such_module")))
+        >>> from sparsebit.llm.engines.openvino import OpenVinoModel
+        >>> missing_modules(Engine("an engine", ("torch", "no_such_module"), 0.0, OpenVinoModel))
         ['no_such_module']
     """
     return [name for name in engine.modules if importlib.util.find_spec(name) is None]

@@ -12,25 +12,14 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.rounding import Rounding
 
 POSITIONS = 6  # one call each, so only the last few are asked for
 
 
-class LlamaCpp:
-    """Rounds activations to 8 bits in front of quantized weights, and keeps keys and values in half precision."""
-
-    name = "llama.cpp"
-    modules = ("gguf", "xllamacpp")
-    tolerance = 1e-3
-
-    def open(self, path: Path) -> LlamaCppFile:
-        """Read the tensors; the engine itself starts when it is asked for predictions."""
-        return LlamaCppFile(path)
-
-
 class LlamaCppFile:
-    """A file that llama.cpp runs."""
+    """A file whose tensors are read; llama.cpp itself starts when it is asked for predictions."""
 
     def __init__(self, path: Path) -> None:
         import gguf
@@ -89,3 +78,7 @@ class LlamaCppFile:
             for index, value in pairs:
                 row[index] = value
         return found.log_softmax(-1)  # its sums are those of single precision
+
+
+# It rounds activations to 8 bits in front of quantized weights, and keeps keys and values in half precision.
+LLAMA_CPP = Engine("llama.cpp", ("gguf", "xllamacpp"), 1e-3, LlamaCppFile)

@@ -10,19 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.rounding import Rounding
-
-
-class OnnxRuntimeGenAI:
-    """Rounds activations to 8 bits in front of products at accuracy level 4."""
-
-    name = "ONNX Runtime GenAI"
-    modules = ("onnxruntime_genai", "onnx_ir")
-    tolerance = 1e-3
-
-    def open(self, path: Path) -> GenAIModel:
-        """Load the folder."""
-        return GenAIModel(path)
 
 
 class GenAIModel:
@@ -90,3 +79,7 @@ def _unpacked(packed: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
     values = (packed[..., None].astype(np.int32) >> shifts) & (2**bits - 1)
     unpacked: np.ndarray[Any, Any] = values.reshape(*packed.shape[:-1], -1)
     return unpacked
+
+
+# It rounds activations to 8 bits in front of products at accuracy level 4.
+ONNXRUNTIME_GENAI = Engine("ONNX Runtime GenAI", ("onnxruntime_genai", "onnx_ir"), 1e-3, GenAIModel)

@@ -9,22 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.rounding import Rounding
 
 GRAPH = "openvino_model.xml"
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
-
-
-class OpenVino:
-    """Multiplies in float32 here, so its predictions are those of torch."""
-
-    name = "OpenVINO"
-    modules = ("openvino",)
-    tolerance = 1e-4
-
-    def open(self, path: Path) -> OpenVinoModel:
-        """Read and compile the graph."""
-        return OpenVinoModel(path)
 
 
 class OpenVinoModel:
@@ -64,3 +53,7 @@ class OpenVinoModel:
         }
         logits = self._compiled.create_infer_request().infer(inputs)["logits"][0]
         return torch.from_numpy(np.array(logits)).double().log_softmax(-1)
+
+
+# It multiplies in float32 here, so its predictions are those of torch.
+OPENVINO = Engine("OpenVINO", ("openvino",), 1e-4, OpenVinoModel)

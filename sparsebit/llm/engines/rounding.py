@@ -8,7 +8,7 @@ steps, so two such computations differ from each other as much as each of them d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -43,12 +43,7 @@ def rounded_inputs(model: nn.Module, layers: Mapping[str, Rounding]) -> Iterator
     def hook(rounding: Rounding) -> Any:
         return lambda module, args: (round_to_8_bits(args[0], rounding), *args[1:])
 
-    handles = [
-        model.get_submodule(name).register_forward_pre_hook(hook(rounding))
-        for name, rounding in layers.items()
-    ]
-    try:
+    with ExitStack() as hooks:
+        for name, rounding in layers.items():
+            hooks.enter_context(model.get_submodule(name).register_forward_pre_hook(hook(rounding)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

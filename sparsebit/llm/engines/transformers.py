@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.rounding import Rounding
 
 
-@dataclass(frozen=True)
-class TransformersEngine:
-    """Loads a folder with ``from_pretrained`` in float32: its arithmetic is that of torch."""
+class LoadedModel:
+    """A module that ``from_pretrained`` made in float32; no code in the folder is run."""
 
-    name: str
-    modules: tuple[str, ...]
-    tolerance: float = 1e-6
-
-    def open(self, path: Path) -> LoadedModel:
-        """Load the folder; no code in it is run."""
+    def __init__(self, path: Path) -> None:
         from transformers import AutoModelForCausalLM
 
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
-        return LoadedModel(model.eval())
-
-
-class LoadedModel:
-    """A module that transformers made."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
+        self._model = model.eval()
 
     @torch.no_grad()
     def log_probabilities(self, ids: Tensor) -> Tensor:
@@ -52,3 +39,9 @@ class LoadedModel:
             self.log_probabilities(torch.zeros(1, dtype=torch.long))
         found: Tensor = getattr(layer, key)
         return found.detach().float()
+
+
+# Its arithmetic is that of torch.
+TRANSFORMERS = Engine(
+    "transformers with compressed-tensors", ("transformers", "compressed_tensors"), 1e-6, LoadedModel
+)

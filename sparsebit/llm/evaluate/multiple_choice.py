@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.evaluate.perplexity import log_probabilities
+from sparsebit.llm.tokens import require_known
 from sparsebit.storage import Fields, read_text
 from sparsebit.storage.json_text import read_json
 
@@ -83,5 +84,6 @@ def _score(model: nn.Module, tokenizer: Any, text: str, choice: str) -> float:
         next((i for i, (a, b) in enumerate(zip(before, both, strict=False)) if a != b), len(before)), 1
     )
     ids: Tensor = torch.tensor([both])
+    require_known(ids, model)
     predicted = log_probabilities(model, ids)[0, start - 1 : -1]
     return float(predicted.gather(-1, ids[0, start:, None]).sum())

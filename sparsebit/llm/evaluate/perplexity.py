@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.blocks.calls import logits_of
+from sparsebit.llm.tokens import require_known
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ def evaluate(
         batch: windows at a time.
     """
     windows = tokens.flatten()
+    require_known(windows, model)
     count = len(windows) // length
     if not count:
         raise SparsebitError(
@@ -56,7 +59,7 @@ def evaluate(
         )
     windows = windows[: count * length].view(count, length)
     device = device_of(model) if isinstance(model, nn.Module) else torch.device("cpu")
-    loss = divergence = 0.0
+    loss = distance = 0.0
     agreeing = 0
     for rows in windows.split(batch):
         rows = rows.to(device)
@@ -64,17 +67,20 @@ def evaluate(
         loss -= float(predicted[:, :-1].gather(-1, rows[:, 1:, None]).double().sum())
         if reference is not None:
             wanted = log_probabilities(reference, rows)
-            divergence += float((wanted.exp() * (wanted - predicted)).sum(-1).double().sum())
+            distance += divergence(wanted, predicted) * rows.numel()
             agreeing += int((wanted.argmax(-1) == predicted.argmax(-1)).sum())
     total = windows.numel()
     perplexity = math.exp(loss / (count * (length - 1)))
     if reference is None:
         return Evaluation(perplexity, total)
-    return Evaluation(perplexity, total, divergence / total, agreeing / total)
+    return Evaluation(perplexity, total, distance / total, agreeing / total)
 
 
 def log_probabilities(model: Callable[[Tensor], Any], rows: Tensor) -> Tensor:
     """The logarithms of the next-token distributions, [batch, length, vocabulary]."""
-    output = model(rows)
-    logits = output.logits if hasattr(output, "logits") else output
-    return logits.float().log_softmax(-1)  # type: ignore[no-any-return]
+    return logits_of(model(rows)).float().log_softmax(-1)
+
+
+def divergence(wanted: Tensor, found: Tensor) -> float:
+    """The mean Kullback-Leibler divergence of distributions given as logarithms, in nats."""
+    return float((wanted.exp() * (wanted - found)).sum(-1).double().mean())

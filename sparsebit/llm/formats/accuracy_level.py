@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.llm.engines.rounding import Rounding, rounded_inputs
-from sparsebit.llm.evaluate.perplexity import log_probabilities
+from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
 from sparsebit.llm.formats.matmul_nbits import block_size
 from sparsebit.numerics.packed import PackedTensor
 
@@ -45,8 +45,7 @@ def choose_levels(
             for index in chosen
             for name in products[index]
         }
-        found = _predict(model, ids, rounded)
-        return float((wanted.exp() * (wanted - found)).sum(-1).mean())
+        return divergence(wanted, _predict(model, ids, rounded))
 
     kept = list(range(len(products)))
     spent = cost(kept)

@@ -13,21 +13,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sparsebit.llm.engines.engine import Engine
-from sparsebit.llm.engines.transformers import TransformersEngine
+from sparsebit.llm.engines.transformers import TRANSFORMERS
 from sparsebit.llm.formats.format import (
     FORMATS,
     Refusal,
     WeightKind,
     by_rows,
-    float_state,
     layers_of,
     refuse_by_kind,
     require_transformers,
     words,
+    write_pretrained,
 )
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.numerics.packed import PackedTensor
@@ -41,9 +40,7 @@ class CompressedTensors:
     """A folder for vLLM, SGLang and transformers."""
 
     extension: ClassVar[str] = ""
-    engine: ClassVar[Engine | None] = TransformersEngine(
-        "transformers with compressed-tensors", ("transformers", "compressed_tensors")
-    )
+    engine: ClassVar[Engine | None] = TRANSFORMERS
 
     mixes_widths: ClassVar[bool] = True
 
@@ -69,19 +66,11 @@ class CompressedTensors:
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Weights, config and tokenizer."""
         require_transformers(model, "compressed-tensors")
-        tensors = {name: tensor.contiguous() for name, tensor in float_state(model.model).items()}
         groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
         for name, held in layers_of(model):
-            tensors |= {f"{name}.{key}": value for key, value in layer_tensors(held).items()}
             code = held.grid.code
             groups[code.bits, code.symmetric, held.grid.layout.group_size].append(name)
-        save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-        module: Any = model.model
-        config = module.config.to_dict()
-        config["quantization_config"] = quantization_config(groups, ignored_linears(model))
-        type(module.config).from_dict(config).save_pretrained(path)
-        if model.tokenizer is not None:
-            model.tokenizer.save_pretrained(path)
+        write_pretrained(model, path, layer_tensors, quantization_config(groups, ignored_linears(model)))
 
 
 def layer_tensors(held: PackedTensor) -> dict[str, Tensor]:

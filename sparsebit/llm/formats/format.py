@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
@@ -135,6 +136,23 @@ def require_transformers(model: LanguageModel, format_name: str) -> None:
             got=type(model.model).__name__,
             hint="save it with model.save(folder)",
         )
+
+
+def write_pretrained(
+    model: LanguageModel,
+    path: Path,
+    layer_tensors: Callable[[PackedTensor], dict[str, Tensor]],
+    quantization_config: dict[str, Any],
+) -> None:
+    """A folder of transformers: the tensors of packed layers among the others, the config and the tokenizer."""
+    tensors = {name: tensor.contiguous() for name, tensor in float_state(model.model).items()}
+    for name, held in layers_of(model):
+        tensors |= {f"{name}.{key}": value for key, value in layer_tensors(held).items()}
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    config: Any = model.model.config
+    described = config.to_dict() | {"quantization_config": quantization_config}
+    type(config).from_dict(described).save_pretrained(path)
+    model.save_tokenizer(path)
 
 
 def by_rows(held: PackedTensor) -> tuple[Tensor, Tensor]:

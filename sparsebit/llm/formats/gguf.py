@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sparsebit.errors import SparsebitError, missing_package
 from sparsebit.llm.engines.engine import Engine
-from sparsebit.llm.engines.llama_cpp import LlamaCpp
+from sparsebit.llm.engines.llama_cpp import LLAMA_CPP
 from sparsebit.llm.formats.format import (
     FORMATS,
     Refusal,
@@ -40,7 +40,7 @@ class Gguf:
     """A file for llama.cpp."""
 
     extension: ClassVar[str] = ".gguf"
-    engine: ClassVar[Engine | None] = LlamaCpp()
+    engine: ClassVar[Engine | None] = LLAMA_CPP
 
     mixes_widths: ClassVar[bool] = True
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from sparsebit.llm.engines.engine import Engine
@@ -21,11 +20,11 @@ from sparsebit.llm.formats.format import (
     Refusal,
     WeightKind,
     by_rows,
-    float_state,
     layers_of,
     refuse_by_kind,
     require_transformers,
     words,
+    write_pretrained,
 )
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.numerics.packed import PackedTensor
@@ -68,14 +67,8 @@ class GptqV1:
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Weights, config and tokenizer."""
         require_transformers(model, "gptq")
-        tensors = {name: tensor.contiguous() for name, tensor in float_state(model.model).items()}
-        for name, held in layers_of(model):
-            tensors |= {f"{name}.{key}": value for key, value in layer_tensors(held).items()}
-        save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
         first = next(iter(model.weights.values()))
-        module: Any = model.model
-        config = module.config.to_dict()
-        config["quantization_config"] = {
+        described = {
             "quant_method": "gptq",
             "bits": first.grid.code.bits,
             "group_size": first.grid.layout.group_size or -1,
@@ -85,9 +78,7 @@ class GptqV1:
             "checkpoint_format": "gptq",
             "pack_dtype": "int32",
         }
-        type(module.config).from_dict(config).save_pretrained(path)
-        if model.tokenizer is not None:
-            model.tokenizer.save_pretrained(path)
+        write_pretrained(model, path, layer_tensors, described)
 
 
 def layer_tensors(held: PackedTensor) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.engines.engine import Engine
-from sparsebit.llm.engines.onnxruntime_genai import OnnxRuntimeGenAI
+from sparsebit.llm.engines.onnxruntime_genai import ONNXRUNTIME_GENAI
 from sparsebit.llm.formats.accuracy_level import choose_levels
 from sparsebit.llm.formats.format import (
     FORMATS,
@@ -43,7 +43,7 @@ class GenAIFolder:
 
     rounding_budget: float = 0.02
     extension: ClassVar[str] = ""
-    engine: ClassVar[Engine | None] = OnnxRuntimeGenAI()
+    engine: ClassVar[Engine | None] = ONNXRUNTIME_GENAI
 
     mixes_widths: ClassVar[bool] = True
 
@@ -72,8 +72,7 @@ class GenAIFolder:
         module: Any = model.model
         settings = json.dumps(genai_config(module.config), indent=1)
         (path / "genai_config.json").write_text(settings + "\n", encoding="utf-8")
-        if model.tokenizer is not None:
-            model.tokenizer.save_pretrained(path)
+        model.save_tokenizer(path)
 
 
 def refuse_blocks(layer: str, kind: WeightKind) -> Refusal | None:

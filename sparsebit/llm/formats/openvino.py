@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from sparsebit.llm.engines.engine import Engine
-from sparsebit.llm.engines.openvino import GRAPH, OpenVino
+from sparsebit.llm.engines.openvino import GRAPH, OPENVINO
 from sparsebit.llm.formats.format import FORMATS, Refusal, WeightKind, refuse_by_kind
 from sparsebit.llm.formats.matmul_nbits import stored_bits
 from sparsebit.llm.formats.onnxruntime_genai import refuse_blocks, require_decoder
@@ -27,7 +27,7 @@ class OpenVinoFolder:
     """A folder whose graph OpenVINO compiles, keys and values kept by the model."""
 
     extension: ClassVar[str] = ""
-    engine: ClassVar[Engine | None] = OpenVino()
+    engine: ClassVar[Engine | None] = OPENVINO
 
     mixes_widths: ClassVar[bool] = True
 

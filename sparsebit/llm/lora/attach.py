@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -16,6 +17,7 @@ from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.lora.layer import LoraLinear
 from sparsebit.llm.packed.linear import PackedLinear
 from sparsebit.llm.source import open_tensors, tensor_files
+from sparsebit.llm.tokens import require_known
 
 DAMPING = 1e-4  # added to the second moments of the inputs, as a part of their mean
 
@@ -58,6 +60,8 @@ def add_lora(
         )
     alpha = alpha if alpha is not None else float(rank if floats is not None else 2 * rank)
     read = None if floats is None else _reader(floats)
+    if ids is not None:
+        require_known(ids, model.model)
     moments = {} if read is None or ids is None else second_moments(model.model, names, ids)
     model.model.requires_grad_(False)
     for name in names:
@@ -120,13 +124,11 @@ def second_moments(model: nn.Module, names: list[str], ids: Tensor) -> dict[str,
 
         return hook
 
-    handles = [model.get_submodule(name).register_forward_pre_hook(see(name)) for name in names]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name in names:
+            hooks.enter_context(model.get_submodule(name).register_forward_pre_hook(see(name)))
         for row in ids.reshape(-1, ids.shape[-1]):
             model(row[None])
-    finally:
-        for handle in handles:
-            handle.remove()
     return found
 
 

@@ -18,14 +18,15 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import (
     BlockCall,
-    Enough,
-    hidden_place,
+    find_hidden,
+    logits_of,
     returns_tuple,
     run_model,
     stand_ins,
 )
 from sparsebit.llm.blocks.find import Stack, find_stack
 from sparsebit.llm.lora.processes import adapters, next_token_loss
+from sparsebit.llm.weights.uses import Enough
 
 
 class BlockStage(nn.Module):
@@ -45,8 +46,7 @@ class BlockStage(nn.Module):
         behind: list[Tensor] = []
 
         def answer(index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            place = hidden_place(args, kwargs)
-            hidden = args[place] if isinstance(place, int) else kwargs[place]
+            place, hidden = find_hidden(args, kwargs)
             if index in self._range:
                 given = x if ids is not None and index == self._range.start else hidden
                 hidden = BlockCall(args, kwargs, place).run(self._stack.modules[index], given)
@@ -57,10 +57,7 @@ class BlockStage(nn.Module):
 
         with contextlib.suppress(Enough), stand_ins(self._model[0], self._stack, answer):
             output = run_model(self._model[0], x if ids is None else ids)
-        if behind:
-            return behind[0]
-        logits: Tensor = output.logits if hasattr(output, "logits") else output
-        return logits
+        return behind[0] if behind else logits_of(output)
 
 
 class BlockPipeline:

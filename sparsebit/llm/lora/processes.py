@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import run_model
+from sparsebit.llm.blocks.calls import logits_of, run_model
 from sparsebit.llm.lora.attach import lora_layers
 
 
@@ -52,8 +52,7 @@ class WholeModel:
     def backward(self, rows: Tensor) -> float:
         """Gradients and loss are averaged over the processes."""
         mine = rows[self._rank :: self._world].to(self.parameters[0].device)
-        output = run_model(self._model, mine)
-        loss = next_token_loss(output.logits if hasattr(output, "logits") else output, mine)
+        loss = next_token_loss(logits_of(run_model(self._model, mine)), mine)
         loss.backward()
         seen = loss.detach().clone()
         if self._world > 1:

@@ -13,7 +13,7 @@ from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.lora.attach import lora_layers
 from sparsebit.llm.lora.pipeline import BlockPipeline
 from sparsebit.llm.lora.processes import Step, WholeModel, join_processes
-from sparsebit.llm.tokens import Text, as_ids
+from sparsebit.llm.tokens import Text, as_ids, require_known
 
 
 def train_lora(
@@ -47,6 +47,8 @@ def train_lora(
     """
     if not any(lora_layers(model.model)):
         raise SparsebitError("the model has no adapters", hint="add_lora(model) first")
+    ids = as_ids(data, model.tokenizer)
+    require_known(ids, model.model)
     rank, world = join_processes(model.model)
     step_of: Step
     if pipeline and world > 1:
@@ -58,7 +60,7 @@ def train_lora(
     losses = []
     model.model.train()
     try:
-        for step, rows in enumerate(batches(as_ids(data, model.tokenizer), steps, batch, length, seed)):
+        for step, rows in enumerate(batches(ids, steps, batch, length, seed)):
             share = rate_at(step, steps, warmup)
             for group in optimizer.param_groups:
                 group["lr"] = rate * share

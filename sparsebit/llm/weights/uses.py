@@ -7,6 +7,7 @@ product with a matrix that lies inside a parameter of the block.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -46,6 +47,10 @@ class Use(NamedTuple):
 
 
 Seen = Callable[[Use], object]
+
+
+class Enough(Exception):
+    """What was asked for is there, and what follows it in the model is not needed."""
 
 
 def stores_transposed(module: nn.Module) -> bool:
@@ -110,3 +115,20 @@ class WatchWeights(TorchFunctionMode):
                 return None
             transposed = not transposed
         return Use(Matrix(name, index, transposed), inputs)
+
+
+@torch.no_grad()
+def first_input(
+    parameters: Mapping[str, Tensor], run: Callable[[], object], matrix: Matrix | None = None
+) -> Tensor | None:
+    """What ``matrix``, or any weight of ``parameters``, is first multiplied with; ``run`` is stopped there."""
+    found: list[Tensor] = []
+
+    def see(use: Use) -> None:
+        if matrix is None or use.matrix == matrix:
+            found.append(use.inputs)
+            raise Enough
+
+    with contextlib.suppress(Enough), WatchWeights(parameters, see):
+        run()
+    return found[0] if found else None

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import BlockCall, first_tensor, hidden_place, record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import BlockCall, find_hidden, first_tensor, record_calls, returns_tuple
 from sparsebit.llm.blocks.find import find_stack
 from tests.llm.models import DECODERS, tokens
 
@@ -39,10 +39,10 @@ def test_a_block_that_is_not_called_is_refused() -> None:
 
 def test_hidden_states_are_the_first_floating_point_tensor() -> None:
     states = torch.zeros(2, 3)
-    assert hidden_place((None, torch.zeros(2, 3, dtype=torch.long), states), {}) == 2
-    assert hidden_place((), {"mask": None, "hidden_states": states}) == "hidden_states"
+    assert find_hidden((None, torch.zeros(2, 3, dtype=torch.long), states), {}) == (2, states)
+    assert find_hidden((), {"mask": None, "hidden_states": states}) == ("hidden_states", states)
     with pytest.raises(SparsebitError, match="called without hidden states"):
-        hidden_place((1,), {})
+        find_hidden((1,), {})
     with pytest.raises(SparsebitError, match="a block returned no hidden states"):
         first_tensor({"a": nn.Identity()})
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from sparsebit.llm.engines.engine import missing_modules
-from sparsebit.llm.engines.llama_cpp import LlamaCpp
+from sparsebit.llm.engines.llama_cpp import LLAMA_CPP
 from tests.llm.formats.test_compressed_tensors import quantized
 from tests.llm.models import tokenizer
 
 
-@pytest.mark.skipif(bool(missing_modules(LlamaCpp())), reason="gguf and xllamacpp are not installed")
+@pytest.mark.skipif(bool(missing_modules(LLAMA_CPP)), reason="gguf and xllamacpp are not installed")
 def test_a_file_it_cannot_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = quantized()
     model.tokenizer = tokenizer()
@@ -24,4 +24,4 @@ def test_a_file_it_cannot_run_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_is_missing_is_named() -> None:
     wanted = [name for name in ("gguf", "xllamacpp") if importlib.util.find_spec(name) is None]
-    assert missing_modules(LlamaCpp()) == wanted
+    assert missing_modules(LLAMA_CPP) == wanted
