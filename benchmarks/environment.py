@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +25,15 @@ def describe(seed: int, packages: tuple[str, ...] = ("torch", "numpy")) -> dict[
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "commit": _commit(),
     }
+
+
+def report(result: dict[str, Any], path: Path | None) -> None:
+    """Print a result, and write it where a file is named."""
+    text = json.dumps(result, indent=1)
+    print(text)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def _processor() -> str:

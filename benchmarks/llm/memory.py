@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.environment import describe
+from benchmarks.environment import describe, report
 from sparsebit.llm import quantize_blocks
 
 BLOCKS = 32
@@ -146,11 +146,7 @@ def main() -> None:
         },
         **describe(0, ("torch", "transformers")),
     }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(text + "\n")
+    report(result, given.out)
 
 
 if __name__ == "__main__":

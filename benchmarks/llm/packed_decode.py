@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import statistics
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.environment import describe
+from benchmarks.environment import describe, report
 from sparsebit import llm
 from sparsebit.llm.source import load_module
 
@@ -79,11 +78,7 @@ def main() -> None:
                 "most": max(ratios),
             }
         result["rows"][name] = row
-    text = json.dumps(result, indent=1)
-    print(text)
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(text + "\n")
+    report(result, given.out)
 
 
 if __name__ == "__main__":

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats.format import float_state
 from sparsebit.llm.language_model import LanguageModel, LayerRecord, install
 from sparsebit.llm.packed.stored import from_stored, to_stored
-from sparsebit.llm.source import LeaveLargeEmpty, put, require_place, run_experts_in_turn
+from sparsebit.llm.source import making_empty, put, require_place, run_experts_in_turn, tensor_at, twin_of
 from sparsebit.llm.tokens import read_tokenizer
 from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
 
@@ -43,11 +42,7 @@ def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
 def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> LanguageModel:
     """The model that ``save_model`` wrote."""
     content, tensors = read_folder(folder, KIND, VERSION)
-    if model is None:
-        made = _empty_model(content, sum(map(len, tensors.values())))
-    else:
-        held_tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
-        made = copy.deepcopy(model, held_tensors).eval()
+    made = _empty_model(content, sum(map(len, tensors.values()))) if model is None else twin_of(model)
     run_experts_in_turn(made)
     for name, value in with_aliases(tensors.get("floats", {}), content.names("float_aliases")).items():
         require_place(made, name, value, os.fspath(folder))
@@ -55,7 +50,7 @@ def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> Langu
     packed = with_aliases(tensors.get("weights", {}), content.names("aliases"))
     result = LanguageModel(made, {}, [], read_tokenizer(folder), content.names("ignored"))
     for name, held in from_stored(packed, Fields.each(content.value("matrices"), str(folder))).items():
-        _require_matrix(made, name, held.shape)
+        _require_matrix(made, name, held.shape, os.fspath(folder))
         install(made, name, held)
         result.weights[name] = held
     result.records += [_record(said) for said in Fields.each(content.value("records"), str(folder))]
@@ -83,30 +78,19 @@ def _empty_model(content: Fields, stored: int) -> nn.Module:
     kind = getattr(transformers, name, None)
     if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
         raise content.wrong("class", "a model of the installed transformers")
-    try:
+    with making_empty(stored, "the saved model", content.where):
         settings = transformers.AutoConfig.for_model(config.pop("model_type", ""), **config)
-        with LeaveLargeEmpty(stored):
-            made: nn.Module = kind._from_config(settings, dtype=torch.float32)  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise ArtifactError(
-            "transformers cannot make the saved model", where=content.where, got=str(error)[:200]
-        ) from error
+        made: nn.Module = kind._from_config(settings, dtype=torch.float32)  # type: ignore[no-untyped-call]
     return made.eval()
 
 
-def _require_matrix(model: nn.Module, name: str, shape: tuple[int, ...]) -> None:
+def _require_matrix(model: nn.Module, name: str, shape: tuple[int, ...], where: str) -> None:
     """The model has a parameter that this matrix fits; a name that ends in "[3]" is one of stacked experts."""
     parameter, bracket, index = name.partition("[")
-    path, _, key = parameter.rpartition(".")
-    try:
-        found = getattr(model.get_submodule(path), key)
-    except AttributeError:
-        found = None
-    if not isinstance(found, Tensor):
-        raise ArtifactError(f"the model has no tensor {parameter!r}, which the folder holds")
+    found = tensor_at(model, parameter, where)
     expected = tuple(found.shape[1:] if bracket else found.shape)
     inside = not bracket or (index[:-1].isdecimal() and int(index[:-1]) < len(found))
     if not inside or sorted(expected) != sorted(shape):  # Conv1D holds its weight transposed
         raise ArtifactError(
-            f"{name!r} does not fit the model", expected=str(tuple(found.shape)), got=str(shape)
+            f"{name!r} does not fit the model", where=where, expected=str(tuple(found.shape)), got=str(shape)
         )

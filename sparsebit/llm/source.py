@@ -43,8 +43,7 @@ class Source:
                     f"{bad!r} of the model holds NaN or infinite numbers",
                     hint="load the model again, or train it in float32",
                 )
-            tensors = {id(t): t for t in (*origin.parameters(), *origin.buffers())}
-            return cls(copy.deepcopy(origin, tensors).eval(), None, None)
+            return cls(twin_of(origin), None, None)
         folder = Path(origin)
         files = tensor_files(folder)
         model = empty_model(folder, len(files))
@@ -86,6 +85,12 @@ class Source:
             )
 
 
+def twin_of(model: nn.Module) -> nn.Module:
+    """A copy in evaluation mode whose tensors are those of the model, until others are put in their place."""
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, tensors).eval()
+
+
 def run_experts_in_turn(model: Any) -> None:
     """One expert after the other, so that each can be measured, and the sums are always the same."""
     if hasattr(model, "set_experts_implementation"):
@@ -102,8 +107,8 @@ def put(model: nn.Module, name: str, tensor: Tensor) -> None:
     setattr(module, key, value)
 
 
-def require_place(model: nn.Module, name: str, tensor: Tensor, where: str) -> None:
-    """The model has a tensor of this name, shape and kind, and a parameter is made of finite numbers."""
+def tensor_at(model: nn.Module, name: str, where: str) -> Tensor:
+    """The tensor of a model that a folder names."""
     path, _, key = name.rpartition(".")
     try:
         found = getattr(model.get_submodule(path), key)
@@ -111,7 +116,12 @@ def require_place(model: nn.Module, name: str, tensor: Tensor, where: str) -> No
         found = None
     if not isinstance(found, Tensor):
         raise ArtifactError(f"the model has no tensor {name!r}, which the folder holds", where=where)
+    return found
 
+
+def require_place(model: nn.Module, name: str, tensor: Tensor, where: str) -> None:
+    """The model has a tensor of this name, shape and kind, and a parameter is made of finite numbers."""
+    found = tensor_at(model, name, where)
     if found.shape != tensor.shape:
         raise ArtifactError(
             f"{name!r} has another shape in the folder",
@@ -194,17 +204,22 @@ def empty_model(folder: Path, stored: int) -> nn.Module:
     """
     from transformers import AutoConfig
 
-    try:
+    with making_empty(stored, "the model of this folder", str(folder)):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         kind = _class_for(config)
         make = getattr(kind, "_from_config", None) or kind.from_config
-        with LeaveLargeEmpty(stored):
-            model: nn.Module = make(config, dtype=torch.float32)
-    except Exception as error:  # transformers raises what its config classes raise
-        raise ArtifactError(
-            "transformers cannot make the model of this folder", where=str(folder), got=str(error)[:200]
-        ) from error
+        model: nn.Module = make(config, dtype=torch.float32)
     return model.eval()
+
+
+@contextmanager
+def making_empty(stored: int, what: str, where: str) -> Iterator[None]:
+    """Around what transformers makes with large tensors left empty: whatever it raises is an error of ours."""
+    try:
+        with LeaveLargeEmpty(stored):
+            yield
+    except Exception as error:  # transformers raises what its config classes raise
+        raise ArtifactError(f"transformers cannot make {what}", where=where, got=str(error)[:200]) from error
 
 
 def load_module(folder: str | os.PathLike[str]) -> nn.Module:

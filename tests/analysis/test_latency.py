@@ -19,6 +19,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel, parse_qconfig
 from sparsebit.runtime import timing
 from sparsebit.sparse import SparseModel
+from tests.analysis.chain import FAST
 from tests.sparse.nets import residual
 
 LATENCY = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, "TARGET": "latency"}}
@@ -105,32 +106,16 @@ def test_without_the_runtime_the_error_says_what_to_install(monkeypatch: pytest.
         smodel.calc_params()
 
 
-FAST = ("W.OBSERVER.TYPE=minmax", "A.OBSERVER.TYPE=minmax")
-
-
-@pytest.fixture(scope="module")
-def net() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 4)
-    ).eval()
-
-
-@pytest.fixture(scope="module")
-def batches() -> list[Tensor]:
-    return [torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))]
-
-
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
-def test_runtimes_can_be_asked_for_the_time(net: nn.Module, batches: list[Tensor], runtime: str) -> None:
+def test_runtimes_can_be_asked_for_the_time(chain: nn.Module, images: list[Tensor], runtime: str) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip(runtime)
     qmodel = QuantModel(
-        net, parse_qconfig(f"int8_{runtime}", ["DEVICE=cpu", *FAST]), example_inputs=(batches[0],)
+        chain, parse_qconfig(f"int8_{runtime}", ["DEVICE=cpu", *FAST]), example_inputs=(images[0],)
     )
-    qmodel.calibrate(batches, progress=False)
+    qmodel.calibrate(images, progress=False)
     qmodel.set_quant(w_quant=True, a_quant=True)
-    assert 0 < runtime_latency(qmodel, (batches[0],), runtime=runtime, rounds=3) < 1
+    assert 0 < runtime_latency(qmodel, (images[0],), runtime=runtime, rounds=3) < 1
 
 
 def test_a_clock_without_inputs_says_who_asked_and_what_to_give() -> None:

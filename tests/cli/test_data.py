@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from sparsebit.batches import ModelInputs
-from sparsebit.cli.arguments import add_data, add_input
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.data import (
     example_inputs,
@@ -20,13 +18,7 @@ from sparsebit.cli.data import (
     read_npz,
 )
 from sparsebit.errors import SparsebitError
-
-
-def arguments(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_data(parser, required=False)
-    add_input(parser)
-    return parser.parse_args(words)
+from tests.cli.data_arguments import arguments
 
 
 def test_a_generator_function_gives_its_batches_again_and_again(place: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
 from typing import Any
@@ -10,19 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from sparsebit.cli.arguments import add_data, add_input
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.data import (
     open_data,
 )
 from sparsebit.cli.image_folder import ImageFolder
-
-
-def arguments(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_data(parser, required=False)
-    add_input(parser)
-    return parser.parse_args(words)
+from tests.cli.data_arguments import arguments
 
 
 def test_a_folder_of_images_has_its_classes(place: Path) -> None:

@@ -166,9 +166,3 @@ def test_what_is_quantized_already_or_not_a_model_is_refused() -> None:
             llm.quantize(given, None, {"METHOD": "rtn"}, progress=False)  # type: ignore[arg-type]
     with pytest.raises(SparsebitError, match=r"takes a torch.nn.Module or a folder[\s\S]*a dict"):
         llm.quantize({}, None, {"METHOD": "rtn"})  # type: ignore[arg-type]
-
-
-def test_ids_of_another_tokenizer_are_told() -> None:
-    for wrong in (tokens() + 10**6, tokens() - 10**6):
-        with pytest.raises(SparsebitError, match="token ids that the model does not know"):
-            llm.quantize(DECODERS["llama"](), wrong, CONFIG, progress=False)

@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparsebit import llm
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.tokens import as_ids, read_tokenizer, windows
-from tests.llm.models import tokenizer
+from sparsebit.llm.chat import Chat
+from sparsebit.llm.evaluate.multiple_choice import Question, answer_questions
+from sparsebit.llm.lora import add_lora, train_lora
+from sparsebit.llm.tokens import as_ids, read_tokenizer, require_known, windows
+from tests.llm.models import DECODERS, VOCABULARY, tokenizer, tokens
 
 
 def test_ids_texts_and_files(tmp_path: Path) -> None:
@@ -45,3 +49,31 @@ def test_samples_overlap_only_where_the_text_is_short() -> None:
     assert windows(torch.arange(20), 4, 16).shape == (4, 16)
     with pytest.raises(SparsebitError, match="less than one sample of 16"):
         windows(torch.arange(8), 1, 16)
+
+
+def test_ids_of_another_tokenizer_are_refused_by_every_verb(tmp_path: Path) -> None:
+    model, wrong, other = DECODERS["llama"](), tokens() + VOCABULARY, tokenizer()
+    small = llm.quantize(model, None, {"METHOD": "rtn"}, progress=False)
+    small.tokenizer = lambda text, **options: {"input_ids": [VOCABULARY + len(text)] * 4}
+    verbs = {
+        "quantize": lambda: llm.quantize(model, wrong, {"METHOD": "gptq"}, progress=False),
+        "below zero": lambda: llm.quantize(model, -wrong, {"METHOD": "gptq"}, progress=False),
+        "prune": lambda: llm.prune(model, wrong, blocks=1),
+        "evaluate": lambda: small.evaluate(wrong, length=8),
+        "questions": lambda: answer_questions(small.model, small.tokenizer, [Question("a", ("b", "c"), 0)]),
+        "export": lambda: small.export(tmp_path / "made", "compressed-tensors", ids=wrong),
+        "add_lora": lambda: add_lora(small, floats=model, ids=wrong[None]),
+        "train_lora": lambda: train_lora(small, wrong, steps=1, length=8),
+        "chat": lambda: list(Chat(small).answer("a")),
+    }
+    for name, verb in verbs.items():
+        if name == "train_lora":
+            add_lora(small, rank=1)
+        with pytest.raises(SparsebitError) as raised:
+            verb()
+        said = str(raised.value)
+        assert "token ids that the model does not know" in said and "0 to 95" in said, name
+        assert "tokenize the text with this model's own tokenizer" in said, name
+    assert not (tmp_path / "made").exists()
+    require_known(as_ids("the thin", other), model)
+    require_known(wrong, torch.nn.Linear(2, 2))  # it does not say which table it has

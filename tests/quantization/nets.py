@@ -83,3 +83,8 @@ def quantized(
     if not on:
         qmodel.set_quant(w_quant=False, a_quant=False)
     return qmodel
+
+
+def grids(qmodel: QuantModel) -> dict[str, tuple[list[float], list[float]]]:
+    """Scales and zero points of every quantizer, as numbers that compare."""
+    return {name: (q.scale.tolist(), q.zero_point.tolist()) for name, q in qmodel.quantizers.items()}

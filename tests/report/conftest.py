@@ -1,16 +1,5 @@
-"""One thread: the models here are so small that more would only wait for each other."""
+"""One thread: the models here are small."""
 
-from __future__ import annotations
+from tests.threads import one_thread
 
-from collections.abc import Iterator
-
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["one_thread"]

@@ -8,17 +8,17 @@ clipping of the paper is the search for ranges that rtn makes with ``steps`` abo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.config.llm.methods import AwqSettings
-from sparsebit.llm.blocks.calls import BlockCall
 from sparsebit.llm.blocks.find import Stack
-from sparsebit.llm.blocks.stages import Group
 from sparsebit.llm.methods.grid_search import search_grid
 from sparsebit.llm.methods.preparation import PREPARATIONS, PrepareBlock, by_source, scale_inputs
-from sparsebit.llm.methods.solver import SpecOf, WeightSpec
+from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 
 
@@ -26,24 +26,19 @@ from sparsebit.llm.weights.statistics import InputStatistics
 class Awq(AwqSettings):
     """The method; its settings are documented where they are declared."""
 
+    name: ClassVar[str] = "awq"
+
     def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
         """Every block is prepared by itself."""
-        return self.prepare
+        return partial(scale_inputs, self)
 
-    def prepare(
-        self, block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor], spec_of: SpecOf
-    ) -> None:
-        """Scale every group of weights that has a source."""
-
-        def choose(
-            weights: Sequence[Tensor], statistics: InputStatistics, group: Group, channels: Tensor
-        ) -> Tensor:
-            specs = [spec_of(matrix.name) for matrix in group.matrices]
-            pairs = [(one, spec) for one, spec in zip(weights, specs, strict=True) if spec and spec.code]
-            magnitude = by_source(statistics.magnitude / statistics.tokens, channels)
-            return self.search(pairs, statistics.mean_gram(), magnitude, channels)
-
-        scale_inputs("awq", block, calls, hidden, spec_of, choose)
+    def choose_scale(
+        self, weights: Sequence[tuple[Tensor, WeightSpec]], statistics: InputStatistics, channels: Tensor
+    ) -> Tensor:
+        """The best scale in view of what the inputs are."""
+        quantized = [(weight, spec) for weight, spec in weights if spec.code]
+        magnitude = by_source(statistics.magnitude / statistics.tokens, channels)
+        return self.search(quantized, statistics.mean_gram(), magnitude, channels)
 
     def search(
         self,

@@ -52,15 +52,17 @@ def search_grid(
             if best is None:
                 best, lowest = grid, cost
                 continue
-            better = cost < lowest
-            lowest = torch.where(better, cost, lowest)
-            best = replace(
-                best,
-                scale=torch.where(better, grid.scale, best.scale),
-                zero_point=torch.where(better, grid.zero_point, best.zero_point),
-            )
+            best, lowest = keep_cheaper(best, lowest, grid, cost)
     assert best is not None
     return best
+
+
+def keep_cheaper(best: Grid, lowest: Tensor, grid: Grid, cost: Tensor) -> tuple[Grid, Tensor]:
+    """The cheaper of two grids for each group by itself, and what it costs [groups]."""
+    better = cost < lowest
+    scale = torch.where(better, grid.scale, best.scale)
+    zero_point = torch.where(better, grid.zero_point, best.zero_point)
+    return replace(best, scale=scale, zero_point=zero_point), torch.where(better, cost, lowest)
 
 
 def _ends(lo: Tensor, hi: Tensor, code: CodeType, *, tried: bool) -> list[tuple[Tensor, Tensor]]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.config.llm.methods import HqqSettings
-from sparsebit.llm.methods.grid_search import search_grid
+from sparsebit.llm.methods.grid_search import keep_cheaper, search_grid
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
@@ -57,14 +57,7 @@ class Hqq(HqqSettings):
             ratio = torch.where((energy > 0) & (ratio > 0), ratio, 1.0)
             scale = (grid.scale.float() * ratio).to(grid.scale.dtype)
             grid = replace(grid, scale=torch.where(scale == 0, grid.scale, scale), zero_point=zero_point)
-            cost = self._cost(weight, grid)
-            better = cost < lowest
-            lowest = torch.where(better, cost, lowest)
-            best = replace(
-                best,
-                scale=torch.where(better, grid.scale, best.scale),
-                zero_point=torch.where(better, grid.zero_point, best.zero_point),
-            )
+            best, lowest = keep_cheaper(best, lowest, grid, self._cost(weight, grid))
             beta *= self.growth
         return best
 

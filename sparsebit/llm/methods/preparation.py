@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +14,12 @@ from sparsebit.llm.blocks.calls import BlockCall
 from sparsebit.llm.blocks.channel_sources import find_source, move_scale
 from sparsebit.llm.blocks.find import Stack
 from sparsebit.llm.blocks.measure import measure, stored
-from sparsebit.llm.blocks.stages import Group, Stage, find_stages
-from sparsebit.llm.methods.solver import SpecOf
+from sparsebit.llm.blocks.stages import Stage, find_stages
+from sparsebit.llm.methods.solver import SpecOf, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.registry import Registry
 
 logger = logging.getLogger(__name__)
-
-ChooseScale = Callable[[Sequence[Tensor], InputStatistics, Group, Tensor], Tensor]
-
 
 PrepareBlock = Callable[[nn.Module, Sequence[BlockCall], Sequence[Tensor], SpecOf], None]
 
@@ -43,26 +40,28 @@ class Preparation(Protocol):
 PREPARATIONS: Registry[type[Preparation]] = Registry("method that prepares")
 
 
+class ScaleChooser(Protocol):
+    """A method that scales the input channels of weights; ``name`` is what messages call it."""
+
+    name: ClassVar[str]
+
+    def choose_scale(
+        self, weights: Sequence[tuple[Tensor, WeightSpec]], statistics: InputStatistics, channels: Tensor
+    ) -> Tensor:
+        """The scale of each channel of the source, for weights that read one input; ``channels`` maps it to them."""
+        ...
+
+
 @torch.no_grad()
 def scale_inputs(
-    name: str,
+    method: ScaleChooser,
     block: nn.Module,
     calls: Sequence[BlockCall],
     hidden: Sequence[Tensor],
     spec_of: SpecOf,
-    choose: ChooseScale,
 ) -> None:
-    """Scale the input channels of every group of weights, and what they come from by the inverse.
-
-    Args:
-        name: of the method, for messages.
-        block: what is changed.
-        calls: how it is called, one for each batch.
-        hidden: what it is called on, one for each batch.
-        spec_of: the spec of a parameter by its name.
-        choose: from weights, statistics, the group and the map from input channels to the source's, the scale of each
-            channel of the source.
-    """
+    """Scale the input channels of every group of weights that has a source, and the source by the inverse."""
+    name = method.name
     parameters = {key: parameter for key, parameter in block.named_parameters() if spec_of(key)}
     probe, call = hidden[0][:1], calls[0].for_one(len(hidden[0]))
     stages = find_stages(block, call, probe, parameters)
@@ -75,8 +74,9 @@ def scale_inputs(
                 continue
             source = find_source(block, call, probe, group, stages[:index])
             if source is not None:
-                weights = [stored(parameters, matrix).float() for matrix in group.matrices]
-                scale = choose(weights, statistics[group.leader], group, source.channels)
+                views = [(stored(parameters, one).float(), spec_of(one.name)) for one in group.matrices]
+                weights = [(weight, spec) for weight, spec in views if spec is not None]
+                scale = method.choose_scale(weights, statistics[group.leader], source.channels)
                 if move_scale(block, call, probe, group, source, scale):
                     scaled += 1
                     continue

@@ -8,16 +8,16 @@ activations too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.config.llm.methods import SmoothSettings
-from sparsebit.llm.blocks.calls import BlockCall
 from sparsebit.llm.blocks.find import Stack
-from sparsebit.llm.blocks.stages import Group
 from sparsebit.llm.methods.preparation import PREPARATIONS, PrepareBlock, by_source, scale_inputs
-from sparsebit.llm.methods.solver import SpecOf
+from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 
 
@@ -25,20 +25,16 @@ from sparsebit.llm.weights.statistics import InputStatistics
 class SmoothQuant(SmoothSettings):
     """The method; its settings are documented where they are declared."""
 
+    name: ClassVar[str] = "smoothquant"
+
     def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
         """Every block is prepared by itself."""
-        return self.prepare
+        return partial(scale_inputs, self)
 
-    def prepare(
-        self, block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor], spec_of: SpecOf
-    ) -> None:
-        """Smooth every group of weights that has a source."""
-
-        def choose(
-            weights: Sequence[Tensor], statistics: InputStatistics, group: Group, channels: Tensor
-        ) -> Tensor:
-            largest = torch.stack([weight.abs().amax(0) for weight in weights]).amax(0).clamp(min=1e-5)
-            scale = statistics.largest.clamp(min=1e-5).pow(self.alpha) / largest.pow(1 - self.alpha)
-            return by_source(scale, channels).clamp(min=1e-5)
-
-        scale_inputs("smoothquant", block, calls, hidden, spec_of, choose)
+    def choose_scale(
+        self, weights: Sequence[tuple[Tensor, WeightSpec]], statistics: InputStatistics, channels: Tensor
+    ) -> Tensor:
+        """Equation 4; the mean of it where a channel of the source feeds several."""
+        largest = torch.stack([weight.abs().amax(0) for weight, _ in weights]).amax(0).clamp(min=1e-5)
+        scale = statistics.largest.clamp(min=1e-5).pow(self.alpha) / largest.pow(1 - self.alpha)
+        return by_source(scale, channels).clamp(min=1e-5)

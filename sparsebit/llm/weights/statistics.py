@@ -54,15 +54,6 @@ class InputStatistics:
         """Mean of (f - x) xᵀ, [in, in]."""
         return None if self.shift is None else self.shift / max(self.tokens, 1)
 
-    def merge(self, other: InputStatistics) -> None:
-        """Add what was seen elsewhere, such as on another rank."""
-        self.gram += other.gram
-        if self.shift is not None and other.shift is not None:
-            self.shift += other.shift
-        self.magnitude += other.magnitude
-        torch.maximum(self.largest, other.largest, out=self.largest)
-        self.tokens += other.tokens
-
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """``aᵀ b`` in float32, from bfloat16 where the processor multiplies those faster.

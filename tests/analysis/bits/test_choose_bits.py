@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from torch import Tensor, nn
 
@@ -24,28 +23,13 @@ from sparsebit.analysis.bits.choose_bits import config_of
 from sparsebit.config import QConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel, parse_qconfig
-
-FAST = ("W.OBSERVER.TYPE=minmax", "A.OBSERVER.TYPE=minmax")
-CONFIG = parse_qconfig("w4a8", ["DEVICE=cpu", "FIRST_LAST=null", *FAST])
+from tests.analysis.chain import CONFIG
 
 
 @pytest.fixture(scope="module")
-def net() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 4)
-    ).eval()
-
-
-@pytest.fixture(scope="module")
-def batches() -> list[Tensor]:
-    return [torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))]
-
-
-@pytest.fixture(scope="module")
-def found(net: nn.Module, batches: list[Tensor]) -> Sensitivity:
+def found(chain: nn.Module, images: list[Tensor]) -> Sensitivity:
     return sensitivity(
-        net, CONFIG, batches, example_inputs=(batches[0],), sides=("W", "A"), bits=(2, 4, 8), progress=False
+        chain, CONFIG, images, example_inputs=(images[0],), sides=("W", "A"), bits=(2, 4, 8), progress=False
     )
 
 
@@ -60,28 +44,28 @@ def test_it_is_never_worse_than_one_width_for_all(found: Sensitivity, kind: str,
 
 
 def test_the_config_gives_every_tensor_the_bits_that_were_chosen(
-    net: nn.Module, batches: list[Tensor], found: Sensitivity
+    chain: nn.Module, images: list[Tensor], found: Sensitivity
 ) -> None:
     chosen = choose_bits(found, bops=1.5 * found.bops(found.uniform(4)))
     assert len(set(chosen.bits.values())) > 1
     for config in (chosen.config, parse_qconfig(yaml.safe_load(chosen.yaml))):
-        qmodel = QuantModel(net, config, example_inputs=(batches[0],))
+        qmodel = QuantModel(chain, config, example_inputs=(images[0],))
         for choice in found.choices:
             assert {qmodel.quantizers[name].bit for name in choice.tensors} == {chosen.bits[choice.name]}
 
 
-def test_float_leaves_a_tensor_alone(net: nn.Module, batches: list[Tensor]) -> None:
-    found = sensitivity(net, CONFIG, batches, example_inputs=(batches[0],), bits=(4, FLOAT), progress=False)
+def test_float_leaves_a_tensor_alone(chain: nn.Module, images: list[Tensor]) -> None:
+    found = sensitivity(chain, CONFIG, images, example_inputs=(images[0],), bits=(4, FLOAT), progress=False)
     chosen = choose_bits(found, size=10**9)
     assert set(chosen.bits.values()) == {FLOAT} and chosen.error == 0
-    qmodel = QuantModel(net, chosen.config, example_inputs=(batches[0],))
+    qmodel = QuantModel(chain, chosen.config, example_inputs=(images[0],))
     assert not qmodel.plan.weights()
 
 
 @pytest.fixture(scope="module")
-def all_widths(net: nn.Module, batches: list[Tensor]) -> Sensitivity:
+def all_widths(chain: nn.Module, images: list[Tensor]) -> Sensitivity:
     """Weights and activations of three layers at 2, 4, 8 and 16 bits and in float: 15625 ways to choose."""
-    return sensitivity(net, CONFIG, batches, example_inputs=(batches[0],), sides=("W", "A"), progress=False)
+    return sensitivity(chain, CONFIG, images, example_inputs=(images[0],), sides=("W", "A"), progress=False)
 
 
 @pytest.mark.parametrize("kind", ["size", "bops", "latency"])

@@ -1,4 +1,4 @@
-"""Sums over tokens: the same in one batch, in many, and merged."""
+"""Sums over tokens: the same in one batch and in many."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import torch
 from sparsebit.llm.weights.statistics import InputStatistics
 
 
-def test_batches_and_merging_do_not_matter() -> None:
+def test_batches_do_not_matter() -> None:
     x, f = torch.randn(3, 10, 6), torch.randn(3, 10, 6)
-    at_once, parts, other = (InputStatistics.empty(6, shift=True) for _ in range(3))
+    at_once, parts = (InputStatistics.empty(6, shift=True) for _ in range(2))
     at_once.update(x, f)
     parts.update(x[:1], f[:1])
-    other.update(x[1:], f[1:])
-    parts.merge(other)
+    parts.update(x[1:], f[1:])
     rows, floats = x.reshape(-1, 6), f.reshape(-1, 6)
     for found in (at_once, parts):
         shift = found.mean_shift()

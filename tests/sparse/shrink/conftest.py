@@ -1,17 +1,5 @@
-"""The models here are tiny: more threads than one only wait for each other."""
+"""One thread: the models here are small."""
 
-from __future__ import annotations
+from tests.threads import one_thread
 
-from collections.abc import Iterator
-
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    """Run this folder on one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["one_thread"]

@@ -1,4 +1,4 @@
-"""Settings for all tests of observers."""
+"""One thread for folders of tests whose models are so small that more would only wait for each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(autouse=True, scope="package")
 def one_thread() -> Iterator[None]:
-    """These tests make many small steps, which are faster without handing them between threads."""
+    """Active in every folder whose conftest imports it."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
