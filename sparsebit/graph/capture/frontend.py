@@ -15,8 +15,8 @@ from sparsebit.graph.capture.dynamic import Dynamic, require_free
 from sparsebit.graph.capture.exported.program import from_exported, from_model
 from sparsebit.graph.capture.leaves import find_leaves
 from sparsebit.graph.capture.module import CapturedModule
+from sparsebit.graph.capture.recording.data_reads import DataPolicy
 from sparsebit.graph.capture.recording.record import record
-from sparsebit.graph.capture.recording.recorder import DataPolicy
 from sparsebit.graph.capture.report import WARNED
 from sparsebit.graph.capture.symbolic.trace import trace_symbolically
 from sparsebit.graph.capture.unwrap import unwrap

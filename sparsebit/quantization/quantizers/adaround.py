@@ -8,7 +8,8 @@ from torch import Tensor
 from sparsebit.config import Side, TensorSpec
 from sparsebit.numerics import Layout
 from sparsebit.numerics.snapping import align_grid
-from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
+from sparsebit.quantization.quantizers.base import Quantizer
+from sparsebit.quantization.quantizers.registration import register_quantizer
 
 ZETA, GAMMA = 1.1, -0.1
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from sparsebit.config import Side, TensorSpec, register_name
-from sparsebit.config.engine.plugins import name_to_register
-from sparsebit.errors import RegistryError, SparsebitError
+from sparsebit.config import Side, TensorSpec
+from sparsebit.errors import SparsebitError
 from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
 from sparsebit.numerics.grid import choose_scale
 from sparsebit.numerics.layout import activation_axis, join_blocks, row_blocks, to_rows, to_samples
@@ -27,50 +25,12 @@ from sparsebit.quantization.observers import (
     observe,
     require_finite,
 )
-from sparsebit.registry import Registry
+from sparsebit.quantization.quantizers.measured import other_channels, warn_of_outliers
 
-Kind = TypeVar("Kind", bound="type[Quantizer]")
 Substitute = Callable[["Quantizer", Tensor], Tensor]
-
-# A grid with a step so many times the size of typical values turns nearly all of them into zeros.
-OUTLIER_STEP = 1e4
-
-# What a quantizer of the old toolkit overrode; registered as it is, such a class would quantize as if it had not.
-OLD_METHODS = ("_forward", "calc_qparams", "_qparams_preprocess", "update_observer")
 
 # Layouts by the axis of the channels, made once: torch.compile can read an object, but not make one.
 _BY_AXIS = tuple(Layout(kind="channel", axes=(axis,)) for axis in range(64))
-
-QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer")
-
-
-def register_quantizer(kind: Any = None, *, name: str | None = None, replace: bool = False) -> Any:
-    """Class decorator that makes a quantizer available to configs under its ``TYPE``.
-
-    Example:
-        >>> from sparsebit.quantization.quantizers.uniform import Uniform
-        >>> @register_quantizer
-        ... class Doc(Uniform):
-        ...     TYPE = "doc"
-        >>> QUANTIZERS["DOC"] is Doc
-        True
-        >>> QUANTIZERS.remove("doc")
-    """
-    if isinstance(kind, str):
-        kind, name = None, kind
-
-    def add(cls: Kind) -> Kind:
-        label = name_to_register(cls, name, "register_quantizer")
-        if old := [method for method in OLD_METHODS if hasattr(cls, method)]:
-            raise RegistryError(
-                f"{cls.__qualname__} is written for the 2022 Sparsebit: nothing calls its {', '.join(old)}",
-                hint="write set_range, prepare or grid instead; docs/how-to/quantizer.md says what each one does",
-            )
-        QUANTIZERS.register(label, replace=replace)(cls)
-        register_name("quantizer", label)
-        return cls
-
-    return add if kind is None else add(kind)
 
 
 class Quantizer(nn.Module):
@@ -113,10 +73,8 @@ class Quantizer(nn.Module):
         self.observer: Observer[Any] = OBSERVERS[spec.observer](**spec.observer_options)
         self._state: Any = None
         self._batches = 0
-        self._rows, self._some = (
-            0,
-            torch.empty(0),
-        )  # of the first batch: how many rows, and some of its values
+        self._rows = 0  # of the first batch
+        self._some = torch.empty(0)  # of its values
         self.register_buffer("scale", torch.empty(0))
         self.register_buffer("zero_point", torch.empty(0))
         self.register_buffer("followed", torch.empty(0))  # [2, C]: the range that follows training
@@ -271,7 +229,8 @@ class Quantizer(nn.Module):
         lo, hi = self.observer.finish(state, self.code)
         self.set_range(lo, hi, None)
         self._state = None
-        self._warn_of_outliers(lo, hi)
+        step = float(self.scale.detach().abs().min())
+        warn_of_outliers(self.name, step, self._some, float(torch.maximum(-lo, hi).max()))
 
     def _require_numbers(self, x: Tensor) -> None:
         if x.is_complex():
@@ -288,29 +247,7 @@ class Quantizer(nn.Module):
     def _other_channels(self, x: Tensor, before: int) -> SparsebitError:
         """The error for an activation whose number of channels is not what it was measured with."""
         (axis,) = self.layout_of(x).axes
-        return SparsebitError(
-            f"{self.name!r} has a scale per channel, but the number of channels changes from call to call",
-            expected=f"{before} along axis {axis}",
-            got=f"{x.shape[axis]} in a tensor of shape {tuple(x.shape)}",
-            hint="name the axis of the channels with A.OBSERVER.LAYOUT (NCHW: axis 1, NLC: the last), "
-            "or use a per-tensor scheme for this tensor under SPECIFIC",
-        )
-
-    def _warn_of_outliers(self, lo: Tensor, hi: Tensor) -> None:
-        """Say so where single values decide the grid, and everything else becomes zero on it."""
-        step = float(self.scale.detach().abs().min())
-        if step <= 1:  # most numbers of a softmax are next to nothing, and should be; its largest is 1
-            return
-        sizes = self._some.abs()
-        sizes = sizes[sizes > 0]
-        typical = float(sizes.median()) if sizes.numel() else 0.0
-        if typical and step > OUTLIER_STEP * typical:
-            warnings.warn(
-                f"the range measured for {self.name!r} reaches {float(torch.maximum(-lo, hi).max()):.3g}, while most "
-                f"of its values are about {typical:.3g}: a step of its grid is {step:.3g}, so nearly all become 0. "
-                "Look for an outlier in the calibration data, or in what the model computes from it",
-                stacklevel=2,
-            )
+        return other_channels(self.name, tuple(x.shape), axis, before)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def follow(self, x: Tensor) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
+from sparsebit.quantization.quantizers.base import Quantizer
+from sparsebit.quantization.quantizers.registration import register_quantizer
 
 
 @register_quantizer

@@ -13,7 +13,8 @@ from sparsebit.config import Side, TensorSpec
 from sparsebit.numerics import CodeType, Layout
 from sparsebit.numerics.grid import SCALE_OF_ZEROS
 from sparsebit.quantization.observers.base import Observer, Range, extremes
-from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
+from sparsebit.quantization.quantizers.base import Quantizer
+from sparsebit.quantization.quantizers.registration import register_quantizer
 
 
 class MeanMagnitude(NamedTuple):
@@ -74,10 +75,8 @@ class LSQ(Quantizer):
         self.observer: Observer[Any] = self.first_observer()
         del self.scale
         self.scale = nn.Parameter(torch.empty(0))
-        self._top, self._version_of_top = (
-            0.0,
-            -1,
-        )  # the largest step above the zero point, and when it was read
+        self._top = 0.0  # the largest step above the zero point
+        self._version_of_top = -1  # when it was read
 
     def first_observer(self) -> Observer[Any]:
         """What finds the first step size."""

@@ -13,8 +13,9 @@ from sparsebit.numerics import Layout
 from sparsebit.numerics.grid import SCALE_OF_ZEROS
 from sparsebit.numerics.layout import join_blocks, row_blocks
 from sparsebit.quantization.observers.base import OBSERVERS, Observer
-from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
+from sparsebit.quantization.quantizers.base import Quantizer
 from sparsebit.quantization.quantizers.lsq import LSQ
+from sparsebit.quantization.quantizers.registration import register_quantizer
 
 
 @register_quantizer

@@ -13,7 +13,8 @@ from sparsebit.config.quantization.plugins import PactSettings
 from sparsebit.numerics import Layout
 from sparsebit.numerics.grid import choose_scale
 from sparsebit.numerics.snapping import compute_dtype
-from sparsebit.quantization.quantizers.base import Quantizer, register_quantizer
+from sparsebit.quantization.quantizers.base import Quantizer
+from sparsebit.quantization.quantizers.registration import register_quantizer
 
 
 @register_quantizer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,12 +11,11 @@ from torch import Tensor
 
 from sparsebit.config import Side, TensorSpec
 from sparsebit.config.quantization.plugins import QUANTIZER_RULES
-from sparsebit.errors import ConfigError, RegistryError, SparsebitError
+from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.numerics.layout import Layout, row_blocks
-from sparsebit.quantization import QUANTIZERS, Quantizer, QuantModel, register_quantizer
+from sparsebit.quantization import QUANTIZERS, Quantizer
 from sparsebit.quantization.quantizers import Uniform
 from sparsebit.targets.schemes import NumberFormat
-from tests.quantization.nets import config, images, residual
 
 SIDES: tuple[Side, ...] = ("W", "A")
 CASES = [
@@ -164,98 +162,8 @@ def test_groups_of_a_ragged_last_size() -> None:
 # -- plug-ins -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def halved() -> Iterator[type[Quantizer]]:
-    @register_quantizer
-    class Halved(Uniform):
-        TYPE = "halved"
-
-        def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
-            super().set_range(lo / 2, hi / 2, x)
-
-    yield Halved
-    QUANTIZERS.remove("halved")
-    QUANTIZER_RULES.remove("halved")
-
-
-def test_a_registered_quantizer_is_used_by_name_in_any_case(halved: type[Quantizer]) -> None:
-    qmodel = QuantModel(residual(), config(A__QUANTIZER={"TYPE": "Halved", "BIT": 8}), images())
-    assert all(type(q) is halved for q in qmodel.quantizers.values() if q.side == "A")
-    qmodel.calibrate([images()], progress=False)
-    plain = QuantModel(residual(), config(), images())
-    plain.calibrate([images()], progress=False)
-    torch.testing.assert_close(qmodel.quantizers["x"].scale * 2, plain.quantizers["x"].scale)
-
-
-def test_a_name_that_is_taken_or_missing_is_refused(halved: type[Quantizer]) -> None:
-    with pytest.raises(RegistryError, match="'halved'"):
-        register_quantizer(halved)
-    assert register_quantizer(halved, replace=True) is halved
-
-    class Nameless(Quantizer):
-        pass
-
-    with pytest.raises(RegistryError, match="Nameless has no name to register it under"):
-        register_quantizer(Nameless)
-
-
-def test_channels_that_change_from_batch_to_batch_are_named() -> None:
-    """As where axis 1 is the batch: a scale for each sample of one batch means nothing for the next."""
-    quantizer = Uniform("x", "A", TensorSpec(granularity="channel"))
-    quantizer.observe(torch.randn(7, 4, 16))
-    wrong = r"(?s)'x' has a scale per channel.*expected: 4 along axis 1.*got: +3 in .*\(7, 3, 16\).*LAYOUT"
-    with pytest.raises(SparsebitError, match=wrong):
-        quantizer.observe(torch.randn(7, 3, 16))
-    quantizer.finish()
-    quantizer.enable_quant()
-    with pytest.raises(SparsebitError, match=wrong):
-        quantizer(torch.randn(7, 3, 16))
-    last = Uniform("x", "A", TensorSpec(granularity="channel", layout="NLC"))
-    for batch in (4, 3):
-        last.observe(torch.randn(7, batch, 16))
-    last.finish()
-    assert last.scale.shape == (16,)
-
-
 def test_complex_numbers_are_refused_with_their_batch() -> None:
     quantizer = Uniform("x", "A", TensorSpec(observer="percentile"))
     quantizer.observe(torch.randn(4))
     with pytest.raises(SparsebitError, match=r"(?s)'x' holds complex numbers.*batch 2.*SPECIFIC"):
         quantizer.observe(torch.randn(4, dtype=torch.complex64))
-
-
-@pytest.mark.parametrize("observer", ["minmax", "mse", "percentile"])
-def test_an_outlier_that_zeroes_everything_else_is_said(observer: str) -> None:
-    quantizer = Uniform("x", "A", TensorSpec(observer=observer))
-    x = torch.randn(1000)
-    quantizer.observe(x)
-    quantizer.observe(torch.cat([x, torch.tensor([1e30])]))
-    with pytest.warns(
-        UserWarning, match=r"range measured for 'x' reaches .*e.[23].*while most of its values.*become 0"
-    ):
-        quantizer.finish()
-
-
-@pytest.mark.parametrize(
-    "x", [torch.softmax(20 * torch.randn(8, 256), -1), torch.zeros(9), torch.randn(99).relu()]
-)
-def test_ordinary_activations_are_not_taken_for_outliers(x: torch.Tensor) -> None:
-    quantizer = Uniform("x", "A", TensorSpec(symmetric=False))
-    quantizer.observe(x)
-    quantizer.finish()
-
-
-def test_a_quantizer_with_the_methods_of_the_old_toolkit_is_refused() -> None:
-    """Nothing would call them, and the class would quantize as if they were not there."""
-    with pytest.raises(
-        RegistryError, match=r"nothing calls its _forward\n  next: write set_range, prepare or grid"
-    ):
-
-        @register_quantizer
-        class Old(Uniform):
-            TYPE = "old_style"
-
-            def _forward(self, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-                return x
-
-    assert "old_style" not in QUANTIZERS

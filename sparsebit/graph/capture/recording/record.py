@@ -14,8 +14,8 @@ from sparsebit.graph.capture.leaves import find_leaves, is_stochastic_leaf, with
 from sparsebit.graph.capture.modes import Comparison, follow_mode
 from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
 from sparsebit.graph.capture.placement import assemble
+from sparsebit.graph.capture.recording.data_reads import DataPolicy
 from sparsebit.graph.capture.recording.prove_sizes import SizeProof, is_same_program, tell_hidden_results
-from sparsebit.graph.capture.recording.recorder import DataPolicy
 from sparsebit.graph.capture.recording.runs import Runs, Trace
 from sparsebit.graph.capture.report import CaptureReport, Note
 from sparsebit.graph.capture.snapshot import overridden_modes, training_flags

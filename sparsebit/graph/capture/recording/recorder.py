@@ -5,19 +5,19 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.signature import is_tensor
 from sparsebit.graph.capture.call.structure import flatten, split_container
 from sparsebit.graph.capture.normalize import canonical_call, is_tensor_method, name_of
+from sparsebit.graph.capture.recording.data_reads import DataDependenceError, DataPolicy, describe_read
 from sparsebit.graph.capture.recording.names import Names
 from sparsebit.graph.capture.recording.origins import Origins
 from sparsebit.graph.capture.recording.size_len import copy_function
@@ -31,19 +31,7 @@ from sparsebit.graph.functional import check_branch
 from sparsebit.graph.ops.lookup import find_call, find_function
 from sparsebit.graph.value import describe, items_in, real_tensors_in
 
-DataPolicy = Literal["refuse", "specialise"]
-
 _TENSOR_PROPERTIES = {"T", "mT", "H", "mH", "real", "imag", "data", "grad"}
-_READS = {
-    "__bool__": "a branch on a tensor's value",
-    "item": "item(): a tensor's value as a Python number",
-    "__int__": "int(): a tensor's value as a Python number",
-    "__float__": "float(): a tensor's value as a Python number",
-    "__index__": "a tensor's value as an index",
-    "tolist": "tolist(): a tensor's values as Python numbers",
-    "numpy": "numpy(): a tensor's values outside torch",
-}
-
 
 # One Python function over several operators that have to be visible by themselves: the copy does not offer itself to
 # the recorder, so that its inside shows.
@@ -60,10 +48,6 @@ class LostSize(NamedTuple):
     how: str
     value: float
     source: Source | None
-
-
-class DataDependenceError(CaptureError):
-    """Python control flow that depends on the numbers in the inputs."""
 
 
 class Recorder(TorchFunctionMode):
@@ -153,7 +137,7 @@ class Recorder(TorchFunctionMode):
         if not written and not real_tensors_in(result):
             found = find_function(func)
             if tensors and not (found and found.spec.effect) and self._reads_numbers(func, args, kwargs):
-                self._data_read(_READS.get(name, f"{name}: a tensor's value outside the graph"), tensors)
+                self._data_read(describe_read(name), tensors)
             return result
         if name == "unbind" and tensors and self.tape.node_of(tensors[0]) in self.origins.data_shaped:
             self._data_read("a Python loop over rows whose number depends on the data", tensors[:1])
@@ -383,13 +367,7 @@ class Recorder(TorchFunctionMode):
         nodes = {self.tape.node_of(tensor) for tensor in tensors}
         if nodes & self.origins.data or not tensors:
             if self.on_data == "refuse":
-                self.refusal = DataDependenceError(
-                    f"the model's control flow depends on its input data: {text}",
-                    where=running_line(),
-                    hint="rewrite the line with torch operations (torch.where, masks); or keep the module around it "
-                    "as one node: capture(..., skip=['its.dotted.name']), SKIP_TRACE_MODULES in a config; or accept "
-                    "the branch the example takes: capture(..., on_data='specialise')",
-                )
+                self.refusal = DataDependenceError.of(text)
                 raise self.refusal
             self.note("data", f"{text} was fixed to what the example inputs gave")
         elif nodes & self.origins.random:
@@ -398,22 +376,6 @@ class Recorder(TorchFunctionMode):
     def note(self, kind: NoteKind, text: str) -> None:
         """Add to the report, with the model's own line."""
         self.report.add(Note(kind, text, find_source()))
-
-
-class BelowRecorder(TorchDispatchMode):
-    """Catches what slips below the torch API: vmap, scripted modules, C++ code."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.recorder = recorder
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if self.recorder.quiet:
-            return func(*args, **(kwargs or {}))
-        with torch._C.DisableTorchFunction():
-            return self.recorder.record(func, args, kwargs or {})
 
 
 def _looks_in_place(name: str) -> bool:

@@ -18,14 +18,11 @@ from sparsebit.graph.capture.call.signature import CallSignature, is_tensor
 from sparsebit.graph.capture.call.structure import Branch, Tree, flatten, leaves_of
 from sparsebit.graph.capture.leaves import LeafModules
 from sparsebit.graph.capture.modes import Comparison, Differs, compare, flipped_modes
+from sparsebit.graph.capture.recording.below_recorder import BelowRecorder
+from sparsebit.graph.capture.recording.data_reads import DataDependenceError, DataPolicy
 from sparsebit.graph.capture.recording.names import Names
 from sparsebit.graph.capture.recording.patching import announcing_capture, recording
-from sparsebit.graph.capture.recording.recorder import (
-    BelowRecorder,
-    DataDependenceError,
-    DataPolicy,
-    Recorder,
-)
+from sparsebit.graph.capture.recording.recorder import Recorder
 from sparsebit.graph.capture.recording.size_len import following_len
 from sparsebit.graph.capture.recording.tape import StaleRead
 from sparsebit.graph.capture.report import CaptureReport, Note

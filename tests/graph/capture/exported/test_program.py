@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 import copy
-import operator
 import pickle
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture import CapturedModule, ModeConstant, capture
-from sparsebit.graph.value import TensorInfo
+from tests.graph.capture.exported.models import Small, export
 
 X = torch.randn(3, 4)
-
-
-class Small(nn.Module):
-    """Modules, functions, sizes, and state of every kind."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Dropout(0.5))
-        self.scale = nn.Parameter(torch.randn(4))
-        self.register_buffer("offset", torch.randn(4))
-        self.register_buffer("mask", torch.ones(4), persistent=False)
-
-    def forward(self, x: Tensor, shift: Tensor | None = None) -> dict[str, Any]:
-        y = self.body(x) * self.scale + self.offset * self.mask
-        y = y.view(x.size(0), 2, -1).transpose(1, 2).reshape(x.size(0), -1).softmax(-1)
-        return {"y": y if shift is None else y + shift, "parts": [y.mean(), None]}
-
-
-def export(model: nn.Module, *args: Any, **options: Any) -> ExportedProgram:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, about its own internals
-        return torch.export.export(model, args, **options)
 
 
 # -- a program -------------------------------------------------------------------------------------
@@ -81,15 +57,6 @@ def test_a_program_of_nested_and_keyword_inputs() -> None:
     assert torch.equal(graph({"a": X * 2, "rest": [X]}, scale=X), X * 2 * X - X)
     with pytest.raises(CaptureError, match="has another structure"):
         graph({"a": X}, scale=X)
-
-
-def test_operators_are_in_the_normal_form() -> None:
-    graph = capture(export(Small().eval(), X))
-    targets = {node.target for node in graph.graph.nodes if node.op == "call_function"}
-    assert {operator.mul, operator.add, Tensor.view, torch.transpose, torch.reshape, torch.softmax} <= targets
-    assert not any(node.op == "call_method" for node in graph.graph.nodes)
-    values = [node.meta["value"] for node in graph.graph.nodes if node.target is torch.softmax]
-    assert values == [TensorInfo((3, 4), torch.float32)]
 
 
 # -- a model, exported on request ------------------------------------------------------------------
@@ -179,68 +146,6 @@ def test_a_structure_that_depends_on_the_mode_is_refused_at_the_switch() -> None
     graph = capture(TwoFaced().eval(), X, frontend="exported")
     with pytest.raises(CaptureError, match="cannot switch to training mode"):
         graph.train()
-
-
-class Applies(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(self.linear(x))
-
-
-def filled(y: Tensor) -> Tensor:
-    y[:, 0] = 0
-    return y * 2
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda y: y.relu_().add_(1) * y,
-        filled,
-        lambda y: y[1:, ::2][..., None].squeeze(-1) + y[0, 1],
-        lambda y: torch.cat([y, -y], 1).split([3, 5], dim=1)[1],
-        lambda y: y.new_zeros(y.size(0), 4) + torch.arange(4, device=y.device) + torch.ones(y.shape[0], 1),
-        lambda y: F.scaled_dot_product_attention(y[None], y[None], y[None], is_causal=True),
-        lambda y: y.topk(2).values + y.sort(1)[1][:, :2],
-        lambda y: y.masked_fill(y > 0, 0.0).to(torch.float64).clamp(-1),
-        lambda y: y.expand(2, -1, -1).repeat(1, 2, 1).permute(2, 0, 1).contiguous(),
-        lambda y: F.interpolate(y[None], scale_factor=2.0) + F.pad(y, (2, 2))[None],
-        lambda y: torch.where(y > 0, y, 0.5).var(1) / y.norm(dim=1),
-        lambda y: 1 - y // 0.5 % 2 + (y > 0) * (~(y > 1)) ** 2,
-    ],
-)
-def test_exported_gives_the_models_numbers(function: Callable[[Tensor], Any]) -> None:
-    model = Applies(function).eval()
-    graph = capture(model, X, frontend="exported")
-    for x in (X, torch.randn(5, 4)):
-        assert torch.equal(graph(x), model(x))
-
-
-def test_devices_follow_the_input() -> None:
-    graph = capture(Applies(lambda y: y + torch.arange(4, device=y.device)), X, frontend="exported")
-    assert graph.to("meta")(X.to("meta")).device.type == "meta"
-
-
-class Plain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = torch.arange(4.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.table
-
-
-def test_a_plain_tensor_of_a_model_is_a_constant() -> None:
-    assert torch.equal(capture(Plain(), X, frontend="exported")(X), X + torch.arange(4.0))
-
-
-def test_a_plain_tensor_of_a_program_is_a_constant() -> None:
-    graph = capture(export(Plain(), X))
-    assert torch.equal(graph(X), X + torch.arange(4.0))
 
 
 def test_a_copy_and_a_pickle_of_an_exported_graph() -> None:

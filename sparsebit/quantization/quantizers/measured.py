@@ -1,0 +1,42 @@
+"""What is said about tensors that were measured: channels that change, outliers that decide a grid."""
+
+from __future__ import annotations
+
+import warnings
+
+from torch import Tensor
+
+from sparsebit.errors import SparsebitError
+
+# A grid with a step so many times the size of typical values turns nearly all of them into zeros.
+OUTLIER_STEP = 1e4
+
+
+def other_channels(name: str, shape: tuple[int, ...], axis: int, before: int) -> SparsebitError:
+    """The error for an activation with ``before`` channels when it was measured, and now another number."""
+    return SparsebitError(
+        f"{name!r} has a scale per channel, but the number of channels changes from call to call",
+        expected=f"{before} along axis {axis}",
+        got=f"{shape[axis]} in a tensor of shape {shape}",
+        hint="name the axis of the channels with A.OBSERVER.LAYOUT (NCHW: axis 1, NLC: the last), "
+        "or use a per-tensor scheme for this tensor under SPECIFIC",
+    )
+
+
+def warn_of_outliers(name: str, step: float, some: Tensor, reach: float) -> None:
+    """Say so where single values decide the grid, and everything else becomes zero on it.
+
+    ``step`` is that of the grid, ``some`` are typical values, ``reach`` is the largest magnitude of the range.
+    """
+    if step <= 1:  # most numbers of a softmax are next to nothing, and should be; its largest is 1
+        return
+    sizes = some.abs()
+    sizes = sizes[sizes > 0]
+    typical = float(sizes.median()) if sizes.numel() else 0.0
+    if typical and step > OUTLIER_STEP * typical:
+        warnings.warn(
+            f"the range measured for {name!r} reaches {reach:.3g}, while most of its values are about {typical:.3g}: "
+            f"a step of its grid is {step:.3g}, so nearly all become 0. "
+            "Look for an outlier in the calibration data, or in what the model computes from it",
+            stacklevel=3,
+        )

@@ -1,0 +1,49 @@
+"""Quantizers by name, and the decorator that adds a class of the user's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sparsebit.config import register_name
+from sparsebit.config.engine.plugins import name_to_register
+from sparsebit.errors import RegistryError
+from sparsebit.registry import Registry
+
+if TYPE_CHECKING:
+    from sparsebit.quantization.quantizers.base import Quantizer
+
+Kind = TypeVar("Kind", bound="type[Quantizer]")
+
+# What a quantizer of the old toolkit overrode; registered as it is, such a class would quantize as if it had not.
+OLD_METHODS = ("_forward", "calc_qparams", "_qparams_preprocess", "update_observer")
+
+QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer")
+
+
+def register_quantizer(kind: Any = None, *, name: str | None = None, replace: bool = False) -> Any:
+    """Class decorator that makes a quantizer available to configs under its ``TYPE``.
+
+    Example:
+        >>> from sparsebit.quantization.quantizers.uniform import Uniform
+        >>> @register_quantizer
+        ... class Doc(Uniform):
+        ...     TYPE = "doc"
+        >>> QUANTIZERS["DOC"] is Doc
+        True
+        >>> QUANTIZERS.remove("doc")
+    """
+    if isinstance(kind, str):
+        kind, name = None, kind
+
+    def add(cls: Kind) -> Kind:
+        label = name_to_register(cls, name, "register_quantizer")
+        if old := [method for method in OLD_METHODS if hasattr(cls, method)]:
+            raise RegistryError(
+                f"{cls.__qualname__} is written for the 2022 Sparsebit: nothing calls its {', '.join(old)}",
+                hint="write set_range, prepare or grid instead; docs/how-to/quantizer.md says what each one does",
+            )
+        QUANTIZERS.register(label, replace=replace)(cls)
+        register_name("quantizer", label)
+        return cls
+
+    return add if kind is None else add(kind)
