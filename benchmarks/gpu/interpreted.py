@@ -71,7 +71,7 @@ def check_grouped() -> list[str]:
         matrix = matrix_of(weight.shape, weight.stride(), layout, len(scale))
         assert matrix is not None
         members.append(grouped.Member(tuple(weight.shape), weight.stride(), matrix, code.low, code.high, 0.5))
-    group = grouped.Group(members, torch.device("cpu"), magnitude=False)
+    group = grouped.WeightGroup(members, torch.device("cpu"), magnitude=False)
     together, alone = ([t.clone().requires_grad_() for t in [*weights, *scales]] for _ in range(2))
     results = grouped.snap_group(group, together[:5], together[5:])
     gradients = [torch.randn_like(weight) for weight in weights]

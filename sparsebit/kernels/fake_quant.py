@@ -1,6 +1,6 @@
 """Snapping to an integer grid in one pass over memory: the torch operators ``sparsebit::snap`` and ``snap_backward``.
 
-Both take the memory of a dense tensor as a matrix (``tiling.Matrix``) and scales and zero points as [channels], in
+Both take the memory of a dense tensor as a matrix (``tiling.DenseMatrix``) and scales and zero points as [channels], in
 float32. They work under autograd and ``torch.compile``. The reference is ``numerics.snapping``.
 """
 
@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 
 from sparsebit.kernels.launch import AVAILABLE, launch, on_device_of
-from sparsebit.kernels.tiling import Matrix, as_matrix
+from sparsebit.kernels.tiling import DenseMatrix, as_matrix
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _library = torch.library.Library("sparsebit", "FRAGMENT")
@@ -55,7 +55,7 @@ def snap_matrix(
     zero_point: Tensor,
     low: int,
     high: int,
-    matrix: Matrix,
+    matrix: DenseMatrix,
     gradient_scale: float | Tensor = 1.0,
     magnitude: bool = False,
 ) -> Tensor | None:
@@ -87,7 +87,7 @@ class _Snap(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, matrix: Matrix, low: float, high: float,
+        ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, matrix: DenseMatrix, low: float, high: float,
         number: float, factor: Tensor | None, magnitude: bool,
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, scale, zero_point)
@@ -116,7 +116,13 @@ _with_gradients = cast("Callable[..., Tensor]", _Snap.apply)
 
 
 def _forward(
-    x: Tensor, scale: Tensor, zero_point: Tensor, matrix: Matrix, low: float, high: float, magnitude: bool
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    matrix: DenseMatrix,
+    low: float,
+    high: float,
+    magnitude: bool,
 ) -> Tensor:
     from sparsebit.kernels import fake_quant_triton as kernels
 
@@ -134,7 +140,7 @@ def _forward(
 
 
 def _backward(
-    grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, matrix: Matrix, low: float, high: float,
+    grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, matrix: DenseMatrix, low: float, high: float,
     gradient_scale: float, factor: Tensor | None, magnitude: bool, learned: bool, learned_zero: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of x, scale and zero point; the last two are None where neither is learned."""
@@ -183,14 +189,14 @@ def _run_forward(
     x: Tensor, scale: Tensor, zero_point: Tensor, factor: Tensor | None, low: float, high: float,
     gradient_scale: float, *matrix: Any,
 ) -> Tensor:  # fmt: skip
-    return _forward(x, scale, zero_point, Matrix(*matrix), low, high, magnitude=False)
+    return _forward(x, scale, zero_point, DenseMatrix(*matrix), low, high, magnitude=False)
 
 
 def _run_backward(
     grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, factor: Tensor | None, low: float, high: float,
     gradient_scale: float, rows: int, width: int, channels: int, by_column: bool, learned: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    matrix = Matrix(rows, width, channels, by_column)
+    matrix = DenseMatrix(rows, width, channels, by_column)
     settings = (matrix, low, high, gradient_scale, factor, False, learned, learned)
     to_x, *found = _backward(grad, x, scale, zero_point, *settings)
     to_scale, to_zero_point = (scale.new_empty(0) if sums is None else sums for sums in found)

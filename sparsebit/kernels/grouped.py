@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sparsebit.kernels.launch import launch, on_device_of
-from sparsebit.kernels.tiling import Matrix
+from sparsebit.kernels.tiling import DenseMatrix
 
 CHUNK = 1024
 
@@ -26,7 +26,7 @@ class Member:
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    matrix: Matrix
+    matrix: DenseMatrix
     low: int
     high: int
     gradient_scale: float
@@ -37,7 +37,7 @@ class Member:
         return self.matrix.rows * self.matrix.width
 
 
-class Group:
+class WeightGroup:
     """What the kernels have to know of the weights of a group, on their device.
 
     Args:
@@ -81,14 +81,14 @@ class Group:
         return tuple(views)
 
 
-def snap_group(group: Group, weights: Sequence[Tensor], scales: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def snap_group(group: WeightGroup, weights: Sequence[Tensor], scales: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Every weight on its grid, with the gradients of ``numerics.snapping.snap``."""
     return _apply(group, len(weights), *weights, *scales)
 
 
 class _SnapGroup(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, group: Group, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, group: WeightGroup, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         x = torch.cat([_flat(weight) for weight in tensors[:count]])
         scale = torch.cat(tensors[count:])
         ctx.save_for_backward(x, scale)
@@ -127,7 +127,7 @@ def _as_laid(member: Member, grad: Tensor | None, x: Tensor) -> Tensor:
     return _flat(grad)
 
 
-def _forward(group: Group, x: Tensor, scale: Tensor) -> Tensor:
+def _forward(group: WeightGroup, x: Tensor, scale: Tensor) -> Tensor:
     from sparsebit.kernels import grouped_triton as kernels
 
     y = torch.empty_like(x)
@@ -143,7 +143,7 @@ def _forward(group: Group, x: Tensor, scale: Tensor) -> Tensor:
 
 
 def _backward(
-    group: Group, grad: Tensor, x: Tensor, scale: Tensor, learned: bool
+    group: WeightGroup, grad: Tensor, x: Tensor, scale: Tensor, learned: bool
 ) -> tuple[Tensor, Tensor | None]:
     from sparsebit.kernels import grouped_triton as kernels
 

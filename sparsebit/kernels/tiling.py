@@ -19,11 +19,11 @@ PROGRAMS = 2112
 
 
 @dataclass(frozen=True)
-class Matrix:
+class DenseMatrix:
     """Memory of a dense tensor as [rows, width], with one scale per column or one per row (row r has r % channels).
 
     Example:
-        >>> Matrix(rows=64, width=3136, channels=32, by_column=False).tile
+        >>> DenseMatrix(rows=64, width=3136, channels=32, by_column=False).tile
         (1, 2048)
     """
 
@@ -79,7 +79,7 @@ class Matrix:
         return chunks * math.ceil(size / tile), (outer, inner, chunks, steps)
 
 
-def as_matrix(x: Tensor, scale: Tensor) -> tuple[Matrix, list[int] | None] | None:
+def as_matrix(x: Tensor, scale: Tensor) -> tuple[DenseMatrix, list[int] | None] | None:
     """How scales that broadcast against ``x`` lie in its memory; None where that is not a matrix.
 
     Also returns the order of the axes that scales have to be permuted to, where theirs is not that of the memory.
@@ -96,7 +96,7 @@ def as_matrix(x: Tensor, scale: Tensor) -> tuple[Matrix, list[int] | None] | Non
 
 def find_matrix(
     shape: Sequence[int], stride: Sequence[int], scale_shape: Sequence[int]
-) -> tuple[Matrix, list[int] | None] | None:
+) -> tuple[DenseMatrix, list[int] | None] | None:
     """``as_matrix`` of tensors with these sizes."""
     size = math.prod(shape)
     if size == 0:
@@ -109,7 +109,7 @@ def find_matrix(
                 return None
             expected *= shape[axis]
     if math.prod(scale_shape) == 1:
-        return Matrix(rows=1, width=size, channels=1, by_column=False), None
+        return DenseMatrix(rows=1, width=size, channels=1, by_column=False), None
     if len(scale_shape) != len(shape):
         return None
     outer = channels = inner = 1
@@ -126,8 +126,8 @@ def find_matrix(
             axes.append(axis)
     permuted = None if axes == sorted(axes) else order
     if inner == 1 and outer > 1:
-        return Matrix(rows=outer, width=channels, channels=channels, by_column=True), permuted
-    return Matrix(rows=outer * channels, width=inner, channels=channels, by_column=False), permuted
+        return DenseMatrix(rows=outer, width=channels, channels=channels, by_column=True), permuted
+    return DenseMatrix(rows=outer * channels, width=inner, channels=channels, by_column=False), permuted
 
 
 # torch.compile warns of a cache and does not use it.

@@ -24,14 +24,14 @@ from sparsebit.llm.blocks.calls import BlockCall, Recorded
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.stages import find_stages
 from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
-from sparsebit.llm.formats import FORMATS, Refusal, WeightKind
+from sparsebit.llm.formats import FORMATS, FormatRefusal, WeightKind
 from sparsebit.llm.formats.format import holder_of
 from sparsebit.llm.language_model import LanguageModel
-from sparsebit.llm.methods.learned_block import relative_error
+from sparsebit.llm.methods.learned_block import token_error
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.llm.plan import Plan
-from sparsebit.llm.source import Source
+from sparsebit.llm.source import WeightSource
 from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics import CodeType
 from sparsebit.numerics.packing import packed_length
@@ -39,7 +39,7 @@ from sparsebit.numerics.packing import packed_length
 SEARCH = 8  # ranges tried for each group when a width is measured
 
 
-class Choice(NamedTuple):
+class WidthChoice(NamedTuple):
     """Weights of one block that get one width."""
 
     block: str
@@ -53,7 +53,7 @@ class Choice(NamedTuple):
 
 @torch.no_grad()
 def choose_widths(
-    source: Source, plan: Plan, settings: LlmConfig, recorded: Sequence[Recorded], ids: Tensor
+    source: WeightSource, plan: Plan, settings: LlmConfig, recorded: Sequence[Recorded], ids: Tensor
 ) -> None:
     """Give every weight of ``plan`` the width at which the model loses least within ``settings.BUDGET``.
 
@@ -71,7 +71,7 @@ def choose_widths(
             source.fill(name)
     errors: dict[str, dict[int, float]] = {}
     costs: dict[str, dict[int, float]] = {}
-    choices: dict[str, Choice] = {}
+    choices: dict[str, WidthChoice] = {}
     elements = 0
     hidden = [one.hidden for one in recorded]
     ids = ids.to(hidden[0].device)
@@ -84,7 +84,7 @@ def choose_widths(
             key: one for key, one in block.named_parameters() if _is_chosen(plan.spec(f"{name}.{key}"))
         }
         for stage in find_stages(block, calls[0], hidden[0], parameters):
-            choice = Choice(name, tuple(matrix for group in stage.groups for matrix in group.matrices))
+            choice = WidthChoice(name, tuple(matrix for group in stage.groups for matrix in group.matrices))
             choices[choice.name] = choice
             shapes = [stored(parameters, matrix).shape for matrix in choice.matrices]
             elements += sum(shape.numel() for shape in shapes)
@@ -95,7 +95,7 @@ def choose_widths(
                         lost = divergence(wanted, log_probabilities(source.model, ids))
                     else:
                         pairs = zip(_run(block, calls, hidden), outputs, strict=True)
-                        lost = float(torch.stack([relative_error(*pair) for pair in pairs]).mean())
+                        lost = float(torch.stack([token_error(*pair) for pair in pairs]).mean())
                 errors[choice.name][width] = lost
                 in_file = max([width, *(FORMATS[one]().file_bits(width) for one in budget.FORMATS)])
                 specs = [_at_width(plan, choice, matrix, in_file) for matrix in choice.matrices]
@@ -140,12 +140,12 @@ def require_formats(model: nn.Module, plan: Plan, formats: Sequence[str]) -> Non
 
 
 def _held_widths(
-    model: nn.Module, plan: Plan, choice: Choice, shapes: Sequence[Sequence[int]], budget: BudgetSection
+    model: nn.Module, plan: Plan, choice: WidthChoice, shapes: Sequence[Sequence[int]], budget: BudgetSection
 ) -> list[int]:
     """The widths that all formats hold for all weights of a choice; an error where there is none."""
     held = list(budget.WIDTHS)
     for name in budget.FORMATS:
-        refused: Refusal | None = None
+        refused: FormatRefusal | None = None
         for matrix, (rows, columns) in zip(choice.matrices, shapes, strict=True):
             layer = f"{choice.block}.{matrix}".removesuffix(".weight")
             for width in list(held):
@@ -167,7 +167,7 @@ def _kind(model: nn.Module, layer: str, spec: WeightSpec, shape: tuple[int, int]
     return WeightKind(spec.code, size, spec.scale_dtype, shape, holder_of(model, layer))
 
 
-def _cannot_hold(format_name: str, refusal: Refusal, hint: str) -> SparsebitError:
+def _cannot_hold(format_name: str, refusal: FormatRefusal, hint: str) -> SparsebitError:
     return SparsebitError(
         f"{format_name} cannot hold {refusal.layer!r} exactly: {refusal.reason}",
         where="BUDGET.FORMATS",
@@ -180,14 +180,14 @@ def _is_chosen(spec: WeightSpec | None) -> bool:
     return spec is not None and spec.code is not None and spec.code.is_integer
 
 
-def _at_width(plan: Plan, choice: Choice, matrix: Matrix, width: int) -> WeightSpec:
+def _at_width(plan: Plan, choice: WidthChoice, matrix: Matrix, width: int) -> WeightSpec:
     spec = plan.spec(f"{choice.block}.{matrix.name}")
     assert spec is not None and spec.code is not None
     return replace(spec, code=CodeType(spec.code.kind, width))
 
 
 @contextlib.contextmanager
-def _rounded(plan: Plan, choice: Choice, parameters: Mapping[str, Tensor], width: int) -> Iterator[None]:
+def _rounded(plan: Plan, choice: WidthChoice, parameters: Mapping[str, Tensor], width: int) -> Iterator[None]:
     """While active, the weights of a choice are rounded to a width."""
     before = []
     for matrix in choice.matrices:

@@ -18,7 +18,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.packed.stored import from_stored, to_stored
-from sparsebit.llm.source import Source
+from sparsebit.llm.source import WeightSource
 from sparsebit.llm.weights.uses import Matrix
 from sparsebit.processes import gather_values, rank
 from sparsebit.storage import Fields, read_folder, write_folder
@@ -57,7 +57,7 @@ class FinishedBlocks:
         folder: str | os.PathLike[str] | None,
         settings: LlmConfig,
         sequences: Tensor | None,
-        source: Source,
+        source: WeightSource,
     ) -> FinishedBlocks:
         """The blocks of an earlier run with the same config, data and model; blocks of any other are refused."""
         if folder is None:

@@ -13,7 +13,7 @@ from sparsebit.config.llm import LlmConfig, MatrixSpec
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.methods.masks import Sparsity
 from sparsebit.llm.methods.solver import WeightSpec
-from sparsebit.llm.source import Source
+from sparsebit.llm.source import WeightSource
 from sparsebit.numerics import CodeType
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class Plan:
     """The spec of every weight by its name; ``ignored`` says why a weight of a block stays in float."""
 
-    def __init__(self, source: Source, config: LlmConfig) -> None:
+    def __init__(self, source: WeightSource, config: LlmConfig) -> None:
         self.ignored: dict[str, str] = {}
         self._specs: dict[str, WeightSpec] = {}
         self._model = source.model

@@ -16,7 +16,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats.format import require_transformers
 from sparsebit.llm.language_model import LanguageModel, install
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
-from sparsebit.llm.packed.stored import describe, packed_like
+from sparsebit.llm.packed.stored import describe_packed, packed_like
 from sparsebit.storage import ArtifactError, Fields
 
 METHOD = "sparsebit"
@@ -42,7 +42,7 @@ def save_pretrained(model: LanguageModel, folder: str | os.PathLike[str]) -> Non
             hint="save it with model.save(folder)",
         )
     module: Any = model.model
-    layers = {name.removesuffix(".weight"): describe(held) for name, held in model.weights.items()}
+    layers = {name.removesuffix(".weight"): describe_packed(held) for name, held in model.weights.items()}
     config = {"quant_method": METHOD, "layers": layers, "tied": _tied(module)}
     module.hf_quantizer = AutoHfQuantizer.from_config(config, pre_quantized=True)
     module.config.quantization_config = module.hf_quantizer.quantization_config

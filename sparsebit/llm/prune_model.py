@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import find_hidden, first_tensor, run_model
+from sparsebit.llm.blocks.calls import find_hidden, hidden_in, run_model
 from sparsebit.llm.blocks.find import Stack, find_stack
 from sparsebit.llm.source import load_module
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, windows
@@ -118,7 +118,7 @@ def block_changes(model: nn.Module, rows: Tensor) -> list[float]:
     def measure(index: int) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             _, before = find_hidden(args, kwargs)
-            cosine = nn.functional.cosine_similarity(before.float(), first_tensor(output).float(), dim=-1)
+            cosine = nn.functional.cosine_similarity(before.float(), hidden_in(output).float(), dim=-1)
             found[index].append(1 - float(cosine.mean()))
 
         return hook

@@ -30,7 +30,7 @@ from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.solve_outside import Behind, solve_outside
-from sparsebit.llm.source import Source
+from sparsebit.llm.source import WeightSource
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, windows
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.processes import failing_together
@@ -76,7 +76,7 @@ def _quantize(
     progress: bool | None,
 ) -> LanguageModel:
     _require_float(model)
-    source = Source.open(model)
+    source = WeightSource.open(model)
     if tokenizer is None and source.folder is not None:
         tokenizer = read_tokenizer(source.folder)
     pipeline = Pipeline.of(settings.METHOD)
@@ -134,7 +134,7 @@ class _Streams:
 
 
 @torch.no_grad()
-def _start(source: Source, sequences: Tensor | None, *, follow: bool) -> _Streams:
+def _start(source: WeightSource, sequences: Tensor | None, *, follow: bool) -> _Streams:
     if sequences is None:
         return _Streams([], [], None)
     first = source.fill(source.stack.names[0])

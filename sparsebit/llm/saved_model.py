@@ -13,7 +13,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats.format import float_state
 from sparsebit.llm.language_model import LanguageModel, LayerRecord, install
 from sparsebit.llm.packed.stored import from_stored, to_stored
-from sparsebit.llm.source import making_empty, put, require_place, run_experts_in_turn, tensor_at, twin_of
+from sparsebit.llm.source import making_empty, put, require_fits, run_experts_in_turn, tensor_at, twin_of
 from sparsebit.llm.tokens import read_tokenizer
 from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
 
@@ -45,7 +45,7 @@ def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> Langu
     made = _empty_model(content, sum(map(len, tensors.values()))) if model is None else twin_of(model)
     run_experts_in_turn(made)
     for name, value in with_aliases(tensors.get("floats", {}), content.names("float_aliases")).items():
-        require_place(made, name, value, os.fspath(folder))
+        require_fits(made, name, value, os.fspath(folder))
         put(made, name, value)
     packed = with_aliases(tensors.get("weights", {}), content.names("aliases"))
     result = LanguageModel(made, {}, [], read_tokenizer(folder), content.names("ignored"))

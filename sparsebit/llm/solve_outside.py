@@ -18,7 +18,7 @@ from sparsebit.llm.language_model import Made
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import Solver, output_loss
 from sparsebit.llm.plan import Plan
-from sparsebit.llm.source import Source
+from sparsebit.llm.source import WeightSource
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import first_input
 from sparsebit.numerics.packed import PackedTensor
@@ -41,7 +41,7 @@ class Behind:
     as_tuple: bool
 
 
-def solve_outside(source: Source, plan: Plan, solver: Solver, data: Behind) -> list[Made]:
+def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: Behind) -> list[Made]:
     """What became of the weights outside the blocks. Those that are one tensor stay one."""
     names: dict[int, list[str]] = {}
     for name in plan.outside():
@@ -64,7 +64,7 @@ def solve_outside(source: Source, plan: Plan, solver: Solver, data: Behind) -> l
 
 
 @torch.no_grad()
-def measure_head(source: Source, name: str, data: Behind) -> InputStatistics | None:
+def measure_head(source: WeightSource, name: str, data: Behind) -> InputStatistics | None:
     """Statistics of what the weight ``name`` is multiplied with behind the blocks; None where it is not a factor."""
     parameters = {name: source.model.get_parameter(name)}
     behind = partial(run_behind, source.model, source.stack, as_tuple=data.as_tuple)

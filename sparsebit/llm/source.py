@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ LONGEST = 2**26  # positions of a table that a model computes when it is made
 LARGE = 2**16  # elements from which a tensor is left out until it is asked for
 
 
-class Source:
+class WeightSource:
     """A model whose blocks get their float weights one at a time, as tensors that may be overwritten.
 
     The user's module is never changed: it is copied without its tensors, and a block gets copies when its turn comes.
@@ -35,7 +36,7 @@ class Source:
         self._stored = stored
 
     @classmethod
-    def open(cls, origin: nn.Module | str | os.PathLike[str]) -> Source:
+    def open(cls, origin: nn.Module | str | os.PathLike[str]) -> WeightSource:
         """A module, or a folder as ``save_pretrained`` writes it."""
         if isinstance(origin, nn.Module):
             if bad := next((n for n, p in origin.named_parameters() if not is_finite(p)), None):
@@ -73,7 +74,7 @@ class Source:
         assert self._stored is not None
         missing = set(names)
         for name, tensor, path in self._stored.read(names):
-            require_place(self.model, name, tensor, str(path))
+            require_fits(self.model, name, tensor, str(path))
             # A copy: a norm of the file's own mapping would keep every page of it that was written to.
             put(self.model, name, tensor.clone())
             missing.discard(name)
@@ -119,7 +120,7 @@ def tensor_at(model: nn.Module, name: str, where: str) -> Tensor:
     return found
 
 
-def require_place(model: nn.Module, name: str, tensor: Tensor, where: str) -> None:
+def require_fits(model: nn.Module, name: str, tensor: Tensor, where: str) -> None:
     """The model has a tensor of this name, shape and kind, and a parameter is made of finite numbers."""
     found = tensor_at(model, name, where)
     if found.shape != tensor.shape:

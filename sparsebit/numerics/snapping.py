@@ -23,7 +23,7 @@ from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 from sparsebit.kernels.fake_quant import snap_fused, snap_matrix
-from sparsebit.kernels.tiling import Matrix, find_matrix
+from sparsebit.kernels.tiling import DenseMatrix, find_matrix
 from sparsebit.numerics.code_type import CodeType
 from sparsebit.numerics.layout import Layout, align
 
@@ -85,7 +85,7 @@ def align_grid(
 
 
 @functools.lru_cache(maxsize=4096)
-def matrix_of(shape: torch.Size, stride: tuple[int, ...], layout: Layout, count: int) -> Matrix | None:
+def matrix_of(shape: torch.Size, stride: tuple[int, ...], layout: Layout, count: int) -> DenseMatrix | None:
     """A tensor of this shape in memory with its scales in the order of the layout; None where that is not a matrix."""
     x = torch.empty_strided(shape, stride, device="meta")
     scale = torch.empty(count, device="meta")

@@ -22,7 +22,7 @@ from sparsebit.quantization.modules.leaves import own_leaves
 from sparsebit.quantization.modules.qmodules import QuantOpr
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.plan import QuantPlan, make_plan
-from sparsebit.quantization.plan.layers import find_layers
+from sparsebit.quantization.plan.layers import layers_for_config
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.targets import TARGETS
 
@@ -60,7 +60,7 @@ def build_graph(
     target = TARGETS[config.BACKEND]
     own_leaves(captured)
     run_passes(captured, SIMPLIFY)
-    known = find_layers(captured)
+    known = layers_for_config(captured)
     batch_norms: dict[str, tuple[Tensor, Tensor]] = {}
     if config.SCHEDULE.FUSE_BN and not config.SCHEDULE.BN_TUNING:
         with evaluating(captured):

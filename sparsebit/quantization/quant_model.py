@@ -17,7 +17,7 @@ from sparsebit.quantization.batch_norm.tune import tune_batch_norm
 from sparsebit.quantization.build import build_graph, require_float_model
 from sparsebit.quantization.calibration.record import CalibrationRecord
 from sparsebit.quantization.calibration.round import CalibrationRound
-from sparsebit.quantization.calibration.steps import finish_round, require_asym, run_batches
+from sparsebit.quantization.calibration.steps import finish_round, require_asym, run_loader
 from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quant_config import parse_qconfig
@@ -155,7 +155,7 @@ class QuantModel(QuantizedModule):
         require_asym(asym, w_quant, a_quant)
         self.prepare_calibration()
         try:
-            run_batches(self, loader, batches, feed, progress)
+            run_loader(self, loader, batches, feed, progress)
             self.calc_qparams(asym, w_quant, a_quant, folder, progress)
         finally:
             if self.calibration is not None:

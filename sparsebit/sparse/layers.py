@@ -99,7 +99,7 @@ def _keeps_channels(spec: OpSpec) -> bool:
     return spec.channels == "norm_per_channel" or (spec.elementwise and len(spec.activations) == 1)
 
 
-def require_finite(gm: GraphModule) -> None:
+def require_finite_weights(gm: GraphModule) -> None:
     """Refuse weights that are not numbers, also in layers that no criterion looks at."""
     for name, parameter in gm.named_parameters():
         if not is_finite(parameter):

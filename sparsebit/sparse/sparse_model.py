@@ -25,7 +25,7 @@ from sparsebit.sparse.evidence.gather import collect
 from sparsebit.sparse.evidence.gradients import Loss
 from sparsebit.sparse.guess_inputs import guess_inputs
 from sparsebit.sparse.layer_sparser import LayerSparser, keep_layers_before_add
-from sparsebit.sparse.layers import require_finite
+from sparsebit.sparse.layers import require_finite_weights
 from sparsebit.sparse.masking import MaskedGraph, MaskStore, hold_all
 from sparsebit.sparse.report import SparseReport, make_report, require_choice
 from sparsebit.sparse.schedule import make_schedule
@@ -230,7 +230,7 @@ class SparseModel(nn.Module):
         self, progress: float, data: Any, loss: Loss | None, latency: Latency | None, **known: Any
     ) -> dict[str, Tensor]:
         evidence = collect(self.masked, self.pruner, self.inputs, data, loss, **known)
-        require_finite(self.model)
+        require_finite_weights(self.model)
         if latency is None and self.cfg.SPARSER.TARGET == "latency":
             from sparsebit.analysis.latency import RuntimeClock
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import grouped as benchmark
-from sparsebit.kernels.grouped import CHUNK, Group, Member
+from sparsebit.kernels.grouped import CHUNK, Member, WeightGroup
 from sparsebit.numerics import Layout
 from sparsebit.numerics.snapping import matrix_of
 
@@ -26,7 +26,7 @@ def members() -> list[Member]:
 
 
 def test_chunks_cover_every_number_once_with_its_own_scale() -> None:
-    group = Group(members(), torch.device("cpu"), magnitude=False)
+    group = WeightGroup(members(), torch.device("cpu"), magnitude=False)
     owner = torch.full((group.size,), -1)
     for start, length, channel in zip(
         group.starts.tolist(), group.lengths.tolist(), group.owner.tolist(), strict=True
@@ -43,7 +43,7 @@ def test_chunks_cover_every_number_once_with_its_own_scale() -> None:
 
 
 def test_views_have_the_shape_and_the_memory_of_the_weights() -> None:
-    group = Group(members(), torch.device("cpu"), magnitude=False)
+    group = WeightGroup(members(), torch.device("cpu"), magnitude=False)
     flat = torch.arange(group.size)
     first, second, third = group.cut(flat)
     assert first.shape == (8, 4, 3, 3) and second[0, 0] == 288 and third.flatten()[-1] == group.size - 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsebit.kernels.tiling import Matrix, as_matrix
+from sparsebit.kernels.tiling import DenseMatrix, as_matrix
 
 
 def channel_of_memory(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,15 +72,15 @@ def test_other_tensors_are_left_to_the_reference(x: Tensor, scale: Tensor) -> No
 @pytest.mark.parametrize(
     "matrix",
     [
-        Matrix(1, 51_380_224, 1, False),
-        Matrix(4096, 4096, 4096, False),
-        Matrix(64 * 256, 3136, 256, False),
-        Matrix(200_704, 256, 256, True),
-        Matrix(5, 3, 3, True),
-        Matrix(1, 1, 1, False),
+        DenseMatrix(1, 51_380_224, 1, False),
+        DenseMatrix(4096, 4096, 4096, False),
+        DenseMatrix(64 * 256, 3136, 256, False),
+        DenseMatrix(200_704, 256, 256, True),
+        DenseMatrix(5, 3, 3, True),
+        DenseMatrix(1, 1, 1, False),
     ],
 )
-def test_chunks_cover_the_matrix_with_none_left_empty(matrix: Matrix) -> None:
+def test_chunks_cover_the_matrix_with_none_left_empty(matrix: DenseMatrix) -> None:
     rows, columns = matrix.tile
     assert 1 <= rows * columns <= 2048
     chunks, steps = matrix.chunks

@@ -15,19 +15,19 @@ from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import output_loss
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.solve_outside import Behind, measure_head, solve_outside
-from sparsebit.llm.source import Source
+from sparsebit.llm.source import WeightSource
 from tests.llm.models import DECODERS, tokens
 
 CONFIG = {"W": {"BIT": 0, "SPARSITY": 0.5}, "HEAD": {"BIT": 3, "GROUP_SIZE": 32}, "METHOD": "gptq"}
 
 
-def prepared(tied: bool, name: str = "llama") -> tuple[Source, Plan, Behind, torch.Tensor]:
+def prepared(tied: bool, name: str = "llama") -> tuple[WeightSource, Plan, Behind, torch.Tensor]:
     """A model whose blocks are left out: what reaches the head is the norm of what the first block was given."""
     model: Any = DECODERS[name]()
     if tied:
         model.config.tie_word_embeddings = True
         model.tie_weights()
-    source = Source.open(model)
+    source = WeightSource.open(model)
     ids = tokens(128).view(4, 32)
     as_tuple = returns_tuple(source.model, source.stack, ids[:1])
     hidden = [record_calls(source.model, source.stack, one, as_tuple=as_tuple).hidden for one in ids.split(2)]

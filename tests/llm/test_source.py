@@ -12,13 +12,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sparsebit.errors import ArtifactError, SparsebitError
-from sparsebit.llm.source import LARGE, LeaveLargeEmpty, Source, load_module, tensor_files
+from sparsebit.llm.source import LARGE, LeaveLargeEmpty, WeightSource, load_module, tensor_files
 from tests.llm.models import DECODERS
 
 
 def test_blocks_get_weights_of_their_own() -> None:
     model = DECODERS["llama"]()
-    source = Source.open(model)
+    source = WeightSource.open(model)
     block = source.fill(source.stack.names[1])
     weight = block.get_parameter("mlp.up_proj.weight")
     original = model.get_parameter("model.layers.1.mlp.up_proj.weight")
@@ -29,7 +29,7 @@ def test_a_folder_is_read_when_a_block_is_asked_for(tmp_path: Path) -> None:
     model = DECODERS["llama"]()
     model.save_pretrained(tmp_path, max_shard_size="100KB")
     assert (tmp_path / "model.safetensors.index.json").is_file()
-    source = Source.open(tmp_path)
+    source = WeightSource.open(tmp_path)
     block = source.fill(source.stack.names[2])
     wanted = model.get_parameter("model.layers.2.mlp.down_proj.weight")
     assert torch.equal(block.get_parameter("mlp.down_proj.weight"), wanted)
@@ -46,7 +46,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     del tensors["model.norm.weight"]
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(SparsebitError, match=r"has no tensor 'model.norm.weight'"):
-        Source.open(tmp_path)
+        WeightSource.open(tmp_path)
 
 
 def test_large_tensors_take_no_memory() -> None:
@@ -63,7 +63,7 @@ def test_a_folder_is_not_in_memory_before_its_blocks_are_asked_for(tmp_path: Pat
     sizes = {"hidden_size": 32, "intermediate_size": 2048, "num_hidden_layers": 2, "vocab_size": 64}
     config = transformers.LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2)
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
-    source = Source.open(tmp_path)
+    source = WeightSource.open(tmp_path)
     first, second = source.stack.modules[:2]
     assert all(p.is_meta for p in first.parameters() if p.numel() >= LARGE)
     assert sum(p.is_meta for p in first.parameters()) == 3
@@ -82,7 +82,7 @@ def test_a_config_for_a_larger_model_than_the_files_hold_is_refused_at_once(tmp_
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
         with pytest.raises(ArtifactError, match=message):
-            Source.open(tmp_path)
+            WeightSource.open(tmp_path)
     with LeaveLargeEmpty(3), pytest.raises(ArtifactError, match="too long"):
         torch.arange(2**31)
 
@@ -101,7 +101,7 @@ def test_a_tensor_that_does_not_fit_is_refused(tmp_path: Path, change: Any, mess
     tensors["model.norm.weight"] = change(tensors["model.norm.weight"])
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match=f"'model.norm.weight' {message}"):
-        Source.open(tmp_path)
+        WeightSource.open(tmp_path)
 
 
 def test_a_file_of_weights_that_is_cut_short_is_refused(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_file_of_weights_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ArtifactError, match="a file of weights cannot be read"):
-        Source.open(tmp_path)
+        WeightSource.open(tmp_path)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -119,4 +119,4 @@ def test_a_module_with_numbers_that_are_not_finite_is_refused(name: str, bad: fl
     with torch.no_grad():
         model.get_parameter(name).view(-1)[3] = bad
     with pytest.raises(SparsebitError, match=f"'{name}' of the model holds NaN or infinite numbers"):
-        Source.open(model)
+        WeightSource.open(model)

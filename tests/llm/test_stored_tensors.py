@@ -11,7 +11,7 @@ from torch import nn
 
 from sparsebit.errors import ArtifactError
 from sparsebit.llm import source as source_module
-from sparsebit.llm.source import Source, load_module
+from sparsebit.llm.source import WeightSource, load_module
 from tests.llm.models import DECODERS
 
 
@@ -32,7 +32,7 @@ def test_every_block_gets_the_weights_that_transformers_would_load(
     monkeypatch.setattr(source_module, "LARGE", 256)
     model = encoder() if name == "bert" else DECODERS[name]()
     model.save_pretrained(tmp_path)  # type: ignore[operator]
-    source = Source.open(tmp_path)
+    source = WeightSource.open(tmp_path)
     assert type(source.model) is type(model) is type(load_module(tmp_path))
     for block in source.stack.names:
         source.fill(block)
@@ -47,7 +47,7 @@ def test_pieces_that_do_not_fit_together_are_an_error_of_ours(tmp_path: Path) ->
     broken = next(key for key in tensors if "experts.1.w1" in key)
     tensors[broken] = tensors[broken][:, :3].contiguous()
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    source = Source.open(tmp_path)
+    source = WeightSource.open(tmp_path)
     with pytest.raises(
         ArtifactError, match=r"transformers cannot make 'model.layers.0.mlp.experts.gate_up_proj'"
     ):

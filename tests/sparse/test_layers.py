@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import capture
-from sparsebit.sparse.layers import activation_behind, find_layers, makes_outputs, require_finite
+from sparsebit.sparse.layers import activation_behind, find_layers, makes_outputs, require_finite_weights
 from tests.sparse.nets import images, residual
 
 
@@ -57,7 +57,7 @@ def test_behind_the_norm_and_the_activation() -> None:
 
 def test_weights_that_are_not_finite_are_named() -> None:
     gm = capture(residual(), images())
-    require_finite(gm)
+    require_finite_weights(gm)
     gm.get_parameter("fc.bias").data[0] = float("nan")
     with pytest.raises(SparsebitError, match=r"not finite[\s\S]*fc.bias[\s\S]*1 of"):
-        require_finite(gm)
+        require_finite_weights(gm)

@@ -26,7 +26,7 @@ def remove_dead_nodes(gm: GraphModule) -> int:
     return len(dead)
 
 
-def why_not_remove(gm: GraphModule, node: Node) -> str | None:
+def why_not_remove_node(gm: GraphModule, node: Node) -> str | None:
     """The reason a node must stay even if nothing reads it, or None."""
     if node.op == "placeholder":
         return f"{node.name} is part of the call signature"
@@ -48,7 +48,7 @@ def why_not_remove(gm: GraphModule, node: Node) -> str | None:
 
 
 def _alive(gm: GraphModule) -> set[Node]:
-    waiting = [node for node in gm.graph.nodes if why_not_remove(gm, node) is not None]
+    waiting = [node for node in gm.graph.nodes if why_not_remove_node(gm, node) is not None]
     alive = set(waiting)
     while waiting:
         new = [source for source in waiting.pop().all_input_nodes if source not in alive]

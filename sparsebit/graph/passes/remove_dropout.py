@@ -20,7 +20,7 @@ def remove_dropout(gm: GraphModule) -> int:
     """
     changes = 0
     for node in list(gm.graph.nodes):
-        if (call := bind(gm, node)) is not None and why_not_remove(gm, node) is None:
+        if (call := bind(gm, node)) is not None and why_not_remove_dropout(gm, node) is None:
             replace_node(node, call.activations[0])
             changes += 1
     if changes:
@@ -28,7 +28,7 @@ def remove_dropout(gm: GraphModule) -> int:
     return changes
 
 
-def why_not_remove(gm: GraphModule, node: Node) -> str | None:
+def why_not_remove_dropout(gm: GraphModule, node: Node) -> str | None:
     """The reason a dropout must stay, or None."""
     call = bind(gm, node)
     if call is None or call.spec.family != "dropout":

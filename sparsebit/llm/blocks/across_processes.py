@@ -38,11 +38,11 @@ def own_batches(count: int) -> range:
     return range(rank(), count, world_size())
 
 
-def run_batches(count: int, run: Callable[[int], Tensor]) -> Iterator[Tensor]:
+def share_runs(count: int, run: Callable[[int], Tensor]) -> Iterator[Tensor]:
     """``run(number)`` of every batch in order, each from the process that it belongs to.
 
     Example:
-        >>> [int(one) for one in run_batches(3, lambda number: torch.tensor(number * 2))]
+        >>> [int(one) for one in share_runs(3, lambda number: torch.tensor(number * 2))]
         [0, 2, 4]
     """
     for first in range(0, count, world_size()):

@@ -37,7 +37,7 @@ class BlockCall:
             args[self.hidden] = hidden
         else:
             kwargs[self.hidden] = hidden
-        return first_tensor(block(*args, **kwargs))
+        return hidden_in(block(*args, **kwargs))
 
     def for_one(self, batch: int) -> BlockCall:
         """The same call for the first sequence of the batch: what has the batch as its first axis is cut."""
@@ -57,7 +57,7 @@ class Recorded:
     calls: list[BlockCall] = field(default_factory=list)
 
 
-def first_tensor(output: Any) -> Tensor:
+def hidden_in(output: Any) -> Tensor:
     """The hidden states in what a block returns: the tensor itself, or the first item of a tuple or list."""
     found = output[0] if isinstance(output, (tuple, list)) else output
     if not isinstance(found, Tensor):
@@ -133,7 +133,7 @@ def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
         outputs.append(output)
 
     def see_next(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not torch.equal(find_hidden(args, kwargs)[1], first_tensor(outputs[0])):
+        if not torch.equal(find_hidden(args, kwargs)[1], hidden_in(outputs[0])):
             raise SparsebitError(
                 f"{type(model).__name__} computes something between its blocks",
                 expected="that each block is called on what the one before it returned",

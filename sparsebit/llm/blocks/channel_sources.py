@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.llm.blocks.calls import BlockCall
-from sparsebit.llm.blocks.stages import Group, Stage
+from sparsebit.llm.blocks.stages import MatrixGroup, Stage
 from sparsebit.llm.weights.uses import Matrix, first_input
 
 TOLERANCE = 1e-3  # of outputs that should be the same, relative to their size
@@ -30,8 +30,8 @@ class ChannelSource(NamedTuple):
     channels: Tensor  # [in]: which channel of the source feeds each input channel
 
 
-def find_source(
-    block: nn.Module, call: BlockCall, hidden: Tensor, group: Group, earlier: Sequence[Stage]
+def find_channel_source(
+    block: nn.Module, call: BlockCall, hidden: Tensor, group: MatrixGroup, earlier: Sequence[Stage]
 ) -> ChannelSource | None:
     """The nearest source of a group's input that takes a scale; None where there is none."""
     parameters = dict(block.named_parameters())
@@ -120,7 +120,7 @@ def move_scale(
     block: nn.Module,
     call: BlockCall,
     hidden: Tensor,
-    group: Group,
+    group: MatrixGroup,
     source: ChannelSource,
     scale: Tensor,
 ) -> bool:

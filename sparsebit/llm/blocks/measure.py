@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sparsebit.llm.blocks.across_processes import merge_statistics, own_batches
 from sparsebit.llm.blocks.calls import BlockCall
 from sparsebit.llm.blocks.replay import Replay, ReplayedRun
-from sparsebit.llm.blocks.stages import Group, Stage
+from sparsebit.llm.blocks.stages import MatrixGroup, Stage
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Enough, Matrix, Use, WatchWeights
 
@@ -22,7 +22,7 @@ def stored(parameters: Mapping[str, Tensor], matrix: Matrix) -> Tensor:
     return view.T if matrix.transposed else view
 
 
-def measure(
+def measure_inputs(
     block: nn.Module,
     calls: Sequence[BlockCall],
     hidden: Sequence[Tensor],
@@ -38,7 +38,7 @@ def measure(
     that ``float_inputs`` has.
     """
     replay = Replay(len(calls), limit=0) if replay is None else replay
-    leaders: dict[Matrix, Group] = {group.leader: group for group in stage.groups}
+    leaders: dict[Matrix, MatrixGroup] = {group.leader: group for group in stage.groups}
     found: dict[Matrix, InputStatistics] = {}
     for place, number in enumerate(own_batches(len(calls))):
         run = replay.run(number)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sparsebit.llm.blocks.across_processes import run_batches
+from sparsebit.llm.blocks.across_processes import share_runs
 from sparsebit.llm.blocks.calls import BlockCall
-from sparsebit.llm.blocks.measure import measure, stored
+from sparsebit.llm.blocks.measure import measure_inputs, stored
 from sparsebit.llm.blocks.replay import Replay
 from sparsebit.llm.blocks.spill import MOST_BYTES, spilled
 from sparsebit.llm.blocks.stages import find_stages
@@ -70,12 +70,12 @@ def solve_block(
                 kept.append({leader: seen[leader] for leader in of_stage})
             return output
 
-        float_outputs = spilled(run_batches(len(calls), run_float))
+        float_outputs = spilled(share_runs(len(calls), run_float))
     done: list[SolvedMatrix] = []
     replay = Replay(len(calls))
     for stage in stages:
         known = float_inputs.pop(0) if float_inputs else None
-        statistics = measure(block, calls, hidden, parameters, stage, known, replay)
+        statistics = measure_inputs(block, calls, hidden, parameters, stage, known, replay)
         del known
         for group in stage.groups:
             found = statistics.get(group.leader)
@@ -102,7 +102,7 @@ def run_block(
         with replay.run(number):
             return calls[number].run(block, hidden[number])
 
-    return spilled(run_batches(len(calls), run))
+    return spilled(share_runs(len(calls), run))
 
 
 def _by_spec(matrices: Sequence[Matrix], spec_of: SpecOf) -> dict[WeightSpec, list[Matrix]]:

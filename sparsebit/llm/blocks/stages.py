@@ -19,7 +19,7 @@ from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
 
 
 @dataclass
-class Group:
+class MatrixGroup:
     """Matrices that read the same tensor; the first one stands for all of them."""
 
     matrices: list[Matrix]
@@ -35,7 +35,7 @@ class Group:
 class Stage:
     """Groups that are measured in one run of the block."""
 
-    groups: list[Group] = field(default_factory=list)
+    groups: list[MatrixGroup] = field(default_factory=list)
 
     @property
     def single(self) -> bool:
@@ -52,8 +52,8 @@ def find_stages(
     with WatchWeights(parameters, uses.append):
         call.run(block, hidden)
     tokens = hidden.numel() // hidden.shape[-1]
-    groups: list[Group] = []
-    by_input: dict[int, Group] = {}
+    groups: list[MatrixGroup] = []
+    by_input: dict[int, MatrixGroup] = {}
     seen: set[Matrix] = set()
     for use in uses:  # the inputs are kept in `uses`, so their ids are not given to others
         if use.matrix in seen:
@@ -62,7 +62,7 @@ def find_stages(
         group = by_input.get(id(use.inputs))
         if group is None:
             reaches_all = use.inputs.numel() // use.inputs.shape[-1] == tokens and use.matrix.expert is None
-            group = by_input[id(use.inputs)] = Group([], reaches_all)
+            group = by_input[id(use.inputs)] = MatrixGroup([], reaches_all)
             groups.append(group)
         group.matrices.append(use.matrix)
     stages: dict[str, Stage] = {}
@@ -93,4 +93,4 @@ def _add_unreached(stage: Stage, parameters: Mapping[str, Tensor], seen: set[Mat
                 matrix = Matrix(name, index, transposed)
                 if matrix not in seen:
                     seen.add(matrix)
-                    stage.groups.append(Group([matrix], reaches_all=False))
+                    stage.groups.append(MatrixGroup([matrix], reaches_all=False))

@@ -1,7 +1,7 @@
 """File formats of engines: one file each. A grid is written bit for bit, or refused by layer and setting."""
 
 from sparsebit.llm.formats.compressed_tensors import CompressedTensors
-from sparsebit.llm.formats.format import FORMATS, Format, Refusal, WeightKind, require_exact
+from sparsebit.llm.formats.format import FORMATS, Format, FormatRefusal, WeightKind, require_exact
 from sparsebit.llm.formats.gguf import Gguf
 from sparsebit.llm.formats.gptq import GptqV1
 from sparsebit.llm.formats.onnxruntime_genai import GenAIFolder
@@ -11,11 +11,11 @@ __all__ = [
     "FORMATS",
     "CompressedTensors",
     "Format",
+    "FormatRefusal",
     "GenAIFolder",
     "Gguf",
     "GptqV1",
     "OpenVinoFolder",
-    "Refusal",
     "WeightKind",
     "require_exact",
 ]

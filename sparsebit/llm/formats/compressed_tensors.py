@@ -19,7 +19,7 @@ from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.transformers import TRANSFORMERS
 from sparsebit.llm.formats.format import (
     FORMATS,
-    Refusal,
+    FormatRefusal,
     WeightKind,
     by_rows,
     layers_of,
@@ -44,22 +44,22 @@ class CompressedTensors:
 
     mixes_widths: ClassVar[bool] = True
 
-    def refuse(self, layer: str, kind: WeightKind) -> Refusal | None:
+    def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
         """Whatever is not a linear layer with 2, 3, 4 or 8 bits."""
         code = kind.code
         if kind.holder == "experts":
-            return Refusal(layer, "stacked experts have no place in it", "IGNORE: the experts")
+            return FormatRefusal(layer, "stacked experts have no place in it", "IGNORE: the experts")
         if kind.holder == "embedding":
-            return Refusal(layer, "only linear layers are packed", "HEAD.BIT: 0")
+            return FormatRefusal(layer, "only linear layers are packed", "HEAD.BIT: 0")
         if code.kind not in _INTEGERS or code.bits not in (2, 3, 4, 8):
-            return Refusal(layer, f"{code} is not an integer type of it", "BIT: 2, 3, 4 or 8")
+            return FormatRefusal(layer, f"{code} is not an integer type of it", "BIT: 2, 3, 4 or 8")
         return None
 
     def file_bits(self, bits: int) -> int:
         """As many: rows are streams of bits."""
         return bits
 
-    def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
+    def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers that are not linear ones with 2, 3, 4 or 8 bits."""
         return refuse_by_kind(self, model)
 

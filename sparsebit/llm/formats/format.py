@@ -19,7 +19,7 @@ from sparsebit.numerics.packed import PackedTensor
 from sparsebit.registry import Registry
 
 
-class Refusal(NamedTuple):
+class FormatRefusal(NamedTuple):
     """A layer that a format cannot hold as it is, and the setting that would let it."""
 
     layer: str
@@ -44,7 +44,7 @@ class Format(Protocol):
     engine: ClassVar[Engine | None]  # what the written file is loaded with to prove it
     mixes_widths: ClassVar[bool]  # whether layers may differ in their bits
 
-    def refuse(self, layer: str, kind: WeightKind) -> Refusal | None:
+    def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
         """Why weights of this kind cannot be held exactly whatever their values; None where they can."""
         ...
 
@@ -52,7 +52,7 @@ class Format(Protocol):
         """The bits that a quantized value of so many takes in the file."""
         ...
 
-    def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
+    def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Every layer that cannot be written without changing its numbers."""
         ...
 
@@ -67,7 +67,7 @@ FORMATS: Registry[type[Format]] = Registry("format")
 def require_exact(format_name: str, format: Format, model: LanguageModel) -> None:
     """Raise unless the format holds every weight bit for bit."""
     found = [
-        Refusal(
+        FormatRefusal(
             name, "its groups are of input channels in another order", "groups of neighbouring input channels"
         )
         for name, held in layers_of(model)
@@ -84,7 +84,7 @@ def require_exact(format_name: str, format: Format, model: LanguageModel) -> Non
         )
 
 
-def refuse_by_kind(format: Format, model: LanguageModel) -> Iterator[Refusal]:
+def refuse_by_kind(format: Format, model: LanguageModel) -> Iterator[FormatRefusal]:
     """The layers of a model that a format cannot hold by their kind alone."""
     for name, held in layers_of(model):
         if refusal := format.refuse(name, kind_of(model.model, name, held)):

@@ -20,7 +20,7 @@ from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.llama_cpp import LLAMA_CPP
 from sparsebit.llm.formats.format import (
     FORMATS,
-    Refusal,
+    FormatRefusal,
     WeightKind,
     float_state,
     layers_of,
@@ -44,26 +44,26 @@ class Gguf:
 
     mixes_widths: ClassVar[bool] = True
 
-    def refuse(self, layer: str, kind: WeightKind) -> Refusal | None:
+    def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
         """Weights that no type of block holds whatever their values are."""
         found = block_type_of(kind.code, kind.group_size, kind.shape[1])
         if kind.scale_dtype != torch.float16:
             found = "its scales are fp16"
         if found == "Q4_1":
             found = "with zero points it holds some scales only"
-        return None if found in _FILE_TYPES else Refusal(layer, found, _SETTING)
+        return None if found in _FILE_TYPES else FormatRefusal(layer, found, _SETTING)
 
     def file_bits(self, bits: int) -> int:
         """Fewer bits than four are stored as four."""
         return max(bits, 4)
 
-    def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
+    def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers whose numbers no type of block holds exactly."""
         require_architecture(model)
         for name, held in layers_of(model):
             kind = block_type(held)
             if kind not in _FILE_TYPES:
-                yield Refusal(name, kind, _SETTING)
+                yield FormatRefusal(name, kind, _SETTING)
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Settings, tokenizer and tensors, through the package ``gguf``."""

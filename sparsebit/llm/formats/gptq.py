@@ -17,7 +17,7 @@ from torch import Tensor
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.formats.format import (
     FORMATS,
-    Refusal,
+    FormatRefusal,
     WeightKind,
     by_rows,
     layers_of,
@@ -40,29 +40,29 @@ class GptqV1:
 
     mixes_widths: ClassVar[bool] = False
 
-    def refuse(self, layer: str, kind: WeightKind) -> Refusal | None:
+    def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
         """Zero points, scales that are not fp16, and sizes that do not fill a word."""
         if kind.holder != "linear":
-            return Refusal(layer, "only linear layers are packed", "HEAD.BIT: 0")
+            return FormatRefusal(layer, "only linear layers are packed", "HEAD.BIT: 0")
         if kind.code.kind not in ("int", "full") or kind.code.bits not in (2, 3, 4, 8):
-            return Refusal(layer, "it holds symmetric integers only", "SCHEME: full-range or symmetric")
+            return FormatRefusal(layer, "it holds symmetric integers only", "SCHEME: full-range or symmetric")
         if kind.scale_dtype != torch.float16:
-            return Refusal(layer, "its scales are fp16", "SCALE_DTYPE: float16")
+            return FormatRefusal(layer, "its scales are fp16", "SCALE_DTYPE: float16")
         if kind.shape[0] % 32 or kind.shape[1] % 32:
-            return Refusal(layer, f"{kind.shape} does not fill 32-bit words", "IGNORE: this layer")
+            return FormatRefusal(layer, f"{kind.shape} does not fill 32-bit words", "IGNORE: this layer")
         return None
 
     def file_bits(self, bits: int) -> int:
         """As many: columns are streams of bits."""
         return bits
 
-    def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
+    def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers that cannot be held by their kind, and all of them where they differ in width or group size."""
         yield from refuse_by_kind(self, model)
         kinds = {(held.grid.code.bits, held.grid.layout.group_size) for _, held in layers_of(model)}
         if len(kinds) > 1:
             for name, _ in layers_of(model):
-                yield Refusal(name, "all its layers have one width and one group size", "no W.SPECIFIC")
+                yield FormatRefusal(name, "all its layers have one width and one group size", "no W.SPECIFIC")
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Weights, config and tokenizer."""

@@ -20,7 +20,7 @@ from sparsebit.llm.engines.onnxruntime_genai import ONNXRUNTIME_GENAI
 from sparsebit.llm.formats.accuracy_level import choose_levels
 from sparsebit.llm.formats.format import (
     FORMATS,
-    Refusal,
+    FormatRefusal,
     WeightKind,
     refuse_by_kind,
     require_transformers,
@@ -47,7 +47,7 @@ class GenAIFolder:
 
     mixes_widths: ClassVar[bool] = True
 
-    def refuse(self, layer: str, kind: WeightKind) -> Refusal | None:
+    def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
         """Blocks and types that ``MatMulNBits`` does not have."""
         return refuse_blocks(layer, kind)
 
@@ -55,7 +55,7 @@ class GenAIFolder:
         """Three bits are stored as four."""
         return stored_bits(bits)
 
-    def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
+    def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers whose blocks or types ``MatMulNBits`` does not have."""
         require_decoder(model, "onnxruntime-genai")
         return refuse_by_kind(self, model)
@@ -75,12 +75,12 @@ class GenAIFolder:
         model.save_tokenizer(path)
 
 
-def refuse_blocks(layer: str, kind: WeightKind) -> Refusal | None:
+def refuse_blocks(layer: str, kind: WeightKind) -> FormatRefusal | None:
     """Weights that are not 2, 3, 4 or 8 bits in blocks of 16 to 256."""
     if kind.code.kind not in ("int", "full", "uint") or kind.code.bits not in (2, 3, 4, 8):
-        return Refusal(layer, f"it has no type for {kind.code}", "BIT: 2, 3, 4 or 8")
+        return FormatRefusal(layer, f"it has no type for {kind.code}", "BIT: 2, 3, 4 or 8")
     if block_of(kind.group_size or kind.shape[1]) < 16:
-        return Refusal(layer, "its blocks are 16 to 256 input channels", "GROUP_SIZE: 32")
+        return FormatRefusal(layer, "its blocks are 16 to 256 input channels", "GROUP_SIZE: 32")
     return None
 
 

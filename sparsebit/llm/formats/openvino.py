@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.openvino import GRAPH, OPENVINO
-from sparsebit.llm.formats.format import FORMATS, Refusal, WeightKind, refuse_by_kind
+from sparsebit.llm.formats.format import FORMATS, FormatRefusal, WeightKind, refuse_by_kind
 from sparsebit.llm.formats.matmul_nbits import stored_bits
 from sparsebit.llm.formats.onnxruntime_genai import refuse_blocks, require_decoder
 from sparsebit.llm.formats.openvino_graph import OpenVinoGraph, import_openvino
@@ -31,7 +31,7 @@ class OpenVinoFolder:
 
     mixes_widths: ClassVar[bool] = True
 
-    def refuse(self, layer: str, kind: WeightKind) -> Refusal | None:
+    def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
         """Blocks and types that the decoder graph does not have."""
         return refuse_blocks(layer, kind)
 
@@ -39,7 +39,7 @@ class OpenVinoFolder:
         """Three bits are stored as four."""
         return stored_bits(bits)
 
-    def refusals(self, model: LanguageModel) -> Iterator[Refusal]:
+    def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers that the decoder graph cannot hold."""
         require_decoder(model, "openvino")
         return refuse_by_kind(self, model)

@@ -16,7 +16,7 @@ from sparsebit.llm.blocks.calls import logits_of, run_model
 from sparsebit.llm.lora.attach import lora_layers
 
 
-class Step(Protocol):
+class Update(Protocol):
     """What a training loop needs, however the work is divided."""
 
     @property

@@ -12,7 +12,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.lora.attach import lora_layers
 from sparsebit.llm.lora.pipeline import BlockPipeline
-from sparsebit.llm.lora.processes import Step, WholeModel, join_processes
+from sparsebit.llm.lora.processes import Update, WholeModel, join_processes
 from sparsebit.llm.tokens import Text, as_ids, require_known
 
 
@@ -50,7 +50,7 @@ def train_lora(
     ids = as_ids(data, model.tokenizer)
     require_known(ids, model.model)
     rank, world = join_processes(model.model)
-    step_of: Step
+    step_of: Update
     if pipeline and world > 1:
         step_of = BlockPipeline(model.model, rank, world, batch, length)
     else:

@@ -145,7 +145,7 @@ class LearnedBlock:
         """The error of the block over all of the data, as learned so far."""
         tensors = self.tensors()
         batches = zip(calls, hidden, targets, strict=True)
-        errors = [relative_error(self.run(call, x, tensors), target) for call, x, target in batches]
+        errors = [token_error(self.run(call, x, tensors), target) for call, x, target in batches]
         return float(torch.stack(errors).mean())
 
     def keep_better(self, solved: Sequence[SolvedMatrix], before: float, after: float) -> list[SolvedMatrix]:
@@ -165,13 +165,13 @@ class LearnedBlock:
                 self._block.get_parameter(name).copy_(tensor)
 
 
-def relative_error(output: Tensor, target: Tensor) -> Tensor:
+def token_error(output: Tensor, target: Tensor) -> Tensor:
     """Mean over tokens of ``|output - target|² / |target|²``: what the next block's norm makes of the error.
 
     Without the division a few tokens with huge hidden states, such as the first one, would be all that counts.
 
     Example:
-        >>> relative_error(torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 0.0]]))
+        >>> token_error(torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 0.0]]))
         tensor(0.2500)
     """
     lost = (output.float() - target.float()).square().sum(-1)
@@ -200,6 +200,6 @@ def learn(
         index = order.pop()
         with torch.enable_grad():
             output = learned.run(calls[index], hidden[index], learned.tensors())
-            relative_error(output, targets[index]).backward()
+            token_error(output, targets[index]).backward()
         move(step)
     return learned.keep_better(solved, before, learned.mean_error(calls, hidden, targets))

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockCall
-from sparsebit.llm.blocks.channel_sources import find_source, move_scale
+from sparsebit.llm.blocks.channel_sources import find_channel_source, move_scale
 from sparsebit.llm.blocks.find import Stack
-from sparsebit.llm.blocks.measure import measure, stored
+from sparsebit.llm.blocks.measure import measure_inputs, stored
 from sparsebit.llm.blocks.stages import Stage, find_stages
 from sparsebit.llm.methods.solver import SpecOf, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
@@ -53,7 +53,7 @@ class ScaleChooser(Protocol):
 
 
 @torch.no_grad()
-def scale_inputs(
+def scale_channels(
     method: ScaleChooser,
     block: nn.Module,
     calls: Sequence[BlockCall],
@@ -66,13 +66,13 @@ def scale_inputs(
     probe, call = hidden[0][:1], calls[0].for_one(len(hidden[0]))
     stages = find_stages(block, call, probe, parameters)
     groups = [group for stage in stages for group in stage.groups if group.reaches_all]
-    statistics = measure(block, calls, hidden, parameters, Stage(groups), None)
+    statistics = measure_inputs(block, calls, hidden, parameters, Stage(groups), None)
     scaled = 0
     for index, stage in enumerate(stages):
         for group in stage.groups:
             if group.leader not in statistics or not group.reaches_all:
                 continue
-            source = find_source(block, call, probe, group, stages[:index])
+            source = find_channel_source(block, call, probe, group, stages[:index])
             if source is not None:
                 views = [(stored(parameters, one).float(), spec_of(one.name)) for one in group.matrices]
                 weights = [(weight, spec) for weight, spec in views if spec is not None]

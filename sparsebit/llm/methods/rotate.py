@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sparsebit.config.llm.methods import RotateSettings
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockCall
-from sparsebit.llm.blocks.channel_sources import TOLERANCE, ChannelSource, find_source
+from sparsebit.llm.blocks.channel_sources import TOLERANCE, ChannelSource, find_channel_source
 from sparsebit.llm.blocks.find import Stack
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.stages import find_stages
@@ -72,7 +72,7 @@ def rotate_block(
     before = call.run(block, plain)
     stages = find_stages(block, call, plain, matrices)
     found = [
-        (group, find_source(block, call, plain, group, stages[:index]))
+        (group, find_channel_source(block, call, plain, group, stages[:index]))
         for index, stage in enumerate(stages)
         for group in stage.groups
     ]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sparsebit.config.llm.methods import SmoothSettings
 from sparsebit.llm.blocks.find import Stack
-from sparsebit.llm.methods.preparation import PREPARATIONS, PrepareBlock, by_source, scale_inputs
+from sparsebit.llm.methods.preparation import PREPARATIONS, PrepareBlock, by_source, scale_channels
 from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 
@@ -29,7 +29,7 @@ class SmoothQuant(SmoothSettings):
 
     def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
         """Every block is prepared by itself."""
-        return partial(scale_inputs, self)
+        return partial(scale_channels, self)
 
     def choose_scale(
         self, weights: Sequence[tuple[Tensor, WeightSpec]], statistics: InputStatistics, channels: Tensor

@@ -42,7 +42,7 @@ def from_stored(tensors: Mapping[str, Tensor], described: Iterable[Fields]) -> d
     return found
 
 
-def describe(held: PackedTensor) -> dict[str, Any]:
+def describe_packed(held: PackedTensor) -> dict[str, Any]:
     """What ``packed_like`` needs to make room for a matrix."""
     return held.to_parts()[1] | {"scale_dtype": str(held.grid.scale.dtype).removeprefix("torch.")}
 

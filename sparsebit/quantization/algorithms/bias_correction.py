@@ -15,7 +15,12 @@ from sparsebit.graph.ops import bind
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.equalization import channel_limits
-from sparsebit.quantization.algorithms.layers import Layer, channel_axis, find_layers, per_channel
+from sparsebit.quantization.algorithms.layers import (
+    QuantizedLayer,
+    find_quantized_layers,
+    per_channel,
+    result_axis,
+)
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, extract, find_blocks
 from sparsebit.quantization.algorithms.reconstruction.streams import Streams
 from sparsebit.quantization.modules.weights import quantizer_at
@@ -37,21 +42,21 @@ class BiasCorrection(BiasCorrectionSettings, Algorithm):
 
     def apply(self, job: Job) -> None:
         """Correct every layer."""
-        layers = {layer.node: layer for layer in find_layers(job.gm) if not layer.transposed}
+        layers = {layer.node: layer for layer in find_quantized_layers(job.gm) if not layer.transposed}
         if self.method == "analytic":
             _analytic(job, layers)
         else:
             _empirical(job, layers)
 
 
-def _correct(job: Job, layer: Layer, shift: Tensor) -> None:
+def _correct(job: Job, layer: QuantizedLayer, shift: Tensor) -> None:
     bias = layer.bias
     name = layer.set(bias=shift if bias is None else bias.double() + shift).call.bias_name
     assert name is not None
     job.shifts[name] = job.shifts[name] + shift if name in job.shifts else shift
 
 
-def _empirical(job: Job, layers: dict[Node, Layer]) -> None:
+def _empirical(job: Job, layers: dict[Node, QuantizedLayer]) -> None:
     blocks = find_blocks(job.gm, "layer")
     quantizers = job.quantizers.values()
     with switched(quantizers, True):
@@ -66,7 +71,7 @@ def _empirical(job: Job, layers: dict[Node, Layer]) -> None:
             streams.advance(index, block, module)
 
 
-def _measured_shift(job: Job, block: Block, node: Node, layer: Layer, streams: Streams) -> Tensor:
+def _measured_shift(job: Job, block: Block, node: Node, layer: QuantizedLayer, streams: Streams) -> Tensor:
     """Mean of the float result minus mean of the quantized one, for each channel."""
     cut = block.nodes[: block.nodes.index(node) + 1]
     part = extract(job.gm, replace(block, nodes=cut, outputs=(node,)))
@@ -76,7 +81,7 @@ def _measured_shift(job: Job, block: Block, node: Node, layer: Layer, streams: S
         with torch.no_grad(), switched(job.quantizers.values(), on):
             for values in stream:
                 (result,) = part(*(values[source] for source in block.inputs))
-                axis = channel_axis(layer, result.dim())
+                axis = result_axis(layer, result.dim())
                 sums = per_channel(result, axis, lambda rows: rows.double().sum(1))
                 total = total.to(sums.device) + sums
                 count += result.numel() // len(sums)
@@ -84,7 +89,7 @@ def _measured_shift(job: Job, block: Block, node: Node, layer: Layer, streams: S
     return means[0] - means[1]
 
 
-def _analytic(job: Job, layers: dict[Node, Layer]) -> None:
+def _analytic(job: Job, layers: dict[Node, QuantizedLayer]) -> None:
     corrected = 0
     statistics = job.batch_norms
     for layer in progress(list(layers.values()), "correcting biases", shown=job.shown):
@@ -97,7 +102,9 @@ def _analytic(job: Job, layers: dict[Node, Layer]) -> None:
     job.notes.append(f"corrected {corrected} of {len(layers)} biases from batch norm")
 
 
-def _expected_input(job: Job, layer: Layer, statistics: Mapping[str, tuple[Tensor, Tensor]]) -> Tensor | None:
+def _expected_input(
+    job: Job, layer: QuantizedLayer, statistics: Mapping[str, tuple[Tensor, Tensor]]
+) -> Tensor | None:
     """The mean of what a layer reads, from the batch norm that was folded into the layer before it."""
     low, high = -math.inf, torch.tensor(math.inf)
     source = layer.call.activations[0]

@@ -9,13 +9,13 @@ from torch.fx import GraphModule
 
 from sparsebit.batches import device_of
 from sparsebit.quantization.algorithms.equalization import home_of_limits, limit_channels
-from sparsebit.quantization.algorithms.layers import find_layers
+from sparsebit.quantization.algorithms.layers import find_quantized_layers
 
 
 def restore_edits(gm: GraphModule, state: Mapping[str, Tensor]) -> int:
     """Give layers the biases, and clips the limits, that the state has numbers for; returns how many."""
     made = 0
-    for layer in list(find_layers(gm)):
+    for layer in list(find_quantized_layers(gm)):
         if layer.call.bias_name is None and layer.new_bias in state:
             layer.set(bias=state[layer.new_bias].to(layer.weight.device))
             made += 1

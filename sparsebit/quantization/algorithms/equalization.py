@@ -14,7 +14,7 @@ from sparsebit.config.quantization.recovery import EqualizationSettings
 from sparsebit.graph.ops import bind
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, Stage, register_algorithm
-from sparsebit.quantization.algorithms.layers import Layer, find_layers, only_reader
+from sparsebit.quantization.algorithms.layers import QuantizedLayer, find_quantized_layers, sole_reader
 from sparsebit.quantization.modules.weights import quantizer_at
 
 
@@ -22,8 +22,8 @@ from sparsebit.quantization.modules.weights import quantizer_at
 class Pair:
     """Two layers, and the clipping activations between them, whose limits must follow the scales."""
 
-    first: Layer
-    second: Layer
+    first: QuantizedLayer
+    second: QuantizedLayer
     clips: tuple[Node, ...]
 
 
@@ -64,13 +64,13 @@ class Equalization(EqualizationSettings, Algorithm):
 
 def find_pairs(gm: GraphModule) -> list[Pair]:
     """Layers whose result reaches exactly one other layer, channel by channel, through what scales along."""
-    layers = {layer.node: layer for layer in find_layers(gm)}
+    layers = {layer.node: layer for layer in find_quantized_layers(gm)}
     pairs = []
     for layer in layers.values():
         if layer.transposed or (layer.groups > 1 and not layer.depthwise):
             continue
         node, clips = layer.node, list[Node]()
-        while (reader := only_reader(gm, node)) is not None and reader not in layers:
+        while (reader := sole_reader(gm, node)) is not None and reader not in layers:
             kind = _passes(gm, reader)
             if kind is None:
                 break
@@ -98,7 +98,7 @@ def _passes(gm: GraphModule, node: Node) -> str | None:
     return "clip" if low == 0 and high < math.inf else None
 
 
-def _channels_in(layer: Layer) -> int:
+def _channels_in(layer: QuantizedLayer) -> int:
     return len(layer.weight) if layer.depthwise else layer.weight.shape[1] * layer.groups
 
 
@@ -139,7 +139,7 @@ def _along(values: Tensor, ndim: int, axis: int) -> Tensor:
     return values.reshape([-1 if dim == axis else 1 for dim in range(ndim)])
 
 
-def _per_channel_of(layer: Layer, values: Tensor) -> Tensor:
+def _per_channel_of(layer: QuantizedLayer, values: Tensor) -> Tensor:
     """One value for each channel, in a shape that broadcasts against the layer's result."""
     weight = layer.weight
     trailing = 0 if layer.call.spec.family == "linear" else weight.dim() - 2

@@ -20,7 +20,7 @@ from sparsebit.quantization.quantizers import Quantizer
 
 
 @dataclass(frozen=True)
-class Layer:
+class QuantizedLayer:
     """A convolution or linear layer with a quantized weight: a module of the graph, or a function with parameters."""
 
     gm: GraphModule
@@ -63,7 +63,7 @@ class Layer:
             return f"{self.weight_path.removesuffix('weight')}bias"
         return f"{self.weight_path}_bias"
 
-    def set(self, *, weight: Tensor | None = None, bias: Tensor | None = None) -> Layer:
+    def set(self, *, weight: Tensor | None = None, bias: Tensor | None = None) -> QuantizedLayer:
         """Give it another weight or bias. The user's model, which shared the old ones, keeps those."""
         like = fetch_tensor(self.gm, self.weight_path)
         if weight is not None:
@@ -94,7 +94,7 @@ def _pass_bias(gm: GraphModule, node: Node, path: str) -> None:
     gm.recompile()
 
 
-def find_layers(gm: GraphModule) -> Iterator[Layer]:
+def find_quantized_layers(gm: GraphModule) -> Iterator[QuantizedLayer]:
     """Every such layer, in order; one that is called twice, or whose weight is tied, is left out."""
     owners: dict[int, int] = {}
     for module in gm.modules():
@@ -111,16 +111,16 @@ def find_layers(gm: GraphModule) -> Iterator[Layer]:
             continue
         if call.spec.family not in ("conv", "linear") or owners.get(id(fetch_tensor(gm, path))) != 1:
             continue
-        yield Layer(gm, node, call, path, quantizer)
+        yield QuantizedLayer(gm, node, call, path, quantizer)
 
 
-def only_reader(gm: GraphModule, node: Node) -> Node | None:
+def sole_reader(gm: GraphModule, node: Node) -> Node | None:
     """The one node that reads the numbers of this one; who only asks for its size does not count."""
     readers = [user for user in node.users if (spec := find_op(gm, user)) is None or spec.family != "size"]
     return readers[0] if len(readers) == 1 else None
 
 
-def channel_axis(layer: Layer, ndim: int) -> int:
+def result_axis(layer: QuantizedLayer, ndim: int) -> int:
     """Where the channels of a layer's result are: the last axis of a linear layer, else the second."""
     return ndim - 1 if layer.call.spec.family == "linear" else ndim - (layer.weight.dim() - 1)
 

@@ -14,7 +14,7 @@ from sparsebit.graph.ops import find_op
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes.edit import set_tensor
 from sparsebit.quantization.algorithms.base import Algorithm, Job, Stage, register_algorithm
-from sparsebit.quantization.algorithms.layers import Layer, find_layers, per_channel, watch
+from sparsebit.quantization.algorithms.layers import QuantizedLayer, find_quantized_layers, per_channel, watch
 from sparsebit.quantization.modules.weights import quantizer_at
 
 
@@ -51,17 +51,17 @@ class SmoothQuant(SmoothQuantSettings, Algorithm):
         job.notes.append(f"smoothed {len(found)} norms")
 
 
-def find_norms(gm: GraphModule) -> dict[Node, list[Layer]]:
+def find_norms(gm: GraphModule) -> dict[Node, list[QuantizedLayer]]:
     """Norms with a weight of their own, and the linear layers that are all that reads them.
 
     A norm that is written out counts by its last step, the product with its weight.
     """
-    layers = {layer.node: layer for layer in find_layers(gm) if layer.call.spec.name == "linear"}
+    layers = {layer.node: layer for layer in find_quantized_layers(gm) if layer.call.spec.name == "linear"}
     calls: dict[str, int] = {}
     for node in gm.graph.nodes:
         if node.op == "call_module":
             calls[str(node.target)] = calls.get(str(node.target), 0) + 1
-    found: dict[Node, list[Layer]] = {}
+    found: dict[Node, list[QuantizedLayer]] = {}
     for node in gm.graph.nodes:
         weight = _norm_weight(gm, node, calls)
         if weight is None or weight.dim() != 1:
@@ -101,7 +101,9 @@ def _readers(gm: GraphModule, node: Node) -> list[Node]:
     return readers
 
 
-def _smooth(gm: GraphModule, node: Node, layers: list[Layer], activation: Tensor, alpha: float) -> None:
+def _smooth(
+    gm: GraphModule, node: Node, layers: list[QuantizedLayer], activation: Tensor, alpha: float
+) -> None:
     weight = torch.stack([layer.weight.double().abs().amax(0) for layer in layers]).amax(0)
     scales = smoothing_scales(activation.to(weight.device), weight, alpha)
     for layer in layers:

@@ -10,7 +10,7 @@ from torch import Tensor
 from sparsebit.numerics.layout import to_rows
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
-from sparsebit.quantization.algorithms.layers import find_layers
+from sparsebit.quantization.algorithms.layers import find_quantized_layers
 from sparsebit.quantization.modules.exchange import is_plain
 
 
@@ -27,7 +27,7 @@ class WeightCorrection(Algorithm):
     def apply(self, job: Job) -> None:
         """Correct every layer whose weight is quantized per channel."""
         corrected = 0
-        for layer in progress(list(find_layers(job.gm)), "correcting weights", shown=job.shown):
+        for layer in progress(list(find_quantized_layers(job.gm)), "correcting weights", shown=job.shown):
             quantizer = layer.quantizer
             if quantizer.layout.kind != "channel" or quantizer.layout.groups > 1 or not is_plain(quantizer):
                 continue

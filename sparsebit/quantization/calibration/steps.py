@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sparsebit.quantization.quant_model import QuantModel
 
 
-def run_batches(
+def run_loader(
     qmodel: QuantModel, loader: Any, batches: int | None, feed: Feed | None, shown: bool | None
 ) -> None:
     """Run a loader through the model; a batch that fails is named, and an error on one process ends all of them.

@@ -16,7 +16,7 @@ from sparsebit.graph.value import TensorInfo
 from sparsebit.targets import Target
 
 
-def find_layers(gm: GraphModule) -> list[Layer]:
+def layers_for_config(gm: GraphModule) -> list[Layer]:
     """The operators of a graph, for the config to match its patterns against."""
     calls = {node: bind(gm, node) for node in gm.graph.nodes if node.op.startswith("call_")}
     return [Layer(names_of(node, call), call.placed_as if call else None) for node, call in calls.items()]

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.config import Layer, QConfig
 from sparsebit.numerics import Layout
-from sparsebit.quantization.plan.layers import Layers, find_layers
+from sparsebit.quantization.plan.layers import Layers, layers_for_config
 from sparsebit.quantization.plan.plan import PlannedEdge, PlannedTensor, QuantPlan
 from sparsebit.quantization.plan.requests import Request, Requests
 from sparsebit.quantization.plan.rules_act import require_rules_act
@@ -47,7 +47,7 @@ def make_plan(
         ['0.weight', 'input_1', '_1']
     """
     layers = Layers(gm, target or TARGETS[config.BACKEND])
-    config.require_matched([*find_layers(gm), *known])
+    config.require_matched([*layers_for_config(gm), *known])
     requests = Requests(layers, config, frozenset(owned))
     require_rules_act(layers, config, requests, frozenset(owned), known)
     places = _Places(layers, requests)

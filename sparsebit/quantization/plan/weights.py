@@ -41,7 +41,7 @@ def plan_weights(
             tensor = fetch_tensor(layers.gm, call.weight_name)
             # A parametrized weight is computed whenever it is looked at, so only its name is the same.
             same = id(tensor) if isinstance(tensor, nn.Parameter) else call.weight_name
-            key = (same, *channel_axis(call))
+            key = (same, *weight_axis(call))
             readers.setdefault(key, []).append(_Reader(node, call, spec, rule.because))
     planned: list[PlannedTensor] = []
     for sharing in readers.values():
@@ -100,7 +100,7 @@ def why_not_quantize(layers: Layers, node: Node, call: OpCall) -> str | None:
     return None
 
 
-def channel_axis(call: OpCall) -> tuple[int, int]:
+def weight_axis(call: OpCall) -> tuple[int, int]:
     """The axis of a weight's output channels, and in how many groups a transposed convolution has them."""
     assert call.spec.weight_axes is not None and call.weight_name is not None
     # A table of rows that are looked up one by one: each row is its own.
@@ -115,7 +115,7 @@ def weight_layout(call: OpCall, spec: TensorSpec) -> Layout:
     """What shares a scale: along the output channels, of each group for a transposed convolution."""
     if spec.granularity == "tensor":
         return Layout()
-    axis, groups = channel_axis(call)
+    axis, groups = weight_axis(call)
     assert call.spec.weight_axes is not None and call.weight_name is not None
     dims = fetch_tensor(call.owner, call.weight_name).dim()
     input_axis = 1 if call.spec.family == "embedding" else call.spec.weight_axes[1] % dims

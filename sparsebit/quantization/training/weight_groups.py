@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebit.kernels.grouped import Group, Member, snap_group
+from sparsebit.kernels.grouped import Member, WeightGroup, snap_group
 from sparsebit.kernels.launch import AVAILABLE
 from sparsebit.numerics import snapping
 from sparsebit.quantization.modules.qmodules import QuantOpr
@@ -28,7 +28,7 @@ class WeightGroups:
 
     def __init__(self) -> None:
         self._leaves: list[nn.Module] | None = None
-        self._groups: dict[Any, list[tuple[slice, Group]]] = {}
+        self._groups: dict[Any, list[tuple[slice, WeightGroup]]] = {}
 
     @contextlib.contextmanager
     def snapped(self, gm: nn.Module) -> Iterator[None]:
@@ -64,7 +64,7 @@ class WeightGroups:
                 found.setdefault(id(quantizer), (weight, quantizer))
         return list(found.values())
 
-    def _grouped(self, found: list[tuple[Tensor, Quantizer]]) -> list[tuple[slice, Group]]:
+    def _grouped(self, found: list[tuple[Tensor, Quantizer]]) -> list[tuple[slice, WeightGroup]]:
         """Groups of consecutive weights, as slices of what was found."""
         key = tuple(
             [
@@ -91,9 +91,9 @@ def _is_plain(quantizer: Quantizer) -> bool:
     )
 
 
-def _divide(found: list[tuple[Tensor, Quantizer]]) -> list[tuple[slice, Group]]:
+def _divide(found: list[tuple[Tensor, Quantizer]]) -> list[tuple[slice, WeightGroup]]:
     """Cut into groups that the kernels cover; weights between them stay alone."""
-    groups: list[tuple[slice, Group]] = []
+    groups: list[tuple[slice, WeightGroup]] = []
     members: list[Member] = []
     kind: Any = None
     size = 0
@@ -102,7 +102,7 @@ def _divide(found: list[tuple[Tensor, Quantizer]]) -> list[tuple[slice, Group]]:
         nonlocal members, size
         if len(members) > 1:
             device, _, magnitude, _ = kind
-            groups.append((slice(end - len(members), end), Group(members, device, magnitude)))
+            groups.append((slice(end - len(members), end), WeightGroup(members, device, magnitude)))
         members, size = [], 0
 
     for index, (weight, quantizer) in enumerate(found):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class Family:
     """One family of channels in a tensor. The label depends only on the position along ``dims``.
 
     An element is removed when its label is. ``labels`` has one axis for each of ``dims``, which ascend.
@@ -37,13 +37,13 @@ class Layer:
         left = [dim for dim in self.dims if dim in dims]
         return labels.permute([left.index(dim) for dim in dims])
 
-    def moved(self, where: dict[int, int]) -> Layer:
+    def moved(self, where: dict[int, int]) -> Family:
         """The same labels with every dim renamed."""
         named = [where[dim] for dim in self.dims]
         if len(named) == 1:
-            return Layer((named[0],), self.labels, self.seen) if named[0] != self.dims[0] else self
+            return Family((named[0],), self.labels, self.seen) if named[0] != self.dims[0] else self
         order = sorted(range(len(named)), key=named.__getitem__)
-        return Layer(tuple(sorted(named)), self.labels.permute(order))
+        return Family(tuple(sorted(named)), self.labels.permute(order))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Labels:
     """
 
     shape: tuple[int, ...]
-    layers: Sequence[Layer] = ()
+    layers: Sequence[Family] = ()
     zero: bool = True
     wild: bool = False
 
@@ -66,11 +66,11 @@ class Labels:
         return len(self.shape)
 
 
-def layer_of(labels: Tensor) -> Layer:
+def layer_of(labels: Tensor) -> Family:
     """Find the dims along which full labels vary at all, and keep only those."""
     dims = list(range(labels.dim()))
     if not labels.numel():
-        return Layer((), torch.zeros((), dtype=torch.int64))  # of an empty tensor; it is never read
+        return Family((), torch.zeros((), dtype=torch.int64))  # of an empty tensor; it is never read
     for axis in reversed(range(labels.dim())):
         if labels.shape[axis] == 1 or labels.stride(axis) == 0:
             labels = labels.select(axis, 0)
@@ -80,15 +80,15 @@ def layer_of(labels: Tensor) -> Layer:
         if torch.equal(first.unsqueeze(axis).expand_as(labels), labels):
             labels = first
             del dims[axis]
-    return Layer(tuple(dims), labels)
+    return Family(tuple(dims), labels)
 
 
-def reshape_layer(layer: Layer, old: tuple[int, ...], new: tuple[int, ...]) -> Layer:
+def reshape_layer(layer: Family, old: tuple[int, ...], new: tuple[int, ...]) -> Family:
     """The layer after a reshape; a dim that survives as it is costs nothing."""
     if len(layer.dims) == 1:
         (dim,) = layer.dims
         before = math.prod(old[:dim])
         for other, size in enumerate(new):
             if size == old[dim] and math.prod(new[:other]) == before:
-                return Layer((other,), layer.labels)
+                return Family((other,), layer.labels)
     return layer_of(layer.full(old).reshape(new))

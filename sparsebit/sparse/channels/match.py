@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.trace import Trace
 
 
@@ -13,7 +13,7 @@ from sparsebit.sparse.channels.trace import Trace
 class Operand:
     """A tensor whose dims are named by integers that the operands share (the letters of an einsum)."""
 
-    layers: list[Layer]
+    layers: list[Family]
     extents: dict[int, int]
     zero: bool = True
     wild: object = None  # the node that makes a constant fill
@@ -23,7 +23,7 @@ class Operand:
         """Whether it has more than one position along this letter."""
         return self.extents.get(letter, 1) > 1
 
-    def zero_at(self, layer: Layer) -> bool:
+    def zero_at(self, layer: Family) -> bool:
         """Whether it is zero where a channel of this layer is removed; not if it is broadcast along the layer."""
         return self.zero and all(map(self.wide, layer.dims))
 
@@ -78,7 +78,9 @@ def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: S
     return Operand([layer for layer in layers if layer.dims], extents)
 
 
-def sum_product(trace: Trace, operands: Sequence[Operand], summed: Sequence[int], reason: str) -> list[Layer]:
+def sum_product(
+    trace: Trace, operands: Sequence[Operand], summed: Sequence[int], reason: str
+) -> list[Family]:
     """The layers left after summing the product of operands over letters.
 
     A removed channel must contribute nothing to the sum. A layer that also varies along other letters (heads and
@@ -101,24 +103,24 @@ def sum_product(trace: Trace, operands: Sequence[Operand], summed: Sequence[int]
     return [layer for layer in left if layer.dims]
 
 
-def alive(trace: Trace, value: Operand) -> list[Layer]:
+def alive(trace: Trace, value: Operand) -> list[Family]:
     """The layers that still vary."""
     return [layer for layer in map(trace.simplify, value.layers) if layer.dims]
 
 
-def product_is_zero(operands: Sequence[Operand], layers: Sequence[Layer]) -> bool:
+def product_is_zero(operands: Sequence[Operand], layers: Sequence[Family]) -> bool:
     """Whether the product of operands is zero where a channel of any of these layers is removed."""
     return all(any(one.zero_at(layer) for one in operands) for layer in layers)
 
 
-def to_labels(value: Sequence[Layer], letters: Sequence[int], shape: tuple[int, ...], zero: bool) -> Labels:
+def to_labels(value: Sequence[Family], letters: Sequence[int], shape: tuple[int, ...], zero: bool) -> Labels:
     """Back to positions: the dims of the result are these letters."""
     where = {letter: dim for dim, letter in enumerate(letters)}
     return Labels(shape, [layer.moved(where) for layer in value], zero)
 
 
 def _partner(
-    trace: Trace, layer: Layer, others: list[Layer], taken: set[int]
+    trace: Trace, layer: Family, others: list[Family], taken: set[int]
 ) -> tuple[int | None, tuple[int, ...]]:
     best: int | None = None
     common: tuple[int, ...] = ()
@@ -132,7 +134,7 @@ def _partner(
     return best, common
 
 
-def _rest_is_free(a: Layer, b: Layer, common: Sequence[int], left: Operand, right: Operand) -> bool:
+def _rest_is_free(a: Family, b: Family, common: Sequence[int], left: Operand, right: Operand) -> bool:
     """Whether the letters beyond the common ones can vary: the other operand is not wide there."""
     mine = [letter for letter in a.dims if letter not in common]
     theirs = [letter for letter in b.dims if letter not in common]
@@ -144,7 +146,7 @@ def _rest_is_free(a: Layer, b: Layer, common: Sequence[int], left: Operand, righ
 def _adopt(trace: Trace, plain: Operand, wild: Operand) -> None:
     wanted = [layer for layer in map(trace.simplify, plain.layers) if all(map(wild.wide, layer.dims))]
     free = [letter for letter, size in wild.extents.items() if size > 1 and not plain.wide(letter)]
-    wanted += [Layer((letter,), trace.sets.fresh(wild.extents[letter])) for letter in free]
+    wanted += [Family((letter,), trace.sets.fresh(wild.extents[letter])) for letter in free]
     where = {letter: dim for dim, letter in enumerate(wild.letters)}
     wild.layers = list(wanted)
     trace.adopt(wild.wild, tuple(layer.moved(where) for layer in wanted))

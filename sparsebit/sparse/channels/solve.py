@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsebit.sparse.channels.labels import Layer
+from sparsebit.sparse.channels.labels import Family
 from sparsebit.sparse.channels.trace import Blocks, Trace, distinct_layers, labels_in
 
 
@@ -76,7 +76,7 @@ def _tie_uneven_blocks(trace: Trace) -> bool:
 def _tie(trace: Trace, constraint: Blocks) -> bool:
     before = trace.sets.find(constraint.labels)
     table = constraint.labels.reshape(int(constraint.block.max()) + 1, -1)
-    trace.pin(Layer((0, 1), table), [0], constraint.reason)
+    trace.pin(Family((0, 1), table), [0], constraint.reason)
     return not torch.equal(before, trace.sets.find(constraint.labels))
 
 

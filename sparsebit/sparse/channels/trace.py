@@ -13,7 +13,7 @@ from sparsebit.errors import GraphError
 from sparsebit.graph.ops.spec import OpCall, fetch_tensor, place
 from sparsebit.graph.value import TensorInfo
 from sparsebit.sparse.channels.group import Role
-from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.union import UnionFind
 
 
@@ -54,7 +54,7 @@ class Trace:
     notes: list[tuple[int, str]] = field(default_factory=list)
     blocks: list[Blocks] = field(default_factory=list)
     stops: dict[str, str] = field(default_factory=dict)  # node name -> why nothing is known of its result
-    averages: dict[str, Layer] = field(default_factory=dict)  # means whose divisor counts channels
+    averages: dict[str, Family] = field(default_factory=dict)  # means whose divisor counts channels
     statistics: dict[str, str] = field(default_factory=dict)  # nodes that take statistics over channels
     outputs: dict[str, object] = field(default_factory=dict)  # node name -> labels of a result of the model
     aliases: dict[str, str] = field(default_factory=dict)  # every name of a tensor -> the first
@@ -122,12 +122,12 @@ class Trace:
         for axis, size in enumerate(held.shape):
             if size > 1:
                 labels = self.axis(name, axis, role, bare=True)
-                layers.append(Layer((axis,), labels))
+                layers.append(Family((axis,), labels))
         return Labels(tuple(held.shape), tuple(layers))
 
     # Constraints
 
-    def simplify(self, layer: Layer) -> Layer:
+    def simplify(self, layer: Family) -> Family:
         """The layer by classes, over the dims along which its classes still differ; itself if that is so."""
         if layer.seen == self.sets.version:
             return layer
@@ -135,22 +135,22 @@ class Trace:
         object.__setattr__(simple, "seen", self.sets.version)
         return simple
 
-    def _simplified(self, layer: Layer) -> Layer:
+    def _simplified(self, layer: Family) -> Family:
         labels, dims = self.sets.find(layer.labels), list(layer.dims)
         if len(dims) == 1 and len(labels) > 1 and labels[0] != labels[-1]:
-            return layer if torch.equal(labels, layer.labels) else Layer(layer.dims, labels)
+            return layer if torch.equal(labels, layer.labels) else Family(layer.dims, labels)
         for axis in reversed(range(labels.dim())):
             first = labels.select(axis, 0)
             if labels.shape[axis] == 1 or torch.equal(first.unsqueeze(axis).expand_as(labels), labels):
                 labels = first
                 del dims[axis]
-        return Layer(tuple(dims), labels)
+        return Family(tuple(dims), labels)
 
-    def simple(self, value: Labels) -> list[Layer]:
+    def simple(self, value: Labels) -> list[Family]:
         """The layers of a value that still vary."""
         return [layer for layer in map(self.simplify, value.layers) if layer.dims]
 
-    def pin(self, layer: Layer, dims: Iterable[int], reason: str) -> Layer:
+    def pin(self, layer: Family, dims: Iterable[int], reason: str) -> Family:
         """Keep the size of these dims: everything along them is now removed together or not at all.
 
         Returns the simpler layer.
@@ -166,7 +166,7 @@ class Trace:
             self.notes.append((int(labels.reshape(-1)[0]), reason))
         return simple
 
-    def pinned(self, value: Labels, dims: Iterable[int], reason: str) -> list[Layer]:
+    def pinned(self, value: Labels, dims: Iterable[int], reason: str) -> list[Family]:
         """The layers of a value that still vary, after ``pin``."""
         pinned = [self.pin(layer, dims, reason) for layer in self.simple(value)]
         return [layer for layer in pinned if layer.dims]
@@ -193,7 +193,7 @@ class Trace:
             )
         return value
 
-    def adopt(self, node: object, layers: tuple[Layer, ...]) -> None:
+    def adopt(self, node: object, layers: tuple[Family, ...]) -> None:
         """A constant fill takes the labels of what it meets, so that it is made in the size left."""
         assert isinstance(node, Node)
         value = self.labels_of(node)
@@ -209,9 +209,9 @@ def labels_in(value: object) -> Iterable[Labels]:
         yield from labels_in(item)
 
 
-def distinct_layers(values: Mapping[str, object]) -> dict[int, tuple[Layer, list[str]]]:
+def distinct_layers(values: Mapping[str, object]) -> dict[int, tuple[Family, list[str]]]:
     """Every array of labels in these values once, with the names of the nodes that carry it."""
-    found: dict[int, tuple[Layer, list[str]]] = {}
+    found: dict[int, tuple[Family, list[str]]] = {}
     for name, value in values.items():
         for labels in labels_in(value):
             for layer in labels.layers:

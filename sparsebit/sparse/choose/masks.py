@@ -79,7 +79,7 @@ def keep_n_of_m(scores: Tensor, n: int, m: int, axis: int) -> Tensor:
     return kept.reshape(padded.shape)[..., :size].movedim(-1, axis).contiguous()
 
 
-class Blocks(NamedTuple):
+class MatrixBlocks(NamedTuple):
     """A tensor cut into blocks of outputs by inputs.
 
     The tensor is seen as a matrix of [outputs, inputs · kernel], as convolutions are run; the blocks at the right and

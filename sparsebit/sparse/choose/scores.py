@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.sparse.channels.group import Group, Slice
-from sparsebit.sparse.choose.masks import Blocks
+from sparsebit.sparse.choose.masks import MatrixBlocks
 from sparsebit.sparse.evidence.statistic import Evidence, wide
 from sparsebit.sparse.sparsers import Rows, Sparser
 
@@ -144,7 +144,9 @@ def score_weights(name: str, weight: Tensor, sparser: Sparser, evidence: Evidenc
     return sparser.score(Rows(name=name, weight=plain, evidence=found)).reshape(weight.shape)
 
 
-def score_blocks(name: str, weight: Tensor, blocks: Blocks, sparser: Sparser, evidence: Evidence) -> Tensor:
+def score_blocks(
+    name: str, weight: Tensor, blocks: MatrixBlocks, sparser: Sparser, evidence: Evidence
+) -> Tensor:
     """One score for every block, [blocks]; an incomplete one at an edge is scaled up to a full one."""
     found = _by_row(name, sparser, evidence, blocks.to_rows)
     rows = Rows(name=name, weight=blocks.to_rows(weight.detach().to(wide(weight))), evidence=found)

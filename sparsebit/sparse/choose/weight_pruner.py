@@ -12,7 +12,7 @@ from torch import Tensor
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.sparse.choose.budget import normalize
 from sparsebit.sparse.choose.masks import (
-    Blocks,
+    MatrixBlocks,
     count_removed,
     keep_highest,
     keep_highest_together,
@@ -88,9 +88,9 @@ class WeightPruner(Pruner):
             for layer in self.layers
         ]
 
-    def _blocks(self, layer: WeightedLayer) -> Blocks:
+    def _blocks(self, layer: WeightedLayer) -> MatrixBlocks:
         shape = tuple(fetch_tensor(self.gm, layer.tensor).shape)
-        return Blocks(shape, layer.axes, self.sparsers[layer.name].spec.block)
+        return MatrixBlocks(shape, layer.axes, self.sparsers[layer.name].spec.block)
 
     def _scores(self, layer: WeightedLayer, kept: Tensor, evidence: Evidence) -> Tensor:
         """Of every weight, or of every block; lowest of all where nothing is left to lose."""

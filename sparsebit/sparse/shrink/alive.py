@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparsebit.errors import GraphError
 from sparsebit.sparse.channels.group import ChannelGroups
-from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.labels import Family, Labels
 
 
 class Alive:
@@ -47,7 +47,7 @@ class Alive:
                 found = flags if found is None else found & flags
         return found
 
-    def _of(self, layer: Layer, axis: int) -> Tensor | None:
+    def _of(self, layer: Family, axis: int) -> Tensor | None:
         """bool along one axis of a layer, or None if all stay; nodes in a row share their layers."""
         key = (id(layer.labels), axis)
         if key not in self._known:

@@ -18,7 +18,7 @@ from torch.fx.node import map_aggregate
 from sparsebit.errors import GraphError
 from sparsebit.graph.ops.spec import OpCall, fetch_tensor
 from sparsebit.sparse.channels.group import ChannelGroups, has_own_bias
-from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.rules.base import why
 from sparsebit.sparse.shrink.alive import Alive
 
@@ -83,7 +83,7 @@ class _Carrier:
         gone = torch.zeros(labels.shape, dtype=torch.bool)
         for layer in labels.layers:
             if (flags := self.alive.of(layer.labels)) is not None:
-                gone |= ~Layer(layer.dims, flags).full(labels.shape)
+                gone |= ~Family(layer.dims, flags).full(labels.shape)
         return gone
 
     def _is_constant(self, node: Node) -> bool:

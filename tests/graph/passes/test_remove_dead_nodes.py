@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 from torch.fx import GraphModule
 
 from sparsebit.graph.capture import capture
-from sparsebit.graph.passes.remove_dead_nodes import remove_dead_nodes, why_not_remove
+from sparsebit.graph.passes.remove_dead_nodes import remove_dead_nodes, why_not_remove_node
 from sparsebit.graph.passes.remove_dropout import remove_dropout
 
 
@@ -109,7 +109,9 @@ def test_random_numbers_nobody_reads_go_in_eval_only() -> None:
     gm = trace(forward)
     assert remove_dead_nodes(gm.train()) == 0
     (random,) = (node for node in gm.graph.nodes if node.name == "rand_like")
-    assert why_not_remove(gm, random) == "rand_like draws random numbers, and the graph is in training mode"
+    assert (
+        why_not_remove_node(gm, random) == "rand_like draws random numbers, and the graph is in training mode"
+    )
     assert remove_dead_nodes(gm.eval()) == 1
 
 
@@ -129,7 +131,7 @@ def test_what_nothing_is_known_about_stays() -> None:
     gm = GraphModule(root, graph)
     assert remove_dead_nodes(gm) == 0
     idle = [node for node in gm.graph.nodes if node.op.startswith("call_") and not node.users]
-    assert [why_not_remove(gm, node) for node in idle] == [
+    assert [why_not_remove_node(gm, node) for node in idle] == [
         "counter may change state of its own",
         "nothing is known about test_what_nothing_is_known_about_stays.<locals>.log",
     ]
@@ -141,5 +143,5 @@ def test_the_reasons_of_the_others() -> None:
     check = graph.call_function(torch._assert, (x, "no"))
     graph.output(x)
     gm = GraphModule(nn.Module(), graph)
-    assert why_not_remove(gm, x) == "x is part of the call signature"
-    assert why_not_remove(gm, check) == "_assert is run for its effect"
+    assert why_not_remove_node(gm, x) == "x is part of the call signature"
+    assert why_not_remove_node(gm, check) == "_assert is run for its effect"

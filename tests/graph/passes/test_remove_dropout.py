@@ -10,12 +10,12 @@ from torch.fx import GraphModule
 
 from sparsebit.graph.capture import capture
 from sparsebit.graph.ops import find_op
-from sparsebit.graph.passes.remove_dropout import remove_dropout, why_not_remove
+from sparsebit.graph.passes.remove_dropout import remove_dropout, why_not_remove_dropout
 
 
 def reasons(gm: GraphModule) -> list[str]:
     dropouts = [n for n in gm.graph.nodes if (spec := find_op(gm, n)) and spec.family == "dropout"]
-    return [reason for node in dropouts if (reason := why_not_remove(gm, node)) is not None]
+    return [reason for node in dropouts if (reason := why_not_remove_dropout(gm, node)) is not None]
 
 
 def trace(forward: Callable[..., Tensor]) -> GraphModule:
@@ -113,4 +113,7 @@ def test_a_dropout_that_returns_its_mask_stays() -> None:
 
 def test_asking_about_another_node() -> None:
     gm = trace(lambda x: x.relu())
-    assert why_not_remove(gm, next(n for n in gm.graph.nodes if n.name == "relu")) == "relu is not a dropout"
+    assert (
+        why_not_remove_dropout(gm, next(n for n in gm.graph.nodes if n.name == "relu"))
+        == "relu is not a dropout"
+    )

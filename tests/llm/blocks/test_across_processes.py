@@ -13,7 +13,7 @@ from torch import Tensor
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm import finished_blocks
-from sparsebit.llm.blocks.across_processes import merge_statistics, own_batches, require_same, run_batches
+from sparsebit.llm.blocks.across_processes import merge_statistics, own_batches, require_same, share_runs
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix
 from tests.llm.models import DECODERS, tokens
@@ -104,7 +104,7 @@ def test_ranks_make_what_one_process_makes(tmp_path: Path) -> None:
 
 def test_one_process_runs_everything() -> None:
     assert list(own_batches(3)) == [0, 1, 2]
-    assert [int(one) for one in run_batches(2, torch.tensor)] == [0, 1]
+    assert [int(one) for one in share_runs(2, torch.tensor)] == [0, 1]
     found = {Matrix("it"): InputStatistics.empty(2, shift=False)}
     assert merge_statistics(found) is found
     require_same([torch.ones(2)], "it")

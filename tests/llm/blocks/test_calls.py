@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import BlockCall, find_hidden, first_tensor, record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import BlockCall, find_hidden, hidden_in, record_calls, returns_tuple
 from sparsebit.llm.blocks.find import find_stack
 from tests.llm.models import DECODERS, tokens
 
@@ -26,7 +26,7 @@ def test_blocks_in_turn_give_what_the_model_gives(name: str) -> None:
         hidden = recorded.hidden
         for block, call in zip(stack.modules, recorded.calls, strict=True):
             hidden = call.run(block, hidden)
-    assert torch.equal(hidden, first_tensor(seen[0]))
+    assert torch.equal(hidden, hidden_in(seen[0]))
 
 
 def test_a_block_that_is_not_called_is_refused() -> None:
@@ -44,7 +44,7 @@ def test_hidden_states_are_the_first_floating_point_tensor() -> None:
     with pytest.raises(SparsebitError, match="called without hidden states"):
         find_hidden((1,), {})
     with pytest.raises(SparsebitError, match="a block returned no hidden states"):
-        first_tensor({"a": nn.Identity()})
+        hidden_in({"a": nn.Identity()})
 
 
 def test_a_call_for_one_sequence_of_the_batch() -> None:

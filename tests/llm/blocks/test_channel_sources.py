@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sparsebit.llm.blocks.calls import BlockCall, record_calls, returns_tuple
-from sparsebit.llm.blocks.channel_sources import find_source, move_scale
+from sparsebit.llm.blocks.channel_sources import find_channel_source, move_scale
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.blocks.stages import find_stages
 from tests.llm.models import DECODERS, tokens
@@ -27,7 +27,7 @@ def sources(name: str) -> dict[str, str]:
         wanted = call.run(block, hidden)
         for index, stage in enumerate(stages):
             for group in stage.groups:
-                source = find_source(block, call, hidden, group, stages[:index])
+                source = find_channel_source(block, call, hidden, group, stages[:index])
                 if source is not None:
                     scale = 0.5 + torch.rand(int(source.channels.max()) + 1)
                     if move_scale(block, call, hidden, group, source, scale):
@@ -79,7 +79,7 @@ def test_a_channel_that_something_else_reads_is_left_alone() -> None:
     block, x, call = Shared().requires_grad_(False), torch.randn(2, 5, 8), BlockCall((None,), {}, 0)
     before, wanted = block.norm.weight.clone(), block(x)
     (stage,) = find_stages(block, call, x, {"linear.weight": block.linear.weight})
-    source = find_source(block, call, x, stage.groups[0], [])
+    source = find_channel_source(block, call, x, stage.groups[0], [])
     assert source is not None and source.names == ("norm.weight", "norm.bias")
     assert not move_scale(block, call, x, stage.groups[0], source, torch.full((8,), 2.0))
     assert torch.equal(block.norm.weight, before) and torch.equal(block(x), wanted)

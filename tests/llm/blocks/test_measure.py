@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sparsebit.llm.blocks.calls import BlockCall
-from sparsebit.llm.blocks.measure import measure, stored
+from sparsebit.llm.blocks.measure import measure_inputs, stored
 from sparsebit.llm.blocks.stages import find_stages
 from sparsebit.llm.weights.uses import Matrix
 
@@ -18,7 +18,7 @@ def test_they_are_those_of_the_inputs_of_each_layer() -> None:
     inner = torch.cat([block[:2](x).reshape(-1, 8) for x in batches])
     floats = [{Matrix("2.weight"): 2 * block[:2](x)} for x in batches]
     second = find_stages(block, call, batches[0], parameters)[1]
-    found = measure(block, [call] * 3, batches, parameters, second, floats)[Matrix("2.weight")]
+    found = measure_inputs(block, [call] * 3, batches, parameters, second, floats)[Matrix("2.weight")]
     assert found.tokens == 30 and torch.allclose(found.mean_gram(), inner.T @ inner / 30, atol=1e-5)
     assert found.shift is not None and torch.allclose(found.shift, inner.T @ inner, atol=0.1)
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sparsebit.llm.blocks.calls import BlockCall
-from sparsebit.llm.blocks.measure import measure
+from sparsebit.llm.blocks.measure import measure_inputs
 from sparsebit.llm.blocks.replay import Replay
 from sparsebit.llm.blocks.solve import run_block
 from sparsebit.llm.blocks.stages import find_stages
@@ -49,7 +49,7 @@ def count_products(block: Chain, replay: Replay | None, x: torch.Tensor) -> tupl
     stages = find_stages(block, CALL, x[:1], parameters)
     with torch.no_grad(), Count() as counted:
         for stage in stages:
-            measure(block, [CALL, CALL], [x, 2 * x], parameters, stage, None, replay)
+            measure_inputs(block, [CALL, CALL], [x, 2 * x], parameters, stage, None, replay)
             parameters[stage.groups[0].leader.name].mul_(0.5)  # stands for solving it
         outputs = run_block(block, [CALL, CALL], [x, 2 * x], replay)
     return counted.products, outputs[1]

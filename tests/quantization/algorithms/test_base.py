@@ -13,7 +13,7 @@ from sparsebit.config.quantization import recovery
 from sparsebit.errors import RegistryError
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms import ALGORITHMS, Algorithm, Job, Stage, register_algorithm
-from sparsebit.quantization.algorithms.layers import find_layers
+from sparsebit.quantization.algorithms.layers import find_quantized_layers
 from tests.quantization.algorithms.jobs import is_same, snapshot
 from tests.quantization.nets import config, images, residual
 
@@ -32,7 +32,7 @@ def shrinking() -> Iterator[type[Algorithm]]:
         factor: float = 0.5
 
         def apply(self, job: Job) -> None:
-            for layer in find_layers(job.gm):
+            for layer in find_quantized_layers(job.gm):
                 layer.set(weight=layer.weight * self.factor)
                 SEEN.append((layer.weight_path, self.factor))
 

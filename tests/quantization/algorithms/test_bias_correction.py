@@ -60,12 +60,12 @@ def means(qmodel: QuantModel, x: Tensor, on: bool) -> dict[str, Tensor]:
     """Of the result of each layer, per channel."""
     found: dict[str, Tensor] = {}
     qmodel.set_quant(w_quant=on, a_quant=on)
-    from sparsebit.quantization.algorithms.layers import channel_axis, find_layers, watch
+    from sparsebit.quantization.algorithms.layers import find_quantized_layers, result_axis, watch
 
-    layers = {layer.node.name: layer for layer in find_layers(qmodel.model)}
+    layers = {layer.node.name: layer for layer in find_quantized_layers(qmodel.model)}
 
     def see(name: str, y: Tensor) -> None:
-        axis = channel_axis(layers[name], y.dim())
+        axis = result_axis(layers[name], y.dim())
         found[name] = y.double().mean([dim for dim in range(y.dim()) if dim != axis])
 
     watch(qmodel.model, [((x,), {})], {n: (lambda y, n=n: see(n, y)) for n in layers})  # type: ignore[misc]

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms.layers import (
-    channel_axis,
-    find_layers,
-    only_reader,
+    find_quantized_layers,
     per_channel,
+    result_axis,
+    sole_reader,
     watch,
 )
 from tests.quantization.nets import config, images, residual
@@ -43,14 +43,14 @@ class Functional(nn.Module):
 
 def test_layers_that_are_shared_are_left_out() -> None:
     qmodel = QuantModel(Tied(), config(), torch.randn(2, 4))
-    assert [layer.node.name for layer in find_layers(qmodel.model)] == ["c"]
+    assert [layer.node.name for layer in find_quantized_layers(qmodel.model)] == ["c"]
 
 
 def test_a_layer_gets_another_weight_and_a_bias_and_the_users_model_keeps_its_own() -> None:
     net, x = Functional().eval(), torch.randn(2, 4)
     before = net.kernel.detach().clone()
     qmodel = QuantModel(net, config(), x)
-    (layer,) = find_layers(qmodel.model)
+    (layer,) = find_quantized_layers(qmodel.model)
     assert layer.bias is None and not layer.transposed and not layer.depthwise and layer.groups == 1
     changed = layer.set(weight=2 * layer.weight, bias=torch.ones(3))
     assert changed.bias is not None and changed.call.bias_name == "kernel_bias"
@@ -60,9 +60,9 @@ def test_a_layer_gets_another_weight_and_a_bias_and_the_users_model_keeps_its_ow
 
 def test_what_flows_past_is_watched_by_channel() -> None:
     qmodel = QuantModel(residual(), config(), images())
-    layer = next(layer for layer in find_layers(qmodel.model) if layer.node.name == "conv1")
+    layer = next(layer for layer in find_quantized_layers(qmodel.model) if layer.node.name == "conv1")
     seen: list[Tensor] = []
     watch(qmodel.model, [((images(),), {})], {"conv1": seen.append}, shown=False)
-    axis = channel_axis(layer, seen[0].dim())
+    axis = result_axis(layer, seen[0].dim())
     assert axis == 1 and len(per_channel(seen[0], axis, lambda rows: rows.amax(1))) == len(layer.weight)
-    assert only_reader(qmodel.model, layer.node) is not None
+    assert sole_reader(qmodel.model, layer.node) is not None

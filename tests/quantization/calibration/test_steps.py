@@ -7,7 +7,7 @@ import torch
 
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
-from sparsebit.quantization.calibration.steps import finish_round, require_asym, require_measured, run_batches
+from sparsebit.quantization.calibration.steps import finish_round, require_asym, require_measured, run_loader
 from tests.quantization.nets import config, images, residual
 
 
@@ -15,7 +15,7 @@ def test_the_steps_are_those_of_calibrate() -> None:
     whole, steps = (QuantModel(residual(), config(), images()) for _ in range(2))
     whole.calibrate([images()], progress=False)
     steps.prepare_calibration()
-    run_batches(steps, [images()], None, None, False)
+    run_loader(steps, [images()], None, None, False)
     finish_round(steps, shown=False)
     assert steps.calibration is None
     for name, quantizer in whole.quantizers.items():

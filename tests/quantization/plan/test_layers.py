@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.graph.capture import capture
-from sparsebit.quantization.plan.layers import Layers, find_layers
+from sparsebit.quantization.plan.layers import Layers, layers_for_config
 from sparsebit.targets import TARGETS
 
 
@@ -36,7 +36,7 @@ def test_a_product_with_a_parameter_is_a_linear_layer_named_by_its_parameter() -
 
 
 def test_layers_are_found_without_the_answers_about_them() -> None:
-    found, every = layers(), find_layers(layers().gm)
+    found, every = layers(), layers_for_config(layers().gm)
     assert [layer.op for layer in every if layer.op == "linear"] == ["linear"]
     assert {name for layer in every for name in layer.names} >= {"kernel", "point"}
     assert len(every) == sum(node.op.startswith("call_") for node in found.nodes)

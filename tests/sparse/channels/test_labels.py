@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsebit.sparse.channels.labels import Layer, layer_of, reshape_layer
+from sparsebit.sparse.channels.labels import Family, layer_of, reshape_layer
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.data())
@@ -20,7 +20,7 @@ def test_a_layer_gives_back_the_labels_it_was_made_of(sizes: list[int], data: st
 
 
 def test_reshape_keeps_a_dim_that_survives() -> None:
-    layer = Layer((1,), torch.arange(6))
+    layer = Family((1,), torch.arange(6))
     assert reshape_layer(layer, (2, 6, 4, 4), (2, 6, 16)).labels is layer.labels
     flat = reshape_layer(layer, (2, 6, 4, 4), (2, 96))
     assert torch.equal(flat.labels, torch.arange(6).repeat_interleave(16))

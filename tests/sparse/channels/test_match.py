@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sparsebit.graph.capture import capture
-from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.match import Operand, match, operand, product_is_zero, sum_product
 from sparsebit.sparse.channels.trace import Trace
 
@@ -14,7 +14,7 @@ from sparsebit.sparse.channels.trace import Trace
 def make(*shapes: tuple[int, ...]) -> tuple[Trace, list[Labels]]:
     """Values whose last dim has labels of its own."""
     trace = Trace(capture(nn.Linear(4, 4), torch.zeros(2, 4)))
-    layers = [[Layer((len(s) - 1,), trace.sets.fresh(s[-1]))] if s[-1] > 1 else [] for s in shapes]
+    layers = [[Family((len(s) - 1,), trace.sets.fresh(s[-1]))] if s[-1] > 1 else [] for s in shapes]
     return trace, [Labels(shape, layer) for shape, layer in zip(shapes, layers, strict=True)]
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sparsebit.graph.capture import capture
-from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.trace import Trace, labels_in, tensors_of
 
 
@@ -25,7 +25,7 @@ def test_a_shared_tensor_has_one_name_and_one_set_of_labels() -> None:
 
 def test_pinned_dims_go_together() -> None:
     trace = make_trace()
-    value = Labels((2, 3), [Layer((0, 1), trace.sets.fresh(6).reshape(2, 3))])
+    value = Labels((2, 3), [Family((0, 1), trace.sets.fresh(6).reshape(2, 3))])
     (layer,) = trace.pinned(value, [0], "why")
     assert layer.dims == (1,) and trace.simple(value)[0].dims == (1,)
     assert trace.pinned(value, [1], "all of it") == [] and trace.notes[-1][1] == "all of it"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sparsebit.sparse.choose.masks import (
-    Blocks,
+    MatrixBlocks,
     ScoreError,
     count_removed,
     keep_highest,
@@ -93,7 +93,7 @@ def test_of_equals_the_first_go_in_n_of_m_too() -> None:
 def test_blocks_go_as_a_whole(
     shape: tuple[int, ...], block: tuple[int, int], turned: bool, removed: int
 ) -> None:
-    blocks = Blocks(shape, (1, 0) if turned else (0, 1), block)
+    blocks = MatrixBlocks(shape, (1, 0) if turned else (0, 1), block)
     weight = torch.rand(shape)
     rows = blocks.to_rows(weight)
     assert rows.sum().item() == pytest.approx(weight.sum().item(), rel=1e-5)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparsebit.sparse.channels.group import Group, Slice
-from sparsebit.sparse.choose.masks import Blocks
+from sparsebit.sparse.choose.masks import MatrixBlocks
 from sparsebit.sparse.choose.scores import score_blocks, score_group, score_weights
 from sparsebit.sparse.sparsers import make_sparser
 
@@ -89,7 +89,7 @@ def test_ranks_are_those_of_the_rows() -> None:
 def test_single_weights_and_blocks() -> None:
     weight = TENSORS["a.weight"]
     assert torch.equal(score_weights("a.weight", weight, make_sparser("l1norm"), {}), weight.abs())
-    blocks = Blocks((4, 3), (0, 1), (2, 2))
+    blocks = MatrixBlocks((4, 3), (0, 1), (2, 2))
     found = score_blocks("a.weight", weight, blocks, make_sparser("l1norm"), {})
     assert found.shape == (4,)
     assert found[0] == weight[:2, :2].abs().sum()

@@ -18,7 +18,7 @@ from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.input_size import InputSize
 from sparsebit.graph.capture.call.structure import leaves_of, same_structure
 from sparsebit.graph.capture.modes import Differs, compare
-from sparsebit.graph.capture.recording.runs import Runs, Trace
+from sparsebit.graph.capture.recording.runs import RecordedRun, Runs
 from sparsebit.graph.capture.report import Note
 from sparsebit.graph.functional import check_branch
 
@@ -41,7 +41,7 @@ class Reason:
     refused: bool = False  # the model itself does not take another size
 
 
-def is_same_program(trace: Trace, other: Trace) -> bool:
+def is_same_program(trace: RecordedRun, other: RecordedRun) -> bool:
     """Whether two recordings do the same."""
     return _difference(trace, other) is None
 
@@ -49,11 +49,11 @@ def is_same_program(trace: Trace, other: Trace) -> bool:
 class SizeProof:
     """What is known of each dimension of each input of a recorded call."""
 
-    def __init__(self, runs: Runs, trace: Trace) -> None:
+    def __init__(self, runs: Runs, trace: RecordedRun) -> None:
         self.runs, self.trace = runs, trace
         self.free: set[Place] = set()
         self.fixed: dict[Place, Reason] = {}
-        self.evidence: list[Trace] = []  # recordings at other sizes that are the same program
+        self.evidence: list[RecordedRun] = []  # recordings at other sizes that are the same program
         self._tried: dict[tuple[bool, frozenset[Place]], Reason | None] = {}
         self._run()
 
@@ -174,7 +174,7 @@ def _told(error: CaptureError) -> str:
     return f"the model does not run with another size ({text.splitlines()[0]})"
 
 
-def _difference(trace: Trace, other: Trace) -> Reason | None:
+def _difference(trace: RecordedRun, other: RecordedRun) -> Reason | None:
     """What the recording at another size does differently.
 
     A size that was lost and is another number now counts even where the program is the same: the model may branch on it
@@ -189,7 +189,7 @@ def _difference(trace: Trace, other: Trace) -> Reason | None:
     return Reason(text, lost.source and str(lost.source))
 
 
-def _first_difference(trace: Trace, other: Trace) -> Reason | None:
+def _first_difference(trace: RecordedRun, other: RecordedRun) -> Reason | None:
     mine, theirs = trace.recorder.tape, other.recorder.tape
     try:
         constants = compare(mine.graph, theirs.graph).constants
@@ -213,7 +213,7 @@ def _first_difference(trace: Trace, other: Trace) -> Reason | None:
     return None
 
 
-def tell_hidden_results(runs: Runs, trace: Trace) -> None:
+def tell_hidden_results(runs: Runs, trace: RecordedRun) -> None:
     """Note tensors of unknown origin that change with the inputs' numbers: results that the recorder did not see."""
     mine = trace.recorder.tape
     if not mine.unknown_constants:
@@ -239,7 +239,7 @@ def _equal(left: Tensor, right: Tensor) -> bool:
     return left.layout is torch.strided and torch.equal(left.cpu().nan_to_num(), right.cpu().nan_to_num())
 
 
-def _checks(trace: Trace) -> list[fx.Node]:
+def _checks(trace: RecordedRun) -> list[fx.Node]:
     return [node for node in trace.graph.nodes if node.target is check_branch]
 
 

@@ -16,7 +16,7 @@ from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place
 from sparsebit.graph.capture.placement import assemble
 from sparsebit.graph.capture.recording.data_reads import DataPolicy
 from sparsebit.graph.capture.recording.prove_sizes import SizeProof, is_same_program, tell_hidden_results
-from sparsebit.graph.capture.recording.runs import Runs, Trace
+from sparsebit.graph.capture.recording.runs import RecordedRun, Runs
 from sparsebit.graph.capture.report import CaptureReport, Note
 from sparsebit.graph.capture.snapshot import overridden_modes, training_flags
 
@@ -79,7 +79,7 @@ def _require_equal(runs: Runs, captured: CapturedModule) -> None:
 
 def _record_both_modes(
     runs: Runs, skip: Sequence[str], report: CaptureReport
-) -> tuple[Trace, Comparison | str, CaptureReport]:
+) -> tuple[RecordedRun, Comparison | str, CaptureReport]:
     """A recording, what differs in the other mode (or why they cannot be one graph), and the notes made on the way."""
     notes = list(report.notes)
     trace = runs.record_best(report)
@@ -98,7 +98,7 @@ def _record_both_modes(
 
 
 def _assemble(
-    runs: Runs, trace: Trace, signature: CallSignature, report: CaptureReport, conflict: str | None
+    runs: Runs, trace: RecordedRun, signature: CallSignature, report: CaptureReport, conflict: str | None
 ) -> CapturedModule:
     model, leaf_modules = runs.model, runs.leaf_modules
     graph, recorder = trace.graph, trace.recorder

@@ -33,7 +33,7 @@ from sparsebit.graph.exclusive import in_this_thread, without_warnings
 
 
 @dataclass
-class Trace:
+class RecordedRun:
     """One recorded run."""
 
     recorder: Recorder
@@ -63,7 +63,7 @@ class Runs:
         self._announced = self.below = False
         self._copy: Runs | None = None
 
-    def record_best(self, report: CaptureReport) -> Trace:
+    def record_best(self, report: CaptureReport) -> RecordedRun:
         """Record; again in another way where the first recording was not good enough.
 
         A model that reads its data may have another way for graph capture (transformers skips masks that are all ones,
@@ -84,7 +84,7 @@ class Runs:
             trace = self.record(report)
         return trace
 
-    def record(self, report: CaptureReport, *, dry: bool = False) -> Trace:
+    def record(self, report: CaptureReport, *, dry: bool = False) -> RecordedRun:
         """Record one run; again for each line whose write in place turns out to be visible elsewhere.
 
         ``dry`` spares the work of costly layers, where the recording is only compared with another one.
@@ -102,7 +102,7 @@ class Runs:
             report.notes = notes.notes
             return trace
 
-    def _record_once(self, report: CaptureReport, in_place: frozenset[Hashable], dry: bool) -> Trace:
+    def _record_once(self, report: CaptureReport, in_place: frozenset[Hashable], dry: bool) -> RecordedRun:
         recorder = Recorder(self._names, report, self.on_data, in_place, dry=dry)
         snapshot = self._snapshot
         # outside of inference mode, whose tensors do not tell when they are written
@@ -127,7 +127,7 @@ class Runs:
             finally:
                 recorder.closed = True
                 recorder.writes.undo()
-        return Trace(recorder, output)
+        return RecordedRun(recorder, output)
 
     def _run(self, recorder: Recorder, inputs: list[Tensor]) -> Any:
         for name, tensor in zip(self._input_names(), inputs, strict=True):
@@ -189,7 +189,7 @@ class Runs:
             found, _ = flatten(model(*args, **kwargs), "output", is_tensor)
         return found
 
-    def record_with(self, inputs: list[Tensor], *, dry: bool = True) -> Trace:
+    def record_with(self, inputs: list[Tensor], *, dry: bool = True) -> RecordedRun:
         """Record the same call with other tensors; without warnings.
 
         On a GPU a size that does not fit may end in a device assertion, which ends the process: there a
@@ -218,7 +218,7 @@ class Runs:
             self._copy._announced, self._copy.below = self._announced, self.below
         return self._copy
 
-    def compare_modes(self, trace: Trace) -> Comparison | str:
+    def compare_modes(self, trace: RecordedRun) -> Comparison | str:
         """Record with every mode flipped and compare; the reason if the two cannot be one graph.
 
         Leaves stay in their mode: they are one node in either, and a batch norm may refuse a small example.

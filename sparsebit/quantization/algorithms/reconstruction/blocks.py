@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.graph.codegen import make_safe
 from sparsebit.graph.ops import find_op
-from sparsebit.quantization.algorithms.layers import Layer, find_layers, only_reader
+from sparsebit.quantization.algorithms.layers import QuantizedLayer, find_quantized_layers, sole_reader
 from sparsebit.quantization.modules.weights import quantizer_at, weights_read
 
 Granularity = Literal["block", "layer"]
@@ -61,7 +61,7 @@ class _Cutter:
         self.order[next(iter(reversed(gm.graph.nodes)))] = len(self.nodes)  # the output
         self.last_use = {node: self._last_use(node) for node in self.nodes}
         self.beside: list[int] = []  # last uses of what the first layer reads
-        known = {layer.node: layer for layer in find_layers(gm)}
+        known = {layer.node: layer for layer in find_quantized_layers(gm)}
         self.layers = [(self.order[node], known.get(node)) for node in self.nodes if self.weights[node]]
 
     def _last_use(self, node: Node) -> int:
@@ -120,7 +120,7 @@ class _Cutter:
             return False
         following = self.nodes[index + 1]
         if (
-            only_reader(self.gm, node) is not following
+            sole_reader(self.gm, node) is not following
         ):  # a stream that others also read belongs to no single layer
             return False
         spec = find_op(self.gm, following)
@@ -178,7 +178,7 @@ def extract(gm: GraphModule, block: Block) -> fx.GraphModule:
     return fx.GraphModule(gm, make_safe(graph))
 
 
-def _pointwise(layer: Layer, fewer_than: int | None = None) -> bool:
+def _pointwise(layer: QuantizedLayer, fewer_than: int | None = None) -> bool:
     """Whether a layer is a convolution of single pixels over all channels, with fewer results than a number."""
     weight = layer.weight
     alone = weight.dim() > 2 and weight[0, 0].numel() == 1 and layer.groups == 1 and not layer.transposed

@@ -12,7 +12,7 @@ from torch.fx import Node
 from sparsebit.graph.ops.spec import OpCall, place
 from sparsebit.graph.value import TensorInfo, tensors_in
 from sparsebit.sparse.channels.group import Role
-from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.match import Operand, alive, match, operand, sum_product
 from sparsebit.sparse.channels.trace import Trace
 
@@ -84,11 +84,11 @@ class Visit:
 
     # What belongs together
 
-    def pin(self, layer: Layer, dims: Iterable[int], reason: str = "") -> Layer:
+    def pin(self, layer: Family, dims: Iterable[int], reason: str = "") -> Family:
         """Keep the size of these dims; see ``Trace.pin``."""
         return self.trace.pin(layer, dims, reason or self.why)
 
-    def pinned(self, value: Labels, dims: Iterable[int], reason: str = "") -> list[Layer]:
+    def pinned(self, value: Labels, dims: Iterable[int], reason: str = "") -> list[Family]:
         """The layers of a value that still vary, after ``pin``."""
         return self.trace.pinned(value, dims, reason or self.why)
 
@@ -104,11 +104,11 @@ class Visit:
         """Tie the labels of two operands where they meet; the result carries the layers of both."""
         return match(self.trace, left, right, self.why)
 
-    def alive(self, value: Operand) -> list[Layer]:
+    def alive(self, value: Operand) -> list[Family]:
         """The layers that still vary."""
         return alive(self.trace, value)
 
-    def sum_product(self, operands: Sequence[Operand], summed: Sequence[int]) -> list[Layer]:
+    def sum_product(self, operands: Sequence[Operand], summed: Sequence[int]) -> list[Family]:
         """The layers left after summing the product of operands over letters."""
         return sum_product(self.trace, operands, summed, self.why)
 
@@ -134,7 +134,7 @@ class Visit:
         shape = self.trace.shape(name)
         wide = {axis: named for axis, named in letters.items() if shape[axis] > 1}
         layers = [
-            Layer((letter,), self.trace.axis(name, axis, role, self.layer_name(name)))
+            Family((letter,), self.trace.axis(name, axis, role, self.layer_name(name)))
             for axis, (letter, role) in wide.items()
         ]
         return Operand(layers, {letter: shape[axis] for axis, (letter, _) in wide.items()})
@@ -159,10 +159,10 @@ class Visit:
         assert name is not None
         layers = []
         if shape[dim] > 1:
-            layers = [Layer((dim,), self.trace.axis(name, axis, "output", self.layer_name(name)))]
+            layers = [Family((dim,), self.trace.axis(name, axis, "output", self.layer_name(name)))]
         return Labels(shape, layers, self.add_bias(layers, dim))
 
-    def add_bias(self, layers: Sequence[Layer], dim: int) -> bool:
+    def add_bias(self, layers: Sequence[Family], dim: int) -> bool:
         """Tie the bias to the channels along ``dim``; True if adding it keeps the zeros of removed channels.
 
         It does not for a layer along another dim: every row gets the bias.
@@ -189,7 +189,7 @@ class Visit:
             else:
                 self.trace.sets.join(layer.along(layer.dims), labels)
         if labels is not None and not layers:
-            self.pin(Layer((0,), labels), (0,), f"{self.why} meets a tensor whose size is fixed")
+            self.pin(Family((0,), labels), (0,), f"{self.why} meets a tensor whose size is fixed")
         return value.zero
 
 
@@ -224,6 +224,6 @@ def tensor_name(value: object) -> str | None:
     return str(value.target) if isinstance(value, Node) and value.op == "get_attr" else None
 
 
-def pick(layers: Sequence[Layer], dim: int) -> Tensor | None:
+def pick(layers: Sequence[Family], dim: int) -> Tensor | None:
     """The labels along one dim, if a layer varies along it alone."""
     return next((layer.labels for layer in layers if layer.dims == (dim,)), None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sparsebit.sparse.channels.group import Role
-from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.match import Operand, product_is_zero, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, pick, rule, tensor_name
 
@@ -130,7 +130,7 @@ def _repeat_heads(at: Visit, value: Labels, heads: int) -> Labels:
     dim = value.rank - 3
     times = heads // value.shape[dim]
     layers = [
-        Layer(layer.dims, layer.labels.repeat_interleave(times, layer.dims.index(dim)))
+        Family(layer.dims, layer.labels.repeat_interleave(times, layer.dims.index(dim)))
         if dim in layer.dims
         else layer
         for layer in at.trace.simple(value)
@@ -138,5 +138,5 @@ def _repeat_heads(at: Visit, value: Labels, heads: int) -> Labels:
     shape = (*value.shape[:dim], heads, *value.shape[dim + 1 :])
     copied = value.shape[dim] == 1 and heads > 1
     if copied:
-        layers.append(Layer((dim,), at.trace.sets.fresh(heads)))
+        layers.append(Family((dim,), at.trace.sets.fresh(heads)))
     return Labels(shape, layers, value.zero and not copied)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.match import product_is_zero, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, number, rule, tensor_name
 from sparsebit.sparse.channels.rules.contract import IN, OUT
@@ -64,7 +64,7 @@ def _grouped(at: Visit, weight: str, value: Labels, channel: int, groups: int) -
                 at.pin(layer, layer.dims)
     tie = _tie_transposed_groups if at.call.spec.weight_axes == (1, 0) else _tie_groups
     out = tie(at, weight, labels, groups, value.shape[channel], at.shape[channel])
-    layers = [*rest, *([Layer((channel,), out)] if out is not None else [])]
+    layers = [*rest, *([Family((channel,), out)] if out is not None else [])]
     zero = at.add_bias(layers, channel)
     return Labels(at.shape, layers, zero and (value.zero or not rest))
 

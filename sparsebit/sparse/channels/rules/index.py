@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from sparsebit.sparse.channels.labels import Labels, Layer, layer_of
+from sparsebit.sparse.channels.labels import Family, Labels, layer_of
 from sparsebit.sparse.channels.match import Operand, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, pick, rule, tensor_name
 from sparsebit.sparse.channels.rules.move import keep_picked_dims, run_node
@@ -62,7 +62,7 @@ def indexed_dims(index: object, rank: int) -> Iterator[tuple[int, int, object]]:
             dim += 1
 
 
-def _keep_step(at: Visit, layer: Layer, dim: int, item: slice) -> None:
+def _keep_step(at: Visit, layer: Family, dim: int, item: slice) -> None:
     """``x[:, 1::2]`` stays right as long as complete steps are removed: positions 0 and 1, 2 and 3, ..."""
     if dim not in layer.dims:
         return
@@ -70,7 +70,7 @@ def _keep_step(at: Visit, layer: Layer, dim: int, item: slice) -> None:
     step, start = item.step, item.start or 0
     known = item.stop is None and isinstance(step, int) and isinstance(start, int)
     if layer.dims and known and len(layer.labels) % step == 0 and 0 <= start < step:
-        at.pin(Layer((0, 1), layer.labels.reshape(-1, step)), [1])
+        at.pin(Family((0, 1), layer.labels.reshape(-1, step)), [1])
     else:
         at.pin(layer, [dim], f"{at.why} picks single positions")
 
@@ -89,7 +89,7 @@ def embedding(at: Visit) -> Labels:
         rows = at.trace.axis(name, 0, "output", at.layer_name(name), bare=True)
         at.trace.frozen.append((rows, f"{at.why} looks rows up"))
         labels = at.trace.axis(name, 1, "output", at.layer_name(name))
-    layers = [] if labels is None or len(labels) == 1 else [Layer((len(shape) - 1,), labels)]
+    layers = [] if labels is None or len(labels) == 1 else [Family((len(shape) - 1,), labels)]
     if "offsets" in at.arguments:  # rows are summed
         at.trace.freeze(index, f"{at.why} uses it as an index")
         return Labels(shape, layers, zero)
@@ -164,13 +164,13 @@ def _cat(at: Visit, main: int) -> Labels:
     if any(value.rank != rank for _, value in found):
         raise Stop(at.why)
     across: Operand | None = None
-    ends: list[Layer] = []
+    ends: list[Family] = []
     crossing = {
         dim for _, value in found for layer in trace.simple(value) if main in layer.dims for dim in layer.dims
     } - {main}
     for node, value in found:
         if value.wild:
-            ends.append(Layer((main,), trace.sets.fresh(value.shape[main])))
+            ends.append(Family((main,), trace.sets.fresh(value.shape[main])))
             trace.adopt(node, (ends[-1],) if value.shape[main] > 1 else ())
             continue
         own, beside = _end(at, value, main, crossing)
@@ -184,11 +184,11 @@ def _cat(at: Visit, main: int) -> Labels:
     for end, (_, value) in zip(ends, found, strict=True):
         thin = tuple(size if dim in dims else 1 for dim, size in enumerate(value.shape))
         parts.append(end.full(thin).reshape([thin[dim] for dim in dims]))
-    layers.append(Layer(dims, torch.cat(parts, dims.index(main))))
+    layers.append(Family(dims, torch.cat(parts, dims.index(main))))
     return to_labels(layers, range(rank), shape, all(value.zero for _, value in found))
 
 
-def _end(at: Visit, value: Labels, main: int, crossing: set[int]) -> tuple[Layer, list[Layer]]:
+def _end(at: Visit, value: Labels, main: int, crossing: set[int]) -> tuple[Family, list[Family]]:
     """The layer along the dim of concatenation (a fixed one where there is none), and the others.
 
     Where the other parts have channels that vary along ``main`` and along ``crossing`` (dims of a head, for every
@@ -204,6 +204,6 @@ def _end(at: Visit, value: Labels, main: int, crossing: set[int]) -> tuple[Layer
     wide = next((layer for layer in beside if set(layer.dims) <= crossing), None)
     if wide is not None:
         return wide, [layer for layer in beside if layer is not wide]
-    fixed = Layer((main,), at.trace.sets.fresh(value.shape[main]))
+    fixed = Family((main,), at.trace.sets.fresh(value.shape[main]))
     at.trace.frozen.append((fixed.labels, f"{at.why} joins a tensor whose size is fixed"))
     return fixed, beside

@@ -12,7 +12,7 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 
 from sparsebit.graph.value import TensorInfo
-from sparsebit.sparse.channels.labels import Labels, Layer, layer_of, reshape_layer
+from sparsebit.sparse.channels.labels import Family, Labels, layer_of, reshape_layer
 from sparsebit.sparse.channels.match import to_labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, rule
 
@@ -53,7 +53,7 @@ def expand(at: Visit) -> object:
     value, shape = at.input, at.shape
     old = (1,) * (len(shape) - value.rank) + value.shape
     copies = [
-        Layer((dim,), at.trace.sets.fresh(size))
+        Family((dim,), at.trace.sets.fresh(size))
         for dim, size in enumerate(shape)
         if size > 1 and old[dim] == 1
     ]
@@ -64,8 +64,8 @@ def expand(at: Visit) -> object:
 def _move(
     at: Visit,
     value: Labels,
-    through: Callable[[Layer], list[Layer]] | None = None,
-    *more: list[Layer],
+    through: Callable[[Family], list[Family]] | None = None,
+    *more: list[Family],
 ) -> object:
     """Each layer through the operator, by default by running it; every result takes its part of each."""
     through = through or (lambda layer: _run(at, value, layer))
@@ -81,7 +81,7 @@ def _move(
     return at.outputs(build)
 
 
-def _run(at: Visit, value: Labels, layer: Layer) -> list[Layer]:
+def _run(at: Visit, value: Labels, layer: Family) -> list[Family]:
     result = run_node(at, at.arguments["input"], layer.full(value.shape))
     parts = result if isinstance(result, (tuple, list)) else [result]
     return [layer_of(part) for part in parts if isinstance(part, Tensor)]
@@ -121,7 +121,7 @@ def channel_shuffle(at: Visit) -> Labels:
 
     def shuffle(labels: Tensor) -> Tensor:
         table = labels.reshape(groups, -1)
-        at.pin(Layer((0, 1), table), [0])
+        at.pin(Family((0, 1), table), [0])
         return table.t().reshape(-1)
 
     return _along_channels(at, 1, shuffle)
@@ -136,7 +136,7 @@ def pixel_shuffle(at: Visit) -> Labels:
     def spread(labels: Tensor) -> Tensor:
         if not up:
             return labels.repeat_interleave(area)
-        at.pin(Layer((0, 1), labels.reshape(-1, area)), [1])
+        at.pin(Family((0, 1), labels.reshape(-1, area)), [1])
         return labels[::area]
 
     return _along_channels(at, at.input.rank - 3, spread)
@@ -158,7 +158,7 @@ def _along_channels(at: Visit, channel: int, change: Callable[[Tensor], Tensor])
         apart = [dim for dim in layer.dims if dim > channel or (channel in layer.dims and dim != channel)]
         at.pin(layer, apart)
     layers = [
-        Layer(layer.dims, change(layer.labels)) if layer.dims == (channel,) else layer
+        Family(layer.dims, change(layer.labels)) if layer.dims == (channel,) else layer
         for layer in at.trace.simple(value)
     ]
     return Labels(at.shape, layers, value.zero)
@@ -184,7 +184,7 @@ def pad(at: Visit) -> Labels:
                 continue
             if not constant or left < 0 or right < 0:
                 raise Stop(f"{at.why} repeats or cuts channels")
-            layer = Layer(layer.dims, _pad_axis(at, layer.labels, axis, left, right))
+            layer = Family(layer.dims, _pad_axis(at, layer.labels, axis, left, right))
         layers.append(layer)
     return Labels(at.shape, layers, at.call.keeps_zero([value.zero]))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from sparsebit.graph.ops.spec import OpCall
-from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.match import Operand, product_is_zero, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, number, pick, rule, tensor_name
 
@@ -35,7 +35,7 @@ def norm_per_channel(at: Visit) -> Labels:
     return Labels(value.shape, layers, _tie_factors(at, layers, channel))
 
 
-def _tie_factors(at: Visit, layers: list[Layer], channel: int) -> bool:
+def _tie_factors(at: Visit, layers: list[Family], channel: int) -> bool:
     """Tie factor and shift to the channels; True if they make removed channels zero."""
     labels = pick(layers, channel)
     scaled = at.tie_vector(at.arguments.get("weight"), labels, "scale")
@@ -94,7 +94,7 @@ def group_norm(at: Visit) -> Labels:
     if labels is not None:
         at.trace.statistics[at.call.node.name] = at.why
         if groups >= FEWEST_COMPLETE_GROUPS:
-            at.pin(Layer((0, 1), labels.reshape(groups, -1)), [1])
+            at.pin(Family((0, 1), labels.reshape(groups, -1)), [1])
         elif groups > 1:
             at.trace.balance(labels, groups, f"{at.why} has {groups} groups")
     return Labels(value.shape, layers, _tie_factors(at, layers, 1))

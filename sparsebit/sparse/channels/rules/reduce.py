@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sparsebit.graph.value import TensorInfo
-from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.match import to_labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, rule
 from sparsebit.sparse.channels.written_norm import is_part_of_norm
@@ -19,7 +19,7 @@ def reduction(at: Visit) -> object:
     """Removed channels must not change the result: sums of zeros are free, a mean is divided anew, others stop."""
     value, kind = at.input, at.call.spec.channels
     dims = _dims(at.arguments.get("dim"), value.rank)
-    layers: list[Layer] = []
+    layers: list[Family] = []
     for layer in at.trace.simple(value):
         gone = [dim for dim in layer.dims if dim in dims]
         if not gone:
@@ -89,12 +89,12 @@ def cosine_similarity(at: Visit) -> Labels:
 def glu(at: Visit) -> Labels:
     """The halves gate each other position by position."""
     value = at.input
-    halved, layers = at.dim(value.rank), list[Layer]()
+    halved, layers = at.dim(value.rank), list[Family]()
     for layer in at.trace.simple(value):
         if halved in layer.dims:
             first, second = layer.labels.chunk(2, layer.dims.index(halved))
             at.trace.sets.join(first, second)
-            layer = at.trace.simplify(Layer(layer.dims, first))
+            layer = at.trace.simplify(Family(layer.dims, first))
         layers += [layer] if layer.dims else []
     return Labels(at.shape, layers, value.zero)
 

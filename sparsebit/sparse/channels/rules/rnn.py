@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from sparsebit.graph.value import TensorInfo
-from sparsebit.sparse.channels.labels import Labels, Layer
+from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, rule, tensor_name
 from sparsebit.sparse.channels.trace import blank, labels_in
 
@@ -93,9 +93,9 @@ def _tie_initial_states(at: Visit, shown: Tensor, hidden: Tensor) -> bool:
     return zero
 
 
-def _hidden_layer(rank: int, labels: Tensor) -> Layer:
+def _hidden_layer(rank: int, labels: Tensor) -> Family:
     """The labels of states [layers and directions, ..., units]; one layer and direction has no dim of its own."""
-    return Layer((0, rank - 1), labels) if len(labels) > 1 else Layer((rank - 1,), labels[0])
+    return Family((0, rank - 1), labels) if len(labels) > 1 else Family((rank - 1,), labels[0])
 
 
 def _results(at: Visit, last: Tensor, shown: Tensor, hidden: Tensor, zero: bool) -> object:
@@ -109,7 +109,7 @@ def _results(at: Visit, last: Tensor, shown: Tensor, hidden: Tensor, zero: bool)
         return tuple(walk(item) for item in info) if isinstance(info, (tuple, list)) else info
 
     data = first if isinstance(first, TensorInfo) else first[0]
-    sequence: object = Labels(data.shape, [Layer((len(data.shape) - 1,), last)], zero)
+    sequence: object = Labels(data.shape, [Family((len(data.shape) - 1,), last)], zero)
     if data is not first:
         sequence = (sequence, *(blank(item) for item in first[1:]))
     return sequence, walk(rest)
@@ -135,7 +135,7 @@ def repack(at: Visit) -> object:
     def build(info: TensorInfo) -> Labels:
         last = len(info.shape) - 1
         features = info.dtype.is_floating_point and labels is not None and info.shape[last] == len(labels)
-        return Labels(info.shape, [Layer((last,), labels)] if features and labels is not None else [], zero)
+        return Labels(info.shape, [Family((last,), labels)] if features and labels is not None else [], zero)
 
     return at.outputs(build)
 
@@ -161,4 +161,4 @@ def cell(at: Visit) -> object:
     if below is not None:
         at.trace.tie_axis(weight_ih, 1, below, "input", path)
     zero = _tie_initial_states(at, hidden[None], hidden[None])
-    return at.outputs(lambda info: Labels(info.shape, [Layer((len(info.shape) - 1,), hidden)], zero))
+    return at.outputs(lambda info: Labels(info.shape, [Family((len(info.shape) - 1,), hidden)], zero))
