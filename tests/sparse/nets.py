@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+
+from sparsebit.sparse import SparseModel
 
 
 class Residual(nn.Module):
@@ -51,3 +55,22 @@ def images(count: int = 4) -> Tensor:
 
 def labels(count: int = 4) -> Tensor:
     return torch.arange(count) % 5
+
+
+def make(net: nn.Module | None = None, **settings: Any) -> SparseModel:
+    """A structured l1norm model at half, but for these settings."""
+    sparser = {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}
+    top = {key: settings.pop(key) for key in ("IGNORE", "SCHEDULE") if key in settings}
+    return SparseModel(
+        net or residual(), {"SPARSER": {**sparser, **settings}, **top}, example_inputs=images()
+    )
+
+
+def widths(smodel: SparseModel) -> dict[str, int]:
+    """Channels that are left, by layer."""
+    return {row.name: row.after for row in smodel.report().rows}
+
+
+def assert_same(one: Tensor, other: Tensor) -> None:
+    """Equal but for the rounding of double precision."""
+    assert float((one - other).detach().abs().max() / other.detach().abs().max()) < 1e-12

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.sparse import SparseModel
-from tests.sparse.nets import images, residual
-
-
-def make(net: nn.Module | None = None, **settings: Any) -> SparseModel:
-    sparser = {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}
-    top = {key: settings.pop(key) for key in ("IGNORE", "SCHEDULE") if key in settings}
-    return SparseModel(
-        net or residual(), {"SPARSER": {**sparser, **settings}, **top}, example_inputs=images()
-    )
-
-
-def widths(smodel: SparseModel) -> dict[str, int]:
-    return {row.name: row.after for row in smodel.report().rows}
+from tests.sparse.nets import make, widths
 
 
 def test_each_layer_by_hand_and_by_rule() -> None:

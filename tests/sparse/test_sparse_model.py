@@ -8,31 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from sparsebit.batches import DataError
 from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.sparse import SPARSERS, SparseModel
-from tests.sparse.nets import images, labels, perceptron, residual
+from tests.sparse.nets import assert_same, images, labels, make, perceptron, residual, widths
 
 BATCHES = [(images(), labels()), (images(2), labels(2))]
-
-
-def make(net: nn.Module | None = None, **settings: Any) -> SparseModel:
-    sparser = {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}
-    top = {key: settings.pop(key) for key in ("IGNORE", "SCHEDULE") if key in settings}
-    return SparseModel(
-        net or residual(), {"SPARSER": {**sparser, **settings}, **top}, example_inputs=images()
-    )
-
-
-def widths(smodel: SparseModel) -> dict[str, int]:
-    return {row.name: row.after for row in smodel.report().rows}
-
-
-def assert_same(one: Tensor, other: Tensor) -> None:
-    assert float((one - other).detach().abs().max() / other.detach().abs().max()) < 1e-12
 
 
 @pytest.mark.parametrize("name", sorted(SPARSERS))

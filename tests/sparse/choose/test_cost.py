@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from torch import Tensor, nn
 
 from sparsebit.graph.capture import capture
 from sparsebit.graph.ops import bind
-from sparsebit.sparse import SparseModel
-from tests.sparse.nets import images, residual
-
-
-def make(net: nn.Module | None = None, **settings: Any) -> SparseModel:
-    sparser = {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}
-    top = {key: settings.pop(key) for key in ("IGNORE", "SCHEDULE") if key in settings}
-    return SparseModel(
-        net or residual(), {"SPARSER": {**sparser, **settings}, **top}, example_inputs=images()
-    )
-
-
-def assert_same(one: Tensor, other: Tensor) -> None:
-    assert float((one - other).detach().abs().max() / other.detach().abs().max()) < 1e-12
+from tests.sparse.nets import assert_same, images, make
 
 
 @pytest.mark.parametrize("target", ["params", "macs"])

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.nn import functional
 
 from sparsebit.config.pruning.criteria import SPARSER_RULES
-from sparsebit.sparse import SPARSERS, SparseModel
-from tests.sparse.nets import images, labels, residual
+from sparsebit.sparse import SPARSERS
+from tests.sparse.nets import assert_same, images, labels, make, residual
 
 BATCHES = [(images(), labels()), (images(2), labels(2))]
-
-
-def make(net: nn.Module | None = None, **settings: Any) -> SparseModel:
-    sparser = {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}
-    top = {key: settings.pop(key) for key in ("IGNORE", "SCHEDULE") if key in settings}
-    return SparseModel(
-        net or residual(), {"SPARSER": {**sparser, **settings}, **top}, example_inputs=images()
-    )
-
-
-def assert_same(one: Tensor, other: Tensor) -> None:
-    assert float((one - other).detach().abs().max() / other.detach().abs().max()) < 1e-12
 
 
 @pytest.mark.parametrize(
