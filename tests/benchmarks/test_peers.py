@@ -21,6 +21,7 @@ from benchmarks.peers.page import markdown_table, show_tests, write_page
 from benchmarks.peers.pruning import part as pruning
 from benchmarks.peers.pruning.measure import count_macs, count_parameters
 from benchmarks.peers.row import Column, Options, Row, count_lines, failed_row, row_as_dict, row_from
+from benchmarks.peers.tests import run as peer_tests
 from benchmarks.peers.tests.suite import NotApplicable, Suite
 from benchmarks.peers.vision import part as vision
 from benchmarks.peers.vision.measure import sqnr
@@ -247,6 +248,42 @@ def test_counts_of_a_suite() -> None:
     assert suite.failed == {"wrong": "AssertionError: 1 is not 2"}
     shown = show_tests({"about": "Text.", "suites": [vars(suite)]})
     assert "| theirs | 1 | 1 | 1 |" in shown and "- theirs: no such type (1)" in shown
+
+
+def test_a_failure_is_explained_by_its_name_or_by_what_it_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_us = {
+        "f.py::TestFX::test_args_kwargs": {
+            "outcome": "failed",
+            "calls": 1,
+            "reason": "tuple index out of range",
+        },
+        "f.py::TestFX::test_args_no_self": {
+            "outcome": "failed",
+            "calls": 1,
+            "reason": "tuple index out of range",
+        },
+        "f.py::test_new": {"outcome": "failed", "calls": 1, "reason": "1 is not 2"},
+        "f.py::test_theirs": {"outcome": "failed", "calls": 1, "reason": "no library"},
+        "f.py::test_good": {"outcome": "passed", "calls": 2},
+        "f.py::test_other": {"outcome": "passed", "calls": 0},
+    }
+    alone = {"f.py::test_theirs": {"outcome": "failed"}}
+    answers = {"adapter": with_us, "recorder": alone}
+    monkeypatch.setattr(peer_tests, "run_pytest", lambda names, root, plugin, paths, limit: answers[plugin])
+    suite = Suite("theirs", "somewhere")
+    peer_tests.run_file(suite, tmp_path / "f.py::TestFX", tmp_path, "adapter", [], 1)
+    assert suite.failed == {
+        "f.py::TestFX::test_args_kwargs": peer_tests.EXPLAINED["TestFX::test_args_kwargs"],
+        "f.py::TestFX::test_args_no_self": peer_tests.REFUSED,
+        "f.py::test_new": "1 is not 2",
+    }
+    assert suite.not_applicable == {
+        "f.py::test_theirs": "fails here without us too",
+        "f.py::test_other": "does not reach a function that ours replaces",
+    }
+    assert suite.files == {"f.py": 1}
 
 
 def test_files_that_do_not_run_again_keep_their_counts() -> None:
