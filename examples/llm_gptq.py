@@ -49,7 +49,7 @@ def main(words: list[str] | None = None) -> dict[str, float]:
     held_out = max(options.length, len(ids) // 10)
     small = llm.quantize(model, ids[:-held_out], settings)
     found = small.evaluate(ids[-held_out:], reference=reference, length=options.length)
-    print(f"{small.bits:.2f} bits a weight; perplexity {found.perplexity:.3f}, "
+    print(f"{small.bits:.2f} bits per weight; perplexity {found.perplexity:.3f}, "
           f"{found.divergence:.4f} nats from float, {found.agreement:.1%} of the next tokens agree")  # fmt: skip
     print(small.export(options.output, options.format))
     return {

@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each says where, what was expected, what came, and what to do next."""
+"""The errors a user can see. Each says where it happened, what was expected, what it got, and what to do next."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SparsebitError(Exception):
 
 
 class CaptureError(SparsebitError):
-    """A model could not be turned into a graph, or a captured graph was called in a way it cannot serve."""
+    """A model could not be turned into a graph, or a captured graph was called in a way it does not support."""
 
 
 class GraphError(SparsebitError):
@@ -45,15 +45,15 @@ class GraphError(SparsebitError):
 
 
 class ConfigError(SparsebitError, ValueError):
-    """A mistake in what the user wrote in a config, with the path to it."""
+    """A mistake in a config, with the path to it."""
 
 
 class RegistryError(SparsebitError, LookupError):
-    """A plug-in name that is unknown, or already taken."""
+    """A plug-in name that is unknown or already in use."""
 
 
 class ExportError(SparsebitError):
-    """A model could not be written, or the file does not do what the model does."""
+    """A model could not be written, or the file does not compute what the model computes."""
 
 
 class ArtifactError(SparsebitError):
@@ -61,7 +61,7 @@ class ArtifactError(SparsebitError):
 
 
 def damaged(where: object, what: str, **parts: str | None) -> ArtifactError:
-    """The error of a saved file or folder in which something is wrong."""
+    """The error for a damaged file or folder."""
     return ArtifactError(f"{where} is damaged: {what}", hint="save the model again", **parts)
 
 
@@ -70,7 +70,7 @@ class SpecializationWarning(UserWarning):
 
 
 def with_article(word: str) -> str:
-    """The word behind "a" or "an".
+    """The word with "a" or "an" before it.
 
     Example:
         >>> with_article("int"), with_article("list")
@@ -87,7 +87,7 @@ def missing_package(
     Example:
         >>> print(missing_package("jinja2", "a report", extra="report"))
         a report needs the package 'jinja2', which is not installed
-          next: in the folder of Sparsebit's source: pip install -e ".[report]"
+          next: in Sparsebit's source folder: pip install -e ".[report]"
     """
     missing = error is None or isinstance(error, ModuleNotFoundError)
     why = "is not installed" if missing else f"cannot be imported: {error}"

@@ -15,12 +15,12 @@ PATIENCE = 1.0  # seconds before anything is shown
 TICK = 0.25  # seconds between two looks at the clock
 BETWEEN = 10.0  # seconds between two lines, where there is no terminal
 
-_in_lines = False  # whether to tell it in lines where there is no terminal
+_in_lines = False  # whether to print lines if there is no terminal
 _showing = False  # a bar inside of what is shown already would only disturb it
 
 
 def length(items: Iterable[object]) -> int | None:
-    """How many there are, or None where nobody knows: a loader of a stream has a length that raises.
+    """How many there are, or None if that is unknown: the length of a streaming loader raises.
 
     Example:
         >>> length([1, 2]), length(iter([1, 2]))
@@ -34,7 +34,7 @@ def length(items: Iterable[object]) -> int | None:
 
 @contextlib.contextmanager
 def lines_without_terminal() -> Iterator[None]:
-    """Inside the block, whoever reads a log gets a line every few seconds, on the error stream."""
+    """Inside the block, progress is also printed as lines every few seconds, on the error stream."""
     global _in_lines
     before, _in_lines = _in_lines, True
     try:

@@ -1,4 +1,4 @@
-"""How often a model is right."""
+"""The accuracy of a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Metric = Callable[[Any, Any], Any]
 
 
 def top1(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The part of the samples whose largest output is that of their label; outputs [N, C, ...], labels [N, ...].
+    """The fraction of samples whose largest output is that of their label; outputs [N, C, ...], labels [N, ...].
 
     Example:
         >>> top1(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
@@ -26,7 +26,7 @@ def top1(outputs: Tensor, labels: Tensor) -> Tensor:
         raise SparsebitError(
             "accuracy needs one row of class scores for each sample",
             got=got,
-            hint="pass a metric of your own for other outputs",
+            hint="pass your own metric for other outputs",
         )
     answers = outputs.argmax(1)
     if answers.shape != labels.shape:
@@ -37,7 +37,7 @@ def top1(outputs: Tensor, labels: Tensor) -> Tensor:
         )
     if labels.numel() and int(labels.max()) >= outputs.shape[1]:
         raise SparsebitError(
-            f"there is a label {int(labels.max())}, and the model tells {outputs.shape[1]} classes apart",
+            f"label {int(labels.max())} is out of range for a model with {outputs.shape[1]} classes",
             expected=f"labels from 0 to {outputs.shape[1] - 1}",
         )
     return (answers == labels).float().mean()
@@ -58,9 +58,9 @@ def measure(
         model: called with the inputs of a batch; also a function, such as one that runs a file in a runtime.
         batches: ``(inputs, labels)``, or a dict with the labels under ``labels``, ``targets`` or ``y``.
         metric: called as ``metric(outputs, labels)``; of several outputs it gets the ``logits`` or the first.
-        what: the words before the progress bar.
+        what: the text before the progress bar.
         shown: whether to show it; by default on a terminal.
-        inputs: how batches become calls, where the model's own signature does not tell.
+        inputs: how batches become calls, if the model's signature does not say.
     """
     training = model.training if isinstance(model, nn.Module) else False
     if isinstance(model, nn.Module):

@@ -53,7 +53,7 @@ def runtime_latency(
     """Seconds of one call in a runtime; takes what ``runtime_call`` takes.
 
     Args:
-        rounds: of which the median counts.
+        rounds: number of calls, of which the median is returned.
     """
     return time_call(runtime_call(model, example_inputs, runtime=runtime, threads=threads), rounds=rounds)
 
@@ -61,7 +61,7 @@ def runtime_latency(
 class RuntimeClock:
     """Seconds of one call of a model in a runtime; the times of several models are comparable.
 
-    Every model after the first is called in turns with the first, see ``PairedClock``.
+    Every model after the first is called alternately with the first, see ``PairedClock``.
 
     Args:
         example_inputs: as for ``runtime_call``, moved to the CPU.
@@ -83,7 +83,7 @@ class RuntimeClock:
             raise SparsebitError(
                 "the latency of a model depends on the sizes of its inputs, and none are known",
                 where=self.where or None,
-                hint="give example_inputs",
+                hint="pass example_inputs",
             )
         try:
             return self._clock(runtime_call(model, self.examples, runtime=self.runtime))

@@ -28,7 +28,7 @@ class CostRow:
     op: str
     """Canonical operator, or "unknown": then ``macs`` is an estimate."""
     module: str
-    """Dotted name of the module called, or of the one whose forward the node stands in."""
+    """Dotted name of the module called, or of the one whose forward contains the node."""
     params: int
     macs: int
     weight_bytes: int
@@ -114,7 +114,7 @@ def cost(gm: GraphModule) -> CostReport:
             continue
         if "value" not in node.meta:
             raise GraphError(
-                "the cost of a node follows from its shape, and none is recorded",
+                "the cost of a node depends on its shape, and no shape is recorded",
                 where=place(node),
                 hint="capture the model with example inputs: sparsebit.capture(model, inputs)",
             )

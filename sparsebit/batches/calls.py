@@ -19,7 +19,7 @@ class Call(NamedTuple):
 
 
 def example_call(example_inputs: Any = None, example_kwargs: Mapping[str, Any] | None = None) -> Call:
-    """The call that example inputs mean: a tuple of positional arguments, a dict of keyword arguments, or one tensor.
+    """The call for example inputs: a tuple of positional arguments, a dict of keyword arguments, or one tensor.
 
     Example:
         >>> example_call({"ids": 1}, {"mask": 2})
@@ -52,7 +52,7 @@ def as_call(data: Any) -> Call:
 
 
 def device_of(model: object, default: torch.device | str = "cpu") -> torch.device:
-    """Where the parameters of a module are, or its buffers; ``default`` for anything that has neither.
+    """The device of a module's parameters, or of its buffers; ``default`` if it has neither.
 
     Example:
         >>> device_of(nn.Linear(2, 2)), device_of(nn.ReLU(), "meta")
@@ -68,7 +68,7 @@ def to_device(value: Any, device: torch.device) -> Any:
 
 
 def few(call: Call, samples: int = 2) -> Call:
-    """A call with the first samples only, where all its tensors agree on how many there are."""
+    """A call with the first samples only, if all its tensors have the same number of samples."""
     tensors = [leaf for leaf in pytree.tree_leaves(tuple(call)) if isinstance(leaf, Tensor)]
     if len({len(t) if t.dim() else -1 for t in tensors}) != 1 or tensors[0].dim() == 0:
         return call
@@ -76,7 +76,7 @@ def few(call: Call, samples: int = 2) -> Call:
 
 
 def crop_like(call: Call, dummy: Any) -> Call | None:
-    """As many samples of a recorded call as ``dummy`` has; None where the two are not of one kind."""
+    """As many samples of a recorded call as ``dummy`` has; None if their shapes or types differ."""
     ours, structure = pytree.tree_flatten(tuple(call))
     theirs = [leaf for leaf in pytree.tree_leaves(dummy) if isinstance(leaf, Tensor)]
     tensors = [leaf for leaf in ours if isinstance(leaf, Tensor)]

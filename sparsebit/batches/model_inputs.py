@@ -1,13 +1,13 @@
-"""The one rule for data: how what a loader gives becomes calls of a model.
+"""The one rule for data: how the batches of a loader become calls of a model.
 
 Calibration, pruning, analysis, export and the command line all read batches here:
 
 - a tensor is the model's input; a dict holds keyword arguments; a tuple or list holds positional arguments;
 - ``((a, b), labels)`` and ``({...}, labels)`` hold the arguments in their first item;
-- which items are inputs is told by the example the model was captured with: as many items of a tuple as it had
-  positional inputs, and of a dict the names it had. Without an example the model's signature tells: a dict gives the
-  names that it takes, and the last item of a tuple is the label, unless the model needs it;
-- everything else (labels, ids) stays out of the call and is named once in the log;
+- the example that the model was captured with decides which items are inputs: as many items of a tuple as it had
+  positional inputs, and the names of a dict that it had. Without an example the model's signature decides: a dict gives
+  the names that it takes, and the last item of a tuple is the label, unless the model requires it;
+- everything else (labels, ids) is ignored and named once in the log;
 - ``feed``, a function from a batch to a tuple or a dict, replaces all of this.
 """
 
@@ -35,8 +35,8 @@ _logger = logging.getLogger(__name__)
 class Batch(NamedTuple):
     """One batch: the arguments of the call, and what is not one of them.
 
-    ``rest`` holds the items of a tuple behind the inputs, or the dict itself. ``labels`` is the last of those items, or
-    the value of the dict that is named as in ``LABELS``; None where there is none.
+    ``rest`` holds the items of a tuple after the inputs, or the dict itself. ``labels`` is the last of those items, or
+    the value of the dict whose name is in ``LABELS``; None if there is none.
     """
 
     args: tuple[Any, ...]
@@ -75,12 +75,12 @@ class ModelInputs:
 
     @classmethod
     def of(cls, model: Any) -> ModelInputs:
-        """Those that a ``QuantModel`` or ``SparseModel`` knows; of anything else, by its signature."""
+        """The inputs that a ``QuantModel`` or ``SparseModel`` knows; for anything else, those of its signature."""
         known = getattr(model, "inputs", None)
         return known if isinstance(known, ModelInputs) else cls(model)
 
     def batch(self, item: Any, feed: Feed | None = None) -> Batch:
-        """The call that one item of a loader means, and what is left."""
+        """The call for one item of a loader, and the items that are not part of it."""
         if isinstance(item, Call):
             return Batch(item.args, item.kwargs)
         if feed is not None:
@@ -114,7 +114,7 @@ class ModelInputs:
             yield Call(args, kwargs) if device is None else Call(*to_device((args, kwargs), device))
 
     def labelled(self, item: Any) -> Batch:
-        """As ``batch``, without labels in the call unless the example had them; raises where there are none."""
+        """Like ``batch``, without labels in the call unless the example had them; raises if there are none."""
         batch = self.batch(item)
         if batch.labels is None:
             raise DataError(
@@ -176,7 +176,7 @@ class ModelInputs:
         if len(items) < count:
             names = ", ".join(self._names_of(count))
             raise DataError(
-                f"the model takes {count} inputs{f' ({names})' if names else ''}, and the batch has {len(items)}",
+                f"the model takes {count} inputs{f' ({names})' if names else ''}, but the batch has {len(items)}",
                 hint=FEED,
             )
         rest = items[count:]
@@ -233,13 +233,13 @@ class ModelInputs:
         self._said.add(what)
         if could_take:
             _logger.warning(
-                "not given to the model: %s. Its forward also takes %s; if that is meant, put it into the example "
+                "not passed to the model: %s. Its forward also takes %s; to pass it, put it into the example "
                 "inputs, or pass feed=",
                 what,
                 ", ".join(could_take[:3]),
             )
         else:
-            _logger.info("not given to the model: %s", what)
+            _logger.info("not passed to the model: %s", what)
 
 
 def _parameters_of(model: Any) -> list[inspect.Parameter]:

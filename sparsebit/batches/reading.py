@@ -25,7 +25,7 @@ class DataError(SparsebitError):
 
 
 class NoBatchesError(DataError):
-    """A loader that gave nothing."""
+    """A loader without batches."""
 
 
 def read_batches(
@@ -33,8 +33,8 @@ def read_batches(
 ) -> Iterator[Any]:
     """The items of a loader, with a progress bar; at least one, or an error.
 
-    A lone tensor or dict is one batch. A loader without a length is read to ``MOST_BATCHES`` where ``batches`` does not
-    say how many, and the log says so.
+    A single tensor or dict is one batch. At most ``MOST_BATCHES`` are read from a loader without a length, unless
+    ``batches`` says how many; the log says so.
     """
     if batches is not None and batches < 1:
         raise DataError("at least one batch is needed", got=f"batches={batches}")
@@ -62,7 +62,7 @@ def read_batches(
 
 
 def peek(loader: Any) -> tuple[Any, Any]:
-    """The first batch, and a loader that still gives all of them."""
+    """The first batch, and a loader that still yields all of them."""
     items = _items(loader)
     source = iter(items)
     for first in source:
@@ -72,7 +72,7 @@ def peek(loader: Any) -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def explained(number: int, call: Call, example: Call) -> Iterator[None]:
-    """Inside the block the model runs one batch; where torch fails, the error names the batch and its shapes."""
+    """Inside the block the model runs one batch; if torch fails, the error names the batch and its shapes."""
     try:
         yield
     except torch.OutOfMemoryError:

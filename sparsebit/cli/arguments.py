@@ -53,10 +53,10 @@ def add_data(parser: argparse.ArgumentParser, *, required: bool = True, what: st
 def _add_reading(group: Any) -> None:
     """How images and arrays become batches."""
     group.add_argument(
-        "--batch-size", type=positive, default=32, metavar="N", help="for images and .npz (32)"
+        "--batch-size", type=positive, default=32, metavar="N", help="batch size for images and .npz (32)"
     )
     group.add_argument("--batches", type=positive, metavar="N", help="use only the first N batches")
-    group.add_argument("--image-size", type=positive, default=224, metavar="N", help="side of an image (224)")
+    group.add_argument("--image-size", type=positive, default=224, metavar="N", help="pixels per side (224)")
     group.add_argument(
         "--mean",
         type=float,
@@ -64,7 +64,9 @@ def _add_reading(group: Any) -> None:
         default=[0.485, 0.456, 0.406],
         help="subtracted from an image's channels",
     )
-    group.add_argument("--std", type=float, nargs="+", default=[0.229, 0.224, 0.225], help="divides them")
+    group.add_argument(
+        "--std", type=float, nargs="+", default=[0.229, 0.224, 0.225], help="divides the channels"
+    )
 
 
 def add_input(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +113,5 @@ def add_test(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--metric",
         metavar="NAME",
-        help="file.py:function of (outputs, labels), the larger the better; by default how often the largest output "
-        "is that of the label",
+        help="file.py:function of (outputs, labels), the larger the better; by default top-1 accuracy",
     )

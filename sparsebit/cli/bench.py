@@ -20,11 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_weights(parser)
     add_input(parser)
-    parser.add_argument("--batch", type=positive, default=1, metavar="N", help="samples of a call (1)")
-    parser.add_argument("--seconds", type=seconds, default=1.0, help="to spend on each (1)")
-    parser.add_argument("--threads", type=positive, metavar="N", help="to compute with; by default all cores")
+    parser.add_argument("--batch", type=positive, default=1, metavar="N", help="samples per call (1)")
+    parser.add_argument("--seconds", type=seconds, default=1.0, help="time to spend on each (1)")
+    parser.add_argument("--threads", type=positive, metavar="N", help="threads to use; by default all cores")
     parser.add_argument(
-        "--runtime", choices=("onnxruntime", "openvino"), default="onnxruntime", help="what to run files in"
+        "--runtime", choices=("onnxruntime", "openvino"), default="onnxruntime", help="runtime for ONNX files"
     )
     add_data(parser, required=False, what="to take the input from")
 
@@ -115,11 +115,11 @@ def _resized(example: Call, samples: int) -> Call:
 
 COMMAND = Command(
     description="""
-Call each model (in torch) or ONNX file (in ONNX Runtime) in turn, so that whatever else the machine
-does slows all of them down alike. Shows the median and the spread of each, and how many times as
-fast as the first it is, with the 10 % and 90 % quantiles of that ratio over the rounds; where they
-are more than a factor 2 apart, it says "too noisy to tell". A quantized model is timed as its file:
-in torch the integers are only simulated.
+Call each model (in torch) or ONNX file (in ONNX Runtime) in turn, so that other load on the machine
+affects all of them equally. Shows the median and the spread of each, and its speed relative to the
+first, with the 10 % and 90 % quantiles of that ratio; if these differ by more than a factor of 2, it
+says "too noisy to tell". Time a quantized model as an exported file: in torch, integers are only
+simulated.
 """,
     examples=(
         "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",

@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--frontend",
         choices=("auto", "record", "symbolic", "exported"),
         default="auto",
-        help="how to look (auto)",
+        help="how to capture the model (auto)",
     )
-    parser.add_argument("--simplify", action="store_true", help="drop identities and fold batch norm first")
+    parser.add_argument("--simplify", action="store_true", help="remove identities and fold batch norm first")
     add_output(parser, "also write the graph: a drawing (.mmd, Mermaid) or a table (.txt)", required=False)
     add_data(parser, required=False, what="to take the example input from")
 
@@ -88,9 +88,9 @@ def _node(graph: GraphModule, node: Any) -> dict[str, Any]:
 
 COMMAND = Command(
     description="""
-Run a model once on an example input, keep what it did as a graph, and show it: one line per node,
-which operators are known, and what one forward costs. Nothing is changed. If this works, everything
-else can be tried.
+Run a model once on an example input, record its operations as a graph, and show it: one line per
+node, which operators are known, and the cost of one forward. The model is not changed. All other
+commands start with this step, so try it first.
 """,
     examples=(
         "sparsebit capture sparsebit.demo:net --input 1x1x8x8",

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, quantized=True)
     add_input(parser)
     parser.add_argument(
-        "--runtime", choices=("onnxruntime", "openvino"), default="onnxruntime", help="what to run it in"
+        "--runtime", choices=("onnxruntime", "openvino"), default="onnxruntime", help="runtime to run it in"
     )
     add_data(parser, required=False, what="to compare on")
 
@@ -97,7 +97,7 @@ COMMAND = Command(
     description="""
 Run an exported file on the same inputs as the model it came from, and compare quantized values
 and outputs tensor by tensor. Also shows which operators run on integers in the runtime, and why others do not.
-Exit code 1 where the file differs.
+The exit code is 1 if the file differs.
 """,
     examples=(
         "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",

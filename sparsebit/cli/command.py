@@ -45,7 +45,7 @@ class Command:
 
     description: str
     examples: tuple[str, ...]
-    """Whole command lines that work as they stand in an empty folder, one after the other; the tests run them."""
+    """Complete command lines that work in an empty folder, one after the other; the tests run them."""
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Outcome]
     check: Callable[[argparse.Namespace], None] = lambda arguments: None

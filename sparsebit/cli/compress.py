@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``sparsebit compress``."""
     add_model(parser)
     goals = parser.add_argument_group("goals")
-    goals.add_argument("--max-drop", type=float, default=0.01, help="what the metric may lose (0.01)")
+    goals.add_argument("--max-drop", type=float, default=0.01, help="largest loss of the metric (0.01)")
     goals.add_argument("--speedup", type=float, help="how many times as fast a call must be, such as 2")
     goals.add_argument(
-        "--size", type=float, help="a part of the float model's parameters such as 0.25, or bytes"
+        "--size", type=float, help="a fraction of the float model such as 0.25, or a number of bytes"
     )
     goals.add_argument(
         "--target", choices=tuple(TARGETS), default="onnxruntime", help="runtime (onnxruntime)"
@@ -40,20 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "folder for the recipe, the models and every trial")
     add_input(parser)
     parser.add_argument(
-        "--time-budget", type=seconds, default=600, metavar="SECONDS", help="for all trials (600)"
+        "--time-budget", type=seconds, default=600, metavar="SECONDS", help="time limit for all trials (600)"
     )
     parser.add_argument(
         "--finetune", metavar="NAME", help="file.py:function that trains a pruned model in place"
     )
     parser.add_argument(
-        "--prune", metavar="FILE", help="YAML of a pruning config to vary; by default channels"
+        "--prune", metavar="FILE", help="pruning config (YAML) to vary; by default channels are pruned"
     )
-    parser.add_argument(
-        "--exhaustive", action="store_true", help="go on after the goals are met, for a fuller trade-off"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="recipes and metrics depend on nothing else (0)")
+    parser.add_argument("--exhaustive", action="store_true", help="continue after the goals are met")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (0)")
     add_report(parser)
-    add_data(parser, what="to calibrate with, and to measure accuracy with where there is no --test")
+    add_data(parser, what="to calibrate with, and to measure accuracy with if there is no --test")
     add_test(parser)
 
 
@@ -126,11 +124,11 @@ def _refuse_other_search(folder: Path, resume: bool) -> None:
     begun = (folder / STATE).is_file()
     if begun and not resume:
         raise UsageError(
-            f"{folder} holds a search", hint="add --resume to go on with it, or choose another folder"
+            f"{folder} holds a search", hint="add --resume to continue it, or choose another folder"
         )
     mine = [entry for entry in folder.iterdir() if not entry.name.startswith(".")] if folder.is_dir() else []
     if mine and not begun:
-        raise UsageError(f"{folder} exists and holds something else", hint="choose an empty or a new folder")
+        raise UsageError(f"{folder} exists and contains other files", hint="choose an empty or a new folder")
 
 
 def _teller(budget: float) -> Callable[[Trial], None]:
@@ -147,10 +145,10 @@ def _teller(budget: float) -> Callable[[Trial], None]:
 
 COMMAND = Command(
     description="""
-Say what may be lost and what must be gained; recipes are tried, cheapest first, until one meets the
-goals or the time is over. Writes the best model, the recipe as YAML that makes it again, and every
-trial. Promises nothing: where the goals cannot be met it says by how much and what limits it, and the
-exit code is 1. An interrupted search goes on with --resume.
+Say how much accuracy may be lost and how small or fast the model must be. Recipes are tried, cheapest
+first, until one meets the goals or the time is over. Writes the best model, the recipe that
+reproduces it as YAML, and all trials. If the goals cannot be met, it says by how much and why, and
+the exit code is 1. --resume continues an interrupted search.
 """,
     examples=(
         "sparsebit compress sparsebit.demo:net --data sparsebit.demo:training_data --batches 6 "

@@ -49,7 +49,7 @@ class Again:
                 except StopIteration:
                     return
             if any(value.is_floating_point() and bool(value.isnan().any()) for value in _tensors(batch)):
-                raise UsageError(f"batch {count} of {self.name!r} holds numbers that are not numbers (NaN)")
+                raise UsageError(f"batch {count} of {self.name!r} contains NaN")
             yield batch
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ def first(data: Iterable[Any], text: str = "the data") -> Any:
         if isinstance(batch, Tensor | tuple | list | Mapping):
             return batch
         raise UsageError(
-            f"{text!r} gives something that is not a batch",
+            f"{text!r} does not yield batches",
             expected="a tensor, a tuple of tensors (inputs, labels), or a dict of them",
             got=with_article(type(batch).__name__),
         )
@@ -110,7 +110,7 @@ def _iterable(found: Any, text: str) -> Iterable[Any]:
     if not isinstance(found, Iterable):
         raise UsageError(
             f"{text!r} cannot be read as data",
-            expected="something to go through batch by batch",
+            expected="an iterable of batches",
             got=type(found).__name__,
         )
     return found
@@ -142,7 +142,7 @@ def read_npz(path: Path, batch_size: int) -> list[Any]:
         raise UsageError(f"{path} holds no samples", expected="arrays whose first axis counts them")
     if len(set(sizes.values())) != 1:
         got = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise UsageError(f"{path}: the arrays need one first axis, that of the samples", got=got)
+        raise UsageError(f"{path}: all arrays must have the same first dimension, the samples", got=got)
     label = next((name for name in LABELS if name in tensors), None)
     inputs = [name for name in tensors if name != label]
     if len(inputs) > 1:
@@ -158,7 +158,7 @@ def _tensor(name: str, array: Any, path: Path) -> Tensor:
     try:
         tensor = torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array)
     except TypeError:
-        raise UsageError(f"{path}: {name} holds {array.dtype}, which torch does not know") from None
+        raise UsageError(f"{path}: {name} holds {array.dtype}, which torch does not support") from None
     return tensor.long() if name in LABELS and not tensor.is_floating_point() else tensor
 
 
@@ -176,15 +176,13 @@ def example_inputs(
                 f"the data does not fit {type(model).__name__}: {error.message}",
                 expected=f"forward{inspect.signature(model.forward)}",
                 got=error.got,
-                hint="arrays of an .npz and keys of a batch go by the names of the arguments; labels by "
+                hint="arrays of an .npz and keys of a batch are matched to arguments by name; labels are named "
                 f"{', '.join(LABELS)}",
             ) from error
     elif isinstance(model, QuantModel):
         return Call(*model.inputs.example)  # saved with it
     else:
-        raise UsageError(
-            "a model is recorded with an example input", hint="add --input 1x3x224x224, or --data DATA"
-        )
+        raise UsageError("the model needs an example input", hint="add --input 1x3x224x224, or --data DATA")
     signature = inspect.signature(model.forward)
     try:
         signature.bind(*args, **kwargs)
@@ -194,8 +192,8 @@ def example_inputs(
             f"the {'input' if arguments.input else 'data'} does not fit {type(model).__name__}: {error}",
             expected=f"forward{signature}",
             got=f"{len(args)} inputs by position{named}",
-            hint="arrays of an .npz, keys of a batch and --input NAME=SHAPE go by the names of the arguments; labels "
-            f"by {', '.join(LABELS)}",
+            hint="arrays of an .npz, keys of a batch and --input NAME=SHAPE are matched to arguments by name; labels "
+            f"are named {', '.join(LABELS)}",
         ) from error
     return Call(args, kwargs)
 
@@ -227,7 +225,7 @@ def from_shapes(texts: Sequence[str]) -> Call:
             if dtype.is_floating_point:
                 value = torch.randn(shape, generator=chance).to(dtype)
         except RuntimeError as error:
-            raise UsageError(f"there is no memory for an input of {text!r}") from error
+            raise UsageError(f"there is not enough memory for an input of {text!r}") from error
         if match["name"]:
             kwargs[match["name"]] = value
         else:

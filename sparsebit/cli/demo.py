@@ -17,7 +17,7 @@ def make_command(demo: Callable[..., Any]) -> Command:
         place = Path("outputs", "demo")
         parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, default=place, help=f"({place})")
         parser.add_argument(
-            "--train", action="store_true", help="train from nothing; by default the weights are loaded"
+            "--train", action="store_true", help="train from scratch; by default trained weights are loaded"
         )
 
     def run(arguments: argparse.Namespace) -> Outcome:
@@ -30,7 +30,7 @@ def make_command(demo: Callable[..., Any]) -> Command:
         description="""
 Take a small network that reads handwritten digits, prune it, quantize it to int8, export it, run
 the file in ONNX Runtime, and show accuracy, size, latency and agreement in one table. Also writes
-report.html. Needs scikit-learn: pip install -e ".[demo]" in the source.
+report.html. Needs scikit-learn: pip install -e ".[demo]" in the source folder.
 """,
         examples=("sparsebit demo --output digits-demo",),
         add_arguments=add_arguments,

@@ -18,10 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "file to write, such as model.onnx")
     add_input(parser)
     parser.add_argument(
-        "--opset", type=int, metavar="N", help="ONNX opset; by default the lowest that has the types"
+        "--opset", type=int, metavar="N", help="ONNX opset; by default the lowest that has all types in use"
     )
     parser.add_argument(
-        "--target", choices=tuple(TARGETS), help="runtime to write for; by default as quantized"
+        "--target", choices=tuple(TARGETS), help="runtime to write for; by default the model's"
     )
     parser.add_argument(
         "--dynamic",
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="axes of an input that may have any size, such as input_ids=0,1; repeat for several inputs. "
         "By default the batch, and the sequence of text",
     )
-    parser.add_argument("--fixed-sizes", action="store_true", help="fix every size, the batch too")
+    parser.add_argument("--fixed-sizes", action="store_true", help="fix every size, including the batch")
     parser.add_argument("--no-check", action="store_true", help="do not run the file and compare")
     add_data(parser, required=False, what="to compare on, and for the example input")
 
@@ -88,8 +88,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
 COMMAND = Command(
     description="""
 Write a quantized, pruned or plain model as an ONNX file with integer weights, run the file in ONNX
-Runtime, and compare it with the model tensor by tensor. Where the file would compute something else
-there is an error and no file.
+Runtime, and compare it with the model tensor by tensor. If the file computes something else, that is
+an error and no file is written.
 """,
     examples=(
         "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",

@@ -37,12 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "quantize, prune: folder to write; export: file or folder to write", required=False)
     add_report(parser)
     parser.add_argument(
-        "--hidden", type=float, default=0.0, metavar="PART", help="prune: part of the hidden channels"
+        "--hidden", type=float, default=0.0, metavar="PART", help="prune: fraction of hidden channels"
     )
     parser.add_argument(
-        "--heads", type=float, default=0.0, metavar="PART", help="prune: part of the attention heads"
+        "--heads", type=float, default=0.0, metavar="PART", help="prune: fraction of attention heads"
     )
-    parser.add_argument("--blocks", type=int, default=0, metavar="N", help="prune: how many blocks")
+    parser.add_argument("--blocks", type=int, default=0, metavar="N", help="prune: number of blocks")
     parser.add_argument("--format", choices=FORMAT_NAMES, help="export: which file to write")
     parser.add_argument(
         "--rounding-budget",
@@ -51,21 +51,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="export, onnxruntime-genai: what 8-bit activations may cost before layers are computed in float",
     )
     parser.add_argument(
-        "--length", type=positive, default=512, metavar="N", help="eval: tokens of a window (512)"
+        "--length", type=positive, default=512, metavar="N", help="eval: tokens per window (512)"
     )
     parser.add_argument(
         "--reference",
         metavar="FOLDER",
         type=Path,
-        help="eval: the float model, to measure the distance from it",
+        help="eval: the float model to compare with",
     )
     parser.add_argument(
         "--questions",
         metavar="FILE",
         type=Path,
-        help="eval: a line of JSON for each question, choices and answer",
+        help="eval: one line of JSON for each question, with choices and answer",
     )
-    parser.add_argument("--prompt", metavar="TEXT", help="chat: answer this and stop")
+    parser.add_argument("--prompt", metavar="TEXT", help="chat: answer this prompt and stop")
     parser.add_argument(
         "--tokens", type=positive, default=256, metavar="N", help="chat: the longest answer, in tokens (256)"
     )
@@ -241,10 +241,10 @@ def _asked() -> str:
 
 COMMAND = Command(
     description="""
-quantize solves the weights of a language model block by block and saves them packed; export writes
-the saved model for an engine, bit for bit, and has that engine load it where it is installed; eval
-measures perplexity, the distance from float, and answers to questions; chat talks to it. prune writes
-a smaller float model, with fewer blocks, heads or hidden channels.
+quantize quantizes the weights of a language model block by block and saves them packed. export writes
+the saved model for an engine, bit for bit, and loads it there if the engine is installed. eval
+measures perplexity, the divergence from float, and accuracy on questions. chat starts a conversation.
+prune writes a smaller float model, with fewer blocks, heads or hidden channels.
 """,
     examples=(
         "sparsebit llm quantize sparsebit.demo:language_model --config w8 -o tiny-w8",

@@ -42,7 +42,7 @@ def accuracy_of(
     with blamed_on("the model, called with the data,"):
         found = measure(model, data, metric, what=what)
     if math.isnan(found):
-        raise UsageError(f"{what}: the metric is not a number (NaN)")
+        raise UsageError(f"{what}: the metric is NaN")
     return found
 
 

@@ -47,7 +47,7 @@ def require_device(name: str) -> None:
         torch.empty(0, device=None if name == "auto" else name)
     except (RuntimeError, AssertionError) as error:
         raise UsageError(
-            f"there is no device {name!r} here: {str(error).splitlines()[0]}", hint="add --set DEVICE=cpu"
+            f"device {name!r} is not available: {str(error).splitlines()[0]}", hint="add --set DEVICE=cpu"
         ) from error
 
 
@@ -85,7 +85,7 @@ def fill(model: nn.Module, weights: str) -> None:
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:]]
         raise UsageError(
-            f"the weights do not fit the model: {len(lines)} tensors have another shape",
+            f"the weights do not fit the model: {len(lines)} tensors have a different shape",
             where=weights,
             got="; ".join(lines[:3]),
             hint="build the model with the arguments it had when the weights were saved",
@@ -106,7 +106,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     if not path.is_file():
-        raise UsageError(f"no such file of weights: {path}", hint=f"looked in {Path.cwd()}")
+        raise UsageError(f"no such weights file: {path}", hint=f"looked in {Path.cwd()}")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -121,13 +121,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if isinstance(error, pickle.UnpicklingError) and _is_pickle(path):
             code = _CODE.search(str(error))
             raise UsageError(
-                f"{path} holds more than tensors, and loading it could run code",
+                f"{path} contains more than tensors, and loading it could run code",
                 got=code[1] if code else None,
-                hint="where you trust it, load it once and keep the tensors: torch.save(model.state_dict(), FILE)",
+                hint="if you trust it, load it once and save only the tensors: torch.save(model.state_dict(), FILE)",
             ) from error
         reason = str(error).splitlines()[0] if isinstance(error, SafetensorError) else "it cannot be read"
         raise UsageError(
-            f"{path} is damaged or not a file of weights: {reason if path.stat().st_size else 'it is empty'}",
+            f"{path} is damaged or not a weights file: {reason if path.stat().st_size else 'it is empty'}",
             expected="safetensors, or a state dict saved by torch",
         ) from error
     for name in _NESTED:

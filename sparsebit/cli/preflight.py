@@ -52,7 +52,7 @@ def require_named_things(arguments: argparse.Namespace) -> None:
         else:
             require_reference(what, "model")
     for kind, path in given(_FILES):
-        _require_file(path, "file of weights" if kind == "weights" else "file")
+        _require_file(path, "weights file" if kind == "weights" else "file")
     for kind, folder in given(_FOLDERS):
         if not Path(folder, MANIFEST).is_file():
             maker = "prune" if kind == "pruned" else "quantize"

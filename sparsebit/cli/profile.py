@@ -48,10 +48,10 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 COMMAND = Command(
     description="""
-Run the float and the quantized model side by side. For each layer: how far its result is from float
-when only this layer is quantized (its own doing), and when all before it are too (what has gathered
-by then), as SQNR, cosine and mean squared error; the range of its input, and how much of it is
-clipped. Then the layers that are better left in float, and why.
+Run the float and the quantized model side by side. Shows for each layer the error of its result when
+only this layer is quantized (its own error) and when all layers before it are quantized as well (the
+accumulated error), as SQNR, cosine and mean squared error; the range of its input, and how much of it
+is clipped. Then lists the layers to keep in float, and why.
 """,
     examples=(
         "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",

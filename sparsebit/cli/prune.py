@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_config(
         parser,
-        what="a YAML file; without one, the half of the channels with the smallest weights is removed",
+        what="a YAML file; by default the half of the channels with the smallest weights is removed",
         key="SPARSER.RATIO=0.3",
     )
     add_output(parser, "folder to write the pruned model to")
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
             report.table(),
             *accuracy.rows(),
             f"written: {arguments.output}",
-            "next:    train it a little to win accuracy back, then sparsebit quantize … "
+            "next:    train it briefly to recover accuracy, then sparsebit quantize … "
             f"--pruned {arguments.output}; docs/how-to/prune.md shows how",
         ),
         data={
@@ -83,9 +83,9 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 COMMAND = Command(
     description="""
-Find what can only go together (residuals, norms, heads), score it, and remove the part the config
-asks for. What is left is an ordinary, smaller model, saved as a folder that --pruned of every other
-command reads. Pruning costs accuracy until the model is trained again.
+Find the channels that must be removed together (residuals, norms, heads), score them, and remove the
+fraction that the config sets. The result is an ordinary, smaller model, saved as a folder that
+--pruned of the other commands reads. Pruning costs accuracy until the model is trained again.
 """,
     examples=(
         "sparsebit prune sparsebit.demo:net --input 2x1x8x8 --set SPARSER.RATIO=0.25 --output digits-small",

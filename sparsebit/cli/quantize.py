@@ -109,7 +109,7 @@ COMMAND = Command(
     description="""
 Decide which tensors of a model are quantized for a runtime, measure their ranges on some data, and
 save the result: a folder of JSON and safetensors that `export`, `check` and `profile` read. With
---test the accuracy is measured before and after. The model's code and weights stay as they are.
+--test, accuracy is measured before and after. The model's code and weights are not changed.
 """,
     examples=(
         "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",

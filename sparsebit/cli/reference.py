@@ -120,7 +120,7 @@ def blamed_on(what: str) -> Iterator[None]:
 
 def _advice(text: str) -> str:
     if text.endswith((".pt", ".pth", ".ckpt", ".safetensors", ".bin")):
-        return "a file of weights holds no code: name the code that builds the model, and add --weights FILE"
+        return "a weights file contains no code: name the code that builds the model, and add --weights FILE"
     if text.endswith(".py"):
         return f"say which object in the file: {text}:name"
     return "for example net.py:make_model, or torchvision.models:resnet18"

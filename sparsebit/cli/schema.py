@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 COMMAND = Command(
     description="""
 Print the JSON schema of a config file, which editors use for completion and checking, or a preset
-as YAML to start a file of your own from.
+as YAML, as a start for your own file.
 """,
     examples=(
         "sparsebit schema pruning --output sconfig.schema.json",

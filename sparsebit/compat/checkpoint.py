@@ -37,7 +37,7 @@ def convert_checkpoint(checkpoint: Mapping[str, Any], qmodel: QuantModel) -> dic
     old = _state_dict(checkpoint)
     if idle := [q.name for q in qmodel.quantizers.values() if not (q.calibrated or q.fake_fused)]:
         raise SparsebitError(
-            "the model has to be calibrated before an old checkpoint is converted for it",
+            "calibrate the model before converting an old checkpoint for it",
             got=f"{len(idle)} quantizers without a range, {idle[0]!r} first",
             hint="call qmodel.calibrate(batches) with a batch or two of data",
         )
@@ -90,7 +90,7 @@ def _copy_layers(old: dict[str, Tensor], qmodel: QuantModel, new: dict[str, Tens
             new[key] = _shaped(old[source], new[key], key, source, is_grid=isinstance(module, Quantizer))
     if missing:
         raise SparsebitError(
-            "the checkpoint does not hold every weight of this model",
+            "the checkpoint lacks weights of this model",
             got=f"{len(missing)} missing, {missing[0]!r} first",
             expected="a state dict that the old QuantModel of the same architecture and config saved",
         )

@@ -40,7 +40,7 @@ def add_extra_info_to_onnx(onnx_path: str | os.PathLike[str]) -> Path:
             written += 1
     if not written:
         raise SparsebitError(
-            "the nodes of the file do not say how wide their values are",
+            "the nodes of the file have no bit widths",
             where=str(source),
             hint="write it with qmodel.export_onnx(..., extra_info=True)",
         )

@@ -44,8 +44,8 @@ class _Kind(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
         raise OldNameError(
-            f"{cls.__name__} cannot be made by hand: QuantModel puts quantizers beside the layers of your model",
-            hint="register_qmodule(sources=[...]) replaces an operator with a class of yours; docs/how-to/qmodule.md",
+            f"{cls.__name__} cannot be constructed: QuantModel adds quantizers to the layers of your model",
+            hint="register_qmodule(sources=[...]) replaces an operator with your own class; docs/how-to/qmodule.md",
         )
 
 
@@ -70,8 +70,8 @@ class _Pruned(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
         raise OldNameError(
-            f"{cls.__name__} cannot be made by hand: SparseModel prunes the layers of your model as they are",
-            hint="sparsebit.register_op says how channels flow through an operator of yours; docs/how-to/operator.md",
+            f"{cls.__name__} cannot be constructed: SparseModel prunes the layers of your model themselves",
+            hint="sparsebit.register_op says how channels flow through your own operator; docs/how-to/operator.md",
         )
 
 

@@ -9,8 +9,11 @@ from collections.abc import Callable
 from types import ModuleType
 
 from sparsebit.compat.extra_info import add_extra_info_to_onnx
-from sparsebit.compat.names import GONE, MOVED, find
+from sparsebit.compat.names import GONE, MOVED, OldNameError, find
 from sparsebit.quantization import QuantModel
+from sparsebit.quantization.modules.qmodules import QuantOpr, Reader
+from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.sparse import SparseModel
 
 
 def add_old_paths() -> None:
@@ -19,8 +22,8 @@ def add_old_paths() -> None:
         module = _module(path.rpartition(".")[0])
         if not isinstance(vars(module).get("__getattr__"), _OldNames):
             vars(module)["__getattr__"] = _OldNames(module.__name__, vars(module).get("__getattr__"))
-    # A method there: `qmodel.add_extra_info_to_onnx(path)`. It reads nothing from the model.
-    setattr(QuantModel, "add_extra_info_to_onnx", _add_extra_info)  # noqa: B010  # it is not declared on the class
+    for owner, name, value in OLD_ATTRIBUTES:
+        setattr(owner, name, value)
 
 
 class _OldNames:
@@ -55,3 +58,21 @@ def _module(path: str) -> ModuleType:
 
 def _add_extra_info(self: QuantModel, onnx_path: str) -> str:
     return str(add_extra_info_to_onnx(onnx_path))
+
+
+def _removed(name: str, instead: str) -> property:
+    def refuse(self: object) -> object:
+        raise OldNameError(f"{name} of the old Sparsebit does not exist here", hint=f"use {instead}")
+
+    return property(refuse)
+
+
+_BUILD = _removed("build_quantizer", "QuantModel(model, config), which makes all quantizers")
+# Attributes of old objects that today's classes do not declare.
+OLD_ATTRIBUTES: tuple[tuple[type, str, object], ...] = (
+    (QuantModel, "add_extra_info_to_onnx", _add_extra_info),
+    (SparseModel, "config", property(lambda self: self.cfg)),
+    (Quantizer, "qdesc", _removed("qdesc", "quantizer.spec, .code and .layout, and set_bit(bits)")),
+    (Reader, "build_quantizer", _BUILD),
+    (QuantOpr, "build_quantizer", _BUILD),
+)

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """A written file, and how it came to be."""
+    """A written file, and how it was made."""
 
     path: Path
     files: tuple[Path, ...]
@@ -90,20 +90,20 @@ def export_graph(
     """Write a captured graph as ONNX, with every quantizer in it, whether it is switched on or not.
 
     Args:
-        gm: what ``capture`` returned, or the graph of a quantized model. It is as before afterwards.
+        gm: what ``capture`` returned, or the graph of a quantized model. It is not changed.
         args: example positional inputs; their sizes become fixed except for the dynamic axes.
         kwargs: example keyword inputs.
-        path: the file to write. Nothing is there if this fails.
+        path: the file to write. If this fails, no file is left.
         input_names, output_names, opset, extra_info, quantized: as for ``export_onnx``.
         dynamic_axes: as for ``torch.onnx.export``: ``{"x": {0: "batch", 1: "length"}}`` or ``{"x": [0, 1]}``. By
             default the batch, and the sequence of text, where the model allows it. ``{}`` fixes every size.
-        target: whose forms to use, a name in ``sparsebit.targets.TARGETS``.
+        target: the runtime to write for, a name in ``sparsebit.targets.TARGETS``.
         engine: which of torch's exporters translates; ``auto`` takes the fast one if its result is right.
         external_data: whether to keep the weights in a second file; by default from 1.9 GB on.
         inspect: called with the written file before it takes its place; what it raises leaves everything as it was.
 
     Raises:
-        ExportError: where it cannot be done, with the reason of each engine.
+        ExportError: if it cannot be done, with the reason of each engine.
     """
     started = time.perf_counter()
     TARGETS[target]  # raises, with the names there are
@@ -212,7 +212,7 @@ def _opset(markers: Markers, asked: int | None) -> int:
     if asked < lowest:
         name = max(needs, key=lambda name: needs[name])
         raise ExportError(
-            f"opset {asked} cannot hold {name!r}",
+            f"opset {asked} has no type for {name!r}",
             expected=f"opset {lowest} or later for {markers.tensors[name].scheme}",
             hint="leave opset_version out to get the lowest that works",
         )

@@ -85,21 +85,21 @@ def export_onnx(
         model: a ``QuantModel`` or ``SparseModel``, a captured graph, or a plain module, which is captured first.
         dummy_data: example input: a tensor, a tuple of positional or a dict of keyword arguments. Labels in it are
             ignored if the model was captured without them.
-        name: the file to write; ``.onnx`` is appended where it has no ending. Nothing is there if this fails.
+        name: the file to write; ``.onnx`` is appended if it has no suffix. If this fails, no file is left.
         input_names, output_names: by default the names of the model's arguments and the keys of its output.
-        dynamic_axes: as for ``torch.onnx.export``. By default the batch and the sequence of text are dynamic, where the
+        dynamic_axes: as for ``torch.onnx.export``. By default the batch and the sequence of text are dynamic, if the
             model allows it.
         opset_version: by default the lowest with the types needed, and at least 20.
         verbose: log the whole report instead of its summary.
         extra_info: also write the width of every quantized tensor into the metadata of its nodes.
-        check: run the file in ONNX Runtime and compare; a mismatch is an error, and what was there before stays.
-        calls: what to compare on, ``(args, kwargs)`` each: some calibration data. By default the dummy data.
-        target: whose forms to use; by default the one the model was planned for.
-        fixed_sizes: fix every size that ``dynamic_axes`` does not name, the batch too.
-        quantized: every calibrated quantizer is written, switched on or not. False writes the float model instead.
+        check: run the file in ONNX Runtime and compare; a mismatch is an error, and an existing file stays.
+        calls: inputs to compare on, ``(args, kwargs)`` each, such as calibration data. By default the dummy data.
+        target: the runtime to write for; by default the one the model was planned for.
+        fixed_sizes: fix every size that ``dynamic_axes`` does not name, including the batch.
+        quantized: write all calibrated quantizers, even if they are switched off. False writes the float model.
 
     Raises:
-        ExportError: where the model cannot be written, or the file computes something else.
+        ExportError: if the model cannot be written, or the file computes something else.
     """
     path = as_path(name, "export_onnx(model, dummy_data, 'model.onnx')")
     args, kwargs = ModelInputs.of(model).call(dummy_data)
@@ -150,7 +150,7 @@ def _refuse_errors(findings: Sequence[Finding], path: Path, *, strict: bool) -> 
     errors = [finding for finding in findings if finding.level == "error"]
     if errors and strict:
         raise ExportError(
-            f"TensorRT would not take this file: {len(errors)} places break its rules",
+            f"TensorRT would reject this file: {len(errors)} violations of its rules",
             where=str(path),
             got="; ".join(map(str, errors[:5])),
             hint="plan the model with BACKEND: tensorrt and symmetric grids, or pass check=False",

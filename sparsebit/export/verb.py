@@ -16,7 +16,7 @@ def export_onnx(model: nn.Module, path: str | os.PathLike[str], example: Any, **
 
     Args:
         model: a quantized or pruned model, a captured graph, or a plain module, which is captured first.
-        path: the file to write; ``.onnx`` is appended where it has no ending. Nothing is there if this fails.
+        path: the file to write; ``.onnx`` is appended if it has no suffix. If this fails, no file is left.
         example: example input: a tensor, a tuple of positional or a dict of keyword arguments. A batch of the
             calibration data will do: labels are ignored if the model was captured without them.
         options: the other arguments of ``sparsebit.export.export_onnx``, by name: ``check``, ``dynamic_axes``, ...

@@ -87,7 +87,7 @@ def written_by(gm: GraphModule, node: Node) -> tuple[Node, ...]:
 def overwritten(gm: GraphModule) -> set[Node]:
     """The values that some later node may overwrite, directly or through a view of the same memory.
 
-    Whoever keeps such a value beyond its last use has to copy it. Unknown operators may return views.
+    Code that keeps such a value beyond its last use has to copy it. Unknown operators may return views.
     """
     parent: dict[Node, Node] = {}
 

@@ -56,7 +56,7 @@ class AutogradCall:
 
 @has_side_effect
 def check_branch(taken: bool, recorded: bool, place: str) -> None:
-    """Raise where the model would branch on a size in another way than it did while it was recorded.
+    """Raise if the model would branch on a size in another way than it did while it was recorded.
 
     The graph holds only the branch that was taken; with other sizes its result would differ from the model's.
     """
@@ -65,7 +65,7 @@ def check_branch(taken: bool, recorded: bool, place: str) -> None:
         raise CaptureError(
             f"a branch on a size was {recorded} when the model was captured and is {taken} for this input",
             where=place,
-            hint="make the graph again with example inputs of these sizes",
+            hint="capture the model again with example inputs of these sizes",
         )
 
 

@@ -62,7 +62,7 @@ def run_graph(
         replace: by node name, a function to call instead of the node's own, with the same arguments; for an input, a
             function of its value.
         until: the name of a node to stop after; the result is then the ``RunState`` there.
-        state: where to go on from, instead of ``args`` and ``kwargs``.
+        state: where to resume, instead of ``args`` and ``kwargs``.
 
     Example:
         >>> gm = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Sigmoid()))
@@ -82,7 +82,7 @@ def run_graph(
         values = dict(zip(placeholders, flatten_call(gm, tuple(args), dict(kwargs or {})), strict=True))
         regions = _Regions()
     elif args or kwargs:
-        raise GraphError("a stopped run goes on without arguments")
+        raise GraphError("a stopped run is resumed without arguments")
     else:
         values, regions = _resume(gm, state), _Regions(list(state.regions), state.grad_enabled)
         nodes = nodes[[node.name for node in nodes].index(state.next_node) :]

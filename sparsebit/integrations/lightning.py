@@ -42,7 +42,7 @@ class _StepCallback(_Callback):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: Any, pl_module: nn.Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """What is due behind a step. Its gradients are still there."""
+        """What is due after a step. Its gradients are still there."""
         if trainer.global_step != self._last:
             self._last = int(trainer.global_step)
             self.steps.after_step(pl_module, self._last)

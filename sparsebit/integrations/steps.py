@@ -24,9 +24,9 @@ def find(model: nn.Module, kind: type[T]) -> T:
     found = [module for module in model.modules() if isinstance(module, kind)]
     if len(found) != 1:
         raise SparsebitError(
-            f"this callback trains one {kind.__name__}, and the model holds {len(found)}",
+            f"this callback trains one {kind.__name__}, but the model contains {len(found)}",
             got=type(model).__name__,
-            hint=f"put {kind.__name__}(model, config, example_inputs) where the model was",
+            hint=f"use {kind.__name__}(model, config, example_inputs) as the model",
         )
     return found[0]
 

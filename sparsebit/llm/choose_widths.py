@@ -109,8 +109,8 @@ def choose_widths(
     if chosen is None:
         least = program.cost(program.cheapest())
         raise SparsebitError(
-            f"no choice of widths fits: the narrowest take {least:.0f} bytes, scales counted",
-            expected=f"at most {allowed:.0f} bytes, or {8 * allowed / elements:.2f} bits a weight",
+            f"no choice of widths fits: the narrowest take {least:.0f} bytes, scales included",
+            expected=f"at most {allowed:.0f} bytes, or {8 * allowed / elements:.2f} bits per weight",
             hint=f"raise the budget to at least {8 * least / elements:.2f} bits, or allow narrower BUDGET.WIDTHS",
         )
     for name, width in chosen.items():
@@ -124,7 +124,7 @@ def require_formats(model: nn.Module, plan: Plan, formats: Sequence[str]) -> Non
         format = FORMATS[name]()
         if not format.mixes_widths:
             raise SparsebitError(
-                f"{name} has one width for all layers, a budget chooses several",
+                f"{name} has one width for all layers, but a budget chooses several",
                 where="BUDGET.FORMATS",
                 hint=f"leave {name!r} out, or leave BUDGET out and set W.BIT",
             )
@@ -169,7 +169,7 @@ def _kind(model: nn.Module, layer: str, spec: WeightSpec, shape: tuple[int, int]
 
 def _cannot_hold(format_name: str, refusal: FormatRefusal, hint: str) -> SparsebitError:
     return SparsebitError(
-        f"{format_name} cannot hold {refusal.layer!r} exactly: {refusal.reason}",
+        f"{format_name} cannot store {refusal.layer!r} exactly: {refusal.reason}",
         where="BUDGET.FORMATS",
         expected=refusal.setting,
         hint=hint,

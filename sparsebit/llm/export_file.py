@@ -1,4 +1,4 @@
-"""A language model written for an engine: refused, or exact, and then proven."""
+"""Write a language model for an engine: exactly or not at all, and then checked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def export_file(
     ids: Tensor | None = None,
     **options: Any,
 ) -> ExportReport:
-    """Write ``model`` and have the format's engine load it; see ``LanguageModel.export``."""
+    """Write ``model`` and load it in the format's engine; see ``LanguageModel.export``."""
     kind = make_format(format, options)
     require_exact(format, kind, model)
     ids = example_ids(model) if ids is None else ids.flatten()

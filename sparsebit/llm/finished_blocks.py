@@ -1,4 +1,4 @@
-"""Blocks that are done, kept in a folder so that a run that was stopped goes on behind the last of them."""
+"""Finished blocks, kept in a folder so that a run that was stopped resumes after the last of them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class FinishedBlocks:
         content, tensors = read_folder(place, KIND, VERSION)
         if (content.text("run"), content.text("float weights")) != (self._run, self._weights):
             raise SparsebitError(
-                f"{os.fspath(place)!r} is of another run",
+                f"{os.fspath(place)!r} belongs to another run",
                 expected="the same model, data and config as now",
                 hint="choose another folder, or remove this one",
             )

@@ -1,4 +1,4 @@
-"""A language model with packed weights, and the record of how each of them was made."""
+"""A language model with packed weights, and a record of how each was made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Made(NamedTuple):
     """One matrix as it was packed, and how."""
 
-    name: str  # of the parameter in the model; "[3]" behind it for the third of stacked experts
+    name: str  # of the parameter in the model; followed by "[3]" for the third of stacked experts
     held: PackedTensor | None  # None where it stays in float and was only pruned
     loss: float  # energy of the error in its outputs, relative to the energy of the outputs
     tokens: int  # of the calibration data that reached it
@@ -31,7 +31,7 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerRecord:
-    """What became of one matrix, in words and numbers."""
+    """How one matrix was quantized, in words and numbers."""
 
     name: str
     code: str  # such as "int4_full"
@@ -99,7 +99,7 @@ class LanguageModel:
     def export(
         self, path: str | os.PathLike[str], format: str, *, ids: Tensor | None = None, **options: Any
     ) -> ExportReport:
-        """Write the model for an engine, bit for bit, and have that engine load it where it is installed.
+        """Write the model for an engine, bit for bit, and load it there if the engine is installed.
 
         Args:
             path: a new folder, or the name of a new file for formats that are one file.
@@ -111,7 +111,7 @@ class LanguageModel:
 
         Returns:
             what was written and what the engine read: ``print`` it, or test ``ok`` and ``proven``. A layer that the
-            format cannot hold exactly is an error, and nothing is written.
+            format cannot store exactly is an error, and nothing is written.
         """
         from sparsebit.llm.export_file import export_file
 

@@ -62,8 +62,8 @@ class Plan:
         done = {one.name.partition("[")[0] for one in made}
         for name in self._specs:
             if name.startswith(f"{block}.") and name not in done:
-                self.ignored[name] = "the block was not seen to multiply by it"
-                logger.warning("%s stays in float: the block was not seen to multiply by it", name)
+                self.ignored[name] = "the block does not multiply by it"
+                logger.warning("%s stays in float: the block does not multiply by it", name)
 
     def outside(self) -> list[str]:
         """Weights outside the blocks that are quantized: those of the embedding and of the head."""

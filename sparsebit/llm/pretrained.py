@@ -38,7 +38,7 @@ def save_pretrained(model: LanguageModel, folder: str | os.PathLike[str]) -> Non
 
     if stacked := next((name for name in model.weights if "[" in name), None):
         raise SparsebitError(
-            f"{stacked!r} is one of stacked experts, which transformers has no packed layer for",
+            f"{stacked!r} belongs to stacked experts, for which transformers has no packed layer",
             hint="save it with model.save(folder)",
         )
     module: Any = model.model

@@ -34,7 +34,7 @@ class ExportReport:
     wrong_weights: tuple[str, ...] = ()  # matrices that the engine reads differently
     weights: int = 0  # matrices that were compared
     divergence: float | None = None  # mean, of the next-token distributions, in nats
-    rounded_layers: int = 0  # layers in front of which the engine rounds activations to 8 bits
+    rounded_layers: int = 0  # layers before which the engine rounds activations to 8 bits
     rounding_cost: float = 0.0  # the divergence that such rounding makes in torch alone
     tolerance: float = 0.0  # for the divergence: what the engine's arithmetic explains
     agreement: float | None = None  # how often the most likely token is the same
@@ -72,7 +72,7 @@ class ExportReport:
             )
         if self.rounded_layers:
             lines.append(
-                f"  it rounds activations to 8 bits in front of {self.rounded_layers} layers, "
+                f"  it rounds activations to 8 bits before {self.rounded_layers} layers, "
                 f"which costs {self.rounding_cost:.2g} nats in torch"
             )
         return "\n".join(lines)

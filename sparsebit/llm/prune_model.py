@@ -51,7 +51,7 @@ def prune(
         tokenizer: for texts; by default the one in the model's folder.
     """
     if not (hidden or heads or blocks):
-        raise SparsebitError("nothing to prune was named", expected="hidden=, heads= or blocks=")
+        raise SparsebitError("no part to prune was named", expected="hidden=, heads= or blocks=")
     if not isinstance(model, nn.Module):
         tokenizer = tokenizer or read_tokenizer(model)
         model = load_module(model)
@@ -62,7 +62,7 @@ def prune(
         rows = windows(ids, SAMPLES, min(LENGTH, len(ids)))
     if blocks:
         if rows is None:
-            raise SparsebitError("blocks are chosen by what they do to data", hint="pass data=")
+            raise SparsebitError("choosing blocks needs data", hint="pass data=")
         model = drop_blocks(model, rows, blocks)
     if hidden or heads:
         model = _prune_widths(model, rows, hidden, heads)
@@ -76,7 +76,7 @@ def _prune_widths(model: nn.Module, rows: Tensor | None, hidden: float, heads: f
         known = [pattern for pattern in patterns if any(fnmatchcase(name, pattern) for name in names)]
         if ratio and not known:
             raise SparsebitError(
-                f"the layers that make the {part} of {type(model).__name__} are not known by name",
+                f"the names of the layers that compute the {part} of {type(model).__name__} are unknown",
                 expected=", ".join(patterns),
                 hint="use sparsebit.SparseModel with a config for its layers",
             )
@@ -99,7 +99,7 @@ def drop_blocks(model: nn.Module, rows: Tensor, count: int) -> nn.Module:
     changes = block_changes(model, rows)
     if not 0 < count < len(changes):
         raise SparsebitError(
-            f"{count} of {len(changes)} blocks cannot go", expected=f"from 1 to {len(changes) - 1}"
+            f"{count} of {len(changes)} blocks cannot be removed", expected=f"from 1 to {len(changes) - 1}"
         )
     going = set(sorted(range(len(changes)), key=changes.__getitem__)[:count])
     made = copy.deepcopy(model)
@@ -132,7 +132,7 @@ def block_changes(model: nn.Module, rows: Tensor) -> list[float]:
 
 
 def _replace_blocks(model: Any, stack: Stack, kept: Sequence[int]) -> None:
-    """Keep these blocks, numbered anew, and say so in the config."""
+    """Keep these blocks, renumber them, and say so in the config."""
     holder = model.get_submodule(stack.path)
     config = getattr(model, "config", None)
     name = next(

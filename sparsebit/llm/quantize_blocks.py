@@ -1,8 +1,8 @@
 """``sparsebit.llm.quantize``: a language model compressed block by block.
 
-One block at a time gets its float weights, is measured and solved on what the compressed blocks before it really give,
-is packed, and is let go. What is in memory is one block, the hidden states of the calibration data (on disk when they
-are many) and the packed result.
+One block at a time is loaded, measured and solved on the outputs of the compressed blocks before it, packed, and
+released. Memory holds one block, the hidden states of the calibration data (on disk if they are large) and the packed
+result.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def quantize(
         config: a preset's name, a YAML file, or a dict; see ``docs/how-to/language_models.md``.
             Several processes of ``torchrun`` divide the batches: call it on each, with the same model, data and config.
         tokenizer: for texts; by default the one in the model's folder.
-        folder: where finished blocks are kept; a run that was stopped goes on from there, to the same result.
+        folder: where finished blocks are saved; a run that was stopped resumes from there, with the same result.
         progress: show a bar or not; by default on a terminal.
 
     Returns:
-        the model with packed weights, and how each of them was made. The model that was given is unchanged.
+        the model with packed weights, and how each was made. The given model is unchanged.
     """
     with failing_together():
         return _quantize(model, data, load_llm_config(config), tokenizer, folder, progress)
@@ -149,7 +149,7 @@ def _start(source: WeightSource, sequences: Tensor | None, *, follow: bool) -> _
 def _compress(
     block: nn.Module, calls: Sequence[BlockCall], streams: _Streams, spec_of: SpecOf, pipeline: Pipeline
 ) -> tuple[list[SolvedMatrix], Sequence[Tensor] | None, Sequence[Tensor]]:
-    """All steps on one block; also the hidden states behind it in the float model and in the compressed one.
+    """All steps on one block; also the hidden states after it in the float model and in the compressed one.
 
     The latter come from the block with the numbers of its grids in float: the packed block gives the same up to the
     rounding of sums, and a run that was stopped has to go on with the very same.

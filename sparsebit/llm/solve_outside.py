@@ -1,4 +1,4 @@
-"""The embedding and the head: the head is solved on what reaches it behind all blocks, the embedding is rounded.
+"""The embedding and the head: the head is solved on the hidden states after all blocks, the embedding is rounded.
 
 Where both are one tensor it is solved as the head, which loses most of what is lost: an embedding is read through norms
 and residual sums, which take an error of the same size ten times better.
@@ -26,7 +26,7 @@ from sparsebit.numerics.packed import PackedTensor
 
 @dataclass(frozen=True)
 class Behind:
-    """The calibration data behind all blocks, in batches.
+    """The calibration data after all blocks, in batches.
 
     Attributes:
         ids: the tokens.
@@ -65,7 +65,7 @@ def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: Behind
 
 @torch.no_grad()
 def measure_head(source: WeightSource, name: str, data: Behind) -> InputStatistics | None:
-    """Statistics of what the weight ``name`` is multiplied with behind the blocks; None where it is not a factor."""
+    """Statistics of what the weight ``name`` is multiplied with after the blocks; None if it is not a factor."""
     parameters = {name: source.model.get_parameter(name)}
     behind = partial(run_behind, source.model, source.stack, as_tuple=data.as_tuple)
     found: InputStatistics | None = None

@@ -95,6 +95,4 @@ def open_tensors(path: Path) -> Iterator[Any]:
         with safe_open(path, framework="pt") as file:
             yield file
     except (OSError, SafetensorError) as error:
-        raise ArtifactError(
-            "a file of weights cannot be read", where=str(path), got=str(error)[:200]
-        ) from None
+        raise ArtifactError("a weights file cannot be read", where=str(path), got=str(error)[:200]) from None

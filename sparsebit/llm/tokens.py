@@ -66,7 +66,7 @@ def windows(ids: Tensor, samples: int, length: int, seed: int = 0) -> Tensor:
     if len(ids) < length:
         raise SparsebitError(
             f"the text has {len(ids)} tokens, less than one sample of {length}",
-            hint="more text, or a smaller CALIBRATION.LENGTH",
+            hint="use more text, or a smaller CALIBRATION.LENGTH",
         )
     generator = torch.Generator().manual_seed(seed)
     if len(ids) // length >= samples:  # samples that do not overlap, where the text is long enough

@@ -1,4 +1,4 @@
-"""One grid: the numbers that codes can stand for, and the way between the two.
+"""One grid: the numbers that quantized values (codes) represent, and the conversion between them.
 
 For integers ``q = clamp(round(x / scale) + zero_point, low, high)`` and back ``(q - zero_point) * scale``, where round
 is half to even and comes *before* the zero point is added: exactly ONNX QuantizeLinear and DequantizeLinear. Two
@@ -62,13 +62,13 @@ class Grid:
         return self.code.encode(steps.clamp_(self.code.low, self.code.high)).reshape(x.shape)
 
     def numbers(self, codes: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The numbers that codes stand for, ``(q - zero_point) * scale``, in ``dtype``."""
+        """The numbers that codes represent, ``(q - zero_point) * scale``, in ``dtype``."""
         return numbers_of(codes, self.scale, self.zero_point, self.code, self.layout, dtype, self.order)
 
     def snap(self, x: Tensor, gradient_scale: float | Tensor = 1.0) -> Tensor:
         """``numbers(codes(x))``; gradients pass straight through inside the range and stop outside.
 
-        Where scale or zero point ask for gradients, they get those of learned step size quantization, multiplied by
+        If scale or zero point require gradients, they get those of learned step size quantization, multiplied by
         ``gradient_scale``.
 
         Example:

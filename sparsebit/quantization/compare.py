@@ -38,7 +38,7 @@ def compare_operators(
     """Each quantized operator with its float and its quantized result, in the order of the graph.
 
     Two streams of values run through the graph together, and each value is freed after its last use. With ``alone``
-    the second stream falls back to the first behind every operator, so that each is measured by itself.
+    the second stream falls back to the first after every operator, so that each is measured on its own.
     """
     require_calibrated(m for m in gm.modules() if isinstance(m, Quantizer))
     last = last_uses(gm.graph)

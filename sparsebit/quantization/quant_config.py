@@ -11,9 +11,9 @@ from sparsebit.config.engine.config import Source
 
 
 def parse_qconfig(source: Source | QConfig, overrides: Sequence[str] = ()) -> QConfig:
-    """Read a config from a YAML file, a preset's name or a dict, check all of it, and settle its device.
+    """Read a config from a YAML file, a preset's name or a dict, check it, and choose its device.
 
-    ``DEVICE: auto`` becomes ``cuda`` where there is one, else ``cpu``. ``overrides`` are settings that win over those
+    ``DEVICE: auto`` becomes ``cuda`` if there is a GPU, else ``cpu``. ``overrides`` are settings that replace those
     of ``source``, each as ``"W.QUANTIZER.BIT=4"``.
 
     Example:

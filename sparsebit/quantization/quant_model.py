@@ -38,15 +38,15 @@ class QuantModel(QuantizedModule):
 
     Args:
         model: any ``nn.Module``.
-        config: from ``parse_qconfig``, or anything that takes: a path, a preset's name, a dict.
+        config: from ``parse_qconfig``, or anything that it takes: a path, a preset's name, a dict.
         example_inputs: the arguments of one call: a tuple of positional ones, a dict of keyword ones, or one tensor.
-            Left out, the model is traced symbolically by ``QTracer``, which fails on models that look at their inputs.
+            Without it, the model is traced by ``QTracer``, which fails if control flow depends on the inputs.
         example_kwargs: keyword arguments of that call.
         plan: a plan to follow instead of making one.
         dynamic: dimensions of the inputs that must be free, as for ``sparsebit.capture``.
 
     Attributes:
-        record, recovery: what calibration left behind, and the recovery steps.
+        record, recovery: what is kept from calibration, and the recovery steps.
         calibration: the round that is open, if any.
         tuned: whether batch norm was folded after calibration.
         made_from: the name of the model's class, for messages.
@@ -86,7 +86,7 @@ class QuantModel(QuantizedModule):
         self.training = model.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the model's own forward; while calibrating, quantizers measure what passes."""
+        """The model's own forward; during calibration, quantizers measure their tensors."""
         if self.calibration is not None:
             with self.calibration.recorded(args, kwargs, training=self.training):
                 return self.model(*args, **kwargs)
@@ -100,7 +100,7 @@ class QuantModel(QuantizedModule):
         return outputs
 
     def prepare_calibration(self) -> None:
-        """Begin a round of calibration: evaluation mode, quantizers off and measuring."""
+        """Start calibration: evaluation mode, quantizers switched off and measuring."""
         self.require_float_weights("calibration")
         require_unsharded(self, "calibration")
         self.eval()
@@ -118,13 +118,13 @@ class QuantModel(QuantizedModule):
         folder: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> None:
-        """End it: turn what was measured into scales, run the config's recovery steps, and switch quantization on.
+        """End calibration: compute scales, run the config's recovery steps, and switch quantization on.
 
         Args:
-            asym: measure each activation once more, behind layers that are already quantized, as it will meet them.
+            asym: measure each activation once more, with the layers before it quantized.
             w_quant: with ``asym``, quantize the weights of those layers.
             a_quant: with ``asym``, quantize their activations.
-            folder: where long recovery steps keep what is finished; a run that was killed goes on from there.
+            folder: where long recovery steps save finished blocks; a run that was killed resumes from there.
             progress: show bars or not; by default on a terminal.
         """
         finish_round(self, asym=asym, w_quant=w_quant, a_quant=a_quant, folder=folder, shown=progress)
@@ -146,10 +146,10 @@ class QuantModel(QuantizedModule):
 
         Args:
             loader: gives batches: tensors, ``(inputs, labels)``, or dicts of keyword arguments; ``sparsebit.batches``
-                has the rule. A lone tensor is one batch.
+                has the rule. A single tensor is one batch.
             batches: how many to use; all by default, and at most 512 of a loader without a length.
             asym, w_quant, a_quant: as for ``calc_qparams``.
-            feed: makes the arguments of a batch, a tuple or a dict, where that rule is not right.
+            feed: a function from a batch to its arguments, a tuple or a dict, instead of that rule.
             folder, progress: as for ``calc_qparams``.
         """
         require_asym(asym, w_quant, a_quant)
@@ -175,8 +175,8 @@ class QuantModel(QuantizedModule):
         Args:
             batch_norm: ``leave`` it as it is, ``freeze`` its statistics, or ``fold`` it into the weights now.
             observers: ``update`` lets grids that are not learned follow weights and activations; ``freeze`` keeps them.
-            distill: how much of the loss is the distance to the float model, from 0 to 1; see ``distill()``.
-            temperature: of the softmax that distance is taken at.
+            distill: the share of the loss that is the distance to the float model, 0 to 1; see ``distill()``.
+            temperature: of the softmax in that distance.
         """
         self.require_float_weights("training")
         if self.calibration is not None:
@@ -184,7 +184,7 @@ class QuantModel(QuantizedModule):
         self.qat.start(self, batch_norm, observers, distill, temperature)
 
     def distill(self, loss: Tensor) -> Tensor:
-        """The loss of the last forward, mixed with the distance to the float model that ``init_QAT`` asked for."""
+        """The loss of the last forward, mixed with the distance to the float model as ``init_QAT`` was told."""
         return loss if self.qat.distillation is None else self.qat.distillation.mix(loss)
 
     def train(self, mode: bool = True) -> QuantModel:
@@ -194,7 +194,7 @@ class QuantModel(QuantizedModule):
         return self
 
     def batchnorm_tuning(self) -> contextlib.AbstractContextManager[None]:
-        """Inside the block, forwards re-estimate batch norm behind quantized weights; on leaving it is folded.
+        """Inside the block, forwards re-estimate batch norm with quantized weights; at the end it is folded.
 
         Needs ``SCHEDULE.BN_TUNING`` in the config. (Hubara et al., arXiv 2006.10518)
         """
@@ -205,9 +205,9 @@ class QuantModel(QuantizedModule):
 
         Quantized weights are written as packed quantized values. With ``floats=True``, and always in training, float
         weights are written instead: they are needed to calibrate or train the loaded model, or to switch quantization
-        off. Training goes on from the folder, distillation included; keep the optimizer's state beside it.
+        off. Training resumes from the folder, with distillation; save the optimizer's state yourself.
 
-        Of several processes with the same model call it on one. One that ``fully_shard`` has divided is saved by all.
+        With several processes, call it on one of them; a model divided by ``fully_shard`` is saved by all.
         """
         save_checkpoint(self, folder, floats=floats)
 
@@ -217,7 +217,7 @@ class QuantModel(QuantizedModule):
         """Write an ONNX file with integer weights, run it, and compare it with this model tensor by tensor.
 
         The arguments and the report are those of ``sparsebit.export.export_onnx``; the first calibration samples are
-        compared, if they are at hand. The file is quantized whatever ``set_quant`` said; the model must be calibrated.
+        compared, if they are known. The file is always quantized, so the model must be calibrated.
         """
         from sparsebit.export import export_onnx
 
@@ -236,9 +236,9 @@ class QuantModel(QuantizedModule):
         example_inputs: Any = None,
         example_kwargs: Mapping[str, Any] | None = None,
     ) -> QuantModel:
-        """The quantized model that ``save`` wrote, on a model of the same architecture, whatever its weights.
+        """The quantized model that ``save`` wrote, for a model of the same architecture with any weights.
 
-        The example inputs are in the folder; give others only to capture the model with those. A model that was saved
-        in training goes on as ``init_QAT`` had set it up. It is in training mode if ``model`` is.
+        The example inputs are in the folder; pass others only to capture the model with those. A model that was saved
+        in training continues with the options of ``init_QAT``. It is in training mode if ``model`` is.
         """
         return load_checkpoint(cls, folder, model, example_inputs, example_kwargs)

@@ -1,4 +1,4 @@
-"""A graph with quantizers as a module: looked at, switched, frozen, compared and copied."""
+"""A graph with quantizers as a module: shown, switched, frozen, compared and copied."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class QuantizedModule(nn.Module):
 
     Attributes:
         model: the graph; ``qmodel.model.layer1_0_conv1.input_quantizer`` reaches every quantizer by flat name.
-        cfg, plan: what was asked for, and what was decided.
+        cfg, plan: the config, and the decisions made from it.
         inputs: what the model takes, by its example and its signature.
-        qat: what training was told.
+        qat: the options and state of training.
         weights_rounded: whether it was loaded from quantized values, so that the float weights are those on the grid.
     """
 
@@ -79,7 +79,7 @@ class QuantizedModule(nn.Module):
     def parameter_groups(
         self, lr: float, *, quantizer_lr: float | None = None, weight_decay: float = 0.0
     ) -> list[dict[str, Any]]:
-        """Groups for an optimizer: weights decay, norms and biases do not, what quantizers learn has its own rate."""
+        """Groups for an optimizer: weights with decay, norms and biases without, quantizers with their own rate."""
         learned = {id(p) for q in self.quantizers.values() for p in q.parameters()}
         weights, small, grids = list[Tensor](), list[Tensor](), list[Tensor]()
         for parameter in self.parameters():
@@ -110,7 +110,7 @@ class QuantizedModule(nn.Module):
 
     @contextlib.contextmanager
     def quantized(self) -> Iterator[None]:
-        """Inside the block everything is quantized, whatever ``set_quant`` said; an error where not calibrated."""
+        """Inside the block everything is quantized, even if ``set_quant`` switched it off; needs calibration."""
         require_calibrated(self.quantizers.values())
         with switched(self.quantizers.values(), True):
             yield
@@ -120,7 +120,7 @@ class QuantizedModule(nn.Module):
 
         The model gives the same numbers, bit for bit, and takes as much memory as its quantized weights. It can be run,
         saved, moved, measured and exported; calibration and training need ``thaw()`` first. A weight stays in float
-        where something also reads it unquantized, and where its operator is a ``QuantOpr`` of yours.
+        if an operator also reads it unquantized, or if its operator is your own ``QuantOpr``.
         """
         require_unsharded(self, "freeze()")
         weights = {name: q for name, q in self.quantizers.items() if q.side == "W" and not q.fake_fused}
@@ -134,13 +134,13 @@ class QuantizedModule(nn.Module):
         return freeze_weights(self.model)
 
     def thaw(self) -> list[str]:
-        """Make float weights of frozen ones, with the numbers they have; returns the names of those weights."""
+        """Turn frozen weights into floats with the same numbers; returns the names of those weights."""
         return thaw_weights(self.model)
 
     def folded(self) -> QuantGraph:
         """The graph as a runtime takes it: batch norm folded wherever that changes no result, on a copy.
 
-        It is what ``export_onnx`` writes. Where there is no batch norm and no frozen weight it is the graph itself.
+        It is what ``export_onnx`` writes. Without batch norm and frozen weights it is the graph itself.
         """
         if not has_batch_norm(self.model) and not frozen_names(self.model):
             return self.model
@@ -152,19 +152,19 @@ class QuantizedModule(nn.Module):
     def get_quantization_error(
         self, data: Any, checker: Checker = F.mse_loss, is_async: bool = True
     ) -> dict[str, Any]:
-        """How far each quantized operator's result is from its float result.
+        """The error of each quantized operator's result against its float result.
 
         Args:
             data: the input: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
             checker: a function of (float result, quantized result).
-            is_async: True quantizes one operator at a time, so each number is that operator's own doing. False lets
-                errors run on through the model, so each number is what has gathered by then.
+            is_async: True quantizes one operator at a time, so each number is that operator's own error. With False,
+                errors accumulate through the model.
         """
         args, kwargs, *_ = to_device(self.inputs.batch(data), self.device)
         return operator_errors(self.model, args, kwargs, checker=checker, alone=is_async)
 
     def require_float_weights(self, what: str) -> None:
-        """Raise where weights are frozen; warn once where the floats were made from quantized values."""
+        """Raise if weights are frozen; warn once if the floats were made from quantized values."""
         if names := frozen_names(self.model):
             raise SparsebitError(
                 f"{what} needs float weights, and {len(names)} of this model's are frozen",

@@ -53,11 +53,11 @@ def substituted(quantizers: Iterable[Quantizer], substitute: Substitute) -> Iter
 
 
 def require_calibrated(quantizers: Iterable[Quantizer]) -> None:
-    """Raise where a quantizer that is to work has no scale."""
+    """Raise if a quantizer that is to work has no scale."""
     missing = [q.name for q in quantizers if not q.calibrated and not q.fake_fused]
     if missing:
         raise SparsebitError(
             f"the model is not calibrated: {len(missing)} quantizers have no scale, the first is {missing[0]!r}",
-            expected="prepare_calibration(), some batches, calc_qparams(); set_bit() asks for another round of it",
+            expected="prepare_calibration(), some batches, calc_qparams(); again after set_bit()",
             hint="call qmodel.calibrate(loader) first",
         )

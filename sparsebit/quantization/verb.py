@@ -31,7 +31,7 @@ def quantize(
         data: batches, a ``DataLoader``, or one tensor; see ``sparsebit.batches``.
         config: a preset's name, a path to a YAML file, a dict, or what ``parse_qconfig`` gives.
         batches: how many batches to calibrate with; all by default.
-        feed: makes the arguments of a batch, where the rule for batches is not right.
+        feed: a function from a batch to its arguments, instead of the rule for batches.
         example_inputs: the call to capture the model with; by default a few samples of the first batch.
         progress: show bars or not; by default on a terminal.
 

@@ -1,4 +1,4 @@
-"""The verb: find the recipe that makes a model small or fast enough and keeps it good."""
+"""The verb: find a recipe that makes a model small or fast enough at an acceptable loss."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def compress(
     """Try recipes, cheapest first, until one meets the goals or the time is over.
 
     What is tried: how much is pruned, which bits the weights get (8, 4, or mixed within the size), how ranges are
-    found, where quantizers stand, and which steps win accuracy back. Each step starts from the best before it, and only
-    the most promising go on to the expensive ones.
+    found, where quantizers are placed, and which steps recover accuracy. Each stage starts from the best recipes of
+    the stage before, and only the most promising reach the expensive ones.
 
-    Nothing is promised: where no recipe reaches the goals, the result is the nearest one, ``met`` is False, and
-    ``limits`` says by how much each goal is missed and what limits it.
+    If no recipe reaches the goals, the result is the nearest one, ``met`` is False, and ``limits`` says by how much
+    each goal is missed and why.
 
     Args:
         model: in evaluation mode; not changed.
@@ -94,7 +94,7 @@ def compress(
     if model.training:
         raise SparsebitError(
             f"the {type(model).__name__} is in training mode",
-            hint="call model.eval() first: dropout would spoil the metric",
+            hint="call model.eval() first: dropout would distort the metric",
         )
     batches = list(read_batches(data))
     if example_inputs is None and example_kwargs is None:
@@ -149,7 +149,7 @@ def accuracy_on(batches: Sequence[Any], examples: Call) -> Metric:
     inputs = ModelInputs(None, *examples)
     if not has_labels(batches[0] if batches else None, inputs):
         raise SparsebitError(
-            "it is not clear how good a model is on this data",
+            "there is no way to measure a model on this data",
             expected="batches of (inputs, class labels), dicts with 'labels' in them, or a metric",
             hint="pass metric=, a function from a model to a number that is higher the better",
         )

@@ -42,13 +42,13 @@ class Goals:
     def __post_init__(self) -> None:
         if not self.max_drop >= 0:
             raise ConfigError(
-                "max_drop: expected what the metric may lose, 0 or more", got=str(self.max_drop)
+                "max_drop: expected the largest allowed loss of the metric, 0 or more", got=str(self.max_drop)
             )
         if self.speedup is not None and not self.speedup > 0:
-            raise ConfigError("speedup: expected how many times as fast, such as 2", got=str(self.speedup))
+            raise ConfigError("speedup: expected a factor, such as 2", got=str(self.speedup))
         if self.size is not None and not self.size > 0:
             raise ConfigError(
-                "size: expected a part of the float model such as 0.25, or bytes", got=str(self.size)
+                "size: expected a fraction of the float model such as 0.25, or bytes", got=str(self.size)
             )
 
     def bytes_allowed(self, base: Measured) -> float | None:

@@ -52,7 +52,7 @@ def _metric(search: Search, best: Trial, qmodel: QuantModel) -> str:
         return f"{text}; most of it comes from {'; '.join(map(str, advice))}"
     worst = sorted(errors.layers, key=lambda layer: layer.alone.sqnr_db)[:NAMED]
     names = ", ".join(f"{layer.name} ({decibels(layer.alone.sqnr_db)})" for layer in worst)
-    return f"{text}; it comes from all quantized layers alike, the worst are {names}"
+    return f"{text}; it comes from all quantized layers equally; the largest errors are in {names}"
 
 
 def _size(search: Search, best: Trial, qmodel: QuantModel) -> str:
@@ -65,7 +65,7 @@ def _size(search: Search, best: Trial, qmodel: QuantModel) -> str:
     text = f"size: {took} is {short_bytes(round(over))} ({over / allowed:.0%}) too many"
     smallest = min(t.measured.bytes for t in search.reached.values() if t.measured)
     return (
-        f"{text}; the smallest of all recipes takes {short_bytes(round(smallest))}, and what stays in float"
+        f"{text}; the smallest of all recipes takes {short_bytes(round(smallest))}, and the part in float"
         f" (biases, norms, layers without integers) is {rest / total:.0%} of this one"
     )
 
@@ -88,5 +88,5 @@ def _speed(search: Search, best: Trial, qmodel: QuantModel) -> str:
         return f"{text}; the export could not be checked: {error.message}"
     slow = [f"{op.name} ({op.why})" for op in report.fallbacks] if report is not None else []
     if not slow:
-        return f"{text}; every planned operator runs on integers already, so only less work (pruning) makes it faster"
+        return f"{text}; every planned operator already runs on integers, so only pruning makes it faster"
     return f"{text}; {len(slow)} operators run in float: {', '.join(slow[:NAMED])}"

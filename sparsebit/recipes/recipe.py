@@ -1,4 +1,4 @@
-"""A recipe: everything that was done to a model, as one YAML file that does it again."""
+"""A recipe: everything that was done to a model, as one YAML file that reproduces it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KEYS = ("SEED", "PRUNE", "REESTIMATE_NORMS", "FINETUNE", "QUANTIZE")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Prune, re-estimate batch norm, train on, quantize: each if asked for, in this order.
+    """Prune, re-estimate batch norm, train, quantize: each is optional, in this order.
 
     Example:
         >>> recipe = Recipe(quantize=load_qconfig("int8_onnxruntime"))
@@ -107,12 +107,12 @@ def prune_by(
     *,
     finetune: Finetune | None = None,
 ) -> nn.Module:
-    """The smaller float model that a recipe asks for; the model itself where it does not prune."""
+    """The smaller float model that a recipe gives; the model itself if it does not prune."""
     if recipe.prune is None:
         return model
     if recipe.finetune and finetune is None:
         raise ConfigError(
-            "this recipe trains the pruned model on", hint="pass finetune=, the function that does it"
+            "this recipe trains the pruned model", hint="pass finetune=, the function that does it"
         )
     torch.manual_seed(recipe.seed)
     smodel = SparseModel(model, recipe.prune, example_inputs, example_kwargs)
@@ -137,7 +137,7 @@ def quantize_by(
     example_inputs: Any,
     example_kwargs: Mapping[str, Any] | None = None,
 ) -> QuantModel:
-    """The quantized model that a recipe asks for, calibrated and switched on."""
+    """The calibrated model that a recipe gives."""
     torch.manual_seed(recipe.seed)
     qmodel = QuantModel(model, recipe.quantize, example_inputs, example_kwargs)
     qmodel.calibrate(data, progress=False)
@@ -159,9 +159,9 @@ def apply_recipe(
     Args:
         recipe: what to do.
         model: as it was when the recipe was found; not changed.
-        data: the same calibration batches; the result is then the same to the last bit.
+        data: the same calibration batches; the result is then bit-identical.
         example_inputs, example_kwargs: as for ``QuantModel``.
-        finetune: trains the pruned model in place, for recipes that ask for it.
+        finetune: trains the pruned model in place, for recipes that include training.
     """
     if isinstance(recipe, Mapping):
         recipe = Recipe.from_dict(recipe)

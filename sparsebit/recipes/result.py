@@ -1,4 +1,4 @@
-"""What a search hands back: the best model, how it was made, what else there is, and what limits it."""
+"""The result of a search: the best model, its recipe, all other trials, and what limits it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from sparsebit.storage.typed import to_plain
 
 
 class GoalsNotMet(SparsebitError):
-    """No recipe that was tried reaches what was asked for."""
+    """No recipe that was tried reaches the goals."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compressed:
-    """The best recipe found, applied, and everything that was learnt on the way."""
+    """The best recipe found, the model it gives, and all other results."""
 
     model: QuantModel = field(repr=False)
     float_model: nn.Module = field(repr=False)
@@ -58,7 +58,7 @@ class Compressed:
 
     @property
     def yaml(self) -> str:
-        """The file that does it again; see ``apply_recipe``."""
+        """The recipe as text; see ``apply_recipe``."""
         return self.recipe.to_yaml()
 
     @property
@@ -69,17 +69,17 @@ class Compressed:
 
     @property
     def missed(self) -> Mapping[str, float]:
-        """Each goal that is missed, and by what part of it."""
+        """Each goal that is missed, and by which fraction of it."""
         return self.goals.shortfalls(self.base, self.measured)
 
     @property
     def met(self) -> bool:
-        """Whether everything that was asked for is reached."""
+        """Whether all goals are reached."""
         return not self.missed
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast, where time was taken."""
+        """How many times as fast, if time was measured."""
         return speedup_of(self.base, self.measured) if self.measured.seconds is not None else None
 
     @property
@@ -90,7 +90,7 @@ class Compressed:
         return "\n".join([said, *(f"  limited by {limit}" for limit in self.limits)])
 
     def require_met(self) -> Compressed:
-        """Itself, if everything was reached; else an error that says what is missing."""
+        """Itself if all goals are reached; else an error that says what is missing."""
         if self.met:
             return self
         raise GoalsNotMet(

@@ -240,7 +240,7 @@ class Search:
             self._pace = 1.0
         metric = float(self.metric(self.candidates.model))
         if not math.isfinite(metric):
-            raise SparsebitError("the metric of the float model is not a number", got=str(metric))
+            raise SparsebitError("the metric of the float model is NaN", got=str(metric))
         return Measured(metric=metric, bytes=sum(parameters.values()), seconds=seconds)
 
     def _measure(self, structure: Structure, qmodel: QuantModel, plan: str) -> Measured:
@@ -270,7 +270,7 @@ class Search:
         runtime = TARGETS[self.candidates.target].runtime
         if runtime is None:
             raise SparsebitError(
-                f"there is no runtime here to measure the speed of {self.candidates.target} in",
+                f"no runtime is installed that can measure the speed of {self.candidates.target}",
                 hint="pass latency=, a function from a model to the seconds of one call; or choose a target that runs"
                 f" here: {', '.join(name for name, target in TARGETS.items() if target.runtime)}",
             )

@@ -55,10 +55,10 @@ class State:
         wanted = json.loads(json.dumps(self.asked))
         if different := [key for key in wanted if asked.get(key) != wanted[key]]:
             raise SparsebitError(
-                f"{file.parent} holds a search that was begun with another {different[0]}",
+                f"{file.parent} contains a search that was started with another {different[0]}",
                 expected=str(asked.get(different[0]))[:200],
                 got=str(self.asked[different[0]])[:200],
-                hint="choose another folder, or remove this one to begin again",
+                hint="choose another folder, or remove this one to start again",
             )
         self.base = Measured.read(content.section("base")) if content.value("base") is not None else None
         trials = [Trial.read(fields) for fields in Fields.each(content.value("trials"), str(file))]

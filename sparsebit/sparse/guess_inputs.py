@@ -114,8 +114,8 @@ def _sizes(inputs: Sequence[Tensor]) -> str:
 
 def _ask(model: nn.Module, problem: str) -> SparsebitError:
     return SparsebitError(
-        "which channels belong together is found by running the model once, and no inputs for it could be guessed",
+        "the model must run once to find which channels belong together, and no inputs for it could be guessed",
         where=f"{type(model).__name__}.forward{inspect.signature(model.forward)}",
         got=problem,
-        hint="give SparseModel example_inputs=(...), the positional inputs of one call, and example_kwargs= by name",
+        hint="pass example_inputs=(...) to SparseModel, the positional inputs of one call, and example_kwargs= by name",
     )

@@ -27,9 +27,9 @@ class LayerSparser:
         """Remove this part of the layer; 0 removes nothing. Counts from the next ``calc_params`` or ``step`` on."""
         if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio < 1:
             raise SparsebitError(
-                "a ratio is a part of the layer",
+                "the ratio is out of range",
                 where=f"layer {self.name!r}",
-                expected="a number from 0 up to but not including 1",
+                expected="at least 0 and less than 1",
                 got=repr(ratio),
             )
         self.ratio, self.asked, self.set_by_hand = float(ratio), True, True
@@ -63,7 +63,7 @@ def detach(model: nn.Module) -> None:
 def keep_layers_before_add(
     gm: GraphModule, layers: list[WeightedLayer], sparsers: dict[str, LayerSparser]
 ) -> None:
-    """Ask nothing of the layers whose results reach an addition before any other layer."""
+    """Do not prune layers whose results reach an addition before any other layer."""
     by_node = {layer.node: sparsers[layer.name] for layer in layers}
     additions = [node for node in gm.graph.nodes if op_name(gm, node) == "add"]
     waiting, seen = [source for node in additions for source in node.all_input_nodes], set()

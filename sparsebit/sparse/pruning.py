@@ -31,7 +31,7 @@ def prune(
     latency: Latency | None = None,
     form: Literal["auto", "graph", "module", "pretrained"] = "auto",
 ) -> nn.Module:
-    """The smaller model. ``model`` stays as it is, and is not copied.
+    """The smaller model. ``model`` is neither changed nor copied.
 
     Args:
         model: any ``nn.Module``.

@@ -41,7 +41,7 @@ class SparseReport:
 
     @property
     def sparsity(self) -> float:
-        """The part of the parameters that is gone."""
+        """The fraction of the parameters that was removed."""
         return 1 - self.params_after / self.params_before if self.params_before else 0.0
 
     def table(self) -> Table:
@@ -91,7 +91,7 @@ def make_report(pruner: Pruner, kept: Mapping[str, Tensor]) -> SparseReport:
 
 
 def require_choice(pruner: Pruner, kept: Mapping[str, Tensor], *, decided: bool) -> None:
-    """Raise where nothing was chosen yet, and, with the reasons, where a choice removes nothing."""
+    """Raise if nothing was chosen yet, or, with the reasons, if a choice removes nothing."""
     if any(not bool(flags.all()) for flags in kept.values()):
         return
     if not decided:

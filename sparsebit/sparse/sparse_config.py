@@ -13,7 +13,7 @@ from sparsebit.config.engine.config import Source
 def parse_sconfig(source: Source | SConfig, overrides: Sequence[str] = ()) -> SConfig:
     """Read a pruning config from a YAML file or a dict, check all of it, and settle its device.
 
-    ``DEVICE: auto`` becomes ``cuda`` where there is one, else ``cpu``. ``overrides`` are settings that win over those
+    ``DEVICE: auto`` becomes ``cuda`` if there is a GPU, else ``cpu``. ``overrides`` are settings that replace those
     of ``source``, each as ``"SPARSER.RATIO=0.3"``.
 
     Example:

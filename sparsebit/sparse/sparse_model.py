@@ -40,9 +40,9 @@ class SparseModel(nn.Module):
     """A model that is being pruned. A call runs the captured copy, ``.model``, whose pruned weights are zero.
 
     Args:
-        model: any ``nn.Module``; it is copied and stays as it is. Build the optimizer from this object's parameters.
+        model: any ``nn.Module``; it is copied and not changed. Build the optimizer from this object's parameters.
         config: what ``parse_sconfig`` gives, or anything it takes.
-        example_inputs: positional inputs to record the model with; guessed where channels are removed without any.
+        example_inputs: positional inputs to record the model with; guessed if none are given and channels are removed.
         example_kwargs: keyword inputs to record it with.
         match: whether a pattern of the config that matches no layer is an error.
         copy_model: False prunes the weights of ``model`` itself, without a second copy.
@@ -102,7 +102,7 @@ class SparseModel(nn.Module):
         self.register_load_state_dict_post_hook(_hold_after_loading)  # type: ignore[no-untyped-call]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own call, at its full size, as if what is pruned were absent."""
+        """The model's own call at its full size, with pruned values as zeros."""
         if self._seen is not None:
             self._seen.append(Call(args, dict(kwargs)))
         return self.masked(*args, **kwargs)
@@ -115,7 +115,7 @@ class SparseModel(nn.Module):
     def calc_params(
         self, data: Data = None, loss: Loss | None = None, *, latency: Latency | None = None
     ) -> None:
-        """Decide what is removed, all of it at once, and hold it at zero; an error if that is nothing.
+        """Decide what is removed, in one step, and hold it at zero; an error if nothing can be removed.
 
         Args:
             data: batches, for criteria that need them; see ``sparsebit.batches``. Without any, the inputs seen since
@@ -134,7 +134,7 @@ class SparseModel(nn.Module):
         return self._choose(1.0, data, loss, latency, seen=seen)
 
     def step(self, data: Data = None, loss: Loss | None = None, *, latency: Latency | None = None) -> bool:
-        """To be called once per training step: prunes when the schedule says so, and returns whether it did.
+        """Call it once per training step: prunes when the schedule says so, and returns whether it did.
 
         Without data, a criterion takes the gradients of the training step: call it before ``zero_grad()``.
         """
@@ -151,12 +151,12 @@ class SparseModel(nn.Module):
         return torch.zeros((), device=self.device) if found is None else found
 
     def disable_sparse_before_add(self) -> None:
-        """Ask nothing of the layers whose results reach an addition before any other layer."""
+        """Do not prune layers whose results reach an addition before any other layer."""
         keep_layers_before_add(self.model, self.pruner.layers, self.sparsers)
 
     @property
     def sparsers(self) -> dict[str, LayerSparser]:
-        """What is asked of every layer, by its name."""
+        """The pruning settings of every layer, by name."""
         return self.pruner.sparsers
 
     @property
@@ -181,11 +181,11 @@ class SparseModel(nn.Module):
         return require_channels(self.pruner).plan(self.kept())
 
     def shrink(self, form: ShrunkForm = "graph") -> nn.Module:
-        """An ordinary model without what was pruned: smaller for channels, the same with zeros for single weights.
+        """An ordinary model without the pruned channels, or with zeros in place of pruned single weights.
 
         Args:
             form: "graph": the captured graph with the model's own signature. "module": the user's own class, checked
-                against the graph; refused where a forward has a size written into its code. "pretrained": a class of
+                against the graph; refused if a size is hard-coded in a forward. "pretrained": a class of
                 ``transformers`` with a smaller config; refused where none fits. "module" prefers that.
         """
         kept = self.kept()
@@ -193,7 +193,7 @@ class SparseModel(nn.Module):
         return self.shrink_to(kept, form)
 
     def shrink_to(self, kept: Mapping[str, Tensor], form: ShrunkForm = "graph") -> nn.Module:
-        """As ``shrink``, for a choice of one's own: by the name of a group (see ``groups``), bool [channels]."""
+        """Like ``shrink``, for your own choice: by the name of a group (see ``groups``), bool [channels]."""
         examples = fit_examples(self.model, self.examples)
         return make_smaller(self.pruner, kept, form, self.original, examples, remember=self.sizes_known)
 

@@ -56,7 +56,7 @@ def load(
     example_inputs: Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """What was saved, onto a model of the original class with weights of any kind, which is copied.
+    """The saved model, from a model of the original class with any weights, which is copied.
 
     Args:
         folder: what ``save`` wrote.
@@ -70,7 +70,7 @@ def load(
     if form not in ("session", "graph", "module"):
         raise content.wrong("form", "session, graph or module")
     if any(flags.dtype != torch.bool for flags in kept.values()):
-        raise ArtifactError(f"{os.fspath(folder)!r} is damaged: what was kept are not flags")
+        raise ArtifactError(f"{os.fspath(folder)!r} is damaged: the kept channels are not flags")
     if example_inputs is None and example_kwargs is None:
         example_inputs, example_kwargs = example_from(content.value("inputs"))
     smodel = SparseModel(model, content.section("config").data, example_inputs, example_kwargs, match=False)

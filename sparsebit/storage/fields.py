@@ -22,14 +22,14 @@ class Fields:
     def __init__(self, data: Any, where: str) -> None:
         self.where = where
         if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-            raise ArtifactError(f"{where} is not what sparsebit writes", hint="save the model again")
+            raise ArtifactError(f"{where} is not in sparsebit's format", hint="save the model again")
         self.data: dict[str, Any] = data
 
     @classmethod
     def each(cls, data: Any, where: str) -> Iterator[Fields]:
         """The mappings of a list."""
         if not isinstance(data, list):
-            raise ArtifactError(f"{where} is not what sparsebit writes", hint="save the model again")
+            raise ArtifactError(f"{where} is not in sparsebit's format", hint="save the model again")
         return (cls(item, where) for item in data)
 
     def __contains__(self, key: str) -> bool:
@@ -87,7 +87,7 @@ class Fields:
             return from_plain(kind, self.data)
         except (TypeError, ValueError) as error:
             hint = "save the model again"
-            raise ArtifactError(f"{self.where} is not what sparsebit writes: {error}", hint=hint) from None
+            raise ArtifactError(f"{self.where} is not in sparsebit's format: {error}", hint=hint) from None
 
     def section(self, key: str) -> Fields:
         """A field that has fields."""
@@ -96,7 +96,7 @@ class Fields:
     def wrong(self, key: str, expected: str) -> ArtifactError:
         """The error of a field that is not what it should be."""
         return ArtifactError(
-            f"{self.where}: {key!r} is not what sparsebit writes",
+            f"{self.where}: {key!r} is not in sparsebit's format",
             expected=expected,
             got=ascii(self.data.get(key))[:80],
             hint="save the model again",

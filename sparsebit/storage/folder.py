@@ -106,7 +106,7 @@ def require_place(folder: str | os.PathLike[str], needs: int = 0) -> Path:
         _sweep(place)
         if any(place.iterdir()):
             raise ArtifactError(
-                f"{place} exists and holds something else",
+                f"{place} exists and contains other files",
                 hint="choose an empty or a new folder, nothing was written",
             )
     require_room(place, require_writable(place), needs)

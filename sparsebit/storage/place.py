@@ -85,5 +85,5 @@ def cannot_write(place: Path, reason: str) -> ArtifactError:
     """The error of a place that cannot be written."""
     return ArtifactError(
         f"cannot write {place}: {reason}",
-        hint="choose another place with room on its disk; nothing was changed",
+        hint="choose a place with enough free space; nothing was changed",
     )

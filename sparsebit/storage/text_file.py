@@ -57,7 +57,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     try:
         found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
     except ValueError:  # a NUL in the name
-        raise OSError(errno.EINVAL, "the name cannot be that of a file", os.fspath(path)) from None
+        raise OSError(errno.EINVAL, "this is not a valid file name", os.fspath(path)) from None
     mode = os.fstat(found).st_mode
     if not stat.S_ISREG(mode):
         os.close(found)

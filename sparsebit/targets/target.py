@@ -16,8 +16,8 @@ Forms = Literal["cpu", "tensorrt"]
 class OpRule:
     """What must be quantized around one operator for the runtime to run it on integers.
 
-    ``when`` says whether it pays: ``always``; ``joins``, only where its inputs are quantized anyway, so that it does
-    not separate two integer operators; ``if_asked``, only where the config asks for it.
+    ``when`` says when to quantize: ``always``; ``joins``, only if its inputs are quantized anyway, so that it does not
+    separate two integer operators; ``if_asked``, only if the config names it.
     ``inside`` names operators that compute this one on their way out: one input that comes from such an operator and
     has no other reader stays in float.
     ``channel_axes`` says for inputs of so many dimensions which axes may have a scale per channel; any by default.
@@ -46,8 +46,8 @@ class Row:
 class Accepts:
     """What a target takes for its weights or for its activations, and why it refuses everything else.
 
-    List a combination if the runtime computes the right result and has a reason to be fast at it. What only works by
-    going back to float belongs to the target ``virtual``.
+    List a combination if the runtime computes the right result and may be fast at it. Combinations that only work in
+    float belong to the target ``virtual``.
     """
 
     rows: tuple[Row, ...]
@@ -61,7 +61,7 @@ class Accepts:
 class Target:
     """A runtime: everything the library has to know to plan, configure, write and check a model for it.
 
-    Register one of your own with ``register_target``; config, command line, plan, export and check then accept it.
+    Register your own with ``register_target``; config, command line, plan, export and check then accept it.
 
     Placement:
         rules: by canonical operator name; an operator without a rule stays in float.
@@ -98,5 +98,5 @@ class Target:
         return self.rules.get(op) if op is not None else None
 
     def fuses(self, op: str | None, activation: str | None) -> bool:
-        """Whether an activation right behind an operator is computed inside it."""
+        """Whether an activation directly after an operator is fused into it."""
         return op is not None and activation in self.fused.get(op, frozenset())

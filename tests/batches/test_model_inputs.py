@@ -107,8 +107,8 @@ def test_labels_stay_out_of_the_call_when_they_are_measured_with() -> None:
 @pytest.mark.parametrize(
     ("model", "example", "batch", "words"),
     [
-        (None, (X, X), (X,), "takes 2 inputs, and the batch has 1"),
-        (two, None, X, r"takes 2 inputs \(image, meta\), and the batch has 1"),
+        (None, (X, X), (X,), "takes 2 inputs, but the batch has 1"),
+        (two, None, X, r"takes 2 inputs \(image, meta\), but the batch has 1"),
         (None, {"a": X}, {"b": X}, "no 'a'"),
         (one, (X,), {"image": X}, "no 'x'(.|\n)*a dict with image"),
         (None, {"a": X, "b": X}, (X, Y), "has to name its inputs(.|\n)*a dict with a, b"),

@@ -47,7 +47,7 @@ def test_the_way_from_quantize_to_bench(cli: Cli, place: Path) -> None:
         (("quantize", "net.py:leaves", *DATA, "-o", "x"), "failed: SystemExit: 7"),
         (("compress", "net.py:make", *DATA, "-o", "x", "--finetune", "net.py:words"), "is not a function"),
         (("compress", "net.py:make", *DATA, "-o", "x", "--max-drop", "nan"), "0 or more"),
-        (("compress", "net.py:make", *DATA, "-o", "x", "--metric", "net.py:not_a_number"), "is not a number"),
+        (("compress", "net.py:make", *DATA, "-o", "x", "--metric", "net.py:not_a_number"), "is NaN"),
     ],
 )
 def test_failures_of_the_users_data_are_not_called_bugs(

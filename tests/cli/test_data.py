@@ -32,7 +32,7 @@ def test_a_generator_function_gives_its_batches_again_and_again(place: Path) -> 
     ("source", "words"),
     [
         ("net.py:empty", "holds no batches"),
-        ("net.py:words", "is not a batch"),
+        ("net.py:words", "does not yield batches"),
         ("net.py:broken", "no such dataset"),
         ("nothing.npz", "no such file"),
         ("nowhere", "no such data: nowhere"),
@@ -63,7 +63,7 @@ def test_several_arrays_become_keyword_arguments(place: Path) -> None:
 
 def test_bad_arrays_are_refused(place: Path) -> None:
     np.savez("x.npz", a=np.ones((4, 3)), b=np.ones((5, 3)))
-    with pytest.raises(UsageError, match="one first axis"):
+    with pytest.raises(UsageError, match="the same first dimension"):
         read_npz(Path("x.npz"), 2)
     np.savez("y.npz", y=np.arange(3))
     with pytest.raises(UsageError, match="labels only"):
@@ -93,12 +93,12 @@ def test_data_that_does_not_fit_the_model_is_told_with_the_names(place: Path) ->
     with pytest.raises(UsageError) as error:
         example_inputs(words, torch.nn.Linear(3, 2), open_data(words))
     assert "does not fit Linear" in str(error.value) and "a dict with foo, bar" in str(error.value)
-    assert "go by the names of the arguments" in str(error.value)
+    assert "are matched to arguments by name" in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("0x3", "holds nothing"), ("9999999x9999999x9999", "no memory"), ("2:float99", "cannot read")],
+    [("0x3", "holds nothing"), ("9999999x9999999x9999", "not enough memory"), ("2:float99", "cannot read")],
 )
 def test_inputs_that_cannot_be_made(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -109,7 +109,7 @@ def test_not_a_number_is_found_in_whatever_batch_it_is(place: Path) -> None:
     x = np.ones((6, 3), np.float32)
     x[5, 1] = np.nan
     np.savez("x.npz", x=x)
-    with pytest.raises(UsageError, match=r"batch 3 of 'x\.npz' holds"):
+    with pytest.raises(UsageError, match=r"batch 3 of 'x\.npz' contains NaN"):
         list(open_data(arguments("--data", "x.npz", "--batch-size", "2")))
 
 

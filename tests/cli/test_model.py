@@ -52,7 +52,7 @@ def test_a_pickle_that_runs_code_is_refused(place: Path) -> None:
 
 def test_weights_that_do_not_fit_are_refused(place: Path) -> None:
     save_file(state(), "w.safetensors")
-    with pytest.raises(UsageError, match="another shape"):
+    with pytest.raises(UsageError, match="a different shape"):
         load_model("net.py:wide", "w.safetensors")
     save_file({"other": torch.zeros(1)}, "other.safetensors")
     with pytest.raises(UsageError) as error:

@@ -40,18 +40,18 @@ def test_a_place_without_room_is_refused_before_the_work(
         (("--config", "int9"), "no such preset or file"),
         (("--set", "W.QUANTIZER.BITT=4"), "did you mean 'BIT'?"),
         (("--set", "W.QUANTIZER.BIT"), "KEY=VALUE"),
-        (("--weights", "gone.pt"), "no such file of weights"),
+        (("--weights", "gone.pt"), "no such weights file"),
         (("--pruned", "gone"), "no such folder: gone"),
         (("--batches", "0"), "expected 1 or more"),
         (("--frobnicate",), "sparsebit quantize --help"),
-        (("--set", "DEVICE=tpu"), "there is no device 'tpu' here"),
+        (("--set", "DEVICE=tpu"), "device 'tpu' is not available"),
         (("--report", "net.py/r.html"), "is a file"),
         (("--report", "out"), "both name out"),
         (("--metric", "net.py:first_logit"), "add --test DATA"),
         (("--test", "net.py:batches", "--metric", "net.py:words"), "is not a function"),
         (("--test", "net.py:batches", "--metric", "net.py:no_number"), "could not convert string to float"),
-        (("--test", "net.py:batches", "--metric", "net.py:not_a_number"), "the metric is not a number"),
-        (("--test", "net.py:foreign_labels"), "there is a label 9"),
+        (("--test", "net.py:batches", "--metric", "net.py:not_a_number"), "the metric is NaN"),
+        (("--test", "net.py:foreign_labels"), "label 9 is out of range"),
         (("--test", "net.py:too_few_labels"), "labels do not fit the outputs"),
     ],
 )
@@ -67,7 +67,7 @@ def test_a_folder_with_other_things_is_left_alone(cli: Cli, place: Path) -> None
     Path("mine").mkdir()
     Path("mine", "thesis.txt").write_text("years of work")
     done = cli("quantize", "net.py:make", *DATA, "-o", "mine")
-    assert done.code == 2 and "holds something else" in done.err
+    assert done.code == 2 and "contains other files" in done.err
     assert [path.name for path in Path("mine").iterdir()] == ["thesis.txt"]
 
 

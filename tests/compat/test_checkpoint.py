@@ -93,12 +93,12 @@ def test_what_only_one_side_quantizes_is_named() -> None:
 
 
 def test_refusals_say_what_is_missing() -> None:
-    with pytest.raises(SparsebitError, match=r"has to be calibrated before.*\n.*\n.*qmodel\.calibrate"):
+    with pytest.raises(SparsebitError, match=r"calibrate the model before.*\n.*\n.*qmodel\.calibrate"):
         convert_checkpoint(old_state(), QuantModel(Net().eval(), CONFIG))
     qmodel, old = calibrated(), old_state()
     old["model.other.weight"] = torch.randn(2, 2)
     with pytest.raises(SparsebitError, match=r"another shape\n  where:    'other\.weight'"):
         convert_checkpoint(old, qmodel)
     del old["model.other.weight"]
-    with pytest.raises(SparsebitError, match="does not hold every weight"):
+    with pytest.raises(SparsebitError, match="lacks weights"):
         convert_checkpoint(old, qmodel)

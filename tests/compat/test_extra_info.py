@@ -23,7 +23,7 @@ def test_every_quantized_tensor_carries_its_width(tmp_path: Path) -> None:
     qmodel.calibrate([x], progress=False)
     path = tmp_path / "net.onnx"
     qmodel.export_onnx(x, path)
-    with pytest.raises(SparsebitError, match=r"do not say how wide.*\n.*\n.*extra_info=True"):
+    with pytest.raises(SparsebitError, match=r"have no bit widths.*\n.*\n.*extra_info=True"):
         add_extra_info_to_onnx(path)
     qmodel.export_onnx(x, path, extra_info=True)
     extra = add_extra_info_to_onnx(path)

@@ -35,7 +35,7 @@ def test_the_page_lists_every_name_and_what_it_is_now() -> None:
         if path in MOVED:
             assert text == f"`{MOVED[path].replace(':', '.')}`", path
         else:
-            assert text == f"gone: use {GONE[path]}", path
+            assert text == f"removed; use {GONE[path]}", path
     listed = {path.rpartition(".")[2] for path in said}
     assert {path.rpartition(".")[2] for path in [*MOVED, *GONE]} <= listed
 

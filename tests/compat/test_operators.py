@@ -66,9 +66,9 @@ def test_an_operator_written_for_the_old_toolkit_still_replaces_its_source() -> 
 
 
 def test_classes_that_stand_for_operators_cannot_be_built() -> None:
-    with pytest.raises(OldNameError, match=r"QConv2d cannot be made by hand.*\n.*register_qmodule"):
+    with pytest.raises(OldNameError, match=r"QConv2d cannot be constructed.*\n.*register_qmodule"):
         operators.QConv2d(nn.Conv2d(1, 1, 1))
-    with pytest.raises(OldNameError, match=r"SConv2d cannot be made by hand.*\n.*register_op"):
+    with pytest.raises(OldNameError, match=r"SConv2d cannot be constructed.*\n.*register_op"):
         SConv2d(nn.Conv2d(1, 1, 1))
 
 

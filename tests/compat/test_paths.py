@@ -4,11 +4,15 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import sparsebit.compat  # noqa: F401  # puts the old paths there
 from sparsebit.compat.names import GONE, MOVED, OldNameError, find
+from sparsebit.quantization import QuantModel
+from sparsebit.sparse import SparseModel
 
 
 @pytest.mark.parametrize("path", MOVED)
@@ -27,6 +31,22 @@ def test_a_name_that_never_was_is_an_ordinary_error() -> None:
     with pytest.raises(ImportError, match="cannot import name 'Nonsense'"):
         from sparsebit.quantization.modules import Nonsense  # type: ignore[attr-defined]  # noqa: F401
     assert not hasattr(importlib.import_module("sparsebit.utils"), "nonsense")
+
+
+def test_old_attributes_work_or_say_what_replaces_them() -> None:
+    net, x = (
+        torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2)).eval(),
+        torch.ones(2, 4),
+    )
+    qmodel = QuantModel(net, "w4a8", example_inputs=(x,))
+    layer: Any = qmodel.model.get_submodule("0")
+    with pytest.raises(OldNameError, match=r"qdesc of the old(.|\n)*quantizer\.spec"):
+        layer.weight_quantizer.qdesc  # noqa: B018
+    with pytest.raises(OldNameError, match=r"build_quantizer of the old(.|\n)*QuantModel\(model, config\)"):
+        layer.build_quantizer({})
+    config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
+    smodel: Any = SparseModel(net, config, example_inputs=(x,))
+    assert smodel.config is smodel.cfg
 
 
 def test_names_of_today_keep_their_meaning() -> None:

@@ -412,7 +412,7 @@ def test_an_unknown_node_gets_a_suggestion(gm: GraphModule, how: str) -> None:
 def test_resuming_takes_no_arguments(gm: GraphModule) -> None:
     x = torch.randn(2, 3, 5, 5)
     state = run(gm, x, until="conv")
-    with pytest.raises(GraphError, match="goes on without arguments"):
+    with pytest.raises(GraphError, match="is resumed without arguments"):
         run(gm, x, state=state)
 
 

@@ -91,15 +91,15 @@ def test_only_widths_that_the_formats_hold_and_at_their_size(tmp_path: Path) -> 
         (
             {"SCHEME": "affine"},
             ["gguf"],
-            r"gguf cannot hold 'model.layers.0.self_attn.q_proj' exactly: with zero",
+            r"gguf cannot store 'model.layers.0.self_attn.q_proj' exactly: with zero",
         ),
         (
             {"GROUP_SIZE": 8},
             ["openvino"],
-            r"(?s)openvino cannot hold 'model.*16 to 256 input.*GROUP_SIZE: 32",
+            r"(?s)openvino cannot store 'model.*16 to 256 input.*GROUP_SIZE: 32",
         ),
         ({}, ["gptq"], r"(?s)gptq has one width for all layers.*set W.BIT"),
-        ({"HEAD": 4}, ["ct"], r"(?s)compressed-tensors cannot hold 'model.embed_tokens'.*HEAD.BIT: 0"),
+        ({"HEAD": 4}, ["ct"], r"(?s)compressed-tensors cannot store 'model.embed_tokens'.*HEAD.BIT: 0"),
     ],
 )
 def test_what_a_format_cannot_hold_is_said_before_the_work(

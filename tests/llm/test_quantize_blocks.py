@@ -110,7 +110,7 @@ def test_blocks_of_another_run_are_refused(tmp_path: Path, monkeypatch: pytest.M
     trained = DECODERS["llama"]()
     trained.model.layers[0].mlp.up_proj.weight.data[0, 0] += 1  # type: ignore[union-attr,index]
     for model, config in ((DECODERS["llama"](), {**CONFIG, "W": {"BIT": 3}}), (trained, CONFIG)):
-        with pytest.raises(SparsebitError, match="is of another run"):
+        with pytest.raises(SparsebitError, match="belongs to another run"):
             llm.quantize(model, tokens(), config, folder=tmp_path, progress=False)
 
 

@@ -67,7 +67,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
             lambda content: content["matrices"][1].update(name="model.layers"),
             "this is not a packed tensor",
         ),
-        (lambda content: content["config"].update(num_hidden_layers=2**31), "cannot make the saved model"),
+        (lambda content: content["config"].update(num_hidden_layers=2**31), "cannot build the saved model"),
         (lambda content: content["config"].update(intermediate_size=8), "does not fit the model"),
     ],
 )

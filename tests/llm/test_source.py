@@ -77,8 +77,8 @@ def test_a_config_for_a_larger_model_than_the_files_hold_is_refused_at_once(tmp_
     config = json.loads((tmp_path / "config.json").read_text())
     for key, value, message in (
         ("num_hidden_layers", 2**31, "larger model than the files hold"),
-        ("hidden_act", "unheard of", "cannot make the model of this folder"),
-        ("model_type", "unheard of", "cannot make the model of this folder"),
+        ("hidden_act", "unheard of", "cannot build the model of this folder"),
+        ("model_type", "unheard of", "cannot build the model of this folder"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
         with pytest.raises(ArtifactError, match=message):

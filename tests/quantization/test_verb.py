@@ -57,7 +57,7 @@ def test_two_inputs_without_labels_dicts_and_feed() -> None:
         {"image", "meta"} <= set(qmodel.inputs.example.kwargs) or len(qmodel.inputs.example.args) == 2
         for qmodel in found
     )
-    with pytest.raises(DataError, match=r"takes 2 inputs \(image, meta\), and the batch has 1"):
+    with pytest.raises(DataError, match=r"takes 2 inputs \(image, meta\), but the batch has 1"):
         quantize(TwoInputs().eval(), [x], progress=False)
 
 

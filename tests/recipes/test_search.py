@@ -99,7 +99,7 @@ def test_onnx_runtime_is_asked_for_the_time(net: nn.Module, batches: Batches) ->
     )
     assert not found.met and found.measured.seconds is not None and found.base.seconds is not None
     assert "short of 1e+03" in found.limits[0]
-    assert "runs on integers already" in found.limits[0] or "run in float" in found.limits[0]
+    assert "already runs on integers" in found.limits[0] or "run in float" in found.limits[0]
 
 
 def test_the_time_budget_ends_it_and_says_so(net: nn.Module, batches: Batches) -> None:
@@ -124,7 +124,7 @@ def test_a_pruned_model_is_trained_once_and_kept(net: nn.Module, batches: Batche
     second = compress(net, batches, folder=tmp_path, **options)
     assert trained == [True]
     assert torch.equal(first.model(batches[0][0]), second.model(batches[0][0]))
-    with pytest.raises(SparsebitError, match="trains the pruned model on"):
+    with pytest.raises(SparsebitError, match="trains the pruned model"):
         apply_recipe(tmp_path / "recipe.yaml", net, batches, (batches[0][0],))
 
 
@@ -135,7 +135,7 @@ def test_a_metric_that_is_no_number_meets_no_goal(net: nn.Module, batches: Batch
     assert {trial.failed for trial in found.trials if trial.measured is None} == {
         "its metric is not a number"
     }
-    with pytest.raises(SparsebitError, match="metric of the float model is not a number"):
+    with pytest.raises(SparsebitError, match="metric of the float model is NaN"):
         compress(net, batches, metric=lambda m: float("nan"), size=0.2)
 
 

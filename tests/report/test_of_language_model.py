@@ -20,6 +20,6 @@ def test_losses_bits_and_engines_are_on_the_page() -> None:
     assert report.layers[0].weight_bits == 3 and "groups of 32, 3.59 bits" in report.layers[0].op
     assert report.layers[0].sqnr_alone is not None and 5 < report.layers[0].sqnr_alone < 30
     assert "compressed-tensors: holds every weight exactly." in report.notes
-    assert any(note.startswith("gptq: gptq cannot hold") for note in report.notes)
+    assert any(note.startswith("gptq: gptq cannot store") for note in report.notes)
     page = render(report)
     assert "model.layers.0.mlp.up_proj.weight" in page and "BIT: 0" in page

@@ -42,15 +42,15 @@ WRONG: dict[str, list[Any]] = {
     ("kind", "value"), [(kind, value) for kind, values in WRONG.items() for value in values]
 )
 def test_wrong_fields_are_named(kind: str, value: Any) -> None:
-    with pytest.raises(ArtifactError, match=r"a.json: '?x'? is not what sparsebit writes"):
+    with pytest.raises(ArtifactError, match=r"a.json: '?x'? is not in sparsebit's format"):
         getattr(Fields({"x": value}, "a.json"), kind)("x")
 
 
 def test_missing_fields_and_other_shapes() -> None:
-    with pytest.raises(ArtifactError, match="'x' is not what sparsebit writes"):
+    with pytest.raises(ArtifactError, match="'x' is not in sparsebit's format"):
         Fields({}, "a.json").value("x")
     for data in (3, None, [], {1: 2}):
-        with pytest.raises(ArtifactError, match=r"a.json is not what sparsebit writes"):
+        with pytest.raises(ArtifactError, match=r"a.json is not in sparsebit's format"):
             Fields(data, "a.json")
-    with pytest.raises(ArtifactError, match=r"a.json is not what sparsebit writes"):
+    with pytest.raises(ArtifactError, match=r"a.json is not in sparsebit's format"):
         Fields.each({}, "a.json")

@@ -1,4 +1,4 @@
-"""What can be given bits of its own: weights one by one, activations in groups that a config cannot tell apart."""
+"""The tensors to choose bits for: single weights, and activations in groups that share one config rule."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Choice:
     zero_points: int = 0
 
     def stored_bytes(self, bits: int) -> float:
-        """Bytes of the codes at a width, with 4 for every scale and a code for every zero point.
+        """Bytes of the quantized values at a width, plus 4 for every scale and one value for every zero point.
 
         Example:
             >>> weight = Choice(name="fc", side="W", tensors=("fc.weight",), layers=("fc",), elements=640, scales=10)

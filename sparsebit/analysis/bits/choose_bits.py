@@ -26,7 +26,7 @@ POINTS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class BitPoint:
-    """One point of the curve: no other widths lose less at this cost."""
+    """One point of the curve: no other widths have a smaller error at this cost."""
 
     cost: float
     error: float
@@ -52,7 +52,7 @@ class LatencyTable:
 
 @dataclass(frozen=True, kw_only=True)
 class BitChoice:
-    """The widths that lose least within the budget."""
+    """The widths with the smallest error within the budget."""
 
     kind: BudgetKind
     budget: float
@@ -103,20 +103,20 @@ def choose_bits(
     table: LatencyTable | None = None,
     points: int = POINTS,
 ) -> BitChoice:
-    """Give every tensor the width at which the model loses least, within one budget.
+    """Choose the widths with the smallest total error within one budget.
 
     The answer is exact for the numbers given: errors of single tensors add up, and so do their costs.
 
     Args:
         found: what ``sensitivity`` measured.
-        size: bytes of all parameters: codes, scales, and what stays in float.
+        size: bytes of all parameters: quantized values, scales, and what stays in float.
         bops: bit operations of one call on the example inputs.
         latency: seconds of one call; needs ``table``.
         table: from ``measure_latencies``.
         points: budgets to try for the curve, from the cheapest widths to the widest.
 
     Raises:
-        SparsebitError: where even the narrowest widths cost more, saying by how much.
+        SparsebitError: if even the narrowest widths cost more, with the difference.
     """
     given = {"size": size, "bops": bops, "latency": latency}
     asked = [(kind, value) for kind, value in given.items() if value is not None]
@@ -133,7 +133,7 @@ def choose_bits(
             f"no choice of bits fits: the narrowest widths take {least:.6g} {UNIT[kind]}",
             expected=f"at most {budget:.6g} {UNIT[kind]}",
             got=f"{least - budget:.6g} too many ({least / budget - 1:.1%})" if budget > 0 else None,
-            hint="allow narrower widths, let more tensors be chosen for, or raise the budget",
+            hint="allow narrower widths or more tensors, or raise the budget",
         )
     return BitChoice(
         kind=kind,  # type: ignore[arg-type]
@@ -160,7 +160,7 @@ def make_program(found: Sensitivity, kind: BudgetKind, table: LatencyTable | Non
     if kind == "latency":
         if table is None:
             raise SparsebitError(
-                "a budget of time needs measured times", hint="pass table=measure_latencies(...)"
+                "a latency budget needs measured latencies", hint="pass table=measure_latencies(...)"
             )
         return Program(errors=found.errors, costs=table.change, constant=table.base)
     single: dict[str, dict[int, float]] = {}

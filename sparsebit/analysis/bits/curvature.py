@@ -64,8 +64,8 @@ class Probe:
             result = loss(outputs, *rest)
         if not isinstance(result, Tensor) or not result.requires_grad:
             raise SparsebitError(
-                "the model's outputs do not depend on its weights in a way that gradients see",
-                hint="use metric='output', which needs none",
+                "the model's outputs have no gradient with respect to its weights",
+                hint="use metric='output', which needs no gradients",
             )
         gradients = torch.autograd.grad(
             result, tensors, create_graph=twice, retain_graph=True, allow_unused=True

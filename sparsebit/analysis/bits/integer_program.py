@@ -47,13 +47,13 @@ class Program:
         return self.constant + single + sum(p.costs[bits[p.first], bits[p.second]] for p in self.pairs)
 
     def error(self, bits: Mapping[str, int]) -> float:
-        """And what it loses."""
+        """The total error of a choice of widths."""
         return sum(by[bits[name]] for name, by in self.errors.items())
 
     def solve(self, budget: float) -> dict[str, int] | None:
-        """Widths with the smallest error at no more than ``budget``, or None where even the cheapest cost more.
+        """Widths with the smallest error at no more than ``budget``, or None if even the cheapest cost more.
 
-        The budget is never exceeded. What costs less than it by under a millionth may be overlooked.
+        The budget is never exceeded. Choices within a millionth of it may be missed.
 
         Example:
             >>> errors = {"a": {4: 9.0, 8: 1.0}, "b": {4: 2.0, 8: 1.0}}
@@ -69,7 +69,7 @@ class Program:
         return cheapest if self.cost(cheapest) <= budget else None
 
     def cheapest(self) -> dict[str, int]:
-        """The widths that cost least, whatever they lose."""
+        """The widths with the lowest cost."""
         if not self.pairs:
             return {
                 name: min(by, key=lambda width: (self.costs.get(name, {}).get(width, 0.0), by[width]))

@@ -1,4 +1,4 @@
-"""The verb: measure, choose, and hand back the config."""
+"""The verb: measure, choose, and return the config."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def mixed_precision(
         bops: bit operations of one call. Weights and activations are chosen for.
         latency: seconds of one call, by ``measure``, which gives the seconds of the model with a config.
         measure: see ``measure_latencies``.
-        sides: what to choose for, where the budget's own answer is not right.
+        sides: what to choose for; by default it depends on the budget.
         points: of the Pareto curve.
         options: the other arguments of ``sensitivity``, by name: ``bits``, ``metric``, ``batches``, ...
 

@@ -1,4 +1,4 @@
-"""What each tensor costs in accuracy at each width, everything else in float."""
+"""The error that each tensor causes at each width, with everything else in float."""
 
 from __future__ import annotations
 
@@ -111,20 +111,20 @@ def sensitivity(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Sensitivity:
-    """Measure what every weight (and activation) costs at every width, one at a time.
+    """Measure the error that every weight (and activation) causes at every width, one at a time.
 
     Args:
         model: in evaluation mode; not changed.
         config: what everything else is quantized by: scheme, observers, target. Its recovery steps are left out.
         data: batches, as for ``QuantModel.calibrate``; used to calibrate and to measure.
         example_inputs, example_kwargs: as for ``QuantModel``.
-        bits: widths to try; 32 is float. Those that the target cannot run are left out.
+        bits: widths to try; 32 is float. Widths that the target cannot run are skipped.
         sides: "W" for weights, "A" for activations.
         metric: ``output``: relative squared error of the model's outputs, by running it, ``len(bits)`` times the number
             of tensors. ``fisher``: squared gradients times squared rounding errors, element by element; one backward
             pass for each width. ``hessian``: the same with the mean curvature of a tensor.
-        loss: for the last two, called as ``loss(outputs, *targets(batch))``; without one the outputs themselves count.
-        targets: what the loss gets from a batch; by default everything behind its first item.
+        loss: for the last two, called as ``loss(outputs, *targets(batch))``; by default the outputs themselves.
+        targets: what the loss gets from a batch; by default everything after its first item.
         batches: how many to use.
         samples: random probes for each batch.
         seed: of these.
@@ -234,7 +234,7 @@ def _allowed(config: QConfig, side: Side, bits: Sequence[int]) -> list[int]:
         found.append(width)
     if not found:
         raise SparsebitError(
-            f"{config.BACKEND} runs none of the widths asked for",
+            f"{config.BACKEND} supports none of the requested widths",
             got=", ".join(map(str, bits)),
             where=f"side {side}",
         )

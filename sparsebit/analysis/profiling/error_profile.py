@@ -1,4 +1,4 @@
-"""Where a quantized model errs: every layer by itself and behind quantized layers, and what to keep in float."""
+"""The error of a quantized model, layer by layer: alone and accumulated, and what to keep in float."""
 
 from __future__ import annotations
 

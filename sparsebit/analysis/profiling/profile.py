@@ -23,7 +23,7 @@ FUSED = "it is computed inside"  # an activation in the operator before it: noth
 def profile(
     qmodel: QuantModel, data: Any, batches: int | None = None, *, progress: bool | None = None
 ) -> ErrorProfile:
-    """Measure every layer of a calibrated model against float, alone and behind quantized layers.
+    """Measure every layer of a calibrated model against float, alone and with quantized inputs.
 
     Args:
         qmodel: calibrated; whether its quantizers are on does not matter, and is left as it is.

@@ -43,12 +43,10 @@ class TensorError:
     def why(self) -> str:
         """What makes its error as large as it is, in words."""
         if self.clipped >= MUCH_CLIPPED:
-            return (
-                f"{self.clipped:.1%} of it lies beyond its grid of {self.grid_lo:.3g} to {self.grid_hi:.3g}"
-            )
+            return f"{self.clipped:.1%} of it lies outside its grid, {self.grid_lo:.3g} to {self.grid_hi:.3g}"
         if self.tail >= LONG_TAIL:
-            return f"it reaches to {self.tail:.0f} standard deviations, so most of it falls on a few steps of its grid"
-        return f"{self.codes} has too few steps between {self.grid_lo:.3g} and {self.grid_hi:.3g} for it"
+            return f"its range is {self.tail:.0f} standard deviations, so most values fall on a few points of its grid"
+        return f"{self.codes} has too few steps between {self.grid_lo:.3g} and {self.grid_hi:.3g}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""

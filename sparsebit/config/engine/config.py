@@ -176,7 +176,7 @@ def check_top(kind: type[Config], data: object, label: str) -> dict[str, Any]:
         got = with_article(type(data).__name__)
         raise ConfigError(f"{label}: expected keys with values (at least {kind.LEAST}), got {got}")
     if wrong := [key for key in data if not isinstance(key, str)]:
-        raise ConfigError(f"{label}: expected a key in words, got {show(wrong[0])}")
+        raise ConfigError(f"{label}: expected a string as key, got {show(wrong[0])}")
     return data
 
 

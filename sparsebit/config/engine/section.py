@@ -146,7 +146,7 @@ def read_keys(
 
 def _unknown_key(kind: type[Section], name: object, path: str, *, hinted: bool) -> Problem:
     if not isinstance(name, str):
-        return Problem(path=join(path, show(name)), expected="a key in words", got=show(name))
+        return Problem(path=join(path, show(name)), expected="a string as key", got=show(name))
     hint = (kind.elsewhere.get(name) or suggest(name, list(keys_of(kind)))) if hinted else ""
     return Problem(path=join(path, shorten(name)), message="unknown key", hint=hint)
 

@@ -40,7 +40,7 @@ class Rule:
     settings: tuple[tuple[str, Any], ...]
 
     def matches(self, names: Iterable[str], op: str | None) -> bool:
-        """Whether the pattern fits any of the layer's names or, behind ``op:``, its operator."""
+        """Whether the pattern matches any of the layer's names or, after ``op:``, its operator."""
         if self.pattern.startswith(OP):
             return op is not None and fnmatchcase(op, self.pattern.removeprefix(OP))
         return any(fnmatchcase(name, self.pattern) for name in names)

@@ -164,9 +164,7 @@ def _write_options(value: object) -> object:
 
 
 FLAG = Read(_parse_flag, "true or false", {"type": "boolean"})
-FRACTION = number(
-    "a number from 0 up to but not including 1", lambda value: 0 <= value < 1, minimum=0, exclusiveMaximum=1
-)
+FRACTION = number("at least 0 and less than 1", lambda value: 0 <= value < 1, minimum=0, exclusiveMaximum=1)
 PART = number("a number from 0 to 1", lambda value: 0 <= value <= 1, minimum=0, maximum=1)
 NOT_NEGATIVE = number("a number of at least 0", lambda value: value >= 0, minimum=0)
 POSITIVE = number("a number above 0", lambda value: value > 0, exclusiveMinimum=0)

@@ -233,9 +233,9 @@ class LlmConfig(Config, init=False):
             place = {step.name: moment for step, moment in zip(self.METHOD, moments, strict=True)}
             yield Problem(
                 path="METHOD",
-                expected="steps in the order in which they act",
+                expected="steps in the order in which they run",
                 got=", ".join(f"{name} ({moment})" for name, moment in place.items()),
-                hint="first what acts before the weights are solved, then what solves them, then what acts after",
+                hint="first the steps before solving, then the one that solves, then the steps after it",
             )
 
     def matrix(self, name: str) -> MatrixSpec | None:

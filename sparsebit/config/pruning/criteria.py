@@ -91,7 +91,7 @@ for _name, _rule in {
     "l0norm": SparserRule(
         types=("structured", "block"),
         options=L0NormSettings,
-        because="it counts elements, so one alone is always 0 or 1",
+        because="it counts elements, so a single one always scores 0 or 1",
     ),
     "random": SparserRule(options=RandomSettings),
     "hessian": SparserRule(options=HessianSettings),
@@ -100,9 +100,7 @@ for _name, _rule in {
         options=SlimmingSettings,
         because="it reads the scale that a norm gives to a channel",
     ),
-    "hrank": SparserRule(
-        types=_CHANNELS, options=(), because="it takes the rank of the map that a channel makes"
-    ),
+    "hrank": SparserRule(types=_CHANNELS, options=(), because="it needs the rank of a channel's feature map"),
     "fpgm": SparserRule(types=_CHANNELS, options=(), because="it compares filters with each other"),
 }.items():
     SPARSER_RULES.add(_name, _rule)

@@ -1,4 +1,4 @@
-"""A pruning config, and what the pruner asks of it."""
+"""A pruning config, and the questions that the pruner asks it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsebit.config.pruning.sections import LayerSettings, ScheduleSection, Sp
 
 
 class LayerSpec(NamedTuple):
-    """What is asked for one layer, after every rule was applied."""
+    """The settings of one layer, after all rules are applied."""
 
     strategy: str
     ratio: float
@@ -27,7 +27,7 @@ class LayerSpec(NamedTuple):
 
 
 class SConfig(Config, init=False):
-    """What the user asked for. Made by ``load_sconfig``, or from keyword arguments that are checked the same way.
+    """The settings of the user. Made by ``load_sconfig``, or from keyword arguments that are checked the same way.
 
     Example:
         >>> config = SConfig(SPARSER={"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5,
@@ -100,7 +100,7 @@ class SConfig(Config, init=False):
             yield _problem("SCHEDULE.TYPE", "one-shot with TYPE nm", got, because, "SPARSER.TYPE")
 
     def layer(self, names: Sequence[str], op: str | None) -> LayerSpec:
-        """What is asked for one layer, by every name a pattern may use for it and its canonical operator."""
+        """The settings of one layer, given every name a pattern may use for it and its canonical operator."""
         settings: dict[str, Any] = {name: getattr(self.SPARSER, name) for name in keys_of(LayerSettings)}
         asked = False
         for rule in self.SPARSER.SPECIFIC:
@@ -138,10 +138,10 @@ def _problem(path: str, expected: str, got: str, hint: str, *others: str) -> Pro
 
 
 def load_sconfig(source: Source | SConfig, overrides: Sequence[str] = ()) -> SConfig:
-    """Read a pruning config and check all of it before anything is done with it.
+    """Read a pruning config and check it completely.
 
     Args:
-        source: A YAML file, a mapping, or another config. The old spellings ``structed`` and ``unstructed`` are read.
+        source: A YAML file, a mapping, or another config. The old ``structed`` and ``unstructed`` are accepted.
         overrides: Settings that replace those of ``source``, each as ``"SPARSER.RATIO=0.3"``. Later ones win.
 
     Example:

@@ -1,4 +1,4 @@
-"""A quantization config, and what the rest of the library asks of it."""
+"""A quantization config, and the questions that the library asks it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sparsebit.targets.schemes import SIDE_WORD, SIDES, Side
 
 
 class QConfig(Config, init=False):
-    """What the user asked for. Made by ``load_qconfig``, or from keyword arguments that are checked the same way.
+    """The settings of the user. Made by ``load_qconfig``, or from keyword arguments that are checked the same way.
 
     It cannot be changed; ``load_qconfig(config, ["W.QUANTIZER.BIT=4"])`` makes another one.
 
@@ -82,7 +82,7 @@ class QConfig(Config, init=False):
     def spec_for(
         self, side: Side, *, names: Sequence[str], op: str | None, first_or_last: bool = False
     ) -> TensorSpec:
-        """What is asked for one tensor of one layer.
+        """The settings for one tensor of one layer.
 
         Args:
             side: "W" for the weight, "A" for an activation.
@@ -119,12 +119,12 @@ class QConfig(Config, init=False):
         raise_problems(self.source, problems)
 
     def describe(self) -> str:
-        """What it asks for, on one screen."""
+        """All settings, on one screen."""
         return describe_config(self, self.source)
 
 
 def load_qconfig(source: Source | QConfig, overrides: Sequence[str] = ()) -> QConfig:
-    """Read a config and check all of it before anything is done with it.
+    """Read a config and check it completely.
 
     Args:
         source: A YAML file, the name of a preset, a mapping, or another config. A text that names a preset means the

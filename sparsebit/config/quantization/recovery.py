@@ -1,4 +1,4 @@
-"""``SCHEDULE.RECOVERY``: which algorithms win accuracy back, in order, each with its options.
+"""``SCHEDULE.RECOVERY``: which algorithms recover accuracy, in order, each with its options.
 
 A step is a name, or a mapping from the name to options: ``RECOVERY: [equalization, {brecq: {steps: 2000}}]``.
 The algorithms themselves live above this package; they inherit the settings declared here.

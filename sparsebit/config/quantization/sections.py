@@ -108,7 +108,7 @@ class Schedule(Section):
     )
     RECOVERY: tuple[Step, ...] = key(
         RECOVERY,
-        "Algorithms that win accuracy back, in order: names, or {name: {option: value}}.",
+        "Algorithms that recover accuracy, in order: names, or {name: {option: value}}.",
         default=(),
     )
 

@@ -1,4 +1,4 @@
-"""What was asked for one tensor, after every default, preset and rule was applied."""
+"""The settings of one tensor, after all defaults, presets and rules are applied."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LOWEST_BITS, HIGHEST_BITS = 2, 16
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
-    """How to quantize one tensor. Two equal specs ask for the same thing, so they can be counted and compared.
+    """How to quantize one tensor. Specs can be compared and counted.
 
-    Each field is checked alone. Which of them go together is decided by ``conflicts``, which also
+    Each field is checked on its own. ``conflicts`` decides which of them can be combined, and
     knows the side and the backend.
 
     Example:

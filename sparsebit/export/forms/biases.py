@@ -45,7 +45,7 @@ def float_bias(editor: Editor, node: Any) -> bool:
 
 
 def _quantized_next(node: Any) -> Any:
-    """The QuantizeLinear with one scale behind a convolution and what is fused into it, or None."""
+    """The QuantizeLinear with one scale after a convolution and what is fused into it, or None."""
     reader = only_reader(node.outputs[0])
     while reader is not None and reader.op_type in ("MaxPool", *ACTIVATIONS):
         reader = only_reader(reader.outputs[0])
@@ -61,7 +61,7 @@ def integer_bias(editor: Editor, node: Any) -> bool:
     in float, because there the runtime does the same by itself.
 
     Where rounding to that scale would show in the result, the bias stays in float, apart from the product. It also
-    stays in float behind a product of more than two dimensions with free ones: the runtime adds it apart there anyway.
+    stays in float after a product of more than two dimensions with free ones: the runtime adds it apart there anyway.
     """
     where = (node, 2) if node.op_type == "Gemm" else _added(node)
     if where is None or len(where[0].inputs) <= where[1]:
@@ -96,7 +96,7 @@ def integer_bias(editor: Editor, node: Any) -> bool:
 
 
 def _visible(result: Any) -> float:
-    """What part of the largest number of a result shows: of a step, if it is quantized, also behind an activation."""
+    """What part of the largest number of a result shows: of a step, if it is quantized, also after an activation."""
     waiting, seen, steps = [result], {result}, 0
     while waiting:
         for reader in readers(waiting.pop(0)):
@@ -111,7 +111,7 @@ def _visible(result: Any) -> float:
 
 
 def _steps(quantize: Any) -> int:
-    """The number of steps of the grid a QuantizeLinear and a Clip behind it make."""
+    """The number of steps of the grid a QuantizeLinear and a Clip after it make."""
     low, high = LIMITS.get(quantize.outputs[0].dtype.name, (0, 2**16 - 1))
     clip = only_reader(quantize.outputs[0])
     if clip is not None and clip.op_type == "Clip":
@@ -136,7 +136,7 @@ def _negated(editor: Editor, bias: Any, numbers: Any) -> Any:
 
 
 def _added(node: Any) -> tuple[Any, int] | None:
-    """The Add right behind a MatMul, and the place of its other input."""
+    """The Add directly after a MatMul, and the place of its other input."""
     reader = only_reader(node.outputs[0])
     if reader is None or reader.op_type != "Add":
         return None

@@ -44,7 +44,7 @@ class Editor:
         return int(self.model.opset_imports[""])
 
     def fresh(self, name: str) -> str:
-        """``name``, or with a number behind it where it is taken."""
+        """``name``, or the name with a number if it is already in use."""
         return unique(name, self._names)
 
     def of_type(self, *names: str) -> list[Any]:
@@ -94,7 +94,7 @@ class Editor:
         metadata: dict[str, str] | None = None,
         **attributes: Any,
     ) -> Any:
-        """A new node in front of or behind another; returns its output, with the shape and type of ``like``."""
+        """A new node before or after another; returns its output, with the shape and type of ``like``."""
         made = self.ir.Node(
             "",
             op_type,
@@ -242,7 +242,7 @@ def dequantized(value: Any, *, behind: frozenset[str] = frozenset()) -> Any:
 
 
 def quantized_source(value: Any, *, behind: frozenset[str] = MOVES) -> Any:
-    """The DequantizeLinear with one scale that an activation comes from, perhaps behind a reshape, or None."""
+    """The DequantizeLinear with one scale that an activation comes from, perhaps through a reshape, or None."""
     node = dequantized(value, behind=behind)
     if node is None or array_of(node.inputs[0]) is not None or np.ndim(array_of(node.inputs[1])):
         return None
@@ -250,6 +250,6 @@ def quantized_source(value: Any, *, behind: frozenset[str] = MOVES) -> Any:
 
 
 def is_float8(value: Any, *, behind: frozenset[str] = MOVES) -> bool:
-    """Whether a value is made of 8-bit floats that were unpacked, perhaps behind a reshape."""
+    """Whether a value is made of 8-bit floats that were unpacked, perhaps before a reshape."""
     node = maker_of(value, behind=behind)
     return node is not None and node.op_type == "Mul" and str(node.name).endswith(f"/{SCALED}")

@@ -21,7 +21,7 @@ from sparsebit.export.forms.editor import (
     readers,
 )
 
-# What ONNX Runtime computes on integers as it is, so that the layer behind it still has a quantized input.
+# What ONNX Runtime computes on integers as it is, so that the layer after it still has a quantized input.
 PASSED = MOVES | {
     "Slice",
     "Gather",
@@ -110,7 +110,7 @@ def keep_float8_product(editor: Editor, node: Any) -> bool:
 
 
 def keep_float8_relu(editor: Editor, node: Any) -> bool:
-    """A Relu in front of 8-bit floats becomes Max: ONNX Runtime drops it in front of any zero point 0."""
+    """A Relu before 8-bit floats becomes Max: ONNX Runtime drops it before any zero point 0."""
     found = [node.outputs[0]]
     while (reader := only_reader(found[-1])) is not None and reader.op_type in ("MaxPool", *MOVES):
         found.append(reader.outputs[0])

@@ -27,8 +27,8 @@ def lower(editor: Editor, *, unsigned_activations: bool, extra_info: bool) -> li
         key = attribute(node, "key")
         if node.graph is not editor.graph:
             raise ExportError(
-                f"{key!r} is quantized inside a branch or loop, which cannot be written yet",
-                hint="leave this tensor in float",
+                f"{key!r} is quantized inside a branch or loop, which cannot be exported yet",
+                hint="keep this tensor in float",
             )
         tensor = editor.markers.tensors[key]
         known = (key, node.inputs[0] if tensor.side == "A" else None)

@@ -59,7 +59,7 @@ def separate_weight_only(editor: Editor, node: Any) -> bool:
 def as_matmul(editor: Editor, node: Any, *, apart: bool = False) -> Any:
     """Gemm as MatMul and Add; None where it scales or transposes its input.
 
-    A sum may become Gemm again, and take the activation behind it in; a difference does not (``apart``).
+    A sum may become Gemm again, and absorb the activation after it; a difference does not (``apart``).
     """
     if (
         attribute(node, "alpha", 1.0) != 1.0

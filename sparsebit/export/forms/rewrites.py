@@ -40,7 +40,7 @@ def drop_empty_pad(editor: Editor, node: Any) -> bool:
 
 
 def pad_into_conv(editor: Editor, node: Any) -> bool:
-    """Let a convolution pad with zeros itself, where a Pad in front of it did."""
+    """Let a convolution pad with zeros itself, where a Pad before it did."""
     pad = node.inputs[0].producer()
     if pad is None or pad.op_type != "Pad" or attribute(node, "auto_pad", "NOTSET") != "NOTSET":
         return False
@@ -69,10 +69,10 @@ def _zero_pads(editor: Editor, node: Any) -> list[int] | None:
 
 
 def repeat_grid(editor: Editor, node: Any) -> bool:
-    """Quantize once more, on the same grid, in front of a product behind operators that integers do not pass.
+    """Quantize once more, on the same grid, before a product that follows operators without integer kernels.
 
-    The numbers are on the grid already, so this changes none of them; but ONNX Runtime then sees integers in front of
-    the product behind a Gather or Flatten, and runs both on integers.
+    The numbers are on the grid already, so this changes none of them; but ONNX Runtime then sees integers before
+    the product after a Gather or Flatten, and runs both on integers.
     """
     passed: set[str] = set()
     source, weight = _moved_from(node.inputs[0], passed), dequantized(node.inputs[1])
@@ -159,7 +159,7 @@ def _one_grid_of_8_bits(quantize: Any) -> bool:
 
 
 def clip_codes(editor: Editor, node: Any) -> bool:
-    """Take a Relu or Clip in front of a QuantizeLinear over to the quantized values.
+    """Apply a Relu or Clip before a QuantizeLinear to the quantized values instead.
 
     Quantizing is monotonic, so clipping the numbers and clipping the quantized values are the same; and what the
     range of the grid clips anyway needs nothing at all. A convolution then ends in QuantizeLinear directly, as it
@@ -232,7 +232,7 @@ def _clip(editor: Editor, node: Any, low: int, high: int, kind: Any) -> None:
 
 
 def sum_before_norm(editor: Editor, node: Any) -> bool:
-    """Spell the residual add in front of a layer norm as Sum.
+    """Spell the residual add before a layer norm as Sum.
 
     ONNX Runtime fuses Add and LayerNormalization to SkipLayerNormalization, whose CPU kernel takes nine times as long
     as the two apart (1.31, 128 x 384: 0.25 ms against 0.03). It does not fuse Sum, which computes the same.

@@ -83,7 +83,7 @@ def bring_into_form(
     steps = (*EVERYWHERE, *(ON_CPUS if unsigned else ()))
     rewrites = {rewrite.__name__: editor.apply(rewrite, *op_types) for rewrite, op_types in steps}
     if rewrites["size_from_codes"]:
-        editor.graph.sort()  # what depends on the size now comes behind the quantized values
+        editor.graph.sort()  # what depends on the size now comes after the quantized values
     model.metadata_props[KEY] = _describe(markers, lowered, target, unsigned=unsigned, opset=opset)
     return lowered, rewrites
 

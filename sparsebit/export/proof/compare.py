@@ -66,7 +66,7 @@ def check(
     """Compare a file with the graph it was written from, on each of some calls.
 
     *End to end*: the whole file and the whole model get the same inputs, and their outputs are compared. That is what
-    a user would measure. It proves nothing: one value that rounds the other way moves others behind it.
+    a user would measure. It proves nothing: one value that rounds the other way changes later values.
 
     *Piece by piece*: every piece of the graph between quantized tensors is run on the quantized values torch has there,
     by the kernels the runtime uses for the whole file. Each result must be what the number in torch rounds to if it
@@ -96,7 +96,7 @@ def check(
         raise ExportError(
             error.message,
             where=exported.path.name,
-            hint="check=False writes the file without running it; another target may write the operator otherwise",
+            hint="check=False writes the file without running it; another target may write the operator differently",
         ) from error
     if checked is None:
         raise ExportError(

@@ -1,6 +1,6 @@
 """What an exported file says: its stored weights, the file cut at its quantized tensors, and how it may round.
 
-In the whole file one value that rounds the other way moves others behind it, and after twenty layers nothing can be
+In the complete file one value that rounds the other way changes later values, and after twenty layers nothing can be
 concluded from a difference. Cut, each piece is compared alone, in the kernels the runtime uses for the whole.
 """
 
@@ -24,12 +24,12 @@ _ENDS = (("DequantizeLinear", "DequantizeLinear"), ("Mul", SCALED))  # the last 
 
 @dataclass
 class CutModel:
-    """The model with its cuts: for each tensor what to feed behind the cut and what to read before it."""
+    """The model with its cuts: for each tensor what to feed after the cut and what to read before it."""
 
     proto: Any
     feeds: dict[str, str] = field(default_factory=dict)  # tensor -> graph input
     reads: dict[str, str] = field(default_factory=dict)  # tensor -> graph output
-    as_numbers: set[str] = field(default_factory=set)  # cut behind DequantizeLinear: 8-bit floats
+    as_numbers: set[str] = field(default_factory=set)  # cut after DequantizeLinear: 8-bit floats
 
 
 def cut(model: Any, ranks: dict[str, int]) -> CutModel:
@@ -133,7 +133,7 @@ def stored_weights(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _stored(value: Any) -> Any:
-    """The quantized values behind the steps that bring them into a kernel's form; None if they are not constant."""
+    """The quantized values after the steps that bring them into a kernel's form; None if they are not constant."""
     constant, node = array_of(value), value.producer() if value is not None else None
     if constant is not None or node is None:
         return constant

@@ -97,7 +97,7 @@ def _by_name(optimized: Any) -> Mapping[str, Any]:
 
 
 def _by_output(optimized: Any, node: Any) -> Any:
-    """The optimized node that makes the value this one made, or the codes right behind it."""
+    """The optimized node that computes the value of this one, or its quantized values."""
     ends = [reader for reader in _ends(node) if reader.op_type == "QuantizeLinear"]
     names = {value.name for maker in (node, *ends) for value in maker.outputs}
     for candidate in optimized.graph:
@@ -132,14 +132,14 @@ def _why(node: Any, kernels: Kernels) -> str:
     behind = [reader for reader in ends if reader.op_type == "QuantizeLinear"]
     if node.op_type not in ("Gemm", "MatMul"):
         if not behind:
-            return "its result is not quantized; the kernel ends in quantized values"
+            return "its result is not quantized, and the kernel returns quantized values"
         if len(behind) < len(ends) or node.outputs[0].is_graph_output():
             return "its result is also read in float"
         if len({tuple(value.name for value in reader.inputs[1:3]) for reader in behind}) > 1:
             return "its result is quantized on two grids"
     direct = [reader for reader in readers(node.outputs[0]) if reader.op_type in ("Relu", "Clip")]
     if direct:
-        return f"a {direct[0].op_type} stands between it and its QuantizeLinear"
+        return f"a {direct[0].op_type} is between it and its QuantizeLinear"
     if node.op_type in ("Gemm", "MatMul"):
         return "its bias is in float, or an operator between it and its quantized input does not pass integers on"
     return "ONNX Runtime did not fuse it"

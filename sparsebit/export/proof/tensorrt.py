@@ -22,7 +22,7 @@ _OUTPUT_AXIS = {"Conv": 0, "ConvTranspose": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One place that breaks one rule. An ``error`` is refused or computes other numbers; ``advice`` costs speed."""
+    """One violation of one rule. An ``error`` is rejected or computes other numbers; ``advice`` concerns speed."""
 
     rule: str
     level: Literal["error", "advice"]

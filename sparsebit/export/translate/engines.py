@@ -68,8 +68,8 @@ def translate(request: TranslationRequest, engine: Engine = "auto") -> Translati
     raise ExportError(
         "no exporter could translate this graph",
         got="; ".join(attempts),
-        hint="the messages name the operator: replace it in the model by ones ONNX has, or leave that part out of "
-        "what is exported; where a size is named instead, a fixed batch (dynamic_axes={}) may help",
+        hint="the messages name the operator: replace it with operators that ONNX has, or do not export that part of "
+        "the model; if they name a size instead, a fixed batch (dynamic_axes={}) may help",
     )
 
 

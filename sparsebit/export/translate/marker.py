@@ -71,7 +71,7 @@ def quantizers_of(model: nn.Module) -> list[Quantizer]:
     names: dict[str, Quantizer] = {}
     for quantizer in found:
         if names.setdefault(quantizer.name, quantizer) is not quantizer:
-            raise ExportError("two quantizers have one name", got=repr(quantizer.name))
+            raise ExportError("two quantizers have the same name", got=repr(quantizer.name))
         if not quantizer.calibrated:
             raise ExportError(
                 f"{quantizer.name!r} has no scale yet",
@@ -106,7 +106,7 @@ def _describe(quantizer: Quantizer, x: Tensor) -> Marked:
         raise ExportError(
             f"a scale of {quantizer.name!r} is not a positive number",
             got=f"{float(scale.min())} .. {float(scale.max())}",
-            hint="calibrate again, or look at what training did to it",
+            hint="calibrate again, or check the training",
         )
     zero_point = zero_point.round().clamp(grid.code.low, grid.code.high)
     return Marked(

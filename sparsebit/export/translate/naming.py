@@ -18,7 +18,7 @@ _PREFIX = re.compile(r"^/body/(body\.(?=\d))?")
 
 
 def unique(name: str, taken: set[str]) -> str:
-    """``name``, or with a number behind it where it is taken; it is taken then.
+    """``name``, or the name with a number if it is already in use; it is in use then.
 
     Example:
         >>> unique("conv", {"conv", "conv_1"})

@@ -34,7 +34,7 @@ class TranslationRequest:
         return writes_in_place(self.flat.body)
 
     def undone(self) -> AbstractContextManager[None]:
-        """What a run inside the block changes in the model is put back behind it."""
+        """Changes that a run inside the block makes to the model are undone after it."""
         return same_state(self.flat, parameters=self.stateful)
 
 

@@ -176,7 +176,7 @@ def multiply_by_groups(
 ) -> Tensor | None:
     """``functional.grouped_mm`` of rows [N, K] with one matrix [K, M] for each run of them: all are computed.
 
-    ``offs`` are the ends of the runs. A row behind the last of them gets zeros.
+    ``offs`` are the ends of the runs. A row after the last of them gets zeros.
     """
     if input.dim() != 2 or weight.dim() != 3 or offs is None or bias is not None or any(named.values()):
         return None

@@ -69,7 +69,7 @@ class CapturedModule(fx.GraphModule):
                 self.__dict__.pop("meta", None)
             if name in _RESERVED or name in self.__dict__:
                 raise CaptureError(
-                    f"the model has a part named {name!r}, which torch.fx needs for itself",
+                    f"the model has a part named {name!r}, which torch.fx reserves",
                     hint="rename that attribute",
                 )
             if hasattr(fx.GraphModule, name) and not hasattr(nn.Module, name):
@@ -102,9 +102,9 @@ class CapturedModule(fx.GraphModule):
         if mode != self.training and self._mode_conflict is not None:
             wanted = "training" if mode else "evaluation"
             raise CaptureError(
-                f"this graph cannot switch to {wanted} mode: the model does something else there",
+                f"this graph cannot switch to {wanted} mode: the model runs different operations in it",
                 where=self._mode_conflict,
-                hint=f"call model.{'train' if mode else 'eval'}() before sparsebit.capture, and keep one graph a mode",
+                hint=f"call model.{'train' if mode else 'eval'}() before sparsebit.capture; use one graph per mode",
             )
         notes = self.capture_report.of_kind("mode")
         if mode != self.training and notes:
@@ -156,7 +156,7 @@ def in_place_when_private(module: nn.Module) -> nn.Module:
 def _settle_in_place(gm: CapturedModule) -> None:
     """Let activations that were in place in the model write over their input, if it has no other reader.
 
-    Saves the memory traffic the model saved. It is decided anew whenever the graph changes, so no pass has to know.
+    Saves the memory traffic the model saved. It is decided again whenever the graph changes.
     """
     readers: dict[str, list[fx.Node]] = {}
     for node in gm.graph.nodes:

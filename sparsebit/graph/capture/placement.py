@@ -66,7 +66,7 @@ def place_mode_constants(shell: nn.Module, graph: fx.Graph) -> None:
 def drop_dead_functions(graph: fx.Graph, keep_random: bool = False) -> None:
     """Remove function results that are not used, such as parts of a tuple.
 
-    In training an unused random number still moves the generator on, and the dropouts behind it draw others.
+    In training an unused random number still advances the generator, so the dropouts after it draw other numbers.
     """
     for node in reversed(list(graph.nodes)):
         if not node.users and is_removable(node) and not (keep_random and node.meta.get("random")):

@@ -129,9 +129,7 @@ def register_op(
             )
         spec = _build(name, targets, like, fields)
     elif name or targets or like or fields:
-        raise RegistryError(
-            "give either a finished OpSpec or its fields, not both", where=f"operator {spec.name!r}"
-        )
+        raise RegistryError("pass either an OpSpec or its fields, not both", where=f"operator {spec.name!r}")
     if not replace:
         _refuse_clash(spec)
     _LAYERS.append(spec)

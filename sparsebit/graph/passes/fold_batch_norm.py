@@ -73,7 +73,7 @@ def _layers() -> tuple[str, ...]:
 def _pattern(uses: Uses, keep: Collection[str] = (), *, after: bool) -> Pattern:
     def check(gm: GraphModule, match: Match) -> str | None:
         if match["bn"].name in keep:
-            return f"{match['bn'].name} was asked to stay"
+            return f"{match['bn'].name} is kept on request"
         pair = (match["layer"], match["bn"]) if after else (match["bn"], match["layer"])
         return why_not_pair(uses, *pair)
 

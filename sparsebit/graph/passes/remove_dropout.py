@@ -42,11 +42,11 @@ def why_not_remove_dropout(gm: GraphModule, node: Node) -> str | None:
     if call.module is not None:
         if call.module._forward_hooks or call.module._forward_pre_hooks:
             return f"{node.target} has hooks"
-        return f"{node.target} is in training mode of its own" if call.module.training else None
+        return f"{node.target} is itself in training mode" if call.module.training else None
     if read_flag(gm, call.arguments.get("p")) == 0:
         return None
     flag = call.arguments.get("training", True)
     drops = read_flag(gm, flag)
     if drops is None:
-        return f"only a run can tell whether {node.name} drops: its flag is computed by {flag}"
+        return f"whether {node.name} drops is known only at run time: its flag is computed by {flag}"
     return f"{node.name} drops in both modes: it was called with training=True" if drops else None

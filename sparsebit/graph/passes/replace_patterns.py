@@ -31,7 +31,7 @@ def register_replacement(pattern: Pattern, *, replace: bool = False) -> Callable
     """Decorator: whatever matches ``pattern`` is replaced when a model is simplified.
 
     The function gets the graph module and the match and returns the new node. It is called with the graph's insertion
-    point behind the match. To bring a module along, put it in with ``sparsebit.graph.passes.edit.set_module``.
+    point after the match. To add a module, use ``sparsebit.graph.passes.edit.set_module``.
 
     Example:
         >>> import torch

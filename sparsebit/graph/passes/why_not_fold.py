@@ -126,7 +126,7 @@ def _why_norm_varies(uses: Uses, norm: OpCall) -> str | None:
     flag = norm.arguments.get("training", False)
     training = read_flag(uses.gm, flag) if module is None else module.training
     if training is None:
-        return f"only a run can tell the mode of {node.name}"
+        return f"the mode of {node.name} is known only at run time"
     if training:
         return f"{node.name} is in training mode"
     if module is not None:
@@ -181,7 +181,7 @@ def _why_module_is_special(call: OpCall) -> str | None:
     if module._forward_hooks or module._forward_pre_hooks:
         return f"{path} has hooks, which would see other values"
     if parametrize.is_parametrized(module):
-        return f"{path} is parametrized: its weight is computed anew in every call"
+        return f"{path} is parametrized: its weight is computed again in every call"
     if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
         return f"{path} has not created its parameters yet"
     weight = getattr(module, "weight", None)

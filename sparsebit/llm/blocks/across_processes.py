@@ -74,7 +74,7 @@ def merge_statistics(found: dict[Matrix, InputStatistics]) -> dict[Matrix, Input
 
 
 def require_same(tensors: Iterable[Tensor], what: str) -> None:
-    """Raise where processes hold different numbers: what they do from here on would be mixed from two models."""
+    """Raise if processes hold different numbers: what they do from here on would be mixed from two models."""
     if not is_distributed():
         return
     digest = hashlib.sha256()
@@ -82,7 +82,7 @@ def require_same(tensors: Iterable[Tensor], what: str) -> None:
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     if len(set(gather_values(digest.hexdigest()))) > 1:
         raise SparsebitError(
-            f"{what} is not the same on all processes",
+            f"{what} differs between processes",
             expected="the same model, data and config on each, and processors of one kind",
         )
 

@@ -31,7 +31,7 @@ class BlockCall:
     hidden: int | str
 
     def run(self, block: Callable[..., Any], hidden: Tensor) -> Tensor:
-        """The hidden states behind the block."""
+        """The hidden states after the block."""
         args, kwargs = list(self.args), dict(self.kwargs)
         if isinstance(self.hidden, int):
             args[self.hidden] = hidden
@@ -136,7 +136,7 @@ def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
         if not torch.equal(find_hidden(args, kwargs)[1], hidden_in(outputs[0])):
             raise SparsebitError(
                 f"{type(model).__name__} computes something between its blocks",
-                expected="that each block is called on what the one before it returned",
+                expected="each block is called with the result of the one before it",
                 hint="use sparsebit.quantize, which sees the whole model",
             )
         raise Enough

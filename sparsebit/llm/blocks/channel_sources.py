@@ -107,7 +107,7 @@ def _match(before: Tensor, after: Tensor, factors: Tensor) -> Tensor | None:
     gap = float(factors[1] - factors[0]) if len(factors) > 1 else 0.5
     clear = (factors[channels] - ratio).abs() < gap / 4
     clear &= lost <= 1e-6 * after.square().sum(0) + 1e-12
-    # Channels that are zero for all tokens, as behind a ReLU, go with the others where those are simply in order.
+    # Channels that are zero for all tokens, as after a ReLU, go with the others where those are simply in order.
     index, silent = torch.arange(len(channels), device=channels.device), energy + after.square().sum(0) == 0
     in_order = len(factors) == len(channels) and bool((channels == index)[~silent].all())
     if not bool((clear | (silent & in_order)).all()):

@@ -1,6 +1,6 @@
 """Products of a block that its next run need not compute again.
 
-The weights of a block are solved one stage after the other, and each stage is measured behind the stages before it, so
+The weights of a block are solved one stage after the other, and each is measured with the stages before it solved, so
 the block runs once for each of them. All that such a run computes before it reaches the weights it measures is final:
 it depends on solved weights only. So the results of products and attention are kept in the order in which they are
 made, and the next run gets them back. Together the runs then cost one.

@@ -26,7 +26,7 @@ class SolvedBlock(NamedTuple):
 
     Attributes:
         matrices: what became of each matrix.
-        floats: hidden states behind the block in the float model; None where they were not asked for.
+        floats: hidden states after the block in the float model; None if they were not requested.
         replay: what the solved block computes for each batch, except for its last weights.
     """
 
@@ -49,7 +49,7 @@ def solve_block(
     Args:
         block: with parameters of its own, which are overwritten.
         calls: how the block is called, one for each batch.
-        hidden: what it is called on, behind blocks that are compressed already; one tensor for each batch.
+        hidden: what it is called on, after blocks that are already compressed; one tensor for each batch.
         floats: the same in the float model; None where the method does not ask for it.
         spec_of: the spec of a parameter by its name inside the block; None leaves it in float.
         solver: the method.
@@ -95,7 +95,7 @@ def solve_block(
 def run_block(
     block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor], replay: Replay | None = None
 ) -> Sequence[Tensor]:
-    """The hidden states behind a block, one for each batch; what ``replay`` holds is not computed again."""
+    """The hidden states after a block, one for each batch; what ``replay`` holds is not computed again."""
     replay = Replay(len(calls), limit=0) if replay is None else replay
 
     def run(number: int) -> Tensor:

@@ -1,6 +1,6 @@
 """In which order the weights of a block are solved, and which of them read the same input.
 
-Weights that read one tensor (query, key and value) share its statistics. Each such group is solved behind the groups
+Weights that read one tensor (query, key and value) share its statistics. Each such group is solved after the groups
 before it, on what those really give: that is what "true sequential" means. Experts of one kind are one stage, since
 none of them reads what another one writes.
 """

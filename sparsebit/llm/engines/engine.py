@@ -21,11 +21,11 @@ class Opened(Protocol):
         ...
 
     def log_probabilities(self, ids: Tensor) -> Tensor:
-        """The logarithms of the next-token distributions behind each of the last ids, as many as are affordable."""
+        """The logarithms of the next-token distributions after each of the last ids, as many as are affordable."""
         ...
 
     def rounding(self, name: str) -> Rounding | None:
-        """How the engine rounds activations in front of a quantized matrix; None where it multiplies in float."""
+        """How the engine rounds activations before a quantized matrix; None if it multiplies in float."""
         ...
 
 

@@ -49,7 +49,7 @@ class LlamaCppFile:
         return values
 
     def rounding(self, name: str) -> Rounding | None:
-        """In blocks of 32 with an fp16 scale, in front of every quantized matrix."""
+        """In blocks of 32 with an fp16 scale, before every quantized matrix."""
         return Rounding(32, torch.float16)
 
     def log_probabilities(self, ids: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Run by llama_cpp.py as a script of its own: an engine that aborts must not take the user's process with it.
 
-Reads {"path", "size", "threads", "prompts"} from standard input and writes the log-probabilities behind each prompt.
+Reads {"path", "size", "threads", "prompts"} from standard input and writes the log-probabilities after each prompt.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What engines do to activations in front of a packed weight: blocks of channels rounded to 8 bits.
+"""What engines do to activations before a packed weight: blocks of channels rounded to 8 bits.
 
 The same rounding in torch gives the size of the difference that an engine's arithmetic makes. The engine's own values
 are not reproduced by it: a difference in the last bit of an earlier layer moves values over the border between two

@@ -63,7 +63,7 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
 
 @torch.no_grad()
 def answer_questions(model: nn.Module, tokenizer: Any, questions: Sequence[Question]) -> ChoiceScore:
-    """Score every choice by the probability of its tokens behind the question."""
+    """Score every choice by the probability of its tokens after the question."""
     if tokenizer is None:
         raise SparsebitError("questions need a tokenizer", hint="set model.tokenizer")
     right = right_per_character = 0
@@ -76,7 +76,7 @@ def answer_questions(model: nn.Module, tokenizer: Any, questions: Sequence[Quest
 
 
 def _score(model: nn.Module, tokenizer: Any, text: str, choice: str) -> float:
-    """The logarithm of the probability of ``choice`` behind ``text``; a space is put between them where none is."""
+    """The logarithm of the probability of ``choice`` after ``text``; a space is put between them if there is none."""
     gap = "" if not text or text[-1].isspace() or choice[:1].isspace() else " "
     before = tokenizer(text)["input_ids"]
     both = tokenizer(text + gap + choice)["input_ids"]

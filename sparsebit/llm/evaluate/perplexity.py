@@ -55,7 +55,7 @@ def evaluate(
         raise SparsebitError(
             f"the text has {len(windows)} tokens, less than one window",
             expected=f"at least {length}",
-            hint="more text, or a smaller length=",
+            hint="use more text, or a smaller length=",
         )
     windows = windows[: count * length].view(count, length)
     device = device_of(model) if isinstance(model, nn.Module) else torch.device("cpu")

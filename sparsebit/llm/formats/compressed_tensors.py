@@ -48,11 +48,11 @@ class CompressedTensors:
         """Whatever is not a linear layer with 2, 3, 4 or 8 bits."""
         code = kind.code
         if kind.holder == "experts":
-            return FormatRefusal(layer, "stacked experts have no place in it", "IGNORE: the experts")
+            return FormatRefusal(layer, "it does not support stacked experts", "IGNORE: the experts")
         if kind.holder == "embedding":
             return FormatRefusal(layer, "only linear layers are packed", "HEAD.BIT: 0")
         if code.kind not in _INTEGERS or code.bits not in (2, 3, 4, 8):
-            return FormatRefusal(layer, f"{code} is not an integer type of it", "BIT: 2, 3, 4 or 8")
+            return FormatRefusal(layer, f"{code} is not one of its integer types", "BIT: 2, 3, 4 or 8")
         return None
 
     def file_bits(self, bits: int) -> int:

@@ -67,9 +67,7 @@ FORMATS: Registry[type[Format]] = Registry("format")
 def require_exact(format_name: str, format: Format, model: LanguageModel) -> None:
     """Raise unless the format holds every weight bit for bit."""
     found = [
-        FormatRefusal(
-            name, "its groups are of input channels in another order", "groups of neighbouring input channels"
-        )
+        FormatRefusal(name, "its groups reorder input channels", "groups of neighbouring input channels")
         for name, held in layers_of(model)
         if held.grid.order is not None
     ]
@@ -78,7 +76,7 @@ def require_exact(format_name: str, format: Format, model: LanguageModel) -> Non
         first = found[0]
         more = f", and {len(found) - 1} more layers" if len(found) > 1 else ""
         raise SparsebitError(
-            f"{format_name} cannot hold {first.layer!r} exactly{more}: {first.reason}",
+            f"{format_name} cannot store {first.layer!r} exactly{more}: {first.reason}",
             expected=first.setting,
             hint="quantize with that setting, or choose another format",
         )

@@ -1,7 +1,7 @@
 """Blocks of 32 weights as ggml lays them out: Q4_0, Q4_1 and Q8_0, each an exact copy of a grid or nothing.
 
 Q4_0 is an fp16 scale ``d`` and 16 bytes, the low halves for the first 16 weights and the high halves for the rest, for
-``d * (q - 8)``. Q4_1 has an fp16 minimum ``m`` behind the scale, for ``d * q + m``. Q8_0 is an fp16 scale and 32 signed
+``d * (q - 8)``. Q4_1 has an fp16 minimum ``m`` after the scale, for ``d * q + m``. Q8_0 is an fp16 scale and 32 signed
 bytes, for ``d * q``. Larger groups repeat their scale; fewer bits than four are stored as four.
 """
 

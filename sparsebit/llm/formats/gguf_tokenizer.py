@@ -27,14 +27,14 @@ def add_tokenizer(writer: Any, tokenizer: Any, size: int) -> None:
     """Add every key that llama.cpp needs, for a vocabulary of ``size`` ids."""
     if tokenizer is None:
         raise SparsebitError(
-            "gguf files hold a tokenizer, and the model has none",
+            "a gguf file needs a tokenizer, and the model has none",
             hint="pass tokenizer= to quantize, or set model.tokenizer",
         )
     backend = getattr(tokenizer, "backend_tokenizer", None)
     described = json.loads(backend.to_str()) if backend is not None else {"model": {}}
     if described["model"].get("type") != "BPE" or (rule := _rule(described)) is None:
         raise SparsebitError(
-            "gguf cannot hold this tokenizer",
+            "gguf cannot store this tokenizer",
             expected="byte-level BPE that splits text as GPT-2, SmolLM, Qwen2 or Llama 3 do",
             got=f"{described['model'].get('type', type(tokenizer).__name__)}, {described.get('pre_tokenizer')}"[
                 :200

@@ -45,7 +45,9 @@ class GptqV1:
         if kind.holder != "linear":
             return FormatRefusal(layer, "only linear layers are packed", "HEAD.BIT: 0")
         if kind.code.kind not in ("int", "full") or kind.code.bits not in (2, 3, 4, 8):
-            return FormatRefusal(layer, "it holds symmetric integers only", "SCHEME: full-range or symmetric")
+            return FormatRefusal(
+                layer, "it stores only symmetric integers", "SCHEME: full-range or symmetric"
+            )
         if kind.scale_dtype != torch.float16:
             return FormatRefusal(layer, "its scales are fp16", "SCALE_DTYPE: float16")
         if kind.shape[0] % 32 or kind.shape[1] % 32:
@@ -62,7 +64,9 @@ class GptqV1:
         kinds = {(held.grid.code.bits, held.grid.layout.group_size) for _, held in layers_of(model)}
         if len(kinds) > 1:
             for name, _ in layers_of(model):
-                yield FormatRefusal(name, "all its layers have one width and one group size", "no W.SPECIFIC")
+                yield FormatRefusal(
+                    name, "all its layers have the same width and group size", "no W.SPECIFIC"
+                )
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Weights, config and tokenizer."""

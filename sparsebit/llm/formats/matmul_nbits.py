@@ -74,7 +74,7 @@ def block_weight(held: PackedTensor) -> BlockWeight:
 
 
 def joined(weights: list[BlockWeight]) -> BlockWeight:
-    """Weights of one kind that read the same input, as one: their rows one behind the other."""
+    """Weights of one kind that read the same input, as one: their rows one after the other."""
     first = weights[0]
     points = [one.zero_points for one in weights if one.zero_points is not None]
     return first._replace(

@@ -85,7 +85,7 @@ def refuse_blocks(layer: str, kind: WeightKind) -> FormatRefusal | None:
 
 
 def require_decoder(model: LanguageModel, format_name: str) -> None:
-    """Refuse models that there is no decoder graph for."""
+    """Refuse models that have no decoder graph."""
     require_transformers(model, format_name)
     module: Any = model.model
     config = module.config

@@ -133,7 +133,7 @@ class OpenVinoGraph:
         return self._ops.transpose(self._ops.reshape(x, [0, 0, heads, self._width], True), [0, 2, 1, 3])
 
     def _kept(self, name: str, new: Any) -> Any:
-        """What the variable holds, in the order of ``beam_idx``, and ``new`` behind it; both are held from then on."""
+        """What the variable holds, in the order of ``beam_idx``, and ``new`` after it; both are held from then on."""
         ops = self._ops
         sizes = np.array([self._kv_heads, 0, self._width], np.int64)
         empty = ops.broadcast(np.float32(0), ops.concat([self._batch, sizes], 0))

@@ -38,7 +38,7 @@ def add_lora(
         model: the packed model; it is changed in place.
         rank: of the adapters.
         alpha: its product is multiplied by alpha / rank; twice the rank by default, or the rank with ``floats``.
-        dropout: in front of the adapter, in training.
+        dropout: before the adapter, in training.
         layers: patterns of dotted names.
         floats: the float model or its folder. With it the adapters start as the best approximation of what
             quantization lost (LoftQ, with the grid as it is); without, they start as zero.

@@ -1,7 +1,7 @@
 """One update of the adapters with the blocks divided among processes, by ``torch.distributed.pipelining``.
 
 A stage is the model itself, called on the ids, with every block outside the stage passed over: its first block gets the
-hidden states that the process before it sent, and the model stops behind its last one. So masks and positions are made
+hidden states that the process before it sent, and the model stops after its last one. So masks and positions are made
 as the model makes them, whatever its architecture. The last stage also runs what follows the blocks.
 """
 

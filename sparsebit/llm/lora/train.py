@@ -79,7 +79,7 @@ def batches(ids: Tensor, steps: int, batch: int, length: int, seed: int) -> Iter
     count = len(ids) // length
     if not count:
         raise SparsebitError(
-            f"the text has {len(ids)} tokens, less than one sequence of {length}", hint="a smaller length="
+            f"the text has {len(ids)} tokens, less than one sequence of {length}", hint="lower length="
         )
     rows = ids[: count * length].view(count, length)
     generator = torch.Generator().manual_seed(seed)

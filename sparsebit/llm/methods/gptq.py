@@ -91,7 +91,7 @@ def factorize(gram: Tensor, damping: float) -> tuple[Tensor, float]:
     raise SparsebitError(
         "the second moments of a layer's inputs have no inverse",
         got=f"damping up to {damping / 10:g}",
-        hint="more calibration data, or data that is not all alike",
+        hint="use more, or more varied, calibration data",
     )
 
 

@@ -131,7 +131,7 @@ class LearnedBlock:
         return found | {name: torch.stack(parts) for name, parts in stacked.items()}
 
     def run(self, call: BlockCall, hidden: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        """The hidden states behind the block."""
+        """The hidden states after the block."""
 
         def called(*args: Any, **kwargs: Any) -> Any:
             return torch.func.functional_call(self._block, tensors, args, kwargs)

@@ -80,7 +80,7 @@ def scale_channels(
                 if move_scale(block, call, probe, group, source, scale):
                     scaled += 1
                     continue
-            logger.info("%s: %s is not scaled: nothing before it takes up a scale", name, group.leader)
+            logger.info("%s: %s is not scaled: no layer before it can absorb a scale", name, group.leader)
     if not scaled:
         raise SparsebitError(
             f"{name} cannot scale any weight of this model",

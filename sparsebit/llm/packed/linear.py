@@ -37,7 +37,7 @@ class _Packed(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The numbers of the weight, [out, in], made anew each time."""
+        """The numbers of the weight, [out, in], computed each time."""
         return self.held.numbers()
 
     def _apply(self, fn, recurse: bool = True):  # type: ignore[no-untyped-def]

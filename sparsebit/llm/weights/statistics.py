@@ -14,7 +14,7 @@ TILE = 256  # rows of the second moments that are computed at once, from the dia
 class InputStatistics:
     """Sums over all tokens that reached a weight.
 
-    With x the input behind blocks that are already compressed and f the same input in the float model, ``gram`` holds
+    With x the input after blocks that are already compressed and f the same input in the float model, ``gram`` holds
     the sum of x xᵀ and ``shift`` that of (f - x) xᵀ; ``magnitude`` is the sum of |x|, ``largest`` the largest |x|. The
     second moments are symmetric: ``mean_gram`` reads the upper triangle, and most of the lower one is not computed.
     """

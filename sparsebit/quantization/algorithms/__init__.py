@@ -1,4 +1,4 @@
-"""Algorithms that win accuracy back, each switched on by a line in ``SCHEDULE.RECOVERY``."""
+"""Algorithms that recover accuracy, each enabled by a line in ``SCHEDULE.RECOVERY``."""
 
 from sparsebit.quantization.algorithms.base import ALGORITHMS, Algorithm, Job, Stage, register_algorithm
 from sparsebit.quantization.algorithms.bias_correction import BiasCorrection

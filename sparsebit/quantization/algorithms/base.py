@@ -1,4 +1,4 @@
-"""What an algorithm that wins accuracy back is, and what it gets to work with."""
+"""The interface of a recovery algorithm, and what it gets to work with."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Job:
 
 
 class Algorithm(ABC):
-    """One way to win accuracy back. Subclasses are frozen dataclasses of settings.
+    """One way to recover accuracy. Subclasses are frozen dataclasses of settings.
 
     ``stage`` says when it runs: ``before`` the ranges are taken, because it changes weights, or ``after``.
     """

@@ -34,8 +34,8 @@ CHUNK = 64
 class BiasCorrection(BiasCorrectionSettings, Algorithm):
     """Adds to each bias what the mean of the layer's result has moved by.
 
-    ``empirical`` measures both means on the calibration data, layer after layer, behind what is already corrected.
-    ``analytic`` needs no data: the inputs' means follow from the batch norm (folded since) and the activation in front.
+    ``empirical`` measures both means on the calibration data, layer after layer, with earlier layers already corrected.
+    ``analytic`` needs no data: the means of the inputs follow from the folded batch norm and the activation.
     """
 
     NAME = "bias_correction"

@@ -27,7 +27,7 @@ from sparsebit.quantization.quantizers.uniform import Uniform
 def fold_quantized(gm: QuantGraph, *, exact: bool) -> None:
     """Fold every batch norm that folds, and carry the grids of the weights along.
 
-    With ``exact`` results stay bit for bit, so a batch norm stays where folding would change them: behind a weight with
+    With ``exact`` results stay bit for bit, so a batch norm stays where folding would change them: after a weight with
     one scale for all channels, before a layer whose quantized values would change, or where a negative gamma needs a
     quantized value that does not exist (+8 in 4 bits). Without it, such grids are measured again or clip. Where the
     quantizer looks at more than the grid (DoReFa's tanh), the weight is put on its grid under a plain quantizer.
@@ -54,7 +54,7 @@ def fold_quantized(gm: QuantGraph, *, exact: bool) -> None:
 
 
 def needs_batch_norm(gm: QuantGraph) -> list[str]:
-    """Weights whose quantizers give them one size, and so need the batch norm behind them."""
+    """Weights whose quantizers normalize them, so that they need the batch norm after them."""
     pairs = _pairs(gm, quantized_weights(gm))
     return [q.name for path, q, _ in pairs if q.scale.numel() and not _scales(gm, path, q)]
 
@@ -143,7 +143,7 @@ def _carry_grid(quantizer: Quantizer, before: Tensor, after: Tensor) -> None:
     tiny = torch.finfo(squares.dtype).tiny
     factor = torch.where(squares > 0, (old * new).sum(1) / squares.clamp(min=tiny), 1.0)
     if (new - old * factor[:, None]).abs().max() > 1e-3 * new.abs().max():
-        quantizer.observe_whole(after)  # folded by input channels into the layer behind it: another weight
+        quantizer.observe_whole(after)  # folded by input channels into the next layer: another weight
         return
     qmin, qmax = quantizer.code.low, quantizer.code.high
     factor = factor.to(quantizer.scale)

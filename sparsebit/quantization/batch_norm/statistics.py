@@ -15,7 +15,7 @@ def has_batch_norm(gm: GraphModule) -> bool:
 
 
 def statistics_of(gm: GraphModule) -> dict[str, tuple[Tensor, Tensor]]:
-    """Mean and standard deviation of what each layer gives behind its batch norm, by the layer's node.
+    """Mean and standard deviation of each layer's result after its batch norm, by the layer's node.
 
     They are the batch norm's own shift and gain, and are gone once it is folded.
     """

@@ -1,4 +1,4 @@
-"""Batch norm re-estimated behind quantized weights."""
+"""Batch norm re-estimated with quantized weights."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class CalibrationRound:
 
     Observers work while the data streams through, so no activation is stored. The inputs are kept beside, 16 MiB of
     them in memory and the rest in a temporary folder, for whatever needs them a second time: recovery steps, layers
-    that are measured behind quantized ones, and the check of what is exported.
+    that are measured with quantized inputs, and the check of what is exported.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class CalibrationRound:
             raise
 
     def _require_finite(self, first: int = 0, number: int = 1) -> None:
-        """Raise where data held NaN or infinity; names the first tensor that did, from this recorded call on.
+        """Raise if data held NaN or infinity; names the first tensor that did, from this recorded call on.
 
         ``number`` is that of the call for messages, counted from 1.
         """
@@ -230,7 +230,7 @@ class CalibrationRound:
         return [(n, q) for n, q in self.quantizers.items() if q.side == side and not q.fake_fused]
 
     def require_data(self) -> None:
-        """Raise where no process had any for a tensor, or one had NaN or infinity; on every process, so none waits."""
+        """Raise if no process had any for a tensor, or one had NaN or infinity; on every process, so none waits."""
         active = self._active("A")
         everywhere = gather_values((len(self.inputs), [name for name, q in active if not q.has_seen]))
         if active and not any(calls for calls, _ in everywhere):
@@ -247,13 +247,13 @@ class CalibrationRound:
             raise SparsebitError(
                 f"no data reached {first!r}: every batch was empty there",
                 expected="calibration data that reaches every quantized tensor",
-                hint=f"add such data, or leave the operator that reads {first!r} in float: "
+                hint=f"add such data, or keep the operator that reads {first!r} in float: "
                 "A.SPECIFIC {<its name>: [QUANTIZER.DISABLE, true]}",
             )
 
 
 def _require_finite_tensors(gm: GraphModule, **parts: Any) -> None:
-    """Raise where a parameter or buffer holds NaN or infinity; minus infinity in a buffer is how masks are written."""
+    """Raise if a parameter or buffer holds NaN or infinity; minus infinity in a buffer is how masks are written."""
     names = [name for name, parameter in gm.named_parameters() if not is_finite(parameter)]
     names += [
         name

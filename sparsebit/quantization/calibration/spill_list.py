@@ -20,7 +20,7 @@ MOST_IN_MEMORY = 16 * 2**20
 class SpillList:
     """A list of nested values, most of whose tensors may lie in a temporary folder.
 
-    Values come back as equal ones on the device they were on, each time anew; nothing is ever unpickled. The folder
+    Values come back as equal ones on the device they were on, each time; nothing is ever unpickled. The folder
     goes with the object. With ``copies`` those in memory are copied too, so that the caller may write over them.
 
     Example:

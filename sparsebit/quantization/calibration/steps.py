@@ -133,6 +133,6 @@ def require_asym(asym: bool, w_quant: bool, a_quant: bool) -> None:
     """Refuse switches that only ``asym=True`` reads."""
     if (w_quant or a_quant) and not asym:
         raise SparsebitError(
-            "w_quant and a_quant say what is quantized in front of each layer, which only asym=True looks at",
+            "w_quant and a_quant have an effect only with asym=True: they choose what is quantized before each layer",
             hint="pass asym=True, or switch quantization with set_quant() afterwards",
         )

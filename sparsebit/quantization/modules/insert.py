@@ -83,7 +83,7 @@ def build_own_quantizers(gm: GraphModule, config: QConfig, nodes: tuple[str, ...
 def insert_quantizers(gm: GraphModule, plan: QuantPlan) -> dict[str, Quantizer]:
     """Insert every quantizer of a plan; returns them by the names of their tensors.
 
-    Those of activations become ``call_module`` nodes behind the tensor; those of weights go into the leaf that holds
+    Those of activations become ``call_module`` nodes after the tensor; those of weights go into the leaf that holds
     the weight, or onto the ``get_attr`` of a weight that a function uses.
     """
     nodes = {node.name: node for node in gm.graph.nodes}
@@ -128,7 +128,7 @@ def _insert_node(gm: GraphModule, source: Node, readers: list[Node], quantizer: 
 def insert_call(
     gm: GraphModule, source: Node, readers: list[Node], path: str, name: str, meta: dict[str, Any]
 ) -> None:
-    """Let ``readers`` read what the module at a path makes of ``source``; the call comes behind all inputs."""
+    """Let ``readers`` read what the module at a path makes of ``source``; the call comes after all inputs."""
     behind = source
     while behind.op in ("placeholder", "get_attr") and behind.next.op in ("placeholder", "get_attr"):
         behind = behind.next

@@ -2,8 +2,8 @@
 
 A leaf of the captured graph whose weight or input is quantized is replaced by a copy of a subclass, ``QConv2d`` for
 ``Conv2d``. It shares the parameters under the same names and shows its quantizers as ``weight_quantizer`` and
-``input_quantizer``. A user who wants to write an operator out, quantizers and all, derives from ``QuantOpr`` and
-registers it for what it replaces.
+``input_quantizer``. To rewrite an operator with quantizers inside, derive from ``QuantOpr`` and register the class
+for the operator it replaces.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ QMODULES: dict[object, type[nn.Module]] = {}
 
 
 def register_qmodule(sources: Sequence[object], *, replace: bool = False) -> Callable[[Kind], Kind]:
-    """Class decorator: use this class wherever one of ``sources`` stands in a model.
+    """Class decorator: use this class in place of every one of ``sources`` in a model.
 
-    A source is a module class, a function, or a method such as ``torch.Tensor.softmax``. The class is made with
+    A source is a module class, a function, or a method such as ``torch.Tensor.softmax``. The class is constructed with
     ``(org_module, config=None)`` for a module, and with ``(node, config)`` for a function, whose constant arguments
     are then in ``node.args`` and ``node.kwargs``; it is called with the tensors alone.
     """
@@ -48,7 +48,7 @@ def register_qmodule(sources: Sequence[object], *, replace: bool = False) -> Cal
 
 
 def unregister_qmodule(cls: type[nn.Module]) -> None:
-    """Take a registered class out again."""
+    """Remove a registered class."""
     for source in [source for source, found in QMODULES.items() if found is cls]:
         del QMODULES[source]
 
@@ -61,7 +61,7 @@ def registered_for(gm: GraphModule, node: Node) -> type[nn.Module] | None:
 
 
 class QuantOpr(nn.Module):
-    """Base of operators with quantizers of their own.
+    """Base of operators with quantizers inside.
 
     A subclass keeps its weight, if any, as ``self.weight`` and calls ``self.input_quantizer`` and
     ``self.weight_quantizer`` in its ``forward``. Both are made from the config after construction.
@@ -84,7 +84,7 @@ class QuantOpr(nn.Module):
 
 
 class Reader:
-    """An operator that shows the quantizers on what it reads: a leaf of the graph, or a view of a function."""
+    """An operator with access to the quantizers of its inputs: a leaf of the graph, or a view of a function."""
 
     input_quantizers: tuple[Quantizer, ...] = ()
 

@@ -24,7 +24,7 @@ class OperatorView(Reader):
 
 
 class QuantGraph(CapturedModule):
-    """A captured graph with quantizers. ``graph.layer1_0_conv1`` is the module ``layer1.0.conv1``, as of old."""
+    """A captured graph with quantizers. ``graph.layer1_0_conv1`` is ``layer1.0.conv1``, as in the 2022 Sparsebit."""
 
     @classmethod
     def around(cls, captured: CapturedModule) -> QuantGraph:

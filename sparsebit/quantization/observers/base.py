@@ -1,4 +1,4 @@
-"""What an observer is, what it returns, and what it says about data that cannot be calibrated on."""
+"""The interface of observers, their results, and the error for data that cannot be used for calibration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Kind = TypeVar("Kind", bound="type[Observer[Any]]")
 
 
 class Range(NamedTuple):
-    """The part of the number line that a grid should cover, for each row; zero is inside."""
+    """The interval that a grid should cover, for each row; it contains zero."""
 
     lo: Tensor  # [C]
     hi: Tensor  # [C]
@@ -39,9 +39,9 @@ class CalibrationError(SparsebitError):
 class Observer(ABC, Generic[State]):
     """Measures the range of a tensor from a stream of batches.
 
-    Subclasses are frozen dataclasses of settings. What was seen is a value of its own, a named tuple of tensors
-    whose size does not depend on the amount of data, and which live on the device of the data. So the work
-    can be streamed, saved, and merged between processes, and old states stay valid.
+    Subclasses are frozen dataclasses of settings. The state is a separate value: a named tuple of tensors whose size
+    does not depend on the amount of data, on the device of the data. So the work can be streamed, saved, and merged
+    between processes, and old states stay valid.
 
     Data comes as rows ([C, N], one range for each; see ``numerics.layout.to_rows``). Where ``by_sample`` is true the
     order of the samples matters, and it comes as [C, B, M] (``to_samples``).
@@ -84,10 +84,10 @@ class Observer(ABC, Generic[State]):
 
 @runtime_checkable
 class WholeTensorObserver(Protocol):
-    """An observer that does better on a tensor it is shown whole, such as a weight, than on a stream."""
+    """An observer that can do better on a complete tensor, such as a weight, than on a stream."""
 
     def observe(self, x: Tensor, code: CodeType) -> Range:
-        """The range of ``x`` [C, N], with nothing else to come."""
+        """The range of the complete tensor ``x`` [C, N]."""
 
 
 OBSERVERS: Registry[type[Observer[Any]]] = Registry("observer")
@@ -104,7 +104,7 @@ def register_observer(
 ) -> Kind | Callable[[Kind], Kind]:
     """Class decorator that makes an observer known by name, also to configurations.
 
-    Above a class with an attribute ``TYPE`` it needs no name and no brackets. A configuration may give the fields of a
+    On a class with an attribute ``TYPE`` it needs no name and no parentheses. A configuration may give the fields of a
     dataclass under OPTIONS. Where the observer can be used is said by ``rule``; without one, anywhere but per token,
     where there is nothing to stream, and on weights only if samples do not matter to it.
 
@@ -143,16 +143,16 @@ def _rule_for(name: str, kind: type[Observer[Any]]) -> NameRule:
     if name in OBSERVER_RULES:
         known = OBSERVER_RULES[name]
     elif getattr(kind, "by_sample", False):
-        known = NameRule(schemes={"A": STATIC_A}, because="it tells samples apart, and a weight has none")
+        known = NameRule(schemes={"A": STATIC_A}, because="it distinguishes samples, and a weight has none")
     else:
-        known = NameRule(schemes=BOTH_STATIC, because="a range for each token cannot be gathered beforehand")
+        known = NameRule(schemes=BOTH_STATIC, because="the range of a token cannot be measured in advance")
     if "__dataclass_fields__" not in vars(kind):  # an inherited one would not name the fields of this class
         return known
     return dataclasses.replace(known, options=kind)
 
 
 def observe(observer: Observer[Any], x: Tensor, code: CodeType) -> Range:
-    """The range of one complete tensor [C, N], by the observer's own way for such if it has one."""
+    """The range of one complete tensor [C, N], by the observer's own ``observe`` if it has one."""
     if isinstance(observer, WholeTensorObserver):
         return observer.observe(x, code)
     return observer.finish(measure_whole(observer, x), code)

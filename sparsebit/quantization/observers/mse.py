@@ -23,7 +23,7 @@ ROUNDS = 4
 class MSE(MSESettings, HistogramObserver):
     """Tries the data's range shrunk by 0, 1, 2, ... 79 % and keeps the best, the widest one of equals.
 
-    Where the smallest is best, far outliers are at work, and the search goes on from there, at most ROUNDS times.
+    If the smallest is best, as with extreme outliers, the search continues from there, at most ROUNDS times.
     The error is that of the grid which the range would really get. From a stream it is computed on the histogram, as
     if values were spread evenly inside each bin, and zero in the two bins at zero. ``observe``, for weights, takes
     the values themselves.

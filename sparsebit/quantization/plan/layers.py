@@ -76,7 +76,7 @@ class Layers:
         return masked
 
     def _infinite(self) -> set[Node]:
-        """Tensors that were padded or filled with infinity, which no grid holds; a pool of maxima ends it."""
+        """Tensors that were padded or filled with infinity, which no grid can represent; a pool of maxima ends it."""
         found: set[Node] = set()
         for node, call in self.calls.items():
             fills = call.spec.masks == "chosen" or call.spec.channels == "pad"

@@ -1,4 +1,4 @@
-"""What was decided: which tensors are quantized, how, who reads them, and why; also why others are not."""
+"""The plan: which tensors are quantized, how, which operators read them, and why; also why others are not."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sparsebit.storage.typed import from_plain
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTensor:
-    """One quantizer: the tensor it stands on, and everything that reads the result.
+    """One quantizer: its tensor, and everything that reads the result.
 
     ``producer`` is a node for an activation and a qualified parameter name for a weight. ``readers`` are the nodes that
-    take the quantized tensor directly; ``consumers`` are the operators it is for, perhaps behind a reshape.
+    take the quantized tensor directly; ``consumers`` are the operators it is for, perhaps after a reshape.
     """
 
     name: str
@@ -34,7 +34,7 @@ class PlannedTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedEdge:
-    """One input of one operator: on which tensor's grid it comes in, or None for float, and why."""
+    """One input of one operator: the tensor whose grid it is on, or None for float, and why."""
 
     source: str
     consumer: str
@@ -63,7 +63,7 @@ class QuantPlan:
         return tuple(tensor for tensor in self.tensors if tensor.side == "A")
 
     def with_specs(self, specs: Mapping[str, TensorSpec]) -> QuantPlan:
-        """The same places with other specs, for example after ``set_bit``."""
+        """The same tensors with other specs, for example after ``set_bit``."""
         changed = tuple(replace(t, spec=specs.get(t.name, t.spec)) for t in self.tensors)
         return replace(self, tensors=changed)
 
@@ -104,7 +104,7 @@ class QuantPlan:
         if len(names) != len(plan.tensors) or any(
             edge.tensor is not None and edge.tensor not in names for edge in plan.edges
         ):
-            raise SparsebitError("this is not a saved plan: its edges and tensors do not fit together")
+            raise SparsebitError("this is not a saved plan: its edges and tensors are inconsistent")
         return plan
 
     def __str__(self) -> str:

@@ -117,7 +117,7 @@ class Requests:
         if node.name in self.owned:
             return "it has quantizers of its own"
         if not inputs:
-            return "it reads no floating point numbers"
+            return "it does not read floating-point numbers"
         if layers.is_marker(node):
             return None
         if layers.moves(node):
@@ -131,7 +131,7 @@ class Requests:
         if rule is None or not rule.inputs:
             return f"{op} runs in float on {self.target.name}"
         if any(source in layers.infinite for source in inputs):
-            return "its input is padded or filled with infinity, which no grid holds"
+            return "its input is padded or filled with infinity, which no grid can represent"
         masked = layers.calls[node].spec.channels == "softmax" and any(s in layers.masked for s in inputs)
         return (
             "its input is masked: numbers near minus infinity would take up most of the range"
@@ -185,7 +185,7 @@ class Requests:
         return spec.enabled and self.layers.is_weighted(self.layers.calls[node])
 
     def _join(self, waiting: list[Request]) -> None:
-        """Accept what stands between integers: all its inputs are quantized, and so is something after it."""
+        """Accept operators between integers: all inputs are quantized, and so is an operator after them."""
         integers = {self.layers.origin(s) for request in self.accepted.values() for s in request.inputs}
         order = {node: index for index, node in enumerate(self.layers.nodes)}
         joined: list[Request] = []
@@ -227,7 +227,7 @@ class Requests:
         op = self.layers.op(source)
         if op is None or source in self.refused or source in self.accepted:
             return f"its input {source.name} is not quantized"
-        return f"its input {source.name} is not quantized: {op} gives floats on {self.target.name}"
+        return f"its input {source.name} is not quantized: the result of {op} is float on {self.target.name}"
 
 
 _MARKED = OpRule(because="nn.Identity with remove=False marks a point to quantize")

@@ -1,4 +1,4 @@
-"""What a quantizer is: a module on one edge of the graph that measures a tensor, then snaps it to a grid."""
+"""The quantizer: a module on one edge of the graph that measures a tensor, then rounds it to a grid."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _BY_AXIS = tuple(Layout(kind="channel", axes=(axis,)) for axis in range(64))
 
 
 class Quantizer(nn.Module):
-    """One grid in the state dict, how it was found, and whether it is applied.
+    """A grid in the state dict, the observer that finds it, and whether it is applied.
 
-    ``forward`` is the identity until ``enable_quant``; while ``observing`` it also measures what passes. Subclasses
-    change one of three things: ``prepare`` (what happens to the tensor before it is snapped), ``scale_and_zero_point``
-    (where the grid comes from) or ``set_range`` (what becomes of the measured range). Whatever they do,
+    ``forward`` is the identity until ``enable_quant``; while ``observing`` it also measures its input. Subclasses
+    override one of three methods: ``prepare`` (transforms the tensor first), ``scale_and_zero_point`` (returns
+    the grid) or ``set_range`` (sets the grid for a measured range). In all cases
     the result is ``grid().snap(prepare(x))``, which is what makes every quantizer exportable.
 
     Attributes:
         name: of the tensor, unique in the model: that of the node or parameter it belongs to.
         side: "W" or "A".
-        spec: what was asked for, and ``code``, the type of the stored values. Replaced by ``set_bit``.
+        spec: the settings, and ``code``, the number format. Replaced by ``set_bit``.
         layout: what shares a scale; for an activation the axis is that of its layout.
         substitute: a function called instead of ``snap``, by which exporters put their own operator here.
         processes: how many processes train with it, each on a part of every batch.
@@ -93,7 +93,7 @@ class Quantizer(nn.Module):
 
     @property
     def is_perchannel(self) -> bool:
-        """Whether each channel has a scale of its own."""
+        """Whether each channel has its own scale."""
         return self.spec.granularity == "channel"
 
     @property
@@ -103,16 +103,16 @@ class Quantizer(nn.Module):
 
     @property
     def calibrated(self) -> bool:
-        """Whether there is a grid to snap to; one per token is made as the tokens come."""
+        """Whether there is a grid; per-token grids are computed from each input."""
         return self.scale.numel() > 0 or self.layout.kind == "token"
 
     @property
     def has_seen(self) -> bool:
-        """Whether there is something to make a grid from."""
+        """Whether there are measurements to compute a grid from."""
         return self._state is not None or self.layout.kind == "token"
 
     def set_bit(self, bit: int) -> None:
-        """Another number of bits; the range must be measured again after it."""
+        """Change the number of bits; calibrate again afterwards."""
         code = CodeType.of(bit, self.spec.symmetric)
         if code == self.code:
             return
@@ -120,16 +120,16 @@ class Quantizer(nn.Module):
         self.reset()
 
     def set_fake_fused(self) -> None:
-        """Switch off for good, because a runtime computes past this point without rounding."""
+        """Switch off permanently, because a runtime does not round here."""
         self.fake_fused = True
 
     def enable_quant(self) -> None:
-        """Snap from now on. Raises where no range was ever measured."""
+        """Round from now on. Raises if no range was measured."""
         if not self.calibrated and not self.fake_fused:
             raise SparsebitError(
                 f"{self.name!r} has no scale yet",
                 expected="prepare_calibration(), some batches, calc_qparams(), then set_quant()",
-                hint="set_bit() after calibration also asks for another round of it",
+                hint="after set_bit(), calibrate again",
             )
         self.use_quant = True
 
@@ -140,7 +140,7 @@ class Quantizer(nn.Module):
     # -- measuring ----------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Forget the grid and everything seen."""
+        """Forget the grid and all measurements."""
         self._state, self._batches, self.use_quant = None, 0, False
         self.followed = self.followed.new_empty(0)
         self.set_grid(torch.empty(0), torch.empty(0))
@@ -163,7 +163,7 @@ class Quantizer(nn.Module):
         )
 
     def remember(self) -> Callable[[], None]:
-        """A function that puts back what was seen until now, so that a batch can be left out."""
+        """A function that restores the measurements made so far, so that a batch can be left out."""
         state, batches = self._state, self._batches
 
         def put_back() -> None:
@@ -173,11 +173,11 @@ class Quantizer(nn.Module):
 
     @property
     def seen_is_finite(self) -> Tensor | None:
-        """Whether nothing that was observed held NaN or infinity, still on the device; None without data."""
+        """Whether all observed values were finite, still on the device; None without data."""
         return None if self._state is None else self.observer.is_finite(self._state)
 
     def require_finite(self, x: Tensor, batch: int) -> None:
-        """Raise where a tensor to observe holds NaN or infinity, and say which batch of calibration it is of."""
+        """Raise if a tensor to observe holds NaN or infinity, and name the batch of calibration."""
         if self.layout.kind == "token" or x.numel() == 0:
             return
         try:
@@ -211,13 +211,13 @@ class Quantizer(nn.Module):
         self.set_range(join_blocks([r.lo for r in ranges]), join_blocks([r.hi for r in ranges]), x)
 
     def finish(self) -> None:
-        """Turn what was seen, here and in every other process, into a grid."""
+        """Compute a grid from the measurements of all processes."""
         if self.layout.kind == "token":
             return
         state = merge_across_processes(self.observer, self._state, self.scale.device)
         if state is None:
             raise SparsebitError(
-                f"{self.name!r} saw no data",
+                f"{self.name!r} received no data",
                 expected="at least one batch between prepare_calibration() and calc_qparams()",
                 got="no batch" if not self._batches else f"{self._batches} empty ones",
             )
@@ -253,9 +253,9 @@ class Quantizer(nn.Module):
     def follow(self, x: Tensor) -> None:
         """Adjust the grid to a weight as it is now, or to one more batch of training, which counts for a tenth.
 
-        The range is part of the state dict, so that training goes on from a checkpoint as if it had not stopped, and
-        it is that of the batches of all processes, so that all of them keep the same grid. So a process whose batch is
-        empty here still takes part.
+        The range is part of the state dict, so that training can resume from a checkpoint without a difference. It
+        covers the batches of all processes, so that all keep the same grid; a process with an empty batch still takes
+        part.
         """
         if self.layout.kind == "token" or (x.numel() == 0 and (self.side == "W" or not is_distributed())):
             return
@@ -272,7 +272,7 @@ class Quantizer(nn.Module):
         if not self.observer.is_finite(state) and share:
             self.require_finite(x, self._batches)
             raise SparsebitError(
-                f"{self.name!r} cannot follow what another process has seen there: NaN or infinity",
+                f"{self.name!r} cannot be updated: another process has measured NaN or infinity",
                 hint="look at the data and the learning rate",
             )
         lo, hi = (end.to(self.scale) for end in self.observer.finish(state, self.code))
@@ -300,7 +300,7 @@ class Quantizer(nn.Module):
         return self.layout
 
     def prepare(self, x: Tensor) -> Tensor:
-        """What happens to a tensor before it is snapped. Here: nothing."""
+        """Transform a tensor before it is rounded. Here it is unchanged."""
         return x
 
     def scale_and_zero_point(self, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -326,7 +326,7 @@ class Quantizer(nn.Module):
         return max(x.numel() * parts / max(self.scale.numel(), 1), 1)
 
     def gradient_scale(self, x: Tensor) -> float | Tensor:
-        """What gradients to scale and zero point are multiplied by, where they learn."""
+        """The factor of the gradients of scale and zero point, where these are learned."""
         return 1.0
 
     def snap(self, x: Tensor) -> Tensor:
@@ -339,7 +339,7 @@ class Quantizer(nn.Module):
         return snap_tensor(x, scale, zero_point, self.code, layout, factor, magnitude=self.MAGNITUDE)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Measure if observing, snap if switched on."""
+        """Measure if observing, round if switched on."""
         if self.observing:
             self.observe(x)
         if not self.is_enable:
@@ -382,7 +382,7 @@ class Quantizer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def describe(self) -> str:
-        """On one line: tensor, grid, how it was found, and its numbers."""
+        """One line: tensor, grid, observer, and numbers."""
         state = "" if self.is_enable else " (off)" if self.calibrated else " (not calibrated)"
         numbers = ""
         if self.scale.numel():

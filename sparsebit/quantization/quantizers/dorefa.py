@@ -13,7 +13,7 @@ from sparsebit.quantization.quantizers.registration import register_quantizer
 class DoReFa(Quantizer):
     """Quantizes tanh(x) / max(abs(tanh(x))), so the result lies in [-1, 1] whatever the scale of x was.
 
-    The layer behind it sees weights of another size than the float model's: it is for training, where batch norm takes
+    The layer sees weights of another size than the float model's: it is for training, where batch norm takes
     that up, and not for calibration alone.
     """
 

@@ -79,7 +79,7 @@ class _Clipped(torch.autograd.Function):
     """Clip and snap at once: the ends of the clip are points of the grid.
 
     The gradient of alpha is that of every value it clips (eq. 3), the other way where -alpha does. The input is kept
-    for that, which costs nothing behind an activation function, as that keeps it too.
+    for that, which costs nothing after an activation function, as that keeps it too.
     """
 
     @staticmethod

@@ -39,7 +39,7 @@ def register_quantizer(kind: Any = None, *, name: str | None = None, replace: bo
         label = name_to_register(cls, name, "register_quantizer")
         if old := [method for method in OLD_METHODS if hasattr(cls, method)]:
             raise RegistryError(
-                f"{cls.__qualname__} is written for the 2022 Sparsebit: nothing calls its {', '.join(old)}",
+                f"{cls.__qualname__} is written for the 2022 Sparsebit: nothing here calls its {', '.join(old)}",
                 hint="write set_range, prepare or grid instead; docs/how-to/quantizer.md says what each one does",
             )
         QUANTIZERS.register(label, replace=replace)(cls)

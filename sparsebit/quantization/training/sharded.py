@@ -33,6 +33,6 @@ def require_unsharded(module: nn.Module, what: str) -> None:
     """Refuse a divided model for work that needs every number of it here."""
     if is_sharded(module):
         raise SparsebitError(
-            f"{what} needs whole parameters, and this model is divided over several processes",
+            f"{what} needs complete parameters, and this model is divided among several processes",
             hint="save(folder) on all of them, then QuantModel.load(folder, model) on one",
         )

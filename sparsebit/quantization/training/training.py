@@ -73,13 +73,13 @@ class Training:
         """Switch quantization on, and set up what was asked for; see ``QuantModel.init_QAT``."""
         if batch_norm not in ("leave", "freeze", "fold") or observers not in ("freeze", "update"):
             raise SparsebitError(
-                "init_QAT got a choice it does not know",
+                "init_QAT does not have this option",
                 expected="batch_norm: leave, freeze or fold; observers: freeze or update",
                 got=f"batch_norm={batch_norm!r}, observers={observers!r}",
             )
         if batch_norm == "fold" and (names := needs_batch_norm(qmodel.model)):
             raise SparsebitError(
-                f"the quantizer of {names[0]!r} gives the weight one size, so the batch norm behind it must stay",
+                f"the quantizer of {names[0]!r} normalizes the weight, so the batch norm after it must stay",
                 got=f"batch_norm='fold' with {len(names)} such weights",
                 hint="train with batch_norm='freeze' or 'leave'; export folds it in the end",
             )

@@ -123,7 +123,7 @@ def _member(weight: Tensor, quantizer: Quantizer) -> Member | None:
     matrix = snapping.matrix_of(weight.shape, weight.stride(), quantizer.layout, scale.numel())
     if matrix is None or matrix.by_column or matrix.rows != matrix.channels or not isinstance(factor, float):
         return None
-    # Results lie one behind the other, and the kernels of convolutions want them at multiples of 16 bytes.
+    # Results lie one after the other, and the kernels of convolutions want them at multiples of 16 bytes.
     if weight.numel() % 8 or weight.numel() > LARGEST or scale.dtype != torch.float32 or scale.dim() != 1:
         return None
     if weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):

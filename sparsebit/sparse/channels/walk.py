@@ -28,7 +28,7 @@ def trace_labels(gm: GraphModule, *, whole_heads: bool = True) -> Trace:
             trace.values[node.name] = trace.tensor(str(node.target)) if held is not None else None
         elif "value" not in node.meta:
             raise GraphError(
-                "channel groups follow from shapes, and none is recorded here",
+                "channel groups depend on shapes, and no shape is recorded here",
                 where=place(node),
                 hint="capture the model with example inputs: sparsebit.capture(model, inputs)",
             )

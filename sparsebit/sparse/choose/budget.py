@@ -169,7 +169,7 @@ class Reached:
         form = ".3g" if self.target == "latency" else ",.0f"
         costs = [f"{format(cost * scale, form)}{unit}" for cost in (self.before, self.after, self.wanted)]
         text = f"{self.target}: {costs[0]}, now {costs[1]} ({1 - self.after / self.before:.1%} gone)"
-        return text if self.met else f"{text}; {costs[2]} was asked for, and nothing more can be removed"
+        return text if self.met else f"{text}; the target is {costs[2]}, but nothing more can be removed"
 
 
 def choose_for_cost(

@@ -223,7 +223,7 @@ def require_channels(pruner: Pruner) -> ChannelPruner:
 
 
 def _find_gates(gm: CapturedModule) -> frozenset[str]:
-    """Factors and shifts of batch norms: what a channel does behind one is their doing."""
+    """Factors and shifts of batch norms, which decide the size of a channel after the norm."""
     calls = [bind(gm, node) for node in gm.graph.nodes if op_name(gm, node) == "batch_norm"]
     names = [name for call in calls if call is not None for name in (call.weight_name, call.bias_name)]
     return frozenset(name for name in names if name is not None)

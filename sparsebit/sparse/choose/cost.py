@@ -67,7 +67,7 @@ class ChoiceCost:
         if not self.shapes_known:
             raise SparsebitError(
                 "multiply-accumulates depend on the sizes of the inputs, and none are known",
-                hint="give SparseModel example_inputs",
+                hint="pass example_inputs to SparseModel",
             )
         total = 0.0
         for macs, weights in self.weighted:

@@ -123,7 +123,7 @@ def without_nan(scores: Tensor, where: str | None = None) -> Tensor:
     """The scores themselves, which must be numbers to be put in order."""
     if bool(scores.isnan().any()):
         raise ScoreError(
-            "some scores are not numbers",
+            "some scores are NaN",
             where=where,
             got=f"{int(scores.isnan().sum())} NaN among {scores.numel()}",
             hint="look at the weights, the data and the loss; a float16 model may have overflowed",

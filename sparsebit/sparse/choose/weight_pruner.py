@@ -41,9 +41,9 @@ class WeightPruner(Pruner):
         if pattern is not None:
             return f"kept by the pattern {pattern!r}"
         if handle.asked:
-            return None if handle.ratio else "a ratio of 0 was asked for it"
+            return None if handle.ratio else "its ratio is 0"
         if layer.flat in makes_outputs(self.gm) and not self.config.SPARSER.CLASSIFIER:
-            return "it makes the outputs; set SPARSER.CLASSIFIER to prune it too"
+            return "it computes the outputs; set SPARSER.CLASSIFIER: true to prune it as well"
         return None
 
     def choose(

@@ -84,7 +84,7 @@ Loss = Callable[..., Tensor]
 
 
 def measure_loss(batch: Batch, output: Any, loss: Loss | None) -> Tensor:
-    """``loss(output, *batch.rest)``: with the items of a tuple behind the inputs, or with the dict itself.
+    """``loss(output, *batch.rest)``: with the items of a tuple after the inputs, or with the dict itself.
 
     Without a loss, the one that the output holds.
     """

@@ -1,4 +1,4 @@
-"""What a statistic over data is, and how one is made known.
+"""The interface of a statistic over data, and its registration.
 
 A statistic is a frozen dataclass of settings. Its state is a value that it returns, so that it can be streamed, merged
 across processes, saved and tested without a model.
@@ -25,7 +25,7 @@ class Statistic(ABC):
 
     Class attributes:
         source: what ``measure`` is given, in float32 or wider. "input" and "output": the layer's input, or its output
-            behind norm and activation, as [channels, batch, ...]. "gradient": that of the loss, in the shape of the
+            after norm and activation, as [channels, batch, ...]. "gradient": that of the loss, in the shape of the
             weight. "curvature": see ``Curvature``.
         per: what the result has a number for: each "weight", each "input" channel, each "output" channel, or the
             "layer" as one thing (any shape).

@@ -146,5 +146,5 @@ def _refuse(reason: str) -> GraphError:
         "the biases of removed channels cannot be kept",
         where="SPARSER.PRUNE_BIAS",
         got=reason,
-        hint="set PRUNE_BIAS: true, or IGNORE the layer that makes these channels",
+        hint="set PRUNE_BIAS: true, or IGNORE the layer that computes these channels",
     )

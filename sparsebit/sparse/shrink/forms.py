@@ -75,7 +75,7 @@ def _own_class(
         shrunk = shrink_module(original, plan, small, *examples)
         warnings.warn(
             f"save_pretrained cannot be used for this model: {error.message} ({error.got}); "
-            "use sparsebit.sparse.save, or prune every layer alike",
+            "use sparsebit.sparse.save, or prune every layer equally",
             stacklevel=4,
         )
         return shrunk

@@ -63,9 +63,9 @@ def shrink_pretrained(
             hint="use the shrunk graph: smodel.shrink()",
         )
     raise GraphError(
-        f"no config of {type(model).__name__} describes what is left",
+        f"no config of {type(model).__name__} describes the result",
         got=_uneven(plan, groups) or "widths that its config cannot name",
-        hint="prune every layer alike (SCOPE: layer, one RATIO), IGNORE what the config cannot name, or use the "
+        hint="prune every layer equally (SCOPE: layer, one RATIO), IGNORE what the config cannot name, or use the "
         "shrunk graph: smodel.shrink()",
     )
 

@@ -1,4 +1,4 @@
-"""What a pruning criterion is, what it sees, and how one is made known."""
+"""The interface of a pruning criterion, its inputs, and its registration."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Sparser(ABC):
     """Scores rows: the lowest are removed first. Subclasses are frozen dataclasses of settings.
 
     Class attributes say what it is and what it needs:
-        needs: names of statistics it wants beside the weights; see ``register_statistic``.
+        needs: names of statistics it uses besides the weights; see ``register_statistic``.
         roles: which slices of a channel group it looks at.
         comparable: whether scores of different layers are on one scale, so that a global choice may compare them.
         joint: whether one score of everything that a channel owns means more than the mean of one per layer.
@@ -65,7 +65,7 @@ class Sparser(ABC):
         return STATISTICS[name]
 
     def penalty(self, tensors: Sequence[Tensor]) -> Tensor | None:
-        """A training term over the tensors it looks at, which makes what can be removed small; None without one."""
+        """A training term that makes removable values small; None if there is none."""
         return None
 
 
@@ -92,7 +92,7 @@ def register_sparser(
 ) -> Kind | Callable[[Kind], Kind]:
     """Class decorator that makes a criterion available under ``name`` as SPARSER.STRATEGY in configs.
 
-    Above a class with an attribute ``TYPE`` it needs no name and no brackets. The dataclass fields of the class are
+    On a class with an attribute ``TYPE`` it needs no name and no parentheses. The dataclass fields of the class are
     what SPARSER.OPTIONS may set. ``types`` are the kinds of sparsity it can score, by default all; ``because`` says why
     not the others.
     """

@@ -27,7 +27,7 @@ class ActivationNorm(Sparser):
 @register_sparser("hrank")
 @dataclass(frozen=True)
 class HRank(Sparser):
-    """Average rank of the feature maps (Lin et al., 2020, equation 5), taken behind the norm and the activation."""
+    """Average rank of the feature maps (Lin et al., 2020, equation 5), after the norm and the activation."""
 
     needs = frozenset({"feature_rank"})
 

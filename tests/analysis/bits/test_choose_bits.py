@@ -105,7 +105,7 @@ def test_a_budget_that_cannot_be_met_is_refused_with_the_shortfall(found: Sensit
     assert "100.0%" in str(refused.value) and f"{least:.6g}" in str(refused.value)
     with pytest.raises(SparsebitError, match="exactly one budget"):
         choose_bits(found, size=1, bops=1)
-    with pytest.raises(SparsebitError, match="needs measured times"):
+    with pytest.raises(SparsebitError, match="needs measured latencies"):
         choose_bits(found, latency=1.0)
 
 

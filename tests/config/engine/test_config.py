@@ -155,7 +155,7 @@ def test_a_file_with_problems_names_them_all(tmp_path: Path, monkeypatch: pytest
             "just text",
             "expected keys with values (at least W and A with QSCHEME and QUANTIZER.BIT), got a str",
         ),
-        ("3: 4\n", "expected a key in words, got 3"),
+        ("3: 4\n", "expected a string as key, got 3"),
         ("W: &w {A: *w}\n", "a part of the config contains itself"),
     ],
 )
@@ -176,7 +176,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     Path("picture.yaml").write_bytes(b"\x89PNG\xff")
     assert complaint("picture.yaml") == "picture.yaml: not UTF-8 text (byte 0); is it a YAML file?"
     assert complaint("x" * 5000 + ".yaml").endswith("cannot be read: File name too long")
-    assert complaint("W:\0") == "'W:\\x00': cannot be read: the name cannot be that of a file"
+    assert complaint("W:\0") == "'W:\\x00': cannot be read: this is not a valid file name"
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")

@@ -59,7 +59,7 @@ def test_a_good_config_passes() -> None:
             "A.QSCHEME: required, expected one of per-tensor-symmetric, per-tensor-affine, per-channel-symmetric, "
             "per-channel-affine, per-token-symmetric, per-token-affine",
         ),
-        (plain_config(W={**weights(), 3: 4}), "W.3: expected a key in words, got 3"),
+        (plain_config(W={**weights(), 3: 4}), "W.3: expected a string as key, got 3"),
     ],
 )
 def test_one_thing_wrong(data: dict[str, Any], text: str) -> None:

@@ -55,7 +55,7 @@ def test_numbers_in_every_spelling(value: float) -> None:
     ("value", "kind"), [(0, values.POSITIVE), (1, values.FRACTION), (-0.1, values.FRACTION)]
 )
 def test_numbers_outside_are_refused(value: float, kind: Any) -> None:
-    expected = "a number above 0" if kind is values.POSITIVE else "a number from 0 up to but not including 1"
+    expected = "a number above 0" if kind is values.POSITIVE else "at least 0 and less than 1"
     assert complaint(kind, value)[0] == expected
 
 

@@ -35,7 +35,7 @@ def test_a_rule_by_layer_and_ignored_layers() -> None:
         (["tune"], "expected exactly one of"),
         (
             ["tune", "gptq"],
-            r"steps in the order in which they act, got tune \(after\), gptq \(solve\); first what acts",
+            r"steps in the order in which they run, got tune \(after\), gptq \(solve\); first the steps",
         ),
         ({"gptq": {"follow": 2}}, "a number from 0 to 1 for option follow of gptq, not 2"),
         ("gtpq", "did you mean 'gptq'"),

@@ -57,7 +57,7 @@ def test_old_spellings(old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"RATIO": 1}, "SPARSER.RATIO: expected a number from 0 up to but not including 1, got 1"),
+        ({"RATIO": 1}, "SPARSER.RATIO: expected at least 0 and less than 1, got 1"),
         ({"RATIO": "half"}, "got 'half'"),
         ({"STRATEGY": "l1nrom"}, "did you mean 'l1norm'?"),
         ({"TYPE": "structurd"}, "did you mean 'structured'?"),
@@ -69,7 +69,7 @@ def test_old_spellings(old: str, new: str) -> None:
             {"SPECIFIC": {"fc": {"TYPE": "nm"}}},
             "SPARSER.SPECIFIC['fc'].TYPE: unknown key; there are: STRATEGY",
         ),
-        ({"SPECIFIC": {"fc": {"RATIO": 2}}}, "SPARSER.SPECIFIC['fc'].RATIO: expected a number"),
+        ({"SPECIFIC": {"fc": {"RATIO": 2}}}, "SPARSER.SPECIFIC['fc'].RATIO: expected at least 0"),
         ({"TYPE": "unstructured", "STRATEGY": "hrank"}, "expected a criterion for TYPE unstructured"),
         (
             {"TYPE": "unstructured", "SPECIFIC": {"fc": {"STRATEGY": "fpgm"}}},
@@ -123,7 +123,7 @@ def test_overrides_come_last_and_are_named_in_messages() -> None:
         (7, "expected a path, a mapping or a config, got int"),
         ("missing.yaml", "missing.yaml: no such file"),
         (".", "is a folder"),
-        ({1: 2}, "expected a key in words"),
+        ({1: 2}, "expected a string as key"),
     ],
 )
 def test_sources_that_are_none(source: Any, told: str) -> None:

@@ -28,6 +28,6 @@ def test_blocks_as_people_write_them(value: Any) -> None:
 def test_all_of_it_is_refused_with_what_to_write_instead() -> None:
     """An old file used it for layers that should stay."""
     assert complaint(config(RATIO=1.0)) == (
-        "sconfig: SPARSER.RATIO: expected a number from 0 up to but not including 1, got 1.0; "
+        "sconfig: SPARSER.RATIO: expected at least 0 and less than 1, got 1.0; "
         "to leave a layer unchanged write 0"
     )

@@ -50,7 +50,7 @@ def ending(*names: str) -> list[Any]:
     ("behind", "why"),
     [
         (("Sigmoid",), "its result is not quantized"),
-        (("Relu", "QuantizeLinear"), "a Relu stands between it and its QuantizeLinear"),
+        (("Relu", "QuantizeLinear"), "a Relu is between it and its QuantizeLinear"),
         (("QuantizeLinear",), "ONNX Runtime did not fuse it"),
     ],
 )

@@ -63,7 +63,7 @@ def test_what_cannot_be_written_is_refused() -> None:
     with pytest.raises(ExportError, match="a scale of 'input_1' is not a positive number"):
         Markers().note(quantizer, X)
     quantizer.name = "0.weight"
-    with pytest.raises(ExportError, match="two quantizers have one name"):
+    with pytest.raises(ExportError, match="two quantizers have the same name"):
         quantizers_of(qmodel)
     fresh = QuantModel(nn.Sequential(nn.Linear(4, 2)), "int8_onnxruntime", X)
     for one in fresh.quantizers.values():

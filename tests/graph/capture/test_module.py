@@ -279,7 +279,7 @@ def test_a_part_may_be_called_as_torch_fx_calls_its_own(name: str, buffer: bool)
 @pytest.mark.parametrize("name", ["graph", "recompile", "_graph", "call_signature", "capture_report"])
 def test_a_name_that_torch_fx_needs_is_refused(name: str) -> None:
     with pytest.raises(
-        CaptureError, match=f"the model has a part named '{name}', which torch.fx needs"
+        CaptureError, match=f"the model has a part named '{name}', which torch.fx reserves"
     ) as error:
         capture(Named(name, False), X)
     assert error.value.hint == "rename that attribute"

@@ -48,7 +48,7 @@ def test_a_module_in_training_mode_of_its_own_stays() -> None:
     gm = fx.symbolic_trace(nn.Sequential(nn.Dropout())).eval()
     gm.get_submodule("0").train()
     assert remove_dropout(gm) == 0
-    assert reasons(gm) == ["0 is in training mode of its own"]
+    assert reasons(gm) == ["0 is itself in training mode"]
 
 
 def test_the_default_of_the_function_is_to_drop_always() -> None:
@@ -73,7 +73,7 @@ def test_functions_that_do_nothing_are_removed() -> None:
 def test_a_flag_that_only_a_run_knows_keeps_the_dropout() -> None:
     gm = trace(lambda x, flag: F.dropout(x, 0.5, flag)).eval()
     assert remove_dropout(gm) == 0
-    assert reasons(gm) == ["only a run can tell whether dropout drops: its flag is computed by flag"]
+    assert reasons(gm) == ["whether dropout drops is known only at run time: its flag is computed by flag"]
 
 
 def test_a_flag_that_follows_the_mode_is_read() -> None:

@@ -127,7 +127,7 @@ def test_a_leaf_that_computes_its_weight_anew() -> None:
     gm = GraphModule(root, graph)
     assert fold_batch_norm(gm) == 0
     # the class of a parametrized module is made for it, so it may not count as a convolution at all
-    assert reasons(gm) in ([], ["0 is parametrized: its weight is computed anew in every call"])
+    assert reasons(gm) in ([], ["0 is parametrized: its weight is computed again in every call"])
 
 
 def test_a_norm_that_returns_more_than_one_tensor() -> None:

@@ -97,7 +97,7 @@ def test_ranks_make_what_one_process_makes(tmp_path: Path) -> None:
             *([[]] * (size - 1)),
         ]
         for rank, one in enumerate(ranks):
-            assert one["messages"][0].startswith("the calibration data is not the same on all processes")
+            assert one["messages"][0].startswith("the calibration data differs between processes")
             assert "needs calibration data" in one["messages"][1]
             assert ("on another process" in one["messages"][1]) == (rank < size - 1)
 

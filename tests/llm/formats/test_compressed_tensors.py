@@ -81,6 +81,6 @@ def test_mixed_widths_biases_and_float_layers(tmp_path: Path) -> None:
 
 def test_layers_it_cannot_hold_are_named() -> None:
     model = llm.quantize(DECODERS["llama"](), None, {"METHOD": "rtn", "HEAD": {"BIT": 4}}, progress=False)
-    with pytest.raises(SparsebitError, match=r"cannot hold 'model.embed_tokens' exactly") as caught:
+    with pytest.raises(SparsebitError, match=r"cannot store 'model.embed_tokens' exactly") as caught:
         model.export("never", "compressed-tensors")
     assert caught.value.expected == "HEAD.BIT: 0" and not Path("never").exists()

@@ -20,7 +20,7 @@ def test_groups_in_another_order_are_refused_by_all(name: str) -> None:
     grid = replace(held.grid, order=torch.arange(held.shape[1]).flip(0))
     model.weights[key] = replace(held, grid=grid)
     with pytest.raises(
-        SparsebitError, match=f"{name} cannot hold .* exactly: its groups are of input channels"
+        SparsebitError, match=f"{name} cannot store .* exactly: its groups reorder input channels"
     ):
         require_exact(name, FORMATS[name](), model)
 

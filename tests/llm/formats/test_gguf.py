@@ -66,6 +66,6 @@ def test_grids_it_has_no_blocks_for_are_refused() -> None:
     with pytest.raises(SparsebitError, match=r"a gguf file ends in \.gguf"):
         quantized().export("never", "gguf")
     if importlib.util.find_spec("gguf") is not None:
-        with pytest.raises(SparsebitError, match="hold a tokenizer, and the model has none"):
+        with pytest.raises(SparsebitError, match="needs a tokenizer, and the model has none"):
             quantized().export("never.gguf", "gguf")
     assert not Path("never.gguf").exists()

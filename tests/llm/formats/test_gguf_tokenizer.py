@@ -36,7 +36,7 @@ def test_rules_that_llama_cpp_does_not_know_are_refused() -> None:
     tokenizers = pytest.importorskip("tokenizers")
     changed: Any = tokenizer()
     changed.backend_tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    with pytest.raises(SparsebitError, match="gguf cannot hold this tokenizer"):
+    with pytest.raises(SparsebitError, match="gguf cannot store this tokenizer"):
         add_tokenizer(Writer(), changed, VOCABULARY)
     with pytest.raises(SparsebitError, match="the model has none"):
         add_tokenizer(Writer(), None, VOCABULARY)

@@ -51,9 +51,9 @@ def test_three_bits_run_across_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"SCHEME": "affine"}, "symmetric integers only"),
+        ({"SCHEME": "affine"}, "only symmetric integers"),
         ({"SCALE_DTYPE": "float32"}, "its scales are fp16"),
-        ({"SPECIFIC": {"*.down_proj": {"BIT": 8}}}, "one width and one group size"),
+        ({"SPECIFIC": {"*.down_proj": {"BIT": 8}}}, "the same width and group size"),
     ],
 )
 def test_what_it_cannot_hold_is_refused(settings: dict[str, object], reason: str) -> None:

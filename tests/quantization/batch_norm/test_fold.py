@@ -108,7 +108,7 @@ def test_halfway_weights_stay_on_their_side() -> None:
 
 def test_weights_without_a_size_are_not_trained_folded() -> None:
     qmodel = in_training(residual(), "dorefa")
-    with pytest.raises(SparsebitError, match="the batch norm behind it must stay"):
+    with pytest.raises(SparsebitError, match="the batch norm after it must stay"):
         qmodel.init_QAT(batch_norm="fold")
     assert "bn1" in {node.name for node in qmodel.model.graph.nodes}
 

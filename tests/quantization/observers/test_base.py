@@ -87,7 +87,7 @@ def test_the_name_may_be_an_attribute_of_the_class() -> None:
     assert OBSERVERS[spec.observer](**spec.observer_options) == Wider(factor=2)
     with pytest.raises(ConfigError, match=r"(?s)OPTIONS\.facotr: .*did you mean 'factor'"):
         load_qconfig(plain_config(A=activations(OBSERVER={**side["OBSERVER"], "OPTIONS": {"facotr": 2}})))
-    with pytest.raises(ConfigError, match="gathered beforehand"):
+    with pytest.raises(ConfigError, match="measured in advance"):
         load_qconfig(plain_config(A=side | {"QSCHEME": "per-token-symmetric"}))
 
 
@@ -149,8 +149,8 @@ def test_a_whole_tensor_is_observed_by_the_way_made_for_it() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: MovingAverage(ema_ratio=1.0), "from 0 up to but not including 1"),
-        (lambda: Percentile(alpha=-0.1), "from 0 up to but not including 1"),
+        (lambda: MovingAverage(ema_ratio=1.0), "at least 0 and less than 1"),
+        (lambda: Percentile(alpha=-0.1), "at least 0 and less than 1"),
         (lambda: Percentile(bins=1000), "a power of two from 64 to 8192"),
         (lambda: Percentile(bins=1024.0), "a power of two"),  # type: ignore[arg-type]
         (lambda: MSE(steps="many"), "an integer of at least 1"),  # type: ignore[arg-type]

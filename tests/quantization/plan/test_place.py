@@ -424,4 +424,4 @@ def test_a_tensor_padded_with_infinity_gets_no_quantizer(target: str) -> None:
     made = plan(averaged, X4, target)
     assert on_integers(made, "conv2") == set()
     (edge,) = [edge for edge in made.edges if edge.consumer == "conv2"]
-    assert edge.reason == "its input is padded or filled with infinity, which no grid holds"
+    assert edge.reason == "its input is padded or filled with infinity, which no grid can represent"

@@ -35,7 +35,10 @@ def test_a_float_input_is_named_once_with_its_own_reason() -> None:
     plan = make_plan(
         capture(Embedded().eval(), torch.zeros(2, 8, dtype=torch.int64)), load_qconfig(config("tensorrt"))
     )
-    assert reasons(plan)["add"] == "its input words is not quantized: embedding gives floats on tensorrt"
+    assert (
+        reasons(plan)["add"]
+        == "its input words is not quantized: the result of embedding is float on tensorrt"
+    )
 
 
 def test_a_weight_that_stays_in_float_is_listed_with_what_would_quantize_it() -> None:

@@ -113,7 +113,7 @@ def test_another_width_asks_for_another_round() -> None:
     assert quantizer.calibrated, "nothing changed"
     quantizer.set_bit(4)
     assert quantizer.bit == 4 and not quantizer.calibrated and not quantizer.is_enable
-    with pytest.raises(SparsebitError, match=r"no scale yet(.|\n)*set_bit\(\) after calibration"):
+    with pytest.raises(SparsebitError, match=r"no scale yet(.|\n)*after set_bit\(\), calibrate again"):
         quantizer.enable_quant()
     for bits in (0, 1, 17):
         with pytest.raises(ConfigError, match="bits from 2 to 16"):
@@ -138,7 +138,7 @@ def test_it_follows_to_a_device_but_not_to_a_precision() -> None:
 
 def test_no_data_and_empty_data_are_told_apart() -> None:
     quantizer = make("uniform", "A", "per-tensor-affine")
-    with pytest.raises(SparsebitError, match=r"'it' saw no data(.|\n)*no batch"):
+    with pytest.raises(SparsebitError, match=r"'it' received no data(.|\n)*no batch"):
         quantizer.finish()
     quantizer.observe(torch.empty(0, 3))
     assert not quantizer.has_seen

@@ -131,7 +131,7 @@ def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
                 )
     assert first["loaded"] == second["loaded"] == []  # what was saved in parts is loaded in one piece
     assert len(first["refused"]) == 2
-    assert all("is divided over several processes" in one for one in (*first["refused"], *second["refused"]))
+    assert all("is divided among several processes" in one for one in (*first["refused"], *second["refused"]))
 
 
 @pytest.mark.parametrize("kind", ["lsq", "lsq+"])

@@ -89,7 +89,7 @@ def test_an_unknown_operator_freezes_and_is_named() -> None:
 
 def test_shapes_are_required() -> None:
     gm = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2)))
-    with pytest.raises(GraphError, match="none is recorded"):
+    with pytest.raises(GraphError, match="no shape is recorded"):
         find_groups(gm)
 
 

@@ -100,7 +100,7 @@ def test_weights_that_are_no_numbers_are_refused_wherever_they_are(bad: float) -
 
 
 def test_scores_that_are_no_numbers_are_refused() -> None:
-    with pytest.raises(ScoreError, match=r"not numbers[\s\S]*conv1[\s\S]*1 NaN among 2"):
+    with pytest.raises(ScoreError, match=r"are NaN[\s\S]*conv1[\s\S]*1 NaN among 2"):
         without_nan(torch.tensor([1.0, float("nan")]), "conv1")
 
 

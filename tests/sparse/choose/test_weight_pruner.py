@@ -23,7 +23,7 @@ def test_exact_zeros_with_every_criterion(name: str) -> None:
         weight = smodel.model.get_parameter(f"{layer}.weight")
         assert int((weight == 0).sum()) == int(weight.numel() * 0.3)
     assert not bool((smodel.model.fc.weight == 0).any())  # type: ignore[union-attr]
-    assert "it makes the outputs" in str(smodel.report())
+    assert "it computes the outputs" in str(smodel.report())
 
 
 def test_the_classifier_on_request() -> None:

@@ -42,8 +42,8 @@ class InputSize:
             where=self.source,
             expected=f"size {limits if self.free else self.least} in dimension {self.dim}",
             got=f"a tensor of shape {tuple(tensor.shape)}",
-            hint="make the graph again with example inputs of this size, or with dynamic="
-            f"{{{self.argument!r}: [{self.dim}]}} to have it proven or refused at once",
+            hint="capture the model again with example inputs of this size, or with dynamic="
+            f"{{{self.argument!r}: [{self.dim}]}} to check that dimension at once",
         )
 
     def __str__(self) -> str:

@@ -201,7 +201,7 @@ def _refuse_hidden_tensors(value: Any, where: str, is_leaf: Callable[[Any], bool
     )
     if unordered or isinstance(value, Iterator):
         raise CaptureError(
-            f"{where!r} holds tensors in {with_article(type(value).__name__)}, which cannot be rebuilt around others",
+            f"{where!r} holds tensors in {with_article(type(value).__name__)}, which cannot be rebuilt",
             expected="tuples, lists, dicts, dataclasses and objects with attributes",
             hint="let the model take or return a list or a dict",
         )
@@ -267,7 +267,7 @@ def match_leaves(tree: Tree, value: Any, found: list[Any]) -> None:
         if tree.given and value is None:
             raise CaptureError(
                 f"argument {tree.path!r} was left out, but the model was traced with it",
-                hint="give it, or make the graph from example inputs that do without it",
+                hint="pass it, or capture the model with example inputs that omit it",
             )
         if isinstance(value, torch.Tensor):
             _refuse_another_kind(tree, value)

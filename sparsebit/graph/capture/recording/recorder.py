@@ -203,7 +203,7 @@ class Recorder(TorchFunctionMode):
             node = self.tape.without_grad("call_function", target, args, kwargs)
         node.meta["mutates"] = True
         self.tape.owned.add(node)  # a second write goes to the same memory
-        self.note("mutation", f"{name} changes a tensor in place that others may see")
+        self.note("mutation", f"{name} changes a tensor in place that other code may see")
         if result is not None:
             self._finish(node, result, real_tensors_in(args, kwargs), grad or straight_through)
         else:
@@ -280,7 +280,7 @@ class Recorder(TorchFunctionMode):
             return self._execute(func, args, {})
         if tensor.shape != value.shape or tensor.dtype != value.dtype:
             raise CaptureError(
-                "a tensor was given data of another shape or dtype, which a graph cannot do",
+                "the .data of a tensor was set to another shape or dtype, which a graph cannot represent",
                 where=running_line(),
                 hint="make a new tensor instead of assigning to .data",
             )

@@ -173,7 +173,7 @@ def _trace(tracer: InputsTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, 
         raise CaptureError(
             f"{type(model).__name__} cannot be traced without running it: {error}",
             where=str(place) if place else None,
-            hint="give example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,)), "
+            hint="pass example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,)), "
             "QuantModel(model, config, example_inputs=(x,)); or keep the module around this line as one node: "
             "skip=['its.dotted.name'], SKIP_TRACE_MODULES in a config",
         ) from error
@@ -184,14 +184,14 @@ def _trace(tracer: InputsTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, 
         raise CaptureError(
             f"{absent.target!r} of {type(model).__name__} would be called with None, the default of an argument",
             where=str(absent.meta["source"]),
-            hint="give example inputs, so that the arguments in use are known: sparsebit.capture(model, (x,))",
+            hint="pass example inputs, so that the arguments in use are known: sparsebit.capture(model, (x,))",
         )
     if changed is not None:
         unseen.append(f"writes to its buffer {changed!r}")
     if unseen:
         raise CaptureError(
             f"{type(model).__name__} {unseen[0]}, which tracing without inputs cannot see",
-            hint="give example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,))",
+            hint="pass example inputs, so that the model is recorded instead: sparsebit.capture(model, (x,))",
         )
     _normalize(graph)
     return graph, constants

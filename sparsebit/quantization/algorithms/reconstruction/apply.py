@@ -44,7 +44,7 @@ from sparsebit.storage import ArtifactError, read_folder, require_place, write_f
 
 KIND, VERSION = "reconstructed block", 3
 log = logging.getLogger(__name__)
-_UNSEEN = itertools.repeat(0)  # the ticks of a clock that nobody looks at
+_UNSEEN = itertools.repeat(0)  # a constant clock, when progress is not shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
     granularity: ClassVar[Granularity] = "block"
 
     def apply(self, job: Job) -> None:
-        """Rebuild one part after the other, each behind those that are finished."""
+        """Reconstruct one part after the other, each on the outputs of the finished ones."""
         training, grad = job.gm.training, torch.is_grad_enabled()
         to_adaround(job)
         frozen = [p for p in job.gm.parameters() if p.requires_grad]
@@ -241,13 +241,13 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             content, tensors = read_folder(place, KIND, VERSION)
             made_for = content.text("identity")
         except ArtifactError as error:  # damaged, or not ours; writing says so if it is in the way
-            warnings.warn(f"{self.NAME} does this block again: {error}", stacklevel=2)
+            warnings.warn(f"{self.NAME} computes this block again: {error}", stacklevel=2)
             return None
         if made_for != identity:
             if index == 0:  # the rest is of the same work
                 warnings.warn(
-                    f"{self.NAME} starts anew: what is in {job.folder} was made from another model, other data or "
-                    "other settings, and is replaced",
+                    f"{self.NAME} starts from the beginning: the blocks in {job.folder} come from another model, other "
+                    "data or other settings, and are replaced",
                     stacklevel=2,
                 )
             return None

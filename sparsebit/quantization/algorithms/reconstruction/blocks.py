@@ -36,10 +36,10 @@ def find_blocks(gm: GraphModule, granularity: Granularity = "block", largest: in
     """Cut a graph with quantizers into blocks, in order.
 
     A cut is made where one tensor alone carries everything that the layers before have computed: between residual
-    blocks, between transformer layers, behind every layer of a plain chain. Values that no layer had a part in (masks,
+    blocks, between transformer layers, after every layer of a plain chain. Values that no layer had a part in (masks,
     positions) may cross, but for what the first layer reads, which the layers beside it may read as well. An activation
     stays with the layer before it; the quantizer of a tensor goes with the layers that read it. A depthwise convolution
-    goes with the pointwise one behind it, and with the one in front that widened the tensor for it: an inverted
+    goes with the pointwise one after it, and with the one before it that widened the tensor: an inverted
     bottleneck is one block, whether or not a residual goes around it. Where no such place comes in ``largest`` layers,
     the narrowest place since is taken. For ``layer`` every layer is a block.
     """
@@ -129,7 +129,7 @@ class _Cutter:
         return spec.elementwise or spec.family == "shape" or spec.name == "batch_norm"
 
     def _inside_bottleneck(self, index: int) -> bool:
-        """Whether a cut behind a node would part a depthwise convolution from the pointwise ones it belongs to."""
+        """Whether a cut after a node would separate a depthwise convolution from the pointwise ones it belongs to."""
         after = sum(position <= index for position, _ in self.layers)
         before, following, next_but_one = (
             self.layers[at][1] if 0 <= at < len(self.layers) else None for at in (after - 1, after, after + 1)

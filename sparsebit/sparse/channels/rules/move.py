@@ -152,7 +152,7 @@ def im2col(at: Visit) -> Labels:
 
 
 def _along_channels(at: Visit, channel: int, change: Callable[[Tensor], Tensor]) -> Labels:
-    """The result of an operator that rearranges channels; every dim behind them keeps its size."""
+    """The result of an operator that rearranges channels; every later dim keeps its size."""
     value = at.input
     for layer in at.trace.simple(value):
         apart = [dim for dim in layer.dims if dim > channel or (channel in layer.dims and dim != channel)]

@@ -9,7 +9,7 @@ from sparsebit.sparse.channels.rules.base import Visit, rule
 
 @rule("per_channel")
 def keep_channels(at: Visit) -> object:
-    """Batch and channels pass; every dim behind them keeps its size."""
+    """Batch and channels pass; every later dim keeps its size."""
     _, value = at.tensors(*at.call.spec.activations)[0]
     inner = range(value.rank - (at.call.spec.spatial or max(value.rank - 2, 0)), value.rank)
     kept = at.pinned(value, inner, f"{at.why} works along it")

@@ -16,7 +16,7 @@ from sparsebit.sparse.channels.written_norm import is_part_of_norm
 
 @rule("reduce", "sum", "mean", "statistic")
 def reduction(at: Visit) -> object:
-    """Removed channels must not change the result: sums of zeros are free, a mean is divided anew, others stop."""
+    """Removed channels must not change the result: sums of zeros are free, a mean is divided again, others stop."""
     value, kind = at.input, at.call.spec.channels
     dims = _dims(at.arguments.get("dim"), value.rank)
     layers: list[Family] = []

@@ -168,7 +168,7 @@ def test_a_write_through_a_view_stays_a_write_if_the_base_is_read_again() -> Non
     writes = [node for node in graph.graph.nodes if node.meta.get("mutates")]
     assert [node.target for node in writes] == [Tensor.add_]
     assert [note.text for note in graph.capture_report.notes] == [
-        "add_ changes a tensor in place that others may see"
+        "add_ changes a tensor in place that other code may see"
     ]
 
 

@@ -179,7 +179,7 @@ def test_what_was_left_by_other_work_is_not_used(other: str, tmp_path: Path) -> 
     else:
         for part in folder.iterdir():
             file_of(part, "state").write_bytes(b"nothing")
-    said = "does this block again" if other == "damaged" else "starts anew"
+    said = "computes this block again" if other == "damaged" else "starts from the beginning"
     with pytest.warns(UserWarning, match=said):
         got = recovered(net, step("brecq", 5, **options), data=data, folder=folder, **changes).state_dict()
     expected = recovered(net, step("brecq", 5, **options), data=data, **changes).state_dict()
@@ -307,7 +307,7 @@ def test_a_folder_of_someone_else_is_refused_before_the_work(
     monkeypatch.delattr(Reconstruction, "_rebuild")
     (tmp_path / "work" / "brecq-0001").mkdir(parents=True)
     (tmp_path / "work" / "brecq-0001" / "thesis.txt").write_text("mine")
-    with pytest.raises(ArtifactError, match="holds something else"):
+    with pytest.raises(ArtifactError, match="contains other files"):
         recovered(residual(), step("brecq", 2), folder=tmp_path / "work")
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ArtifactError, match=r"is a file|cannot write"):
