@@ -35,6 +35,7 @@ from sparsebit import QuantModel, SparsebitError, capture
 Batch = dict[str, Tensor]
 Inputs = Callable[[int], Batch]
 LIBRARIES = ("timm", "transformers")
+SHARE = 6  # models of one process, which imports torch and the libraries once
 SMALL: dict[str, Any] = {
     **dict.fromkeys(
         ("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "hidden_dim", "embedding_size"), 32
@@ -201,50 +202,41 @@ def check_model(name: str, seconds: int) -> dict[str, Outcome]:
         }
 
 
-def follow(name: str, seconds: int) -> dict[str, Outcome]:
-    """One model in a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.robustness.libraries",
-        "--one",
-        name,
-        "--seconds",
-        str(seconds),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env=environment,
-            timeout=3 * seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"process": ("SLOW", f"over {3 * seconds} s")}
-    for line in done.stdout.splitlines():
-        if line.startswith('{"stages"'):
-            stages: dict[str, Outcome] = json.loads(line)["stages"]
-            return stages
-    return {"process": ("CRASH", f"the process ended with {done.returncode}: {done.stderr[-300:]}")}
+def follow(names: list[str], seconds: int) -> dict[str, dict[str, Outcome]]:
+    """Some models in a process of their own; one that ends it is a crash, and those behind it come again."""
+    command = [sys.executable, "-m", "benchmarks.robustness.libraries", "--seconds", str(seconds)]
+    done = subprocess.run(
+        [*command, "--some", *names],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
+    found: dict[str, dict[str, Outcome]] = {line["name"]: line["stages"] for line in lines}
+    if done.returncode and (left := [name for name in names if name not in found]):
+        why = f"the process ended with {done.returncode}: {done.stderr[-300:]}"
+        found[left[0]] = {"process": ("CRASH", why)}
+    return found
 
 
 def run(
     names: list[str], jobs: int, seconds: int, until: float, found: dict[str, dict[str, Outcome]]
 ) -> Iterator[None]:
-    """Add the stages of every model to what is ``found``, one after the other."""
+    """Add the stages of every model to what is ``found``, a few at a time."""
+    shares = [names[first : first + SHARE] for first in range(0, len(names), SHARE)]
 
-    def one(name: str) -> tuple[str, dict[str, Outcome]] | None:
-        return None if time.time() > until else (name, follow(name, seconds))
+    def some(share: list[str]) -> dict[str, dict[str, Outcome]]:
+        told: dict[str, dict[str, Outcome]] = {}
+        while time.time() < until and (left := [name for name in share if name not in told]):
+            told |= follow(left, seconds)
+        return told
 
     with ThreadPoolExecutor(jobs) as pool:
-        for done in pool.map(one, names):
-            if done is not None:
-                found[done[0]] = done[1]
-                yield
+        for told in pool.map(some, shares):
+            found |= told
+            yield
 
 
 def summary(found: dict[str, dict[str, Outcome]]) -> dict[str, Any]:
@@ -280,12 +272,13 @@ def main() -> None:
         "--output", type=Path, help="a JSON file, kept up to date; its models are not run again"
     )
     parser.add_argument("--again", action="store_true", help="run the named models again")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--some", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
-    if arguments.one:
+    if arguments.some:
         torch.set_num_threads(1)
-        print(json.dumps({"stages": check_model(arguments.one, arguments.seconds)}), flush=True)
+        for name in arguments.some:
+            print(json.dumps({"name": name, "stages": check_model(name, arguments.seconds)}), flush=True)
         return
     from benchmarks.environment import describe
 

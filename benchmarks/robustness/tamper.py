@@ -1,8 +1,9 @@
 """What happens when saved files are edited by someone who makes every digest right again?
 
-Saved models (quantized, in training, pruned, shrunk), a recipe, a search, weights and arrays are changed at
-random, one edit at a time: values and types of JSON fields, file names, tensors, bytes. Each is then loaded. Right is
-an error of ours or a loaded model; wrong is any other exception, or more than ``--seconds`` for one case.
+Saved models (quantized, in training, pruned, shrunk), what stopped runs leave (a search, blocks of a reconstruction and
+of a language model), a recipe, weights and arrays are changed at random, one edit at a time: values and types of JSON
+fields, file names, tensors, bytes. Each is then loaded. Right is an error of ours or a loaded model; wrong is any other
+exception, or more than ``--seconds`` for one case.
 
 Run from the repository root: ``python -m benchmarks.robustness.tamper --cases 1000 --seed 0``
 """
@@ -24,6 +25,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -37,6 +39,7 @@ from sparsebit.cli.model import fill
 from sparsebit.config import load_qconfig
 from sparsebit.errors import SparsebitError
 from sparsebit.llm import LanguageModel
+from sparsebit.llm.finished_blocks import FinishedBlocks
 from sparsebit.llm.lora import add_lora, load_lora, save_lora
 from sparsebit.recipes import Recipe, compress
 from sparsebit.sparse import load as load_pruned
@@ -74,7 +77,18 @@ def quantized() -> QuantModel:
     return qmodel
 
 
-def language_model() -> Any:
+RECOVERY = {"brecq": {"steps": 1}}
+
+
+def reconstructed(folder: Path) -> None:
+    """Calibrate and rebuild block by block, from what is in the folder already."""
+    config = load_qconfig("w4a8").to_dict()
+    config["SCHEDULE"]["RECOVERY"] = [RECOVERY]
+    QuantModel(net(), config, example_inputs=(images(),)).calibrate([images()], folder=folder, progress=False)
+
+
+def language_model(folder: Path | None = None) -> LanguageModel:
+    """A small one; with a folder, from the finished blocks that are there."""
     import transformers
 
     from sparsebit import llm
@@ -83,7 +97,8 @@ def language_model() -> Any:
     small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.LlamaConfig(vocab_size=50, max_position_embeddings=64, **small)
     method = {"W": {"BIT": 4, "GROUP_SIZE": 32}, "METHOD": "rtn"}
-    return llm.quantize(transformers.LlamaForCausalLM(config).eval(), None, method, progress=False)
+    model = transformers.LlamaForCausalLM(config).eval()
+    return llm.quantize(model, None, method, folder=folder, progress=False)
 
 
 def make_artifacts(root: Path) -> dict[str, Callable[[Path], object]]:
@@ -105,6 +120,9 @@ def make_artifacts(root: Path) -> dict[str, Callable[[Path], object]]:
     small.save(root / "language")
     add_lora(small, rank=4)
     save_lora(small, root / "adapters")
+    with mock.patch.object(FinishedBlocks, "remove"):
+        language_model(root / "blocks")
+    reconstructed(root / "reconstruction")
     (root / "recipe").mkdir()
     (root / "recipe" / "recipe.yaml").write_text(Recipe(quantize=load_qconfig("w4a8"), seed=3).to_yaml())
     (root / "weights").mkdir()
@@ -126,6 +144,8 @@ def make_artifacts(root: Path) -> dict[str, Callable[[Path], object]]:
         "shrunk": lambda place: run(load_pruned(place, net())),
         "language": lambda place: LanguageModel.load(place)(torch.arange(8)[None]),
         "adapters": lambda place: load_lora(language_model(), place),
+        "blocks": language_model,
+        "reconstruction": reconstructed,
         "search": lambda place: compress(net(), data, folder=place, **search),
         "recipe": lambda place: Recipe.read(place / "recipe.yaml"),
         "weights": lambda place: fill(net(), str(place / "w.pt")),
@@ -153,7 +173,7 @@ def edit(place: Path, chance: random.Random) -> str:
     else:
         data[at:at] = data[at : at + 64]
     file.write_bytes(data)
-    redo_digests(place)
+    redo_digests(file.parent)
     return f"{file.name}: {kind} at {at}"
 
 
@@ -239,7 +259,7 @@ def _stop(*_: object) -> None:
     raise TooLong
 
 
-def run(cases: int, seed: int, seconds: int) -> dict[str, Any]:
+def run(cases: int, seed: int, seconds: int, only: list[str] | None = None) -> dict[str, Any]:
     """Edit and load; counts by kind of artifact, and every foreign error with the edit that caused it."""
     signal.signal(signal.SIGALRM, _stop)
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -250,7 +270,7 @@ def run(cases: int, seed: int, seconds: int) -> dict[str, Any]:
         loaders = make_artifacts(root / "made")
         for number in range(cases):
             chance = random.Random(f"{seed} {number}")
-            kind = sorted(loaders)[number % len(loaders)]
+            kind = sorted(only or loaders)[number % len(only or loaders)]
             place = root / "case" / kind
             shutil.rmtree(root / "case", ignore_errors=True)
             shutil.copytree(root / "made" / kind, place)
@@ -286,11 +306,12 @@ def main() -> None:
     )
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", help="kinds of artifacts; default: all")
     parser.add_argument("--seconds", type=int, default=60, help="for one case")
     parser.add_argument("--output", type=Path, default=RESULTS / "tamper.json")
     arguments = parser.parse_args()
     start = time.perf_counter()
-    result = run(arguments.cases, arguments.seed, arguments.seconds)
+    result = run(arguments.cases, arguments.seed, arguments.seconds, arguments.only)
     result |= {
         "cases": arguments.cases,
         "seed": arguments.seed,

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.config.llm import LlmConfig
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, damaged
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.packed.stored import from_stored, to_stored
 from sparsebit.llm.source import WeightSource
 from sparsebit.llm.weights.uses import Matrix
+from sparsebit.numerics.finite import is_finite
 from sparsebit.processes import gather_values, rank
 from sparsebit.storage import Fields, read_folder, write_folder
 
@@ -36,12 +37,40 @@ class FinishedBlock(NamedTuple):
         """Put the numbers of all parameters into the block of this name."""
         parameters = dict(block.named_parameters())
         for key, values in self.floats.items():
-            if key in parameters and values.shape == parameters[key].shape:
-                parameters[key].data.copy_(values)
+            parameters[key].data.copy_(values)
         for one in self.made:
             if one.held is not None:
-                matrix = Matrix.parse(one.name.removeprefix(f"{name}."), transposed=one.transposed)
-                stored(parameters, matrix).copy_(one.held.numbers())
+                stored(parameters, _matrix(one, name)).copy_(one.held.numbers())
+
+    def find_problem(self, block: nn.Module, name: str) -> str | None:
+        """What does not fit the block of this name; None where every parameter gets its numbers."""
+        parameters = dict(block.named_parameters())
+        for one in self.made:
+            try:
+                matrix = _matrix(one, name)
+                room = stored(parameters, matrix).shape
+            except (ValueError, LookupError):
+                return f"the block has no matrix {one.name!r}"
+            if one.held is not None and one.held.shape != room:
+                return f"{one.name!r} has another shape"
+        if different := set(self.floats) ^ (set(parameters) - _packed(self.made, name)):
+            return f"{min(different)!r} is missing, or there twice"
+        for key, values in self.floats.items():
+            if values.shape != parameters[key].shape or not values.is_floating_point():
+                return f"{key!r} has another shape or type"
+            if not is_finite(values):
+                return f"{key!r} holds NaN or infinite numbers"
+        return None
+
+
+def _matrix(one: Made, block: str) -> Matrix:
+    return Matrix.parse(one.name.removeprefix(f"{block}."), transposed=one.transposed)
+
+
+def _packed(made: Sequence[Made], block: str) -> set[str]:
+    """The parameters all of whose matrices are packed."""
+    floats = {_matrix(one, block).name for one in made if one.held is None}
+    return {_matrix(one, block).name for one in made} - floats
 
 
 class FinishedBlocks:
@@ -49,7 +78,7 @@ class FinishedBlocks:
 
     def __init__(self, folder: Path | None, run: str) -> None:
         self._folder, self._run = folder, run
-        self._weights = ""  # of the float block that was last asked for
+        self._weights = ""  # digest of the float weights of the block that was asked for last
 
     @classmethod
     def open(
@@ -66,14 +95,14 @@ class FinishedBlocks:
         seen = hashlib.sha256(said.encode())
         if sequences is not None:
             seen.update(sequences.numpy().tobytes())
-        for name, parameter in source.model.named_parameters():
-            seen.update(f"{name}{tuple(parameter.shape)}".encode())
+        inside = tuple(f"{name}." for name in source.stack.names)
+        seen.update(_digest(source.model, without=inside).encode())  # a block's numbers count when it is read
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         return cls(place, seen.hexdigest())
 
-    def read(self, index: int, block: nn.Module) -> FinishedBlock | None:
-        """What a block, still in float, became in an earlier run, or None; of several processes all must find it."""
+    def read(self, index: int, name: str, block: nn.Module) -> FinishedBlock | None:
+        """What a block with these float weights became earlier, or None; of several processes all must find it."""
         if self._folder is None:
             return None
         self._weights = _digest(block)
@@ -81,7 +110,7 @@ class FinishedBlocks:
         if not all(gather_values(place.exists())):
             return None
         content, tensors = read_folder(place, KIND, VERSION)
-        if (content.text("run"), content.text("float weights")) != (self._run, self._weights):
+        if content.text("run") != self._run or content.text("float weights") != self._weights:
             raise SparsebitError(
                 f"{os.fspath(place)!r} belongs to another run",
                 expected="the same model, data and config as now",
@@ -90,13 +119,16 @@ class FinishedBlocks:
         made = []
         described = Fields.each(content.value("matrices"), str(place))
         packed = from_stored(tensors.get("weights", {}), described)
-        for name, _ in content.section("how").items():
-            how = content.section("how").section(name)
+        for one, _ in content.section("how").items():
+            how = content.section("how").section(one)
             loss, tokens, remark = how.number("loss"), how.integer("tokens"), how.text("remark")
-            made.append(Made(name, packed.get(name), loss, tokens, remark, how.flag("transposed")))
-        return FinishedBlock(made, tensors.get("floats", {}))
+            made.append(Made(one, packed.get(one), loss, tokens, remark, how.flag("transposed")))
+        found = FinishedBlock(made, tensors.get("floats", {}))
+        if (problem := found.find_problem(block, name)) is not None:
+            raise damaged(place, problem)
+        return found
 
-    def write(self, index: int, made: Sequence[Made], block: nn.Module) -> None:
+    def write(self, index: int, name: str, made: Sequence[Made], block: nn.Module) -> None:
         """Keep a finished block: its packed weights, and its other parameters, which a method may have changed."""
         if self._folder is None or rank():  # all processes have the same to write
             return
@@ -105,11 +137,11 @@ class FinishedBlocks:
         for described in how.values():
             del described["name"], described["held"]
         content = {"run": self._run, "float weights": self._weights, "matrices": matrices, "how": how}
-        packed = {one.name.partition("[")[0] for one in made if one.held is not None}
+        packed = _packed(made, name)
         floats = {
-            name: parameter.data.contiguous()
-            for name, parameter in block.named_parameters()
-            if not any(one.endswith(f".{name}") for one in packed)
+            key: parameter.data.contiguous()
+            for key, parameter in block.named_parameters()
+            if key not in packed
         }
         write_folder(
             self._folder / f"block-{index:04d}",
@@ -129,9 +161,11 @@ class FinishedBlocks:
                 shutil.rmtree(place, ignore_errors=True)
 
 
-def _digest(block: nn.Module) -> str:
-    """Of all numbers of a block: a model of the same shapes with other weights is another run."""
+def _digest(module: nn.Module, without: tuple[str, ...] = ()) -> str:
+    """Of names, shapes and numbers of a module's parameters; of those that begin so ``without`` their numbers."""
     seen = hashlib.sha256()
-    for parameter in block.parameters():
-        seen.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+    for name, parameter in module.named_parameters():
+        seen.update(f"{name} {tuple(parameter.shape)}".encode())
+        if not name.startswith(without):
+            seen.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return seen.hexdigest()

@@ -99,7 +99,7 @@ def _quantize(
     for index, name in enumerate(shown_progress(source.stack.names, "quantizing blocks", shown=progress)):
         block = source.fill(name)
         calls = [one.calls[index] for one in streams.recorded]
-        earlier = finished.read(index, block)
+        earlier = finished.read(index, name, block)
         if earlier is None or streams.floats is not None:
             for change in prepare:
                 change(block, calls, streams.hidden, plan.inside(name))
@@ -107,7 +107,7 @@ def _quantize(
             solved, floats, outputs = _compress(block, calls, streams, plan.inside(name), pipeline)
             made = _pack(name, solved)
             require_same((one.solved.weight for one in solved), f"what {name!r} becomes")
-            finished.write(index, made, block)
+            finished.write(index, name, made, block)
             plan.note_unseen(name, made)
         else:
             made = earlier.made

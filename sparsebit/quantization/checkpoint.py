@@ -137,7 +137,7 @@ def load_checkpoint(
         raise _other_model(model, content.text("model"), folder) from error
     if _digest(qmodel.model) != content.text("graph"):
         raise _other_model(model, content.text("model"), folder)
-    packed, frozen = content.texts("packed"), content.texts("frozen")
+    packed, frozen = set(content.texts("packed")), set(content.texts("frozen"))
     if packed:
         freeze_weights(qmodel.model, only=packed)
     _load_state(qmodel.model, state, folder)
@@ -148,7 +148,7 @@ def load_checkpoint(
     state.clear()
     tensors.pop("state", None)
     _load_constants(qmodel.model, tensors.get("constants", {}), folder)
-    used, fused = content.texts("use_quant"), content.texts("fake_fused")
+    used, fused = set(content.texts("use_quant")), set(content.texts("fake_fused"))
     for name, quantizer in qmodel.quantizers.items():
         require_grid(quantizer, folder)
         if isinstance(quantizer, Frozen):
@@ -158,7 +158,7 @@ def load_checkpoint(
         if quantizer.is_enable and not quantizer.calibrated:
             raise damaged(folder, f"{name!r} has no scale")
     qmodel.weights_rounded = bool(packed)
-    thaw_weights(qmodel.model, only=[name for name in packed if name not in frozen])
+    thaw_weights(qmodel.model, only=packed - frozen)
     qmodel.tuned = tuned
     qmodel.qat.load_state(qmodel, training, teacher, started=content.flag("qat"))
     calibration = tensors.get("calibration", {})

@@ -54,9 +54,9 @@ def attach(gm: GraphModule, layers: list[WeightedLayer], sparsers: dict[str, Lay
 
 def detach(model: nn.Module) -> None:
     """Remove the handles from a copy."""
-    handled = [module for module in model.modules() if module.__dict__.pop("sparser", None) is not None]
+    handled = {id(module) for module in model.modules() if module.__dict__.pop("sparser", None) is not None}
     if isinstance(model, GraphModule):  # only there have modules got flat names
-        for name in [name for name, value in vars(model).items() if any(value is one for one in handled)]:
+        for name in [name for name, value in vars(model).items() if id(value) in handled]:
             del model.__dict__[name]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import enum
+import functools
 import math
 import os
 import types
@@ -83,11 +84,17 @@ def _read(hint: Any, value: Any, path: str) -> Any:
 
 
 def _read_dataclass(kind: Any, value: Any, path: str) -> Any:
-    hints = typing.get_type_hints(kind)
-    names = {field.name for field in dataclasses.fields(kind) if field.init}
-    if not isinstance(value, collections.abc.Mapping) or not value.keys() <= names:
+    hints = _fields(kind)
+    if not isinstance(value, collections.abc.Mapping) or not value.keys() <= hints.keys():
         raise TypeError(f"{path} has no such fields: {value!r:.60}")
     return kind(**{name: _read(hints[name], item, f"{path}.{name}") for name, item in value.items()})
+
+
+@functools.cache
+def _fields(kind: Any) -> dict[str, Any]:
+    """The types of what a dataclass is made from, by name."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
 
 def _read_first(hints: list[Any], value: Any, path: str) -> Any:

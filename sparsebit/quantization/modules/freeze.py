@@ -104,8 +104,8 @@ def packed_state(gm: GraphModule) -> tuple[dict[str, Any], list[str]]:
             for prefix in paths[id(module)]:
                 state.pop(f"{prefix}{attribute}", None)
         for prefix in paths[id(quantizer)]:
-            for key in [key for key in state if key.startswith(prefix)]:
-                del state[key]
+            for key in quantizer.state_dict():
+                state.pop(f"{prefix}{key}", None)
             state |= {f"{prefix}{key}": value for key, value in held.items()}
         names.append(quantizer.name)
     return state, names

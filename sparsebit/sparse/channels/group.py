@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -149,9 +150,13 @@ class ChannelGroups(Sequence[Group]):
         """The groups that cannot shrink; each says why."""
         return tuple(group for group in self.groups if group.frozen is not None)
 
+    @cached_property
+    def _by_name(self) -> dict[str, Group]:
+        return {group.name: group for group in self.groups}
+
     def by_name(self, name: str) -> Group:
         """The group of this name."""
-        found = next((group for group in self.groups if group.name == name), None)
+        found = self._by_name.get(name)
         if found is None:
             raise GraphError(
                 f"no channel group is named {name!r}",

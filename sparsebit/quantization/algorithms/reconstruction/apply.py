@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from sparsebit.batches import device_of, to_device
 from sparsebit.config.quantization.recovery import AdaRoundSettings, ReconstructionSettings
+from sparsebit.errors import damaged
 from sparsebit.numerics import Grid
 from sparsebit.numerics.snapping import snap_tensor
 from sparsebit.processes import gather_values, raise_together, rank
@@ -222,7 +223,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
 
     def _resume(self, job: Job, index: int, block: Block, identity: str) -> bool:
         """Take a finished block from the folder, if all processes find it: none writes before all have looked."""
-        kept = self._kept(job, index, identity)
+        kept = self._kept(job, index, block, identity)
         found = gather_values(kept is not None)
         if kept is None or not all(found):
             return False
@@ -232,14 +233,16 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             quantizer.load_state_dict(own)
         return True
 
-    def _kept(self, job: Job, index: int, identity: str) -> Mapping[str, Tensor] | None:
+    def _kept(self, job: Job, index: int, block: Block, identity: str) -> Mapping[str, Tensor] | None:
         """What the folder holds of a block, if it is the same block of the same work."""
         place = self._place(job, index)
         if place is None or not place.exists():
             return None
         try:
             content, tensors = read_folder(place, KIND, VERSION)
-            made_for = content.text("identity")
+            made_for, state = content.text("identity"), tensors.get("state", {})
+            if made_for == identity and (problem := self._find_problem(job, block, state)) is not None:
+                raise damaged(place, problem)
         except ArtifactError as error:  # damaged, or not ours; writing says so if it is in the way
             warnings.warn(f"{self.NAME} computes this block again: {error}", stacklevel=2)
             return None
@@ -251,7 +254,29 @@ class Reconstruction(ReconstructionSettings, Algorithm):
                     stacklevel=2,
                 )
             return None
-        return tensors["state"]
+        return state
+
+    def _find_problem(self, job: Job, block: Block, state: Mapping[str, Tensor]) -> str | None:
+        """What in a saved state does not fit the quantizers of a block."""
+        sizes = {name: tensor.numel() for name, _, tensor in job.weights()}
+        expected = {
+            f"{name}/{key}": tensor
+            for name, quantizer in self._quantizers(job, block).items()
+            for key, tensor in quantizer.state_dict().items()
+        }
+        if different := state.keys() ^ expected.keys():
+            return f"{min(different)!r} is missing, or is not expected"
+        for key, tensor in expected.items():
+            name, _, part = key.rpartition("/")
+            found = state[key]
+            fits = found.shape == tensor.shape or (part == "up" and found.numel() in (0, sizes[name]))
+            if not fits or found.dtype != tensor.dtype:
+                return f"{key!r} has another shape or type"
+            if found.is_floating_point() and not bool(found.isfinite().all()):
+                return f"{key!r} holds NaN or infinite numbers"
+            if part == "scale" and not bool((found > 0).all()):
+                return f"{key!r} holds scales that are not above 0"
+        return None
 
 
 @register_algorithm

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from sparsebit.errors import ConfigError
@@ -20,7 +21,7 @@ from sparsebit.quantization.quantizers import AdaRound
 from sparsebit.storage import ArtifactError
 from tests.quantization.algorithms.jobs import Dense, Encoder, is_same, snapshot
 from tests.quantization.nets import config, images, residual
-from tests.storage.artifacts import file_of
+from tests.storage.artifacts import edit_file, file_of
 
 DATA = [images(16, seed) for seed in range(2)]
 
@@ -184,6 +185,27 @@ def test_what_was_left_by_other_work_is_not_used(other: str, tmp_path: Path) -> 
         got = recovered(net, step("brecq", 5, **options), data=data, folder=folder, **changes).state_dict()
     expected = recovered(net, step("brecq", 5, **options), data=data, **changes).state_dict()
     assert all(torch.equal(value, expected[key]) for key, value in got.items())
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda state, key: state.pop(key), "is missing, or is not expected"),
+        (lambda state, key: state.update({key: state[key].double()}), "has another shape or type"),
+        (lambda state, key: state.update({key: state[key] * torch.nan}), "holds NaN or infinite numbers"),
+        (lambda state, key: state.update({key: -state[key]}), "scales that are not above 0"),
+    ],
+)
+def test_a_finished_block_that_does_not_fit_is_done_again(edit: Any, said: str, tmp_path: Path) -> None:
+    """Whoever changed it made every digest right again."""
+    expected = recovered(residual(), step("brecq", 2), folder=tmp_path / "work").state_dict()
+    place = min((tmp_path / "work").iterdir())
+    state = load_file(file_of(place, "state"))
+    edit(state, min(key for key in state if key.endswith("/scale")))
+    edit_file(place, "state", save(state))
+    with pytest.warns(UserWarning, match=rf"does this block again[\s\S]*{said}"):
+        again = recovered(residual(), step("brecq", 2), folder=tmp_path / "work").state_dict()
+    assert all(torch.equal(value, expected[key]) for key, value in again.items())
 
 
 def test_a_choice_that_turns_out_worse_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
