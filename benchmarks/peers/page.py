@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.peers.chart import draw_bars
 from benchmarks.peers.row import Column, Row, row_from
 
-INTRODUCTION = """# Beside other tools
+INTRODUCTION = """# Comparison with other tools
 
 Every tool gets the same trained model, the same data and the same number of threads, on one machine; each peer
 is installed in an environment of its own from pinned requirements. The script that a user of each tool would write
