@@ -133,7 +133,7 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
     worst = max(made.records, key=lambda record: record.loss)
     return Outcome(
         shown=(
-            f"{len(made.records)} weights quantized to {made.bits:.2f} bits each, scales counted; "
+            f"{len(made.records)} weights quantized to {made.bits:.2f} bits each, including scales; "
             f"the model takes {made.nbytes / 1e6:.1f} MB",
             f"largest loss of a layer's output: {worst.loss:.2%}, {worst.name}",
             f"written: {arguments.output}",

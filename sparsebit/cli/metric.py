@@ -17,7 +17,7 @@ from sparsebit.cli.reference import blamed_on, resolve_function
 
 
 def open_metric(arguments: argparse.Namespace) -> Metric:
-    """The function --metric names; what it does wrong is told as its own doing."""
+    """The function that --metric names; errors inside it are reported as errors of that function."""
     if not arguments.metric:
         return top1
     found = resolve_function(arguments.metric, "metric")

@@ -48,7 +48,7 @@ def resolve(reference: str, kind: str) -> Any:
 
 
 def resolve_function(reference: str, kind: str) -> Callable[..., Any]:
-    """The function that a reference means; what fails in it is told as its own doing."""
+    """The function that a reference names; errors inside it are reported as errors of that function."""
     found = resolve(reference, kind)
     if not callable(found):
         raise UsageError(f"{reference!r} is not a function", got=with_article(type(found).__name__))

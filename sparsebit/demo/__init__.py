@@ -1,4 +1,4 @@
-"""A small network, real images, and the whole way from training to a report: ``make demo``."""
+"""A small network, real images, and all steps from training to a report: ``make demo``."""
 
 from sparsebit.demo.digits import held_out_data, training_data
 from sparsebit.demo.digits_net import DigitsNet, net

@@ -1,4 +1,4 @@
-"""The whole way: train or load, prune, win back, quantize, export, run, compare, report."""
+"""All steps: train or load, prune, train again, quantize, export, run, compare, report."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ class DemoResult:
 
 
 def run_demo(folder: Path, *, train: bool = False, seconds: float = 1.0, recovery: int = 12) -> DemoResult:
-    """Go the whole way and write three ONNX files and ``report.html`` to ``folder``.
+    """Run all steps and write three ONNX files and ``report.html`` to ``folder``.
 
     Args:
         folder: where to; created if needed.
-        train: train the network from nothing, instead of loading its weights.
+        train: train the network from scratch instead of loading its weights.
         seconds: to time each file for.
         recovery: epochs of training after pruning.
     """
@@ -133,7 +133,7 @@ def _run(folder: Path, anew: bool, seconds: float, recovery: int) -> DemoResult:
 
 
 def prune(model: nn.Module, example: torch.Tensor, recovery: int) -> tuple[SparseModel, nn.Module]:
-    """Half of the channels go, those with the smallest weights; a little training wins the accuracy back."""
+    """Remove the half of the channels with the smallest weights; a short training recovers the accuracy."""
     smodel = SparseModel(model, parse_sconfig(PRUNING), (example,))
     smodel.calc_params()
     small = smodel.shrink()

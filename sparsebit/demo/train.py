@@ -62,7 +62,7 @@ def _shifted(images: Tensor, chance: torch.Generator) -> Tensor:
 
 
 def trained(epochs: int = 30, seed: int = 0) -> DigitsNet:
-    """A network trained from nothing."""
+    """A network trained from scratch."""
     torch.manual_seed(seed)
     model = DigitsNet()
     train(model, epochs, seed=seed)

@@ -1,4 +1,4 @@
-"""Where other people's frameworks meet this library. Each file is imported by name, with what it needs installed.
+"""Integrations with other frameworks. Import each file by name; its framework must be installed.
 
 ``lightning`` and ``trainer`` hold callbacks for training, ``notebook`` rich display.
 """

@@ -60,7 +60,7 @@ class QatCallback(_StepCallback):
         super().__init__(QatSteps(**settings))
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Calibrate, unless that was done, and switch on."""
+        """Calibrate, unless that was done before, and switch quantization on."""
         super().on_train_start(trainer, pl_module)
         self.steps.begin(pl_module, getattr(trainer, "train_dataloader", None))
 

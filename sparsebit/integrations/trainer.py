@@ -23,7 +23,7 @@ class QatCallback(TrainerCallback):
         self.steps = QatSteps(**settings)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Calibrate, unless that was done, and switch on."""
+        """Calibrate, unless that was done before, and switch quantization on."""
         self.steps.begin(kwargs["model"], kwargs.get("train_dataloader"))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -30,12 +30,12 @@ def report_language_model(
         before=4 * count,
         after=sum(held.nbytes for held in model.weights.values()),
         unit="bytes",
-        note="scales and zero points counted, beside float32",
+        note="including scales and zero points, compared with float32",
     )
     worst = max(model.records, key=lambda record: record.loss, default=None)
-    sentence = f"{len(model.records)} weights of {title} take {model.bits:.2f} bits each, scales counted"
+    sentence = f"{len(model.records)} weights of {title} take {model.bits:.2f} bits each, including scales"
     if worst is not None:
-        sentence += f"; {worst.name} lost most, {worst.loss:.2%} of the energy of its output"
+        sentence += f"; {worst.name} has the largest error, {worst.loss:.2%} of the energy of its output"
     return Report(
         title=title,
         sentence=f"{sentence}.",
@@ -43,8 +43,8 @@ def report_language_model(
         layers=tuple(_entry(record) for record in model.records),
         in_float=tuple(model.ignored.items()),
         notes=(
-            "SQNR: energy of a layer's output over the energy of its error, measured on the inputs that the "
-            "calibration data gave, or on the weight alone where there was no data.",
+            "SQNR: energy of a layer's output over the energy of its error, measured on the inputs from the "
+            "calibration data, or on the weight alone if there was no data.",
             *(f"{record.name}: {record.remark}." for record in model.records if record.remark),
             *engine_notes(model),
             *(line for report in exports for line in str(report).splitlines()),
@@ -59,7 +59,7 @@ def engine_notes(model: LanguageModel) -> list[str]:
     for name in sorted(FORMATS):
         try:
             require_exact(name, FORMATS[name](), model)
-            notes.append(f"{name}: holds every weight exactly.")
+            notes.append(f"{name}: stores every weight exactly.")
         except SparsebitError as error:
             notes.append(f"{name}: {error.message}.")
     return notes

@@ -54,7 +54,7 @@ def report_search(
 def _because(found: Compressed) -> str:
     """Why the best trial is it, although another one may be smaller and better."""
     if not found.met:
-        return "it misses the goals by the least."
+        return "it comes closest to the goals."
     missed = {
         goal: None
         for trial in found.trials

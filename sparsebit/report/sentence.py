@@ -25,7 +25,7 @@ def summarize(
         steps.append(f"quantized to {' and '.join(sides)}{runtime}")
     gains = [f"{m.ratio:.1f}× {word}" for m in measures if (word := _WORDS.get(m.name)) and m.ratio >= 1.05]
     quality = next((m for m in measures if m.better == "higher"), None)
-    text = f"{name} was {' and '.join(steps) or 'left as it is'}"
+    text = f"{name} was {' and '.join(steps) or 'not changed'}"
     if gains:
         text += f", which made it {' and '.join(gains)}"
     if quality is not None:

@@ -69,7 +69,7 @@ def test_pruned_then_quantized_with_a_page(cli: Cli, tmp_path: Path) -> None:
     words = ["--config", "w8", "-o", str(tmp_path / "small"), "--report", str(tmp_path / "page.html")]
     done = cli("llm", "quantize", str(tmp_path / "half"), *words)
     assert done.code == 0, done.err
-    assert "holds every weight exactly" in (tmp_path / "page.html").read_text()
+    assert "stores every weight exactly" in (tmp_path / "page.html").read_text()
 
 
 def test_a_run_that_was_stopped_goes_on_when_it_is_typed_again(

@@ -14,12 +14,12 @@ def test_losses_bits_and_engines_are_on_the_page() -> None:
     config = {"METHOD": "rtn", "W": {"BIT": 3, "SCHEME": "affine", "SPECIFIC": {"*.o_proj": {"BIT": 0}}}}
     model = llm.quantize(DECODERS["llama"](), None, config, progress=False)
     report = report_language_model(model, name="tiny")
-    assert report.sentence.startswith("18 weights of tiny take 3.59 bits each, scales counted; ")
+    assert report.sentence.startswith("18 weights of tiny take 3.59 bits each, including scales; ")
     (size,) = report.measures
     assert size.before / size.after == pytest.approx(32 / model.bits)
     assert report.layers[0].weight_bits == 3 and "groups of 32, 3.59 bits" in report.layers[0].op
     assert report.layers[0].sqnr_alone is not None and 5 < report.layers[0].sqnr_alone < 30
-    assert "compressed-tensors: holds every weight exactly." in report.notes
+    assert "compressed-tensors: stores every weight exactly." in report.notes
     assert any(note.startswith("gptq: gptq cannot store") for note in report.notes)
     page = render(report)
     assert "model.layers.0.mlp.up_proj.weight" in page and "BIT: 0" in page

@@ -31,9 +31,9 @@ class LayerError:
     node: str
     op: str
     alone: Agreement
-    """Only this operator quantized: its own doing."""
+    """The error when only this operator is quantized."""
     together: Agreement
-    """Everything before it quantized too: what has gathered by then."""
+    """The accumulated error, with everything before it quantized as well."""
     weight: TensorError | None = None
     inputs: tuple[TensorError, ...] = ()
 
