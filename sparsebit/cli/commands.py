@@ -11,12 +11,12 @@ _HELP = {
     "capture": "show a model as a graph: nodes, operators, cost",
     "compress": "find the recipe that meets given goals: pruning, bits, ranges, recovery",
     "prune": "remove channels or single weights from a model",
-    "quantize": "quantize a model: choose what becomes integers, and calibrate",
-    "profile": "show where a quantized model errs, layer by layer",
+    "quantize": "quantize a model: plan which tensors become integers, and calibrate",
+    "profile": "show the error of a quantized model, layer by layer",
     "export": "write a model as ONNX, run the file and compare it",
     "check": "run an ONNX file and compare it with its model",
     "bench": "time models and ONNX files side by side",
-    "llm": "quantize, prune, export, measure or talk to a language model",
+    "llm": "quantize, prune, export, evaluate or chat with a language model",
     "schema": "print the schema of config files, or the YAML of a preset",
 }
 

@@ -158,6 +158,6 @@ the exit code is 1. --resume continues an interrupted search.
     add_arguments=add_arguments,
     check=check,
     run=run,
-    resume="go on with the search that is in the output folder",
+    resume="continue the search in the output folder",
     writes="files",
 )

@@ -204,7 +204,7 @@ def _evaluate(arguments: argparse.Namespace) -> Outcome:
         shown.append(f"perplexity {found.perplexity:.2f} over {found.tokens} tokens")
         if found.divergence is not None and found.agreement is not None:
             shown.append(
-                f"from float: {found.divergence:.4f} nats; the most likely token agrees at {found.agreement:.1%}"
+                f"from float: {found.divergence:.4f} nats; the most likely token is the same in {found.agreement:.1%}"
             )
     if arguments.questions is not None:
         score = answer_questions(model.model, model.tokenizer, read_questions(arguments.questions))

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         errors = profile(model, data)
     shown = errors.table(sort=arguments.sort)
     advice = [f"  {item}" for item in errors.keep_float()]
-    words = ["better left in float:", *advice] if advice else ["no layer stands out"]
+    words = ["keep in float:", *advice] if advice else ["no layer stands out"]
     return Outcome(
         shown=(shown, f"the model's outputs: {decibels(errors.output.sqnr_db)}", *words),
         data=errors.to_dict(),

@@ -120,5 +120,5 @@ save the result: a folder of JSON and safetensors that `export`, `check` and `pr
     check=check,
     run=run,
     writes="folder",
-    resume="go on where an interrupted run of long recovery steps (SCHEDULE.RECOVERY) stopped",
+    resume="continue an interrupted run of long recovery steps (SCHEDULE.RECOVERY)",
 )

@@ -159,7 +159,7 @@ class ErrorProfile:
         advice = self.keep_float()
         lines = [Text(output)]
         if advice:
-            lines.append(Text("better left in float:"))
+            lines.append(Text("keep in float:"))
             lines += [Text(f"  {item}") for item in advice]
         else:
             lines.append(Text("no layer stands out: leaving single ones in float would change little"))
