@@ -78,7 +78,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A place that has the right shape and must stay as it is all the same."""
+    """A place that matches the pattern and is refused."""
 
     rule: str  # the pattern or pass that refused
     node: Node

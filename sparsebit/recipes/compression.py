@@ -61,9 +61,9 @@ def compress(
         model: in evaluation mode; not changed.
         data: calibration batches, a few hundred samples, as ``QuantModel.calibrate`` takes them; kept in memory.
         target: the runtime: ``onnxruntime``, ``openvino``, ``tensorrt``, or ``virtual``, which simulates any widths.
-        max_drop: what the metric may lose, in its own units.
+        max_drop: the largest allowed loss of the metric, in its own units.
         speedup: how many times as fast as float a call must be, measured in the target's runtime on the example inputs.
-        size: of the parameters: a part of the float model's (1 or less), or bytes.
+        size: of the parameters: a fraction of the float model's (1 or less), or bytes.
         metric: a function from a model to a number, the higher the better. By default accuracy on ``validation``.
         validation: batches of (inputs, labels) for that; by default ``data``.
         example_inputs: positional inputs of one call; by default the first batch's. Of a batch that is a dict, what
@@ -73,13 +73,13 @@ def compress(
         finetune: trains a pruned model in place; without it pruning is followed by batch norm re-estimation alone.
         prune: a pruning config whose RATIO is replaced; by default whole channels by activation_norm, as a part
             of all multiply-accumulates. A criterion that needs gradients cannot be used here.
-        ratios: parts to prune.
-        time_budget: seconds for all trials together, those of earlier runs in ``folder`` too. At least one is made.
-        exhaustive: go on after the goals are met, for a fuller Pareto front.
-        folder: where every trial is written; the same call goes on from there after it was killed. The result goes
-            there too: ``recipe.yaml``, ``result.json`` and the models.
+        ratios: fractions to prune.
+        time_budget: seconds for all trials together, including earlier runs in ``folder``. At least one is made.
+        exhaustive: continue after the goals are met, for a complete Pareto front.
+        folder: where every trial is written; the same call resumes from there after it was killed. The result is
+            written there as well: ``recipe.yaml``, ``result.json`` and the models.
         seed: recipes, metrics and sizes depend on nothing else; times are measured.
-        on_trial: told of every trial.
+        on_trial: called with every trial.
         progress: show what is being tried and the time left or not; by default on a terminal.
 
     Example:
@@ -145,7 +145,7 @@ def compress(
 
 
 def accuracy_on(batches: Sequence[Any], examples: Call) -> Metric:
-    """A function from a model to the part of labels it gets right; refused where the batches have no such labels."""
+    """A function from a model to its accuracy; refused if the batches have no class labels."""
     inputs = ModelInputs(None, *examples)
     if not has_labels(batches[0] if batches else None, inputs):
         raise SparsebitError(

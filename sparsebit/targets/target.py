@@ -18,9 +18,9 @@ class OpRule:
 
     ``when`` says when to quantize: ``always``; ``joins``, only if its inputs are quantized anyway, so that it does not
     separate two integer operators; ``if_asked``, only if the config names it.
-    ``inside`` names operators that compute this one on their way out: one input that comes from such an operator and
-    has no other reader stays in float.
-    ``channel_axes`` says for inputs of so many dimensions which axes may have a scale per channel; any by default.
+    ``inside`` names operators into which this one is fused: one input that comes from such an operator and has no
+    other reader stays in float.
+    ``channel_axes``: by the number of dimensions of an input, the axes that may have a scale per channel; any by default.
     """
 
     inputs: bool = True
@@ -69,7 +69,7 @@ class Target:
         source: where the rules were found.
 
     Config:
-        accepts: what it takes for weights ("W") and activations ("A"); a side that is missing takes anything.
+        accepts: what it takes for weights ("W") and activations ("A"); if one is missing, anything is accepted for it.
         preset: the config to start from; ``int8_<name of the target>`` is this one with its BACKEND replaced.
         stored_bits: widths at which a smaller weight really takes less space in a file.
 

@@ -39,21 +39,21 @@ def capture(
 
     Args:
         model: any ``nn.Module``, unmodified, in the mode it will be used in; or a ``torch.export.ExportedProgram``.
-        args: example positional inputs, as a tuple; a lone tensor is one argument, a dict gives keyword inputs.
+        args: example positional inputs, as a tuple; a single tensor is one argument, a dict holds keyword inputs.
         kwargs: example keyword inputs, beside positional ones.
-        frontend: ``record`` runs the model on the example inputs and keeps what it did; ``symbolic`` traces without
+        frontend: ``record`` runs the model on the example inputs and records it; ``symbolic`` traces without
             inputs (``QTracer``); ``exported`` goes through ``torch.export``. ``auto`` records if there are inputs.
         skip: fnmatch patterns on dotted module names; what matches stays one node.
         on_data: what to do when Python control flow depends on the inputs' values: ``refuse``, or
             ``specialise`` to keep the branch the example took, with a warning.
         dynamic: dimensions that must be free, by argument: ``{"x": [0, 2, 3]}``; or ``[0]`` for all tensor arguments.
-            Every dimension that can be is free anyway; this makes it an error where one is not.
+            Every dimension that can be free is free anyway; this raises an error if a named one is not.
 
     Returns:
         A ``torch.fx.GraphModule``. It shares parameters and leaf modules with the model.
 
     Raises:
-        CaptureError: with the line of the model's own source that is in the way, and what to try next.
+        CaptureError: with the line of the model's source that prevents it, and what to try next.
 
     Example:
         >>> gm = capture(nn.Sequential(nn.Linear(4, 2), nn.ReLU()).eval(), torch.zeros(1, 4))

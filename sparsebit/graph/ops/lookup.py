@@ -108,11 +108,11 @@ def register_op(
     replace: bool = False,
     **fields: object,
 ) -> OpSpec:
-    """Teach the library an operator of your own.
+    """Describe your own operator to the library.
 
-    Give an ``OpSpec``, or its fields; ``like`` copies the fields of a known operator, so that only the name
-    and the targets are left to say. A name or target that is taken is an error, unless ``replace=True``: then
-    this one wins until ``unregister_op`` takes it out again.
+    Pass an ``OpSpec``, or its fields; ``like`` copies the fields of a known operator, so that only the name and the
+    targets are needed. A name or target that is already in use is an error, unless ``replace=True``: then this one is
+    used until ``unregister_op`` removes it.
 
     Example:
         >>> def clipped_relu(x): return x.clamp(0, 6)
@@ -138,7 +138,7 @@ def register_op(
 
 
 def unregister_op(name: str) -> None:
-    """Take the latest operator of this name out; what it had replaced comes back."""
+    """Remove the latest operator of this name; the one it had replaced is used again."""
     spec = OPS[name]
     _LAYERS.remove(spec)
     for index in (_BY_TARGET, _CHOICES, _CLASS_NAMES):

@@ -32,7 +32,7 @@ class Signature(NamedTuple):
 
 @cache
 def parse_signature(text: str) -> Signature:
-    """Read a signature as it would stand in a ``def``.
+    """Read a signature as written in a ``def``.
 
     Example:
         >>> parse_signature("input, *shape, dim=0")
@@ -53,7 +53,7 @@ class OpSpec:
 
     Identity:
         name: canonical; the same from every front-end ("conv2d", "add", "relu").
-        family: the table it stands in ("conv", "norm", ...); a coarse kind for reports and rules.
+        family: the table it is in ("conv", "norm", ...); a coarse kind for reports and rules.
         targets: everything that means it: module classes, functions, Tensor methods, Python operators;
             "aten::relu" for all overloads of an aten operator and "aten::max.other" for one;
             "package.module.name" for a function or class that is not imported here.
@@ -99,12 +99,12 @@ class OpSpec:
         several: the result is several tensors.
         data_sized: how many elements the result has depends on the numbers in the inputs. A function of the node where
             that depends on the arguments (an index that is a mask).
-        masks: it can push chosen numbers out of the way, as attention does before a softmax: "chosen" always,
+        masks: it can replace chosen numbers by very low ones, as attention does before a softmax: "chosen" always,
             "added" where one operand is a mask.
         elementwise: an element of the result depends only on the same element of each (broadcast) input.
         view: the result may share memory with an input (in the out-of-place form).
         random: it may draw random numbers.
-        effect: it is run for what it does, not for what it returns: never delete, never reorder across.
+        effect: it is run for its side effect, not for its result: never delete it, never reorder across it.
         macs: multiply-accumulates of one call; None means none. By convention only contractions count: bias
             additions, element-wise operators, norms, reductions, pooling and FFTs are free.
     """
