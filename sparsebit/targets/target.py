@@ -20,7 +20,7 @@ class OpRule:
     separate two integer operators; ``if_asked``, only if the config names it.
     ``inside`` names operators into which this one is fused: one input that comes from such an operator and has no
     other reader stays in float.
-    ``channel_axes``: by the number of dimensions of an input, the axes that may have a scale per channel; any by default.
+    ``channel_axes``: by the rank of an input, the axes that may have a scale per channel; by default any.
     """
 
     inputs: bool = True
