@@ -52,14 +52,7 @@ EXPLAINED = {
     "test_pretty_print_targets": FORM,
     "not found in '\\n\\n\\ndef forward(self, x) -> _Any_:": FORM,
     "Unknown type annotation: 'CaptureReport'": SCRIPT,
-    "'method-wrapper' object has no attribute '__module__'": (
-        "a fault of ours: an argument that is a callable object ends tracing without inputs; "
-        "recording with inputs keeps it"
-    ),
-    "has no attribute '_torchbind_obj0'": "a fault of ours: a TorchBind object that the model holds is lost",
-    "TestFX::test_args_kwargs": (
-        "a gap: *args and **kwargs are refused without inputs; recording with inputs keeps them"
-    ),
+    "calls a method of a TorchBind object": "refused: a TorchBind object; recording with inputs keeps it",
     "is fixed in the captured graph": FIXED,
     "Proxy object cannot be iterated": REFUSED,
     "tuple index out of range": REFUSED,

@@ -21,13 +21,12 @@ from sparsebit.graph.capture.placement import assemble
 from sparsebit.graph.capture.report import CaptureReport
 from sparsebit.graph.capture.snapshot import overridden_modes, training_flags, undisturbed
 from sparsebit.graph.capture.source import source_of_error
-from sparsebit.graph.capture.symbolic.tracer import InputsTracer
+from sparsebit.graph.capture.symbolic.tracer import VARIABLE, InputsTracer, variable_parameters
 from sparsebit.graph.exclusive import exclusively, in_this_thread, replaced
 from sparsebit.graph.functional import invoke
 from sparsebit.graph.passes.canonicalize_shape import canonicalize_shape
 
 _SHAPE_FUNCTIONS = (operator.add, operator.mul)  # what concatenates and repeats a shape gives a shape
-_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def trace_symbolically(
@@ -121,7 +120,7 @@ def _example(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     except TypeError:
         return {}
     kinds = {name: parameter.kind for name, parameter in bound.signature.parameters.items()}
-    return {} if any(kinds[name] in _VARIABLE for name in bound.arguments) else dict(bound.arguments)
+    return {} if any(kinds[name] in VARIABLE for name in bound.arguments) else dict(bound.arguments)
 
 
 def _trace_with_inputs(
@@ -129,7 +128,8 @@ def _trace_with_inputs(
 ) -> tuple[InputsTracer, fx.Graph, dict[str, Tensor]]:
     """Trace with the first choice of inputs that can be traced."""
     refusals: list[tuple[bool, CaptureError]] = []
-    for inputs, constants in _choices(inspect.signature(model.forward), example):
+    variable = [] if example or "forward" in vars(model) else variable_parameters(type(model).forward)
+    for inputs, constants in _choices(inspect.signature(model.forward), example, variable):
         tracer = InputsTracer(inputs, constants, skip)
         try:
             return tracer, *_trace(tracer, model)
@@ -139,10 +139,13 @@ def _trace_with_inputs(
 
 
 def _choices(
-    signature: inspect.Signature, example: Mapping[str, Any]
+    signature: inspect.Signature, example: Mapping[str, Any], variable: Sequence[str]
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Which arguments are inputs, and the values of others: what is required, what may be given, everything."""
-    parameters = {name: p for name, p in signature.parameters.items() if p.kind not in _VARIABLE}
+    """Which arguments are inputs, and the values of others: what is required, what may be given, everything.
+
+    Last come those that ``*args`` and ``**kwargs`` collect (``variable``), each as one input.
+    """
+    parameters = {name: p for name, p in signature.parameters.items() if p.kind not in VARIABLE}
     if example:
         tensors = [
             name for name, value in example.items() if not isinstance(value, str | bool | int | float | None)
@@ -156,6 +159,8 @@ def _choices(
         yield optional, {}
     if list(parameters) != optional:
         yield list(parameters), {}
+    if variable:
+        yield [name for name in signature.parameters if name in parameters or name in variable], {}
 
 
 def _trace(tracer: InputsTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
@@ -168,6 +173,8 @@ def _trace(tracer: InputsTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, 
             constants = {
                 name: value for name, value in vars(model).items() if name.startswith("_tensor_constant")
             }
+            if any(name.startswith("_torchbind_obj") for name in vars(model)):
+                unseen.append("calls a method of a TorchBind object")
     except Exception as error:
         place = source_of_error(error)
         raise CaptureError(
@@ -256,7 +263,7 @@ def _normalize(graph: fx.Graph) -> None:
         if node.op not in ("call_method", "call_function"):
             continue
         method = str(node.target) if node.op == "call_method" else ""
-        if method and (is_shape(node.args[0]) or not hasattr(Tensor, method)):
+        if method and (is_shape(node.args[0]) or not _is_method(method)):
             node.op, node.target, node.args = "call_function", invoke, (node.args[0], method, *node.args[1:])
             continue
         target = getattr(Tensor, method) if method else node.target
@@ -275,6 +282,11 @@ def _normalize(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op == "get_attr" and node is not first:
             first.prepend(node)
+
+
+def _is_method(name: str) -> bool:
+    """Whether a tensor has a method of this name; ``hasattr`` would also find what the class itself can do."""
+    return any(name in vars(kind) for kind in Tensor.__mro__)
 
 
 def _gives_shape(node: fx.Node, is_shape: Callable[[Any], bool]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any
@@ -16,6 +17,7 @@ from sparsebit.graph.capture.leaves import is_stochastic_leaf
 from sparsebit.graph.capture.source import find_source
 from sparsebit.graph.exclusive import CAPTURING, in_this_thread, replaced
 
+VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _FACTORIES = ("zeros", "ones", "empty", "rand", "randn")  # take sizes one by one, which torch.fx cannot see
 
 
@@ -100,14 +102,41 @@ class InputsTracer(QTracer):
         """A placeholder for every input; ``if mask is not None`` goes the default's way where ``mask`` is none."""
         parameters = inspect.signature(root_fn).parameters
         proxies = [self.create_proxy("placeholder", name, (), {}) for name in self.inputs]
+        together = any(parameters[name].kind in VARIABLE for name in self.inputs)
 
         def call(root: nn.Module, *inputs: Any) -> Any:
             named = dict(self.constants) | dict(zip(self.inputs, inputs, strict=True))
+            if together:
+                return _taking_variable_arguments_as_one(root_fn)(root, **named)
             kinds = {name: parameters[name].kind for name in named}
             ahead = [name for name in parameters if kinds.get(name) is inspect.Parameter.POSITIONAL_ONLY]
             return root_fn(root, *(named.pop(name) for name in ahead), **named)
 
         return call, [self.root, *proxies]
+
+
+def _taking_variable_arguments_as_one(function: Any) -> types.FunctionType:
+    """A copy of a function that takes what arrives in ``*args`` as one argument, and ``**kwargs`` likewise.
+
+    Python would take a proxy apart, which has no length.
+    """
+    code = function.__code__
+    count = code.co_argcount + code.co_kwonlyargcount + len(variable_parameters(function))
+    flat = code.replace(
+        co_argcount=count,
+        co_posonlyargcount=0,
+        co_kwonlyargcount=0,
+        co_flags=code.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS),
+    )
+    return types.FunctionType(flat, function.__globals__, function.__name__, None, function.__closure__)
+
+
+def variable_parameters(function: Any) -> list[str]:
+    """The names of ``*args`` and ``**kwargs`` of a plain function; none where something wraps it."""
+    if not isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
+        return []
+    parameters = inspect.signature(function).parameters
+    return [name for name, parameter in parameters.items() if parameter.kind in VARIABLE]
 
 
 def _factories_take_proxies() -> contextlib.AbstractContextManager[None]:

@@ -248,3 +248,23 @@ def test_a_skipped_module_hides_what_cannot_be_traced() -> None:
     model = nn.Sequential(nn.Linear(4, 4), Clipped())
     graph = capture(model, skip=["1"])
     assert torch.equal(graph(X), model(X)) and torch.equal(graph(-X), model(-X))
+
+
+def test_variable_arguments_are_inputs_where_the_model_reads_them() -> None:
+    def collects(self: nn.Module, x: Tensor, *rest: Tensor, flag: bool = False, **named: Tensor) -> Tensor:
+        return x + rest[0] * rest[1] - named["bias"]
+
+    model = model_of(collects)
+    graph = capture(model, frontend="symbolic")
+    assert torch.equal(graph(X, X, 2 * X, bias=3 * X), model(X, X, 2 * X, bias=3 * X))
+    with pytest.raises(IndexError):  # as the model itself
+        graph(X, X, bias=X)
+    # Those that it only passes by are not.
+    ignoring = capture(model_of(lambda self, x, *rest, **named: x + 1), frontend="symbolic")
+    assert [node.name for node in ignoring.graph.find_nodes(op="placeholder")] == ["x"]
+
+
+def test_an_argument_can_be_called() -> None:
+    model = model_of(lambda self, x, act: act(x) + 1)
+    graph = capture(model, frontend="symbolic")
+    assert torch.equal(graph(X, torch.relu), model(X, torch.relu))
