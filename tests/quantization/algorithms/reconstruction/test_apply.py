@@ -196,14 +196,14 @@ def test_what_was_left_by_other_work_is_not_used(other: str, tmp_path: Path) -> 
         (lambda state, key: state.update({key: -state[key]}), "scales that are not above 0"),
     ],
 )
-def test_a_finished_block_that_does_not_fit_is_done_again(edit: Any, said: str, tmp_path: Path) -> None:
+def test_a_finished_block_that_does_not_fit_is_computed_again(edit: Any, said: str, tmp_path: Path) -> None:
     """Whoever changed it made every digest right again."""
     expected = recovered(residual(), step("brecq", 2), folder=tmp_path / "work").state_dict()
     place = min((tmp_path / "work").iterdir())
     state = load_file(file_of(place, "state"))
     edit(state, min(key for key in state if key.endswith("/scale")))
     edit_file(place, "state", save(state))
-    with pytest.warns(UserWarning, match=rf"does this block again[\s\S]*{said}"):
+    with pytest.warns(UserWarning, match=rf"computes this block again[\s\S]*{said}"):
         again = recovered(residual(), step("brecq", 2), folder=tmp_path / "work").state_dict()
     assert all(torch.equal(value, expected[key]) for key, value in again.items())
 
