@@ -39,7 +39,7 @@ def test_blocks_of_a_model_with_other_numbers_are_refused(folder: Path, part: st
     model = DECODERS["llama"]()
     with torch.no_grad():
         next(p for name, p in model.named_parameters() if name.endswith(part)).view(-1)[-1] += 1
-    with pytest.raises(SparsebitError, match=r"is of another run[\s\S]*the same model, data and config"):
+    with pytest.raises(SparsebitError, match=r"belongs to another run[\s\S]*the same model, data and config"):
         go_on(folder, model)
 
 
