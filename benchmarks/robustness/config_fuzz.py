@@ -203,7 +203,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    result = run(arguments.count, arguments.seed)
+    from benchmarks.environment import describe
+
+    result = {"environment": describe(arguments.seed), **run(arguments.count, arguments.seed)}
     text = json.dumps(result, indent=2)
     if arguments.output:
         arguments.output.write_text(text + "\n", encoding="utf-8")

@@ -297,13 +297,13 @@ def match_leaves(tree: Tree, value: Any, found: list[Any]) -> None:
 
 def _refuse_another_kind(leaf: Leaf, value: torch.Tensor) -> None:
     """A model may ask how many dimensions its input has, or of which kind it is, and do something else then."""
-    kinds = {True: "floating-point", False: "integer"}
-    floating = leaf.dtype is not None and leaf.dtype.is_floating_point
-    if leaf.dtype is not None and (leaf.rank, floating) != (value.dim(), value.is_floating_point()):
+    if leaf.dtype is not None and (
+        (leaf.rank, leaf.dtype.is_floating_point) != (value.dim(), value.is_floating_point())
+    ):
         raise CaptureError(
             f"argument {leaf.path!r} is of another kind than when the model was captured",
-            expected=f"a {leaf.rank}-dimensional {kinds[floating]} tensor",
-            got=f"a {value.dim()}-dimensional {kinds[value.is_floating_point()]} tensor",
+            expected=f"a {leaf.rank}-dimensional {_kind_of(leaf.dtype)} tensor",
+            got=f"a {value.dim()}-dimensional {_kind_of(value.dtype)} tensor",
             hint="capture the model again with such a tensor as the example",
         )
     if leaf.reads_dtype is not None and value.dtype != leaf.dtype:
@@ -316,6 +316,10 @@ def _refuse_another_kind(leaf: Leaf, value: torch.Tensor) -> None:
         )
     for size in leaf.sizes:
         size.require(value)
+
+
+def _kind_of(dtype: torch.dtype) -> str:
+    return "floating-point" if dtype.is_floating_point else "complex" if dtype.is_complex else "integer"
 
 
 def same_structure(left: Tree, right: Tree) -> bool:

@@ -114,6 +114,8 @@ def test_another_rank_or_kind_of_input_is_refused() -> None:
         graph(torch.randn(3, 4))
     with pytest.raises(CaptureError, match=r"got: *a 3-dimensional integer tensor"):
         graph(torch.ones(2, 3, 4, dtype=torch.long))
+    with pytest.raises(CaptureError, match=r"got: *a 3-dimensional complex tensor"):
+        graph(torch.ones(2, 3, 4, dtype=torch.complex64))
 
 
 @pytest.mark.parametrize("what", ["gradients", "autocast", "random"])
