@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
@@ -163,6 +164,8 @@ def install(model: nn.Module, name: str, held: PackedTensor) -> None:
     elif key == "weight" and (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"):
         packed = PackedLinear(held, getattr(module, "bias", None))
     else:
+        if getattr(module, key).is_meta:  # a model that is being loaded
+            setattr(module, key, nn.Parameter(torch.empty(getattr(module, key).shape), requires_grad=False))
         target = getattr(module, key).data
         target = target[int(name.partition("[")[2][:-1])] if "[" in name else target
         numbers = held.numbers(target.dtype)
