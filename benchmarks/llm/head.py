@@ -1,7 +1,7 @@
 """What do a 4-bit head and a 4-bit embedding cost, each alone, when one tensor is both?
 
-The blocks stay in float. The tensor is solved once by each method, as the head that it is; then its numbers are put in the
-place of the head's weight, of the embedding's, or of both, in a model whose two weights are no longer one.
+The blocks stay in float. The tensor is solved once by each method, as the head that it is; then its numbers are put in
+the place of the head's weight, of the embedding's, or of both, in a model whose two weights are no longer one.
 
     SPARSEBIT_DATA=... python -m benchmarks.llm.head MODEL_FOLDER --out benchmarks/llm/results/head.json
 """
