@@ -109,6 +109,7 @@ def _quantize(
             require_same((one.solved.weight for one in solved), f"what {name!r} becomes")
             finished.write(index, name, made, block)
             plan.note_unseen(name, made)
+            del solved  # twice the block in float, which would stay until the next one is solved
         else:
             made = earlier.made
             floats = None if streams.floats is None else run_block(block, calls, streams.floats)

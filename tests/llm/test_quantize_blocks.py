@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -101,6 +103,20 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, resumed.model.state_dict()[name]), name
     assert not list(tmp_path.iterdir())
+
+
+def test_what_one_block_was_solved_with_is_gone_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    compress, seen = quantize_blocks._compress, []
+
+    def watched(*args: Any) -> Any:
+        assert not any(one() is not None for one in seen)
+        found = compress(*args)
+        seen.extend(weakref.ref(one.solved.latent) for one in found[0])
+        return found
+
+    monkeypatch.setattr(quantize_blocks, "_compress", watched)
+    llm.quantize(DECODERS["llama"](), tokens(), CONFIG, progress=False)
+    assert len(seen) == 21
 
 
 def test_blocks_of_another_run_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
