@@ -220,7 +220,7 @@ def making_empty(stored: int, what: str, where: str) -> Iterator[None]:
         with LeaveLargeEmpty(stored):
             yield
     except Exception as error:  # transformers raises what its config classes raise
-        raise ArtifactError(f"transformers cannot make {what}", where=where, got=str(error)[:200]) from error
+        raise ArtifactError(f"transformers cannot build {what}", where=where, got=str(error)[:200]) from error
 
 
 def load_module(folder: str | os.PathLike[str]) -> nn.Module:

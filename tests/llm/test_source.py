@@ -108,7 +108,7 @@ def test_a_file_of_weights_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     DECODERS["llama"]().save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ArtifactError, match="a file of weights cannot be read"):
+    with pytest.raises(ArtifactError, match="a weights file cannot be read"):
         WeightSource.open(tmp_path)
 
 
