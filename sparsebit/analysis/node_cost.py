@@ -72,9 +72,9 @@ class CostReport:
         """The rows whose operator is not in the table."""
         return tuple(row for row in self.rows if row.op == UNKNOWN)
 
-    def table(self, *, all_nodes: bool = False) -> Table:
-        """For a terminal: the nodes that compute or hold parameters (or every one), then the totals."""
-        shown = [row for row in self.rows if all_nodes or row.macs or row.params or row.op == UNKNOWN]
+    def table(self) -> Table:
+        """For a terminal: the nodes that compute or hold parameters, then the totals."""
+        shown = [row for row in self.rows if row.macs or row.params or row.op == UNKNOWN]
         table = Table(show_footer=True)
         columns: tuple[tuple[str, str], ...] = (
             ("node", "total"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -30,14 +30,7 @@ def one_thread() -> Iterator[None]:
 
 
 @one_thread()
-def train(
-    model: nn.Module,
-    epochs: int,
-    *,
-    lr: float = 0.05,
-    seed: int = 0,
-    after_step: Callable[[], object] | None = None,
-) -> None:
+def train(model: nn.Module, epochs: int, *, lr: float = 0.05, seed: int = 0) -> None:
     """Train in place on shifted copies of the training images, with a learning rate that falls to zero."""
     images, labels = (tensor[:TRAINING] for tensor in digits())
     chance = torch.Generator().manual_seed(seed)
@@ -50,8 +43,6 @@ def train(
             functional.cross_entropy(model(_shifted(images[chosen], chance)), labels[chosen]).backward()
             optimizer.step()
             schedule.step()
-            if after_step is not None:
-                after_step()
     model.eval()
 
 

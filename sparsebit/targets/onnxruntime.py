@@ -86,7 +86,5 @@ ONNXRUNTIME = Target(
         "Resize": frozenset({"Resize"}),
         "ConvTranspose": frozenset(),
     },
-    remarks=(
-        "transposed convolutions, softmax, layer norm, gelu, hardswish, tanh and means over axes stay in float",
-    ),
+    # Transposed convolutions, softmax, layer norm, gelu, hardswish, tanh and means over axes stay in float.
 )

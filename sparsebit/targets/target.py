@@ -91,7 +91,6 @@ class Target:
     forms: Forms = "cpu"
     runtime: str | None = None
     kernels: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
 
     def rule(self, op: str | None) -> OpRule | None:
         """The rule of an operator, or None if it stays in float."""

@@ -50,5 +50,4 @@ TENSORRT = Target(
     },
     preset="int8_tensorrt",
     forms="tensorrt",
-    remarks=("every grid is symmetric with zero point 0; weights per output channel",),
 )

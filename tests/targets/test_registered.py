@@ -21,7 +21,7 @@ def test_one_may_be_replaced_on_purpose_and_taken_out() -> None:
     mine = register_target(replace(TARGETS["virtual"], name="mine"))
     with pytest.raises(RegistryError, match="already taken"):
         register_target(mine)
-    other = replace(mine, remarks=("another one",))
+    other = replace(mine, source="another one")
     assert register_target(other, replace=True) is TARGETS["mine"]
     unregister_target("mine")
     assert "mine" not in TARGETS

@@ -136,10 +136,10 @@ class Editor:
         for reader, place in uses:
             reader.replace_input_with(place, made)
 
-    def put_before(self, node: Any, index: int, op_type: str, more: Sequence[Any] = (), *, name: str) -> None:
-        """Let one input of a node pass a new node first, which takes it and ``more``."""
+    def put_before(self, node: Any, index: int, op_type: str, *, name: str) -> None:
+        """Let one input of a node pass a new node first."""
         value = node.inputs[index]
-        node.replace_input_with(index, self.node(op_type, [value, *more], before=node, name=name, like=value))
+        node.replace_input_with(index, self.node(op_type, [value], before=node, name=name, like=value))
 
     def _as_output(self, old: Any, new: Any) -> Any:
         name, old.name = old.name, self.fresh(f"{old.name}_before")
