@@ -106,20 +106,19 @@ def main() -> None:
     arguments = parser.parse_args()
     questions = arguments.questions or list(QUESTIONS)
     cores = sorted(os.sched_getaffinity(0))
+    rows = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        rows = list(
-            pool.map(
-                lambda place: compare(
-                    questions[place], arguments.other, arguments.rounds, cores[place % len(cores)]
-                ),
-                range(len(questions)),
-            )
-        )
-    for row in rows:
-        print(row)
-    if arguments.output:
-        result = {"environment": describe(0, ("torch", "numpy", "onnx", "onnxruntime")), "rows": rows}
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        for row in pool.map(
+            lambda place: compare(
+                questions[place], arguments.other, arguments.rounds, cores[place % len(cores)]
+            ),
+            range(len(questions)),
+        ):
+            rows.append(row)
+            print(row, flush=True)
+            if arguments.output:  # after each: a run that is stopped keeps its rows
+                result = {"environment": describe(0, ("torch", "numpy", "onnx", "onnxruntime")), "rows": rows}
+                arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
