@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 
-def is_finite(tensor: Tensor) -> bool:
+def is_finite(tensor: Tensor, *, or_masked: bool = False) -> bool:
     """Whether all numbers of a tensor are finite, without a second tensor of its size. Integers and meta tensors are.
+
+    With ``or_masked`` minus infinity, which masks are written with, counts as finite.
 
     Example:
         >>> is_finite(torch.tensor([1.0, torch.inf])), is_finite(torch.tensor([1, 2]))
@@ -15,5 +17,5 @@ def is_finite(tensor: Tensor) -> bool:
     """
     if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
         return True
-    ends = torch.stack((tensor.float() if tensor.element_size() == 1 else tensor).detach().aminmax())
-    return bool(torch.isfinite(ends).all())
+    lowest, highest = (tensor.float() if tensor.element_size() == 1 else tensor).detach().aminmax()
+    return bool(highest < torch.inf) and (or_masked or bool(lowest > -torch.inf))  # NaN is neither

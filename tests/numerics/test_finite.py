@@ -24,6 +24,13 @@ def test_the_largest_numbers_are_finite_also_where_their_sum_is_not() -> None:
     assert is_finite(torch.tensor([most, most, -most]))
 
 
+def test_masks_may_hold_minus_infinity() -> None:
+    mask = torch.tensor([0.0, -torch.inf])
+    assert not is_finite(mask) and is_finite(mask, or_masked=True)
+    for value in (torch.nan, torch.inf):
+        assert not is_finite(torch.tensor([value, -torch.inf]), or_masked=True)
+
+
 def test_what_holds_no_numbers_is_finite() -> None:
     assert is_finite(torch.empty(0)) and is_finite(torch.ones(2, dtype=torch.int8))
     assert is_finite(torch.full((2,), torch.nan, device="meta"))

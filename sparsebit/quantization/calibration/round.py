@@ -255,11 +255,7 @@ class CalibrationRound:
 def _require_finite_tensors(gm: GraphModule, **parts: Any) -> None:
     """Raise if a parameter or buffer holds NaN or infinity; minus infinity in a buffer is how masks are written."""
     names = [name for name, parameter in gm.named_parameters() if not is_finite(parameter)]
-    names += [
-        name
-        for name, buffer in gm.named_buffers()
-        if buffer.is_floating_point() and bool((buffer.isnan() | (buffer == torch.inf)).any())
-    ]
+    names += [name for name, buffer in gm.named_buffers() if not is_finite(buffer, or_masked=True)]
     if names:
         raise CalibrationError(
             f"{names[0]!r} of the model holds NaN or infinity"

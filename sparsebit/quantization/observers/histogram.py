@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sparsebit.config.quantization.plugins import HistogramSettings
 from sparsebit.numerics import CodeType
+from sparsebit.numerics.finite import is_finite
 from sparsebit.numerics.snapping import compute_dtype
 from sparsebit.quantization.observers.base import Observer, Range, extremes, measure_whole, no_range
 
@@ -45,6 +46,8 @@ class Histogram(NamedTuple):
 
 def grow(histogram: Histogram, exponent: Tensor) -> Histogram:
     """The same data on a wider range; ``exponent`` [C] is nowhere smaller than the histogram's."""
+    if not exponent.is_cuda and torch.equal(exponent, histogram.exponent):  # asking a GPU would wait for it
+        return histogram
     # At most nearly all bits of an int64: a longer shift is undefined.
     shift = (exponent - histogram.exponent).clamp(max=62)
     bins = histogram.counts.shape[1] // 2
@@ -67,7 +70,7 @@ def bin_width(histogram: Histogram) -> Tensor:
     return _power_of_two(histogram.exponent, torch.float64) / bins
 
 
-def _count(x: Tensor, exponent: Tensor, counts: Tensor) -> Tensor:
+def _count(x: Tensor, exponent: Tensor, counts: Tensor, *, finite: bool) -> Tensor:
     """``counts`` with the values of ``x`` [C, N] added, which the range covers."""
     bins = counts.shape[1] // 2
     per_width = _power_of_two(bins.bit_length() - 1 - exponent, compute_dtype(x.dtype))[:, None]
@@ -81,8 +84,10 @@ def _count(x: Tensor, exponent: Tensor, counts: Tensor) -> Tensor:
     ):
         for part in rows.split(max(1, chunk // height), dim=1):
             # Multiplying by a power of two and rounding down are exact; only then is anything added.
-            # What is not finite has no bin; it counts as zero, and the extremes tell of it.
-            index = torch.mul(part, factor).floor_().nan_to_num_(0, 0, 0).add_(offset[: len(rows)])
+            index = torch.mul(part, factor).floor_()
+            if not finite:  # NaN and infinity have no bin; they count as zero, and the extremes tell of them
+                index.nan_to_num_(0, 0, 0)
+            index.add_(offset[: len(rows)])
             into += _tally(index.flatten(), into.numel()).view(into.shape)
     return counts
 
@@ -122,11 +127,13 @@ class HistogramObserver(HistogramSettings, Observer[Histogram]):
         x = x.detach()
         lo, hi = extremes(x)
         largest = torch.maximum(hi, -lo)
-        # Beside NaN or infinity the other values still need bins; the extremes make the histogram an error later.
-        widest = torch.finfo(largest.dtype).max
-        largest = largest.where(largest.isfinite(), widest).clamp_(min=2.0 ** (SMALLEST_EXPONENT - 1))
-        exponent = torch.maximum(state.exponent, torch.frexp(largest).exponent)
-        counts = _count(x, exponent, grow(state, exponent).counts)
+        finite = not x.is_cuda and is_finite(largest)  # asking a GPU would wait for it
+        if not finite:
+            # Beside NaN or infinity the other values still need bins; the extremes make the histogram an error later.
+            largest = largest.where(largest.isfinite(), torch.finfo(largest.dtype).max)
+        exponent = torch.frexp(largest.clamp_(min=2.0 ** (SMALLEST_EXPONENT - 1))).exponent
+        exponent = torch.maximum(state.exponent, exponent)
+        counts = _count(x, exponent, grow(state, exponent).counts, finite=finite)
         return Histogram(counts, exponent, torch.minimum(state.lo, lo), torch.maximum(state.hi, hi))
 
     def merge(self, a: Histogram, b: Histogram) -> Histogram:
