@@ -20,7 +20,6 @@ from torch import Tensor
 
 from sparsebit.config.quantization.plugins import HistogramSettings
 from sparsebit.numerics import CodeType
-from sparsebit.numerics.finite import is_finite
 from sparsebit.numerics.snapping import compute_dtype
 from sparsebit.quantization.observers.base import Observer, Range, extremes, measure_whole, no_range
 
@@ -127,7 +126,7 @@ class HistogramObserver(HistogramSettings, Observer[Histogram]):
         x = x.detach()
         lo, hi = extremes(x)
         largest = torch.maximum(hi, -lo)
-        finite = not x.is_cuda and is_finite(largest)  # asking a GPU would wait for it
+        finite = not x.is_cuda and float(largest.amax()) < torch.inf  # asking a GPU would wait for it
         if not finite:
             # Beside NaN or infinity the other values still need bins; the extremes make the histogram an error later.
             largest = largest.where(largest.isfinite(), torch.finfo(largest.dtype).max)
