@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from sparsebit.quantization.calibration.record import CalibrationRecord
 from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.modules.weights import quantizer_at
 from sparsebit.quantization.observers import CalibrationError
+from sparsebit.quantization.observers.base import is_free_to_ask
 from sparsebit.quantization.quantizers import Quantizer
 
 
@@ -44,7 +44,10 @@ class CalibrationRound:
         self.gm, self.quantizers, self.record = gm, quantizers, record or CalibrationRecord()
         self.inputs = SpillList(copies=True)  # the caller may fill the same tensors again for the next batch
         self._calls = 0  # also those that failed
-        self._grids = {name: copy.deepcopy(q.state_dict()) for name, q in quantizers.items()}
+        self._grids = {
+            name: {key: value.clone() for key, value in q.state_dict().items()}
+            for name, q in quantizers.items()
+        }
         self._switches = {name: q.use_quant for name, q in quantizers.items()}
         self._shifts = dict(self.record.shifts)
         self._biases = self.record.take_back_shifts(gm, keep_biases=keep_biases)
@@ -71,7 +74,7 @@ class CalibrationRound:
         try:
             with torch.no_grad():
                 yield
-            if all(quantizer.scale.device.type == "cpu" for quantizer in self.quantizers.values()):
+            if all(is_free_to_ask(quantizer.scale) for quantizer in self.quantizers.values()):
                 self._require_finite(len(self.inputs) - 1, self._calls)
         except BaseException:
             for put_back in undo:

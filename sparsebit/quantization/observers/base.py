@@ -166,6 +166,11 @@ def measure_whole(observer: Observer[State], x: Tensor) -> State:
     return state
 
 
+def is_free_to_ask(x: Tensor) -> bool:
+    """Whether a number of a tensor can be read without waiting for a device to catch up."""
+    return x.device.type == "cpu"
+
+
 def no_range(x: Tensor) -> Range:
     """The range of no data: [+inf, -inf] for each row of ``x``, neutral under minimum and maximum."""
     return _empty(x, x.shape[:1])

@@ -21,7 +21,14 @@ from torch import Tensor
 from sparsebit.config.quantization.plugins import HistogramSettings
 from sparsebit.numerics import CodeType
 from sparsebit.numerics.snapping import compute_dtype
-from sparsebit.quantization.observers.base import Observer, Range, extremes, measure_whole, no_range
+from sparsebit.quantization.observers.base import (
+    Observer,
+    Range,
+    extremes,
+    is_free_to_ask,
+    measure_whole,
+    no_range,
+)
 
 # Rows of zeros, and of numbers so small that the reciprocal of a bin would overflow in float32, cover this.
 SMALLEST_EXPONENT = -100
@@ -45,7 +52,7 @@ class Histogram(NamedTuple):
 
 def grow(histogram: Histogram, exponent: Tensor) -> Histogram:
     """The same data on a wider range; ``exponent`` [C] is nowhere smaller than the histogram's."""
-    if not exponent.is_cuda and torch.equal(exponent, histogram.exponent):  # asking a GPU would wait for it
+    if is_free_to_ask(exponent) and torch.equal(exponent, histogram.exponent):
         return histogram
     # At most nearly all bits of an int64: a longer shift is undefined.
     shift = (exponent - histogram.exponent).clamp(max=62)
@@ -126,7 +133,7 @@ class HistogramObserver(HistogramSettings, Observer[Histogram]):
         x = x.detach()
         lo, hi = extremes(x)
         largest = torch.maximum(hi, -lo)
-        finite = not x.is_cuda and float(largest.amax()) < torch.inf  # asking a GPU would wait for it
+        finite = is_free_to_ask(x) and float(largest.amax()) < torch.inf
         if not finite:
             # Beside NaN or infinity the other values still need bins; the extremes make the histogram an error later.
             largest = largest.where(largest.isfinite(), torch.finfo(largest.dtype).max)

@@ -20,7 +20,7 @@ from sparsebit.numerics.layout import (
     to_rows,
     to_samples,
 )
-from sparsebit.quantization.observers import OBSERVERS, CalibrationError, Observer, Range, observe
+from sparsebit.quantization.observers import OBSERVERS, CalibrationError, Observer, Range, histogram, observe
 from sparsebit.quantization.quantizers import Uniform
 from tests.quantization.observers.data import NAMES, draw, feed, measure, sqnr
 
@@ -370,8 +370,11 @@ def test_reading_back_is_seen() -> None:
 
 @every_observer
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_no_update_waits_for_the_device(name: str, dtype: torch.dtype) -> None:
+def test_no_update_waits_for_the_device(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Data of growing and of shrinking size, per tensor and per channel, and what quantizers do around it."""
+    monkeypatch.setattr(histogram, "is_free_to_ask", lambda x: False)  # as for data on a GPU
     observer = make(name)
     for rows in (1, 5):
         batches = [draw("laplace", 640, seed=i).view(rows, -1).to(dtype) * 10.0**i for i in (0, 2, 1)]
