@@ -4,7 +4,8 @@ A stack of linear layers with random weights is quantized to 8 and 4 bits, saved
 loaded. Memory is the highest resident size during the step less that before it and, for loading, less the float
 weights of the loaded model.
 
-Run from the repository root: ``python -m benchmarks.storage.run --gigabytes 4``
+Run from the repository root: ``python -m benchmarks.storage.run --gigabytes 4``. A run of some kinds alone keeps the rows of
+the others that are in the file.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,6 +27,7 @@ from benchmarks.environment import describe
 from sparsebit import QuantModel
 
 RESULTS = Path(__file__).parent / "results"
+KINDS = {"floats": (8, True), "w8": (8, False), "w4": (4, False)}  # bits, and whether floats are kept
 WIDTH = 4096
 LAYER = WIDTH * WIDTH * 4
 
@@ -96,22 +99,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("kinds", nargs="*", help=f"some of: {', '.join(KINDS)}")
     parser.add_argument("--gigabytes", type=float, default=4.0)
     parser.add_argument("--output", type=Path, default=RESULTS / "memory.json")
     arguments = parser.parse_args()
     layers = round(arguments.gigabytes * 2**30 / LAYER)
+    environment, model_mb = describe(0), layers * LAYER / 2**20
     rows: dict[str, Any] = {}
+    if arguments.kinds and arguments.output.exists():
+        rows = json.loads(arguments.output.read_text())["results"]
     with tempfile.TemporaryDirectory() as root:
-        for name, bits, floats in (("floats", 8, True), ("w8", 8, False), ("w4", 4, False)):
-            place = Path(root) / name
+        for name in arguments.kinds or KINDS:
+            place, (bits, floats) = Path(root) / name, KINDS[name]
             rows[name] = {
+                "commit": environment["commit"],
                 "save": in_a_process(save, place, layers, bits, floats),
                 "load": in_a_process(load, place, layers),
             }
-            print(name, json.dumps(rows[name]))
-    result = {"environment": describe(0), "model_mb": layers * LAYER / 2**20, "results": rows}
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+            shutil.rmtree(place)
+            print(name, json.dumps(rows[name]), flush=True)
+            result = {"environment": environment, "model_mb": model_mb, "results": rows}
+            arguments.output.parent.mkdir(parents=True, exist_ok=True)
+            arguments.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
