@@ -4,8 +4,8 @@ A stack of linear layers with random weights is quantized to 8 and 4 bits, saved
 loaded. Memory is the highest resident size during the step less that before it and, for loading, less the float
 weights of the loaded model.
 
-Run from the repository root: ``python -m benchmarks.storage.run --gigabytes 4``. A run of some kinds alone keeps the rows of
-the others that are in the file.
+Run from the repository root: ``python -m benchmarks.storage.run --gigabytes 4``. A run of some kinds alone keeps the
+rows of the others that are in the file.
 """
 
 from __future__ import annotations
