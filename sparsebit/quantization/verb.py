@@ -11,6 +11,7 @@ from torch import nn
 from sparsebit.batches import Feed, ModelInputs, peek
 from sparsebit.config import QConfig
 from sparsebit.processes import failing_together
+from sparsebit.quantization.build import require_float_model
 from sparsebit.quantization.quant_model import QuantModel
 
 
@@ -42,6 +43,7 @@ def quantize(
         >>> all(quantizer.is_enable for quantizer in qmodel.quantizers.values())
         True
     """
+    require_float_model(model)
     if example_inputs is None:
         with failing_together():  # a process without data has no example either
             first, data = peek(data)

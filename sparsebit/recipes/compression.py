@@ -13,6 +13,7 @@ from sparsebit.analysis.accuracy import has_labels, measure
 from sparsebit.batches import Call, ModelInputs, example_call, read_batches
 from sparsebit.config import SConfig, load_sconfig
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.progress import waiting
 from sparsebit.recipes.candidates import PRUNE, Candidates
 from sparsebit.recipes.goals import Goals
@@ -91,6 +92,7 @@ def compress(
         (True, '8-bit weights')
     """
     target = TARGETS[target].name  # raises, with the names there are
+    unwrap(model)  # raises where it is not a model
     if model.training:
         raise SparsebitError(
             f"the {type(model).__name__} is in training mode",

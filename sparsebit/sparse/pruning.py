@@ -12,6 +12,7 @@ from torch import nn
 from sparsebit.batches import ModelInputs, peek
 from sparsebit.config import SConfig
 from sparsebit.errors import GraphError, with_article
+from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.sparse.choose.pruner import Latency
 from sparsebit.sparse.evidence.gradients import Loss
 from sparsebit.sparse.layer_sparser import detach
@@ -51,6 +52,7 @@ def prune(
         >>> [tuple(p.shape) for p in prune(net, config, example_inputs=torch.zeros(1, 4)).parameters()]
         [(8, 4), (8,), (2, 8), (2,)]
     """
+    unwrap(model)  # raises where it is not a model
     if data is not None and example_inputs is None and example_kwargs is None:
         first, data = peek(data)
         example_inputs = ModelInputs(model).example_from(first)

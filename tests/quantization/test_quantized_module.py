@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from sparsebit import QuantModel, SparseModel, capture
-from sparsebit.errors import CaptureError
+from sparsebit.errors import CaptureError, SparsebitError
 from sparsebit.quantization.quantized_module import QuantizedModule
 from tests.quantization.nets import images, quantized
 
@@ -54,3 +56,10 @@ def test_a_quantized_model_is_not_captured_or_pruned() -> None:
         SparseModel(quantized(), config, example_inputs=(images(),))
     with pytest.raises(CaptureError, match="a QuantModel cannot be captured again"):
         capture(quantized(), images())
+
+
+@pytest.mark.parametrize("wrong", ["no", None, 2])
+def test_a_switch_is_true_or_false(wrong: Any) -> None:
+    qmodel = QuantModel(nn.Linear(4, 4).eval(), "int8_onnxruntime", example_inputs=torch.randn(2, 4))
+    with pytest.raises(SparsebitError, match=r"set_quant\(\) takes True or False"):
+        qmodel.set_quant(False, wrong)

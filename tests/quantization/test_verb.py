@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import sparsebit
 from sparsebit.batches import DataError
+from sparsebit.errors import SparsebitError
 from sparsebit.quantization.verb import quantize
 from tests.quantization.nets import images, residual
 
@@ -63,3 +64,8 @@ def test_two_inputs_without_labels_dicts_and_feed() -> None:
 
 def test_it_is_a_public_name() -> None:
     assert sparsebit.quantize is quantize
+
+
+def test_what_is_not_a_model_is_refused_before_the_data_is_read() -> None:
+    with pytest.raises(SparsebitError, match=r"takes a torch.nn.Module(.|\n)*a list"):
+        quantize([torch.randn(2, 4)], nn.Linear(4, 4))  # type: ignore[arg-type]

@@ -104,3 +104,8 @@ def test_accuracy_is_the_part_that_is_right() -> None:
     assert metric(nn.Identity()) == 7 / 8
     with pytest.raises(Exception, match="one row of class scores"):
         metric(nn.Flatten(0))
+
+
+def test_what_is_not_a_model_is_refused(net: nn.Module, batches: Batches) -> None:
+    with pytest.raises(SparsebitError, match=r"only a torch.nn.Module(.|\n)*got: *list"):
+        compress(batches, net)  # type: ignore[arg-type]

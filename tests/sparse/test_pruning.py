@@ -47,3 +47,8 @@ def test_a_choice_of_nothing_is_an_error() -> None:
     config = {"SPARSER": {**CONFIG["SPARSER"], "ROUND_TO": 64}}
     with pytest.raises(SparsebitError, match="nothing could be pruned"):
         prune(residual(), config, example_inputs=images())
+
+
+def test_what_is_not_a_model_is_refused() -> None:
+    with pytest.raises(SparsebitError, match=r"only a torch.nn.Module(.|\n)*got: *Tensor"):
+        prune(images(), CONFIG, residual())  # type: ignore[arg-type]
