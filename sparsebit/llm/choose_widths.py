@@ -20,7 +20,7 @@ from sparsebit.analysis.bits.integer_program import Program
 from sparsebit.config.llm import LlmConfig
 from sparsebit.config.llm.llmconfig import BudgetSection
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import BlockCall, Recorded
+from sparsebit.llm.blocks.calls import BlockRuns, Recorded
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.stages import find_stages
 from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
@@ -78,12 +78,12 @@ def choose_widths(
     wanted = log_probabilities(source.model, ids) if budget.MEASURE == "kl" else None
     for index, name in enumerate(source.stack.names):
         block = source.model.get_submodule(name) if wanted is not None else source.fill(name)
-        calls = [one.calls[index] for one in recorded]
-        outputs = _run(block, calls, hidden)
+        runs = BlockRuns(block, [one.calls[index] for one in recorded], hidden)
+        outputs = [runs.run(number) for number in range(len(recorded))]
         parameters = {
             key: one for key, one in block.named_parameters() if _is_chosen(plan.spec(f"{name}.{key}"))
         }
-        for stage in find_stages(block, calls[0], hidden[0], parameters):
+        for stage in find_stages(runs, parameters):
             choice = WidthChoice(name, tuple(matrix for group in stage.groups for matrix in group.matrices))
             choices[choice.name] = choice
             shapes = [stored(parameters, matrix).shape for matrix in choice.matrices]
@@ -94,8 +94,8 @@ def choose_widths(
                     if wanted is not None:
                         lost = divergence(wanted, log_probabilities(source.model, ids))
                     else:
-                        pairs = zip(_run(block, calls, hidden), outputs, strict=True)
-                        lost = float(torch.stack([token_error(*pair) for pair in pairs]).mean())
+                        found = [token_error(runs.run(n), one) for n, one in enumerate(outputs)]
+                        lost = float(torch.stack(found).mean())
                 errors[choice.name][width] = lost
                 in_file = max([width, *(FORMATS[one]().file_bits(width) for one in budget.FORMATS)])
                 specs = [_at_width(plan, choice, matrix, in_file) for matrix in choice.matrices]
@@ -212,7 +212,3 @@ def stored_bytes(shape: Sequence[int], spec: WeightSpec) -> float:
     point = 0 if spec.code.symmetric else spec.code.bits / 8
     scale = torch.finfo(spec.scale_dtype).bits / 8
     return rows * packed_length(columns, spec.code.bits) + groups * (scale + point)
-
-
-def _run(block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor]) -> list[Tensor]:
-    return [call.run(block, batch) for call, batch in zip(calls, hidden, strict=True)]

@@ -19,7 +19,7 @@ from sparsebit.batches import device_of
 from sparsebit.config.llm import LlmConfig, load_llm_config
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.across_processes import require_same
-from sparsebit.llm.blocks.calls import BlockCall, Recorded, record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import BlockRuns, Recorded, record_calls, returns_tuple
 from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_data
 from sparsebit.llm.blocks.spill import spilled
 from sparsebit.llm.choose_widths import choose_widths
@@ -97,24 +97,23 @@ def _quantize(
             raise _data_is_needed("BUDGET")
         choose_widths(source, plan, settings, _start(source, few, follow=False).recorded, few)
     for index, name in enumerate(shown_progress(source.stack.names, "quantizing blocks", shown=progress)):
-        block = source.fill(name)
-        calls = [one.calls[index] for one in streams.recorded]
-        earlier = finished.read(index, name, block)
+        runs = streams.runs(source.fill(name), index)
+        earlier = finished.read(index, name, runs.block)
         if earlier is None or streams.floats is not None:
             for change in prepare:
-                change(block, calls, streams.hidden, plan.inside(name))
+                change(runs, plan.inside(name))
         if earlier is None:
-            solved, floats, outputs = _compress(block, calls, streams, plan.inside(name), pipeline)
+            solved, floats, outputs = _compress(runs, streams.floats, plan.inside(name), pipeline)
             made = _pack(name, solved)
             require_same((one.solved.weight for one in solved), f"what {name!r} becomes")
-            finished.write(index, name, made, block)
+            finished.write(index, made, runs.block)
             plan.note_unseen(name, made)
             del solved  # twice the block in float, which would stay until the next one is solved
         else:
             made = earlier.made
-            floats = None if streams.floats is None else run_block(block, calls, streams.floats)
-            earlier.restore(block, name)
-            outputs = run_block(block, calls, streams.hidden)
+            floats = None if streams.floats is None else run_block(runs.on(streams.floats))
+            earlier.restore(runs.block, name)
+            outputs = run_block(runs)
         result.add(made)
         streams.hidden, streams.floats = outputs, floats
     behind = Behind(streams.ids, streams.hidden, streams.floats, streams.as_tuple)
@@ -133,6 +132,10 @@ class _Streams:
     ids: Sequence[Tensor] = ()
     as_tuple: bool = False  # whether blocks return tuples
 
+    def runs(self, block: nn.Module, index: int) -> BlockRuns:
+        """The block of this place on what the compressed blocks before it give."""
+        return BlockRuns(block, [one.calls[index] for one in self.recorded], self.hidden)
+
 
 @torch.no_grad()
 def _start(source: WeightSource, sequences: Tensor | None, *, follow: bool) -> _Streams:
@@ -148,25 +151,26 @@ def _start(source: WeightSource, sequences: Tensor | None, *, follow: bool) -> _
 
 
 def _compress(
-    block: nn.Module, calls: Sequence[BlockCall], streams: _Streams, spec_of: SpecOf, pipeline: Pipeline
+    runs: BlockRuns, inputs: Sequence[Tensor] | None, spec_of: SpecOf, pipeline: Pipeline
 ) -> tuple[list[SolvedMatrix], Sequence[Tensor] | None, Sequence[Tensor]]:
     """All steps on one block; also the hidden states after it in the float model and in the compressed one.
 
-    The latter come from the block with the numbers of its grids in float: the packed block gives the same up to the
-    rounding of sums, and a run that was stopped has to go on with the very same.
+    ``inputs`` are those of the block in the float model. The hidden states come from the block with the numbers of its
+    grids in float: the packed block gives the same up to the rounding of sums, and a run that was stopped has to go on
+    with the very same.
     """
-    if not calls:
-        return solve_without_data(block, spec_of, pipeline.solver), None, []
+    if not runs.calls:
+        return solve_without_data(runs.block, spec_of, pipeline.solver), None, []
     aims = {tuner.follow for tuner in pipeline.tuners}
-    plain: Sequence[Tensor] = run_block(block, calls, streams.hidden) if any(aim < 1 for aim in aims) else []
-    found = solve_block(block, calls, streams.hidden, streams.floats, spec_of, pipeline.solver)
+    plain: Sequence[Tensor] = run_block(runs) if any(aim < 1 for aim in aims) else []
+    found = solve_block(runs, inputs, spec_of, pipeline.solver)
     solved, floats, replay = found
     for tuner in pipeline.tuners:
         targets = list(floats if tuner.follow and floats is not None else plain)
         if 0 < tuner.follow < 1:
             targets = [own.lerp(one, tuner.follow) for own, one in zip(plain, targets, strict=True)]
-        solved = tuner.tune(block, calls, streams.hidden, targets, solved)
-    return solved, floats, run_block(block, calls, streams.hidden, None if pipeline.tuners else replay)
+        solved = tuner.tune(runs, targets, solved)
+    return solved, floats, run_block(runs, None if pipeline.tuners else replay)
 
 
 def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -47,6 +47,28 @@ class BlockCall:
 
         args, kwargs = pytree.tree_map_only(Tensor, cut, (self.args, dict(self.kwargs)))
         return BlockCall(args, kwargs, self.hidden)
+
+
+@dataclass(frozen=True)
+class BlockRuns:
+    """A block, how it is called and what it is called on, batch by batch."""
+
+    block: nn.Module
+    calls: Sequence[BlockCall]
+    hidden: Sequence[Tensor]
+
+    def run(self, number: int = 0) -> Tensor:
+        """The hidden states behind the block for one batch."""
+        return self.calls[number].run(self.block, self.hidden[number])
+
+    def on(self, hidden: Sequence[Tensor]) -> BlockRuns:
+        """The same block called on other hidden states."""
+        return replace(self, hidden=hidden)
+
+    def first_sequence(self) -> BlockRuns:
+        """Only the first sequence of the first batch."""
+        batch = self.hidden[0]
+        return BlockRuns(self.block, [self.calls[0].for_one(len(batch))], [batch[:1]])
 
 
 @dataclass

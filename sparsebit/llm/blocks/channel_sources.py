@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.stages import MatrixGroup, Stage
 from sparsebit.llm.weights.uses import Matrix, first_input
 
@@ -31,18 +31,18 @@ class ChannelSource(NamedTuple):
 
 
 def find_channel_source(
-    block: nn.Module, call: BlockCall, hidden: Tensor, group: MatrixGroup, earlier: Sequence[Stage]
+    runs: BlockRuns, group: MatrixGroup, earlier: Sequence[Stage]
 ) -> ChannelSource | None:
     """The nearest source of a group's input that takes a scale; None where there is none."""
-    parameters = dict(block.named_parameters())
-    before = _input(block, call, hidden, parameters, group.leader)
+    parameters = dict(runs.block.named_parameters())
+    before = _input(runs, parameters, group.leader)
     if before is None:
         return None
-    for source in _candidates(block, parameters, before.shape[-1], earlier):
+    for source in _candidates(parameters, before.shape[-1], earlier):
         count = len(source.channels)
         factors = torch.linspace(1.5, 2.0, count, device=before.device)
         undo = scale_source(parameters, source, factors)
-        after = _input(block, call, hidden, parameters, group.leader)
+        after = _input(runs, parameters, group.leader)
         undo()
         found = None if after is None else _match(before, after, factors)
         if found is not None:
@@ -51,7 +51,7 @@ def find_channel_source(
 
 
 def _candidates(
-    block: nn.Module, parameters: Mapping[str, Tensor], size: int, earlier: Sequence[Stage]
+    parameters: Mapping[str, Tensor], size: int, earlier: Sequence[Stage]
 ) -> Iterator[ChannelSource]:
     """Norms of the right size, then earlier matrices from the nearest one; their channels are still to be found."""
     for name, parameter in parameters.items():
@@ -90,11 +90,9 @@ def scale_source(
     return undo
 
 
-def _input(
-    block: nn.Module, call: BlockCall, hidden: Tensor, parameters: Mapping[str, Tensor], leader: Matrix
-) -> Tensor | None:
-    """What a matrix is multiplied with, as rows."""
-    found = first_input(parameters, lambda: call.run(block, hidden), leader)
+def _input(runs: BlockRuns, parameters: Mapping[str, Tensor], leader: Matrix) -> Tensor | None:
+    """What a matrix is multiplied with in the first batch, as rows."""
+    found = first_input(parameters, runs.run, leader)
     return None if found is None else found.reshape(-1, found.shape[-1]).clone()
 
 
@@ -116,26 +114,19 @@ def _match(before: Tensor, after: Tensor, factors: Tensor) -> Tensor | None:
 
 
 @torch.no_grad()
-def move_scale(
-    block: nn.Module,
-    call: BlockCall,
-    hidden: Tensor,
-    group: MatrixGroup,
-    source: ChannelSource,
-    scale: Tensor,
-) -> bool:
+def move_scale(runs: BlockRuns, group: MatrixGroup, source: ChannelSource, scale: Tensor) -> bool:
     """Multiply the group's input weights by ``scale`` and divide the source by it; undone where the block changes.
 
     ``scale`` has one number for each channel of the source.
     """
-    parameters = dict(block.named_parameters())
-    wanted = call.run(block, hidden)
+    parameters = dict(runs.block.named_parameters())
+    wanted = runs.run()
     undo_source = scale_source(parameters, source, 1 / scale)
     kept = {name: parameters[name].data.clone() for name in {matrix.name for matrix in group.matrices}}
     for matrix in group.matrices:
         data = parameters[matrix.name].data
         data *= scale[source.channels][:, None] if matrix.transposed else scale[source.channels]
-    change = (call.run(block, hidden) - wanted).norm() / wanted.norm().clamp(min=1e-30)
+    change = (runs.run() - wanted).norm() / wanted.norm().clamp(min=1e-30)
     if bool(change < TOLERANCE):
         return True
     undo_source()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsebit.llm.blocks.across_processes import merge_statistics, own_batches
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.replay import Replay, ReplayedRun
 from sparsebit.llm.blocks.stages import MatrixGroup, Stage
 from sparsebit.llm.weights.statistics import InputStatistics
@@ -23,9 +23,7 @@ def stored(parameters: Mapping[str, Tensor], matrix: Matrix) -> Tensor:
 
 
 def measure_inputs(
-    block: nn.Module,
-    calls: Sequence[BlockCall],
-    hidden: Sequence[Tensor],
+    runs: BlockRuns,
     parameters: Mapping[str, Tensor],
     stage: Stage,
     float_inputs: Sequence[Mapping[Matrix, Tensor]] | None,
@@ -37,10 +35,10 @@ def measure_inputs(
     in their order, each with the ones before it solved. Of several processes each runs its own batches, which are those
     that ``float_inputs`` has.
     """
-    replay = Replay(len(calls), limit=0) if replay is None else replay
+    replay = Replay(len(runs.calls), limit=0) if replay is None else replay
     leaders: dict[Matrix, MatrixGroup] = {group.leader: group for group in stage.groups}
     found: dict[Matrix, InputStatistics] = {}
-    for place, number in enumerate(own_batches(len(calls))):
+    for place, number in enumerate(own_batches(len(runs.calls))):
         run = replay.run(number)
 
         def see(use: Use, place: int = place, run: ReplayedRun = run) -> None:
@@ -61,5 +59,5 @@ def measure_inputs(
                 raise Enough
 
         with contextlib.suppress(Enough), run, WatchWeights(parameters, see):
-            calls[number].run(block, hidden[number])
+            runs.run(number)
     return merge_statistics(found)

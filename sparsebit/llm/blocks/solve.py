@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.llm.blocks.across_processes import share_runs
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.measure import measure_inputs, stored
 from sparsebit.llm.blocks.replay import Replay
 from sparsebit.llm.blocks.spill import MOST_BYTES, spilled
@@ -37,45 +37,41 @@ class SolvedBlock(NamedTuple):
 
 @torch.no_grad()
 def solve_block(
-    block: nn.Module,
-    calls: Sequence[BlockCall],
-    hidden: Sequence[Tensor],
-    floats: Sequence[Tensor] | None,
-    spec_of: SpecOf,
-    solver: Solver,
+    runs: BlockRuns, floats: Sequence[Tensor] | None, spec_of: SpecOf, solver: Solver
 ) -> SolvedBlock:
     """Solve every weight of a block, writing the result into its parameters.
 
     Args:
-        block: with parameters of its own, which are overwritten.
-        calls: how the block is called, one for each batch.
-        hidden: what it is called on, after blocks that are already compressed; one tensor for each batch.
-        floats: the same in the float model; None where the method does not ask for it.
+        runs: the block, with parameters of its own, which are overwritten, on what reaches it after blocks that are
+            already compressed.
+        floats: what reaches it in the float model; None where the method does not ask for it.
         spec_of: the spec of a parameter by its name inside the block; None leaves it in float.
         solver: the method.
     """
-    parameters = {name: parameter for name, parameter in block.named_parameters() if spec_of(name)}
-    stages = find_stages(block, calls[0].for_one(len(hidden[0])), hidden[0][:1], parameters)
+    count = len(runs.calls)
+    parameters = {name: parameter for name, parameter in runs.block.named_parameters() if spec_of(name)}
+    stages = find_stages(runs.first_sequence(), parameters)
     leaders = [[group.leader for group in stage.groups if group.reaches_all] for stage in stages]
     float_inputs: list[Any] = []  # by stage, so that each goes when it has been read
     float_outputs: Any = None
     if floats is not None:
+        float_runs = runs.on(floats)
         float_inputs = [SpillList(MOST_BYTES // len(stages)) for _ in stages]
 
         def run_float(number: int) -> Tensor:
             seen: dict[Matrix, Tensor] = {}
             with WatchWeights(parameters, partial(_keep_first, seen)):
-                output = calls[number].run(block, floats[number])
+                output = float_runs.run(number)
             for kept, of_stage in zip(float_inputs, leaders, strict=True):
                 kept.append({leader: seen[leader] for leader in of_stage})
             return output
 
-        float_outputs = spilled(share_runs(len(calls), run_float))
+        float_outputs = spilled(share_runs(count, run_float))
     done: list[SolvedMatrix] = []
-    replay = Replay(len(calls))
+    replay = Replay(count)
     for stage in stages:
         known = float_inputs.pop(0) if float_inputs else None
-        statistics = measure_inputs(block, calls, hidden, parameters, stage, known, replay)
+        statistics = measure_inputs(runs, parameters, stage, known, replay)
         del known
         for group in stage.groups:
             found = statistics.get(group.leader)
@@ -92,17 +88,15 @@ def solve_block(
 
 
 @torch.no_grad()
-def run_block(
-    block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor], replay: Replay | None = None
-) -> Sequence[Tensor]:
+def run_block(runs: BlockRuns, replay: Replay | None = None) -> Sequence[Tensor]:
     """The hidden states after a block, one for each batch; what ``replay`` holds is not computed again."""
-    replay = Replay(len(calls), limit=0) if replay is None else replay
+    replay = Replay(len(runs.calls), limit=0) if replay is None else replay
 
     def run(number: int) -> Tensor:
         with replay.run(number):
-            return calls[number].run(block, hidden[number])
+            return runs.run(number)
 
-    return spilled(share_runs(len(calls), run))
+    return spilled(share_runs(len(runs.calls), run))
 
 
 def _by_spec(matrices: Sequence[Matrix], spec_of: SpecOf) -> dict[WeightSpec, list[Matrix]]:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
 
 
@@ -44,14 +44,12 @@ class Stage:
 
 
 @torch.no_grad()
-def find_stages(
-    block: nn.Module, call: BlockCall, hidden: Tensor, parameters: Mapping[str, Tensor]
-) -> list[Stage]:
-    """Run the block once and return its stages in order; experts that were not reached come with their kind."""
+def find_stages(runs: BlockRuns, parameters: Mapping[str, Tensor]) -> list[Stage]:
+    """The stages of a block in order, from one run; experts that were not reached come with their kind."""
     uses: list[Use] = []
     with WatchWeights(parameters, uses.append):
-        call.run(block, hidden)
-    tokens = hidden.numel() // hidden.shape[-1]
+        runs.run()
+    tokens = runs.hidden[0].numel() // runs.hidden[0].shape[-1]
     groups: list[MatrixGroup] = []
     by_input: dict[int, MatrixGroup] = {}
     seen: set[Matrix] = set()

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockCall, BlockRuns
 from sparsebit.llm.methods.solver import SolvedMatrix
 from sparsebit.numerics import CodeType
 
@@ -139,12 +139,10 @@ class LearnedBlock:
         return call.run(called, hidden)
 
     @torch.no_grad()
-    def mean_error(
-        self, calls: Sequence[BlockCall], hidden: Sequence[Tensor], targets: Sequence[Tensor]
-    ) -> float:
+    def mean_error(self, runs: BlockRuns, targets: Sequence[Tensor]) -> float:
         """The error of the block over all of the data, as learned so far."""
         tensors = self.tensors()
-        batches = zip(calls, hidden, targets, strict=True)
+        batches = zip(runs.calls, runs.hidden, targets, strict=True)
         errors = [token_error(self.run(call, x, tensors), target) for call, x, target in batches]
         return float(torch.stack(errors).mean())
 
@@ -180,8 +178,7 @@ def token_error(output: Tensor, target: Tensor) -> Tensor:
 
 def learn(
     learned: LearnedBlock,
-    calls: Sequence[BlockCall],
-    hidden: Sequence[Tensor],
+    runs: BlockRuns,
     targets: Sequence[Tensor],
     solved: Sequence[SolvedMatrix],
     steps: int,
@@ -192,14 +189,14 @@ def learn(
 
     The mini-batches are the batches of the calibration data, in an order that ``seed`` sets.
     """
-    before = learned.mean_error(calls, hidden, targets)
+    before = learned.mean_error(runs, targets)
     generator = torch.Generator().manual_seed(seed)
     order: list[int] = []
     for step in range(steps):
-        order = order or torch.randperm(len(calls), generator=generator).tolist()
+        order = order or torch.randperm(len(runs.calls), generator=generator).tolist()
         index = order.pop()
         with torch.enable_grad():
-            output = learned.run(calls[index], hidden[index], learned.tensors())
+            output = learned.run(runs.calls[index], runs.hidden[index], learned.tensors())
             token_error(output, targets[index]).backward()
         move(step)
-    return learned.keep_better(solved, before, learned.mean_error(calls, hidden, targets))
+    return learned.keep_better(solved, before, learned.mean_error(runs, targets))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.channel_sources import find_channel_source, move_scale
 from sparsebit.llm.blocks.find import Stack
 from sparsebit.llm.blocks.measure import measure_inputs, stored
@@ -21,7 +21,7 @@ from sparsebit.registry import Registry
 
 logger = logging.getLogger(__name__)
 
-PrepareBlock = Callable[[nn.Module, Sequence[BlockCall], Sequence[Tensor], SpecOf], None]
+PrepareBlock = Callable[[BlockRuns, SpecOf], None]
 
 
 @runtime_checkable
@@ -31,8 +31,8 @@ class Preparation(Protocol):
     def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
         """What changes one block's parameters so that it computes the same and is easier to quantize.
 
-        It is called for each block in turn, with how the block is called, what it is called on, and the spec of each
-        parameter. ``model`` holds no weights of blocks yet; what is outside of them may be changed here.
+        It is called for each block in turn, with its runs on the calibration data and the spec of each parameter.
+        ``model`` holds no weights of blocks yet; what is outside of them may be changed here.
         """
         ...
 
@@ -53,31 +53,25 @@ class ScaleChooser(Protocol):
 
 
 @torch.no_grad()
-def scale_channels(
-    method: ScaleChooser,
-    block: nn.Module,
-    calls: Sequence[BlockCall],
-    hidden: Sequence[Tensor],
-    spec_of: SpecOf,
-) -> None:
+def scale_channels(method: ScaleChooser, runs: BlockRuns, spec_of: SpecOf) -> None:
     """Scale the input channels of every group of weights that has a source, and the source by the inverse."""
     name = method.name
-    parameters = {key: parameter for key, parameter in block.named_parameters() if spec_of(key)}
-    probe, call = hidden[0][:1], calls[0].for_one(len(hidden[0]))
-    stages = find_stages(block, call, probe, parameters)
+    parameters = {key: parameter for key, parameter in runs.block.named_parameters() if spec_of(key)}
+    probe = runs.first_sequence()
+    stages = find_stages(probe, parameters)
     groups = [group for stage in stages for group in stage.groups if group.reaches_all]
-    statistics = measure_inputs(block, calls, hidden, parameters, Stage(groups), None)
+    statistics = measure_inputs(runs, parameters, Stage(groups), None)
     scaled = 0
     for index, stage in enumerate(stages):
         for group in stage.groups:
             if group.leader not in statistics or not group.reaches_all:
                 continue
-            source = find_channel_source(block, call, probe, group, stages[:index])
+            source = find_channel_source(probe, group, stages[:index])
             if source is not None:
                 views = [(stored(parameters, one).float(), spec_of(one.name)) for one in group.matrices]
                 weights = [(weight, spec) for weight, spec in views if spec is not None]
                 scale = method.choose_scale(weights, statistics[group.leader], source.channels)
-                if move_scale(block, call, probe, group, source, scale):
+                if move_scale(probe, group, source, scale):
                     scaled += 1
                     continue
             logger.info("%s: %s is not scaled: no layer before it can absorb a scale", name, group.leader)

@@ -8,7 +8,6 @@ made in float64, and the rotated block is compared with the original one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from sparsebit.config.llm.methods import RotateSettings
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.channel_sources import TOLERANCE, ChannelSource, find_channel_source
 from sparsebit.llm.blocks.find import Stack
 from sparsebit.llm.blocks.measure import stored
@@ -49,30 +48,26 @@ class Rotate(RotateSettings):
         if getattr(config, "tie_word_embeddings", False):
             config.tie_word_embeddings = False
 
-        def prepare(
-            block: nn.Module, calls: Sequence[BlockCall], hidden: Sequence[Tensor], spec_of: SpecOf
-        ) -> None:
-            call, seed = calls[0].for_one(len(hidden[0])), self.seed if self.heads else None
-            rotate_block(block, call, hidden[0][:1], rotation, head_seed=seed)
+        def prepare(runs: BlockRuns, spec_of: SpecOf) -> None:
+            rotate_block(runs.first_sequence(), rotation, head_seed=self.seed if self.heads else None)
 
         return prepare
 
 
 @torch.no_grad()
-def rotate_block(
-    block: nn.Module, call: BlockCall, hidden: Tensor, rotation: Tensor, *, head_seed: int | None
-) -> None:
+def rotate_block(runs: BlockRuns, rotation: Tensor, *, head_seed: int | None) -> None:
     """Turn what a block reads and writes by ``rotation`` [hidden, hidden]; its values by head where a seed is given.
 
-    ``hidden`` are inputs that are turned already.
+    It runs on hidden states that are turned already.
     """
+    block = runs.block
     parameters = dict(block.named_parameters())
     matrices = {name: parameter for name, parameter in parameters.items() if parameter.dim() == 2}
-    plain = (hidden.double() @ rotation.T).float()
-    before = call.run(block, plain)
-    stages = find_stages(block, call, plain, matrices)
+    plain = runs.on([(runs.hidden[0].double() @ rotation.T).float()])
+    before = plain.run()
+    stages = find_stages(plain, matrices)
     found = [
-        (group, find_channel_source(block, call, plain, group, stages[:index]))
+        (group, find_channel_source(plain, group, stages[:index]))
         for index, stage in enumerate(stages)
         for group in stage.groups
     ]
@@ -96,7 +91,7 @@ def rotate_block(
                     bias.data.copy_((bias.data.double() @ rotation).float())
     for name, offset in norms.items():
         parameters[name].data.fill_(1.0 - offset)
-    _require_same(call.run(block, hidden), (before.double() @ rotation).float(), "a block")
+    _require_same(runs.run(), (before.double() @ rotation).float(), "a block")
 
 
 def _turn_heads(

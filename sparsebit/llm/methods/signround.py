@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsebit.config.llm.methods import SignRoundSettings
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.methods.learned_block import LearnedBlock, learn
 from sparsebit.llm.methods.solver import SolvedMatrix
 from sparsebit.llm.methods.tuner import TUNERS
@@ -24,15 +24,10 @@ class SignRound(SignRoundSettings):
     """The method; its settings are documented where they are declared."""
 
     def tune(
-        self,
-        block: nn.Module,
-        calls: Sequence[BlockCall],
-        hidden: Sequence[Tensor],
-        targets: Sequence[Tensor],
-        solved: Sequence[SolvedMatrix],
+        self, runs: BlockRuns, targets: Sequence[Tensor], solved: Sequence[SolvedMatrix]
     ) -> list[SolvedMatrix]:
         """Learn, and write what was learned into the block."""
-        learned = LearnedBlock(block, solved)
+        learned = LearnedBlock(runs.block, solved)
         reaches = [(one.steps, self.reach) for one in learned.matrices if one.code.is_integer]
         reaches += [(one.factor, self.scale_reach) for one in learned.matrices if self.scale_reach]
         bounds = [(tensor, tensor.clone(), reach) for tensor, reach in reaches]
@@ -48,4 +43,4 @@ class SignRound(SignRoundSettings):
                 tensor.copy_(torch.minimum(torch.maximum(tensor, start - reach), start + reach))
                 tensor.grad = None
 
-        return learn(learned, calls, hidden, targets, solved, self.steps, self.seed, move)
+        return learn(learned, runs, targets, solved, self.steps, self.seed, move)

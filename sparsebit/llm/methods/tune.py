@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsebit.config.llm.methods import TuneSettings
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.methods.learned_block import LearnedBlock, learn
 from sparsebit.llm.methods.solver import SolvedMatrix
 from sparsebit.llm.methods.tuner import TUNERS
@@ -24,15 +24,10 @@ class Tune(TuneSettings):
     """The method; its settings are documented where they are declared."""
 
     def tune(
-        self,
-        block: nn.Module,
-        calls: Sequence[BlockCall],
-        hidden: Sequence[Tensor],
-        targets: Sequence[Tensor],
-        solved: Sequence[SolvedMatrix],
+        self, runs: BlockRuns, targets: Sequence[Tensor], solved: Sequence[SolvedMatrix]
     ) -> list[SolvedMatrix]:
         """Learn, and write what was learned into the block."""
-        learned = LearnedBlock(block, solved)
+        learned = LearnedBlock(runs.block, solved)
         groups = [
             {"params": [one.requires_grad_() for one in found], "lr": rate}
             for rate, found in self._rates(learned)
@@ -48,7 +43,7 @@ class Tune(TuneSettings):
             optimizer.zero_grad()
             decay.step()
 
-        return learn(learned, calls, hidden, targets, solved, self.steps, self.seed, move)
+        return learn(learned, runs, targets, solved, self.steps, self.seed, move)
 
     def _rates(self, learned: LearnedBlock) -> Iterator[tuple[float, list[Tensor]]]:
         """What is learned, by how fast: few large groups, because each costs a launch."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.methods.solver import SolvedMatrix
 from sparsebit.registry import Registry
 
@@ -23,19 +23,12 @@ class Tuner(Protocol):
     follow: float
 
     def tune(
-        self,
-        block: nn.Module,
-        calls: Sequence[BlockCall],
-        hidden: Sequence[Tensor],
-        targets: Sequence[Tensor],
-        solved: Sequence[SolvedMatrix],
+        self, runs: BlockRuns, targets: Sequence[Tensor], solved: Sequence[SolvedMatrix]
     ) -> list[SolvedMatrix]:
         """Change the block's parameters, and return what its matrices became.
 
         Args:
-            block: with the solved weights in its parameters.
-            calls: how it is called, one for each batch.
-            hidden: what it is called on, one for each batch.
+            runs: the block, with the solved weights in its parameters, on the calibration data.
             targets: what it should give, one for each batch.
             solved: its quantized matrices.
         """

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparsebit.llm.blocks.calls import BlockCall, record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import BlockCall, BlockRuns, record_calls, returns_tuple
 from sparsebit.llm.blocks.channel_sources import find_channel_source, move_scale
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.blocks.stages import find_stages
@@ -19,20 +19,20 @@ def sources(name: str) -> dict[str, str]:
     stack = find_stack(model)
     ids = tokens(24)[None]
     recorded = record_calls(model, stack, ids, as_tuple=returns_tuple(model, stack, ids))
-    block, call, hidden = stack.modules[0], recorded.calls[0], recorded.hidden
-    parameters = {key: one for key, one in block.named_parameters() if one.dim() == 2}
-    stages = find_stages(block, call, hidden, parameters)
+    runs = BlockRuns(stack.modules[0], recorded.calls[:1], [recorded.hidden])
+    parameters = {key: one for key, one in runs.block.named_parameters() if one.dim() == 2}
+    stages = find_stages(runs, parameters)
     found = {}
     with torch.no_grad():
-        wanted = call.run(block, hidden)
+        wanted = runs.run()
         for index, stage in enumerate(stages):
             for group in stage.groups:
-                source = find_channel_source(block, call, hidden, group, stages[:index])
+                source = find_channel_source(runs, group, stages[:index])
                 if source is not None:
                     scale = 0.5 + torch.rand(int(source.channels.max()) + 1)
-                    if move_scale(block, call, hidden, group, source, scale):
+                    if move_scale(runs, group, source, scale):
                         found[group.leader.name.rsplit(".", 2)[-2]] = source.names[0]
-        assert torch.allclose(call.run(block, hidden), wanted, rtol=1e-3, atol=1e-4)
+        assert torch.allclose(runs.run(), wanted, rtol=1e-3, atol=1e-4)
     return found
 
 
@@ -76,10 +76,11 @@ def test_a_channel_that_something_else_reads_is_left_alone() -> None:
             y = self.norm(x)
             return y + self.linear(y)  # type: ignore[no-any-return]
 
-    block, x, call = Shared().requires_grad_(False), torch.randn(2, 5, 8), BlockCall((None,), {}, 0)
+    block, x = Shared().requires_grad_(False), torch.randn(2, 5, 8)
+    runs = BlockRuns(block, [BlockCall((None,), {}, 0)], [x])
     before, wanted = block.norm.weight.clone(), block(x)
-    (stage,) = find_stages(block, call, x, {"linear.weight": block.linear.weight})
-    source = find_channel_source(block, call, x, stage.groups[0], [])
+    (stage,) = find_stages(runs, {"linear.weight": block.linear.weight})
+    source = find_channel_source(runs, stage.groups[0], [])
     assert source is not None and source.names == ("norm.weight", "norm.bias")
-    assert not move_scale(block, call, x, stage.groups[0], source, torch.full((8,), 2.0))
+    assert not move_scale(runs, stage.groups[0], source, torch.full((8,), 2.0))
     assert torch.equal(block.norm.weight, before) and torch.equal(block(x), wanted)

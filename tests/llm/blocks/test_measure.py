@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockCall, BlockRuns
 from sparsebit.llm.blocks.measure import measure_inputs, stored
 from sparsebit.llm.blocks.stages import find_stages
 from sparsebit.llm.weights.uses import Matrix
@@ -13,12 +13,13 @@ from sparsebit.llm.weights.uses import Matrix
 
 def test_they_are_those_of_the_inputs_of_each_layer() -> None:
     block = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)).requires_grad_(False)
-    batches, call = [torch.randn(2, 5, 6) for _ in range(3)], BlockCall((None,), {}, 0)
+    batches = [torch.randn(2, 5, 6) for _ in range(3)]
+    runs = BlockRuns(block, [BlockCall((None,), {}, 0)] * 3, batches)
     parameters = {name: one for name, one in block.named_parameters() if one.dim() == 2}
     inner = torch.cat([block[:2](x).reshape(-1, 8) for x in batches])
     floats = [{Matrix("2.weight"): 2 * block[:2](x)} for x in batches]
-    second = find_stages(block, call, batches[0], parameters)[1]
-    found = measure_inputs(block, [call] * 3, batches, parameters, second, floats)[Matrix("2.weight")]
+    second = find_stages(runs, parameters)[1]
+    found = measure_inputs(runs, parameters, second, floats)[Matrix("2.weight")]
     assert found.tokens == 30 and torch.allclose(found.mean_gram(), inner.T @ inner / 30, atol=1e-5)
     assert found.shift is not None and torch.allclose(found.shift, inner.T @ inner, atol=0.1)
 

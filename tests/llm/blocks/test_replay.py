@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockCall, BlockRuns
 from sparsebit.llm.blocks.measure import measure_inputs
 from sparsebit.llm.blocks.replay import Replay
 from sparsebit.llm.blocks.solve import run_block
@@ -46,12 +46,13 @@ class Count(torch.overrides.TorchFunctionMode):
 def count_products(block: Chain, replay: Replay | None, x: torch.Tensor) -> tuple[int, torch.Tensor]:
     """Measure stage after stage, changing each weight after it was measured, and run the block at the end."""
     parameters = {name: one for name, one in block.named_parameters() if one.dim() == 2}
-    stages = find_stages(block, CALL, x[:1], parameters)
+    stages = find_stages(BlockRuns(block, [CALL], [x[:1]]), parameters)
+    runs = BlockRuns(block, [CALL, CALL], [x, 2 * x])
     with torch.no_grad(), Count() as counted:
         for stage in stages:
-            measure_inputs(block, [CALL, CALL], [x, 2 * x], parameters, stage, None, replay)
+            measure_inputs(runs, parameters, stage, None, replay)
             parameters[stage.groups[0].leader.name].mul_(0.5)  # stands for solving it
-        outputs = run_block(block, [CALL, CALL], [x, 2 * x], replay)
+        outputs = run_block(runs, replay)
     return counted.products, outputs[1]
 
 

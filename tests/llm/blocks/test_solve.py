@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockCall, BlockRuns
 from sparsebit.llm.blocks.solve import solve_block, solve_without_data
 from sparsebit.llm.methods.gptq import Gptq
 from sparsebit.llm.methods.rtn import Rtn
@@ -32,7 +32,7 @@ def test_stages_follow_each_other_and_one_input_is_solved_together() -> None:
     torch.manual_seed(0)
     block, x = Pair(), torch.randn(4, 32, 16)
     weights = {name: one.clone() for name, one in block.named_parameters()}
-    done, floats, _ = solve_block(block, [CALL], [x], None, lambda name: SPEC, Gptq(follow=0.0))
+    done, floats, _ = solve_block(BlockRuns(block, [CALL], [x]), None, lambda name: SPEC, Gptq(follow=0.0))
     found = {one.matrix.name: one.solved for one in done}
 
     def alone(name: str, inputs: torch.Tensor) -> torch.Tensor:
@@ -54,7 +54,7 @@ def test_stages_follow_each_other_and_one_input_is_solved_together() -> None:
 def test_outputs_of_the_float_model_come_back() -> None:
     block, x, f = Pair(), torch.randn(2, 8, 16), torch.randn(2, 8, 16)
     wanted = block(f)
-    _, floats, _ = solve_block(block, [CALL], [x], [f], lambda name: SPEC, Gptq())
+    _, floats, _ = solve_block(BlockRuns(block, [CALL], [x]), [f], lambda name: SPEC, Gptq())
     assert floats is not None and torch.equal(floats[0], wanted)
 
 

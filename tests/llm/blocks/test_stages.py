@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from sparsebit.llm.blocks.calls import BlockCall, record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import BlockCall, BlockRuns, record_calls, returns_tuple
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.blocks.stages import Stage, find_stages
 from sparsebit.llm.source import run_experts_in_turn
@@ -18,7 +18,7 @@ def stages_of(name: str) -> list[Stage]:
     stack, ids = find_stack(model), tokens(24)[None]
     recorded = record_calls(model, stack, ids, as_tuple=returns_tuple(model, stack, ids))
     parameters = {key: one for key, one in stack.modules[0].named_parameters() if one.dim() > 1}
-    return find_stages(stack.modules[0], recorded.calls[0], recorded.hidden, parameters)
+    return find_stages(BlockRuns(stack.modules[0], recorded.calls[:1], [recorded.hidden]), parameters)
 
 
 def test_weights_that_read_one_tensor_are_one_group_and_groups_follow_each_other() -> None:
@@ -31,7 +31,9 @@ def test_weights_that_read_one_tensor_are_one_group_and_groups_follow_each_other
 
 def test_numbers_in_names_of_ordinary_layers_mean_nothing() -> None:
     block = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).requires_grad_(False)
-    stages = find_stages(block, BlockCall((None,), {}, 0), torch.randn(2, 8), dict(block.named_parameters()))
+    stages = find_stages(
+        BlockRuns(block, [BlockCall((None,), {}, 0)], [torch.randn(2, 8)]), dict(block.named_parameters())
+    )
     assert [stage.groups[0].leader.name for stage in stages] == ["0.weight", "1.weight"]
 
 

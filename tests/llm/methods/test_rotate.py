@@ -7,7 +7,7 @@ import torch
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import BlockRuns, record_calls, returns_tuple
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.methods.rotate import Rotate, make_rotation, rotate_block
 from tests.llm.models import DECODERS, tokens
@@ -33,7 +33,7 @@ def test_a_rotated_decoder_computes_the_same(name: str) -> None:
     recorded = record_calls(model, stack, ids, as_tuple=as_tuple)
     hidden = recorded.hidden
     for block, call in zip(stack.modules, recorded.calls, strict=True):
-        prepare(block, [call], [hidden], lambda name: None)
+        prepare(BlockRuns(block, [call], [hidden]), lambda name: None)
         hidden = call.run(block, hidden)
     assert (model(ids).logits - wanted).norm() < 1e-4 * wanted.norm()
     for block, weight in zip(stack.modules, before, strict=True):
@@ -50,9 +50,8 @@ def rotated_values(name: str, block: int) -> torch.Tensor:
     recorded = record_calls(model, stack, ids, as_tuple=returns_tuple(model, stack, ids))
     turn = make_rotation(64, 0)
     hidden = (recorded.hidden.double() @ turn).float()
-    rotate_block(
-        stack.modules[block].requires_grad_(False), recorded.calls[block], hidden, turn, head_seed=None
-    )
+    runs = BlockRuns(stack.modules[block].requires_grad_(False), [recorded.calls[block]], [hidden])
+    rotate_block(runs, turn, head_seed=None)
     found: torch.Tensor = stack.modules[block].self_attn.v_proj.weight  # type: ignore[union-attr, assignment]
     return found
 

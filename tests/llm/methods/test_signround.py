@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import nn
 
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockCall, BlockRuns
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.signround import SignRound
 from sparsebit.llm.methods.solver import SolvedMatrix, WeightSpec
@@ -25,9 +25,7 @@ def test_it_comes_close_to_the_best_rounding_there_is() -> None:
     solved = Rtn().solve(weight, None, spec)
     block.weight.copy_(solved.weight)
     (found,) = SignRound(steps=200, scale_reach=0.0).tune(
-        block,
-        [BlockCall((None,), {}, 0)] * 4,
-        hidden,
+        BlockRuns(block, [BlockCall((None,), {}, 0)] * 4, hidden),
         targets,
         [SolvedMatrix(Matrix("weight"), solved, 256, 0.0)],
     )

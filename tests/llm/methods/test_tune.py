@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit import llm
-from sparsebit.llm.blocks.calls import BlockCall
+from sparsebit.llm.blocks.calls import BlockCall, BlockRuns
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import SolvedMatrix, WeightSpec
 from sparsebit.llm.methods.tune import Tune
@@ -35,7 +35,9 @@ def test_scales_alone_come_to_the_least_squares_solution() -> None:
     block, hidden, targets, one = one_layer()
     # All targets of one size, so that relative errors are ordinary ones and each row has a solution of its own.
     steps = one.solved.weight / one.solved.grid.scale[:, None]
-    (found,) = Tune(steps=600, scale_lr=1e-2, weight_lr=0.0).tune(block, [CALL] * 4, hidden, targets, [one])
+    (found,) = Tune(steps=600, scale_lr=1e-2, weight_lr=0.0).tune(
+        BlockRuns(block, [CALL] * 4, hidden), targets, [one]
+    )
     outputs, wanted = torch.cat(hidden) @ steps.T, torch.cat(targets)
     weight = 1 / wanted.square().sum(1, keepdim=True)
     best = (weight * outputs * wanted).sum(0) / (weight * outputs.square()).sum(0)
@@ -50,14 +52,14 @@ def test_rounding_is_learned_too() -> None:
     losses = []
     for settings in (only_scales, dataclasses.replace(only_scales, weight_lr=2e-2)):
         block.weight.copy_(one.solved.weight)
-        settings.tune(block, [CALL] * 4, hidden, targets, [one])
+        settings.tune(BlockRuns(block, [CALL] * 4, hidden), targets, [one])
         losses.append(float((torch.cat(hidden) @ block.weight.T - torch.cat(targets)).square().mean()))
     assert losses[1] < 0.8 * losses[0]
 
 
 def test_what_does_not_help_is_undone_and_said() -> None:
     block, hidden, targets, one = one_layer()
-    (found,) = Tune(steps=3, scale_lr=50.0).tune(block, [CALL] * 4, hidden, targets, [one])
+    (found,) = Tune(steps=3, scale_lr=50.0).tune(BlockRuns(block, [CALL] * 4, hidden), targets, [one])
     assert torch.equal(block.weight, one.solved.weight) and torch.equal(
         found.solved.weight, one.solved.weight
     )
