@@ -116,6 +116,7 @@ def _quantize(
             outputs = run_block(runs)
         result.add(made)
         streams.hidden, streams.floats = outputs, floats
+        del runs  # and with it what the block was called on
     behind = Behind(streams.ids, streams.hidden, streams.floats, streams.as_tuple)
     result.add(solve_outside(source, plan, pipeline.solver, behind))
     finished.remove()
