@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparsebit.llm.blocks.calls import record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import BlockRuns, record_calls, returns_tuple
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.methods.preparation import PREPARATIONS, by_source
 from sparsebit.llm.methods.solver import WeightSpec
@@ -21,9 +21,8 @@ def test_the_float_model_stays_the_same(name: str) -> None:
     recorded = record_calls(model, stack, ids, as_tuple=returns_tuple(model, stack, ids))
     before = stack.modules[0].self_attn.q_proj.weight.clone()
     spec_of = lambda key: WeightSpec() if "proj" in key else None  # noqa: E731
-    PREPARATIONS[name]().start(model, stack)(
-        stack.modules[0], [recorded.calls[0]], [recorded.hidden], spec_of
-    )
+    runs = BlockRuns(stack.modules[0], [recorded.calls[0]], [recorded.hidden])
+    PREPARATIONS[name]().start(model, stack)(runs, spec_of)
     assert not torch.equal(stack.modules[0].self_attn.q_proj.weight, before)
     assert torch.allclose(model(ids).logits, wanted, atol=1e-4)
 
