@@ -1,7 +1,8 @@
-"""From a float model to a graph with quantizers on its edges."""
+"""From a float model to a graph with quantizers on its edges, and the recovery steps of its config."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from sparsebit.graph.passes import SIMPLIFY, run_passes
 from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
 from sparsebit.graph.passes.remove_dead_nodes import remove_dead_nodes
 from sparsebit.graph.run import evaluating
+from sparsebit.quantization.algorithms import ALGORITHMS, AdaRoundLayers, Algorithm
+from sparsebit.quantization.algorithms.reconstruction import Reconstruction
 from sparsebit.quantization.batch_norm.statistics import statistics_of
 from sparsebit.quantization.modules.insert import build_own_quantizers, insert_quantizers, replace_registered
 from sparsebit.quantization.modules.leaves import own_leaves
@@ -23,7 +26,7 @@ from sparsebit.quantization.modules.qmodules import QuantOpr
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.plan import QuantPlan, make_plan
 from sparsebit.quantization.plan.layers import layers_for_config
-from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.quantizers import AdaRound, Quantizer
 from sparsebit.targets import TARGETS
 
 
@@ -75,3 +78,13 @@ def build_graph(
         if isinstance(module, Quantizer):
             module.to(device)
     return Built(QuantGraph.around(captured), plan, batch_norms)
+
+
+def make_recovery(config: QConfig, quantizers: Iterable[Quantizer]) -> list[Algorithm]:
+    """The steps, in order; made with the model, so that a wrong option is found before any work."""
+    kinds: Mapping[str, Callable[..., Algorithm]] = ALGORITHMS
+    made = [kinds[name](**options) for name, options in config.SCHEDULE.RECOVERY]
+    rounding = any(isinstance(quantizer, AdaRound) for quantizer in quantizers)
+    if rounding and not any(isinstance(step, Reconstruction) for step in made):
+        made.insert(0, AdaRoundLayers())  # the others then see what was decided
+    return made

@@ -14,7 +14,7 @@ from sparsebit.batches import Feed, ModelInputs, crop_like
 from sparsebit.config import QConfig
 from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.quantization.batch_norm.tune import tune_batch_norm
-from sparsebit.quantization.build import build_graph, require_float_model
+from sparsebit.quantization.build import build_graph, make_recovery, require_float_model
 from sparsebit.quantization.calibration.record import CalibrationRecord
 from sparsebit.quantization.calibration.round import CalibrationRound
 from sparsebit.quantization.calibration.steps import finish_round, require_asym, run_loader
@@ -22,7 +22,6 @@ from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quant_config import parse_qconfig
 from sparsebit.quantization.quantized_module import QuantizedModule
-from sparsebit.quantization.recovery import make_recovery
 from sparsebit.quantization.training.sharded import require_unsharded
 from sparsebit.quantization.training.training import BatchNormMode, ObserverMode
 from sparsebit.quantization.training.weight_groups import WeightGroups

@@ -28,7 +28,7 @@ from sparsebit.sparse.layer_sparser import LayerSparser, keep_layers_before_add
 from sparsebit.sparse.layers import require_finite_weights
 from sparsebit.sparse.masking import MaskedGraph, MaskStore, hold_all
 from sparsebit.sparse.report import SparseReport, make_report, require_choice
-from sparsebit.sparse.schedule import make_schedule
+from sparsebit.sparse.schedule import progress_at, ratio_at
 from sparsebit.sparse.shrink import ShrinkPlan
 from sparsebit.sparse.shrink.forms import ShrunkForm, fit_examples, make_smaller
 from sparsebit.sparse.sparse_config import parse_sconfig
@@ -90,7 +90,6 @@ class SparseModel(nn.Module):
             self.examples = Call(guess_inputs(self.original, self.cfg.SKIP_TRACE_MODULES))
         self.model = capture(self.original, *self.examples, skip=self.cfg.SKIP_TRACE_MODULES, dynamic=dynamic)
         replace_patterns(self.model)
-        self.schedule = make_schedule(self.cfg.SCHEDULE)
         self.pruner = make_pruner(self.model, self.cfg, sizes_known=self.sizes_known)
         if match:
             self.cfg.require_matched(self.pruner.pattern_layers(), dict(self.model.named_modules()))
@@ -138,7 +137,7 @@ class SparseModel(nn.Module):
 
         Without data, a criterion takes the gradients of the training step: call it before ``zero_grad()``.
         """
-        progress = self.schedule.progress_at(int(self.schedule_step))
+        progress = progress_at(self.cfg.SCHEDULE, int(self.schedule_step))
         self.schedule_step += 1
         if progress is None:
             return False
@@ -218,7 +217,7 @@ class SparseModel(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseModel:
         memo[id(self)] = twin = type(self).__new__(type(self))
-        shared = ("cfg", "schedule", "pruner", "masked", "examples", "inputs")
+        shared = ("cfg", "pruner", "masked", "examples", "inputs")
         for name, value in self.__dict__.items():
             twin.__dict__[name] = value if name in shared else copy.deepcopy(value, memo)
         sparsers = {name: copy.copy(one) for name, one in self.sparsers.items()}
@@ -239,7 +238,7 @@ class SparseModel(nn.Module):
                 where="SPARSER.TARGET latency",
                 otherwise="pass latency=..., a function from a model to seconds",
             )
-        ratio = functools.partial(self.schedule.scale, progress)
+        ratio = functools.partial(ratio_at, self.cfg.SCHEDULE, progress)
         return self.pruner.choose(self.masks.as_dict(), evidence, ratio, latency)
 
     def _hold(self, chosen: Mapping[str, Tensor], *, decided: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""From a float model to a graph with quantizers."""
+"""From a float model to a graph with quantizers, and which recovery steps it has."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from sparsebit.batches import Call
-from sparsebit.errors import SparsebitError
-from sparsebit.quantization import parse_qconfig
+from sparsebit.errors import ConfigError, SparsebitError
+from sparsebit.quantization import QuantModel, parse_qconfig
+from sparsebit.quantization.algorithms import AdaRoundLayers, BiasCorrection, Brecq, Equalization
 from sparsebit.quantization.build import build_graph, require_float_model
 from sparsebit.quantization.quantizers import Quantizer
 from tests.quantization.nets import config, images, quantized, residual
@@ -30,3 +31,25 @@ def test_only_a_float_module_can_be_quantized() -> None:
         require_float_model(program)
     with pytest.raises(SparsebitError, match="quantized already"):
         require_float_model(quantized().model)
+
+
+def steps(**changes: object) -> tuple[list[type], list[type]]:
+    recovery = QuantModel(residual(), config(**changes), images()).recovery
+    before, after = ([type(step) for step in recovery if step.stage == when] for when in ("before", "after"))
+    return before, after
+
+
+def test_steps_run_before_or_after_the_ranges_in_the_order_of_the_config() -> None:
+    assert steps() == ([], [])
+    asked = ["bias_correction", "equalization", "brecq"]
+    assert steps(SCHEDULE__RECOVERY=asked) == ([Equalization], [BiasCorrection, Brecq])
+
+
+def test_adaround_quantizers_bring_their_step() -> None:
+    assert steps(W__QUANTIZER__TYPE="adaround") == ([], [AdaRoundLayers])
+    assert steps(W__QUANTIZER__TYPE="adaround", SCHEDULE__RECOVERY=["brecq"]) == ([], [Brecq])
+
+
+def test_wrong_options_are_found_before_any_work() -> None:
+    with pytest.raises(ConfigError, match="brecq"):
+        QuantModel(residual(), config(SCHEDULE__RECOVERY=[{"brecq": {"steps": 0}}]), images())
