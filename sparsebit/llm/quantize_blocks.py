@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from sparsebit.batches import device_of
 from sparsebit.config.llm import LlmConfig, load_llm_config
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.across_processes import require_same
-from sparsebit.llm.blocks.calls import BlockRuns, Recorded, record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import BlockRuns, BlockStreams, record_calls, returns_tuple
 from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_data
 from sparsebit.llm.blocks.spill import spilled
 from sparsebit.llm.choose_widths import choose_widths
@@ -29,7 +28,7 @@ from sparsebit.llm.methods.pipeline import Pipeline
 from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.plan import Plan
-from sparsebit.llm.solve_outside import Behind, solve_outside
+from sparsebit.llm.solve_outside import solve_outside
 from sparsebit.llm.source import WeightSource
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, windows
 from sparsebit.numerics.packed import PackedTensor
@@ -106,7 +105,7 @@ def _quantize(
             solved, floats, outputs = _compress(runs, streams.floats, plan.inside(name), pipeline)
             made = _pack(name, solved)
             require_same((one.solved.weight for one in solved), f"what {name!r} becomes")
-            finished.write(index, made, runs.block)
+            finished.write(index, name, made, runs.block)
             plan.note_unseen(name, made)
             del solved  # twice the block in float, which would stay until the next one is solved
         else:
@@ -117,38 +116,22 @@ def _quantize(
         result.add(made)
         streams.hidden, streams.floats = outputs, floats
         del runs  # and with it what the block was called on
-    behind = Behind(streams.ids, streams.hidden, streams.floats, streams.as_tuple)
-    result.add(solve_outside(source, plan, pipeline.solver, behind))
+    result.add(solve_outside(source, plan, pipeline.solver, streams))
     finished.remove()
     return result
 
 
-@dataclass
-class _Streams:
-    """The calibration data on its way through the blocks, as the compressed and as the float model see it."""
-
-    recorded: list[Recorded]
-    hidden: Sequence[Tensor]
-    floats: Sequence[Tensor] | None
-    ids: Sequence[Tensor] = ()
-    as_tuple: bool = False  # whether blocks return tuples
-
-    def runs(self, block: nn.Module, index: int) -> BlockRuns:
-        """The block of this place on what the compressed blocks before it give."""
-        return BlockRuns(block, [one.calls[index] for one in self.recorded], self.hidden)
-
-
 @torch.no_grad()
-def _start(source: WeightSource, sequences: Tensor | None, *, follow: bool) -> _Streams:
+def _start(source: WeightSource, sequences: Tensor | None, *, follow: bool) -> BlockStreams:
     if sequences is None:
-        return _Streams([], [], None)
+        return BlockStreams([], [], None)
     first = source.fill(source.stack.names[0])
     sequences = sequences.to(device_of(first))
     as_tuple = returns_tuple(source.model, source.stack, sequences[:1])
     ids = sequences.split(BATCH)
     recorded = [record_calls(source.model, source.stack, batch, as_tuple=as_tuple) for batch in ids]
     hidden = spilled(one.hidden for one in recorded)
-    return _Streams(recorded, hidden, hidden if follow else None, ids, as_tuple)
+    return BlockStreams(recorded, hidden, hidden if follow else None, ids, as_tuple)
 
 
 def _compress(

@@ -6,14 +6,11 @@ and residual sums, which take an error of the same size ten times better.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
 
-from sparsebit.llm.blocks.calls import run_behind
+from sparsebit.llm.blocks.calls import BlockStreams, run_behind
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import Solver, output_loss
@@ -24,25 +21,8 @@ from sparsebit.llm.weights.uses import first_input
 from sparsebit.numerics.packed import PackedTensor
 
 
-@dataclass(frozen=True)
-class Behind:
-    """The calibration data after all blocks, in batches.
-
-    Attributes:
-        ids: the tokens.
-        hidden: what the last compressed block gives.
-        floats: what the last block of the float model gives; None where the solver does not look at it.
-        as_tuple: whether blocks return tuples.
-    """
-
-    ids: Sequence[Tensor]
-    hidden: Sequence[Tensor]
-    floats: Sequence[Tensor] | None
-    as_tuple: bool
-
-
-def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: Behind) -> list[Made]:
-    """What became of the weights outside the blocks. Those that are one tensor stay one."""
+def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: BlockStreams) -> list[Made]:
+    """What became of the weights outside the blocks, with ``data`` after all of them. One tensor stays one."""
     names: dict[int, list[str]] = {}
     for name in plan.outside():
         names.setdefault(source.model.get_parameter(name).data_ptr(), []).append(name)
@@ -64,7 +44,7 @@ def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: Behind
 
 
 @torch.no_grad()
-def measure_head(source: WeightSource, name: str, data: Behind) -> InputStatistics | None:
+def measure_head(source: WeightSource, name: str, data: BlockStreams) -> InputStatistics | None:
     """Statistics of what the weight ``name`` is multiplied with after the blocks; None if it is not a factor."""
     parameters = {name: source.model.get_parameter(name)}
     behind = partial(run_behind, source.model, source.stack, as_tuple=data.as_tuple)

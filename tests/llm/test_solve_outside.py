@@ -9,19 +9,19 @@ import torch
 
 from sparsebit import llm
 from sparsebit.config.llm import load_llm_config
-from sparsebit.llm.blocks.calls import record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import BlockStreams, record_calls, returns_tuple
 from sparsebit.llm.methods.gptq import Gptq
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import output_loss
 from sparsebit.llm.plan import Plan
-from sparsebit.llm.solve_outside import Behind, measure_head, solve_outside
+from sparsebit.llm.solve_outside import measure_head, solve_outside
 from sparsebit.llm.source import WeightSource
 from tests.llm.models import DECODERS, tokens
 
 CONFIG = {"W": {"BIT": 0, "SPARSITY": 0.5}, "HEAD": {"BIT": 3, "GROUP_SIZE": 32}, "METHOD": "gptq"}
 
 
-def prepared(tied: bool, name: str = "llama") -> tuple[WeightSource, Plan, Behind, torch.Tensor]:
+def prepared(tied: bool, name: str = "llama") -> tuple[WeightSource, Plan, BlockStreams, torch.Tensor]:
     """A model whose blocks are left out: what reaches the head is the norm of what the first block was given."""
     model: Any = DECODERS[name]()
     if tied:
@@ -31,7 +31,7 @@ def prepared(tied: bool, name: str = "llama") -> tuple[WeightSource, Plan, Behin
     ids = tokens(128).view(4, 32)
     as_tuple = returns_tuple(source.model, source.stack, ids[:1])
     hidden = [record_calls(source.model, source.stack, one, as_tuple=as_tuple).hidden for one in ids.split(2)]
-    data = Behind(ids.split(2), hidden, [2 * one for one in hidden], as_tuple)
+    data = BlockStreams([], hidden, [2 * one for one in hidden], ids.split(2), as_tuple)
     with torch.no_grad():
         reaching = model.model.norm(torch.cat(hidden)).reshape(-1, hidden[0].shape[-1])
     return source, Plan(source, load_llm_config(CONFIG)), data, reaching
@@ -64,7 +64,7 @@ def test_the_head_loses_less_than_by_rounding(tied: bool) -> None:
 
 def test_without_data_both_are_rounded() -> None:
     source, plan, _, _ = prepared(tied=True)
-    made = solve_outside(source, plan, Rtn(), Behind([], [], None, False))
+    made = solve_outside(source, plan, Rtn(), BlockStreams([], [], None))
     assert [one.remark for one in made] == ["rounded to nearest"] * 2
 
 

@@ -79,6 +79,29 @@ class Recorded:
     calls: list[BlockCall] = field(default_factory=list)
 
 
+@dataclass
+class BlockStreams:
+    """The calibration data on its way through the blocks, in batches.
+
+    Attributes:
+        recorded: how every block is called.
+        hidden: what the last compressed block gave.
+        floats: what the same block of the float model gave; None where nothing looks at it.
+        ids: the tokens.
+        as_tuple: whether blocks return tuples.
+    """
+
+    recorded: list[Recorded]
+    hidden: Sequence[Tensor]
+    floats: Sequence[Tensor] | None
+    ids: Sequence[Tensor] = ()
+    as_tuple: bool = False
+
+    def runs(self, block: nn.Module, index: int) -> BlockRuns:
+        """The block of this place on what the compressed blocks before it give."""
+        return BlockRuns(block, [one.calls[index] for one in self.recorded], self.hidden)
+
+
 def hidden_in(output: Any) -> Tensor:
     """The hidden states in what a block returns: the tensor itself, or the first item of a tuple or list."""
     found = output[0] if isinstance(output, (tuple, list)) else output
