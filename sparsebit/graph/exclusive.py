@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 _ABSENT = object()
-_Given, _Yielded = ParamSpec("_Given"), TypeVar("_Yielded")
+_Given = ParamSpec("_Given")
+_Yielded = TypeVar("_Yielded")
 CAPTURING = threading.RLock()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsebit.errors import ArtifactError
 
@@ -22,7 +22,7 @@ from sparsebit.errors import ArtifactError
 class StoredTensors:
     """What ``files`` (the file of each stored tensor) hold for a model of transformers."""
 
-    def __init__(self, files: Mapping[str, Path], model: nn.Module) -> None:
+    def __init__(self, files: Mapping[str, Path], model: Any) -> None:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import (
             WeightConverter,
