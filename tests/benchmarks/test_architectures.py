@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmarks.robustness.architectures import attempt, check_capture, check_seed, masked_original, summarize
+from benchmarks.robustness.architectures import (
+    attempt,
+    check_capture,
+    check_seed,
+    join,
+    masked_original,
+    summarize,
+)
 from benchmarks.robustness.random_nets import MENU, write_net
 from sparsebit import SparsebitError
 
@@ -55,3 +62,16 @@ def test_the_masked_original_is_zero_where_the_smaller_model_has_nothing() -> No
     masked = masked_original(net, small)
     assert torch.equal(masked.weight, net.weight * torch.tensor([1.0, 0.0, 1.0, 0.0]))
     assert torch.equal(masked.bias, net.bias)
+
+
+def test_two_parts_of_a_run_are_one_summary() -> None:
+    outcomes = {
+        1: {"prune": ("ok", "")},
+        2: {"prune": ("refused", "why")},
+        3: {"prune": ("WRONG", "so"), "process": ("CRASH", "")},
+    }
+    parts = [
+        {"first seed": seed, "took_s": 1.0, **summarize({seed: stages})} for seed, stages in outcomes.items()
+    ]
+    both = join(join(parts[0], parts[1]), parts[2])
+    assert both == {"first seed": 1, "took_s": 3.0, **summarize(outcomes)}
