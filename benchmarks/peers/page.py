@@ -15,7 +15,7 @@ INTRODUCTION = """# Comparison with other tools
 
 Every tool gets the same trained model, the same data and the same number of threads, on one machine; each peer
 is installed in an environment of its own from pinned requirements. The script that a user of each tool would write
-is committed, and *lines* counts what is written in it. The best value of a column is bold, whoever has it.
+is committed, and *lines* counts what is written in it. The best value of each column is bold.
 
 ```sh
 SPARSEBIT_DATA=/path/to/data SMOLLM2=/path/to/smollm2 python -m benchmarks.peers.run --venvs FOLDER
