@@ -88,7 +88,7 @@ def as_matrix(x: Tensor, scale: Tensor) -> tuple[DenseMatrix, list[int] | None] 
     Example:
         >>> import torch
         >>> as_matrix(torch.zeros(8, 3, 5, 5), torch.zeros(1, 3, 1, 1))
-        (Matrix(rows=24, width=25, channels=3, by_column=False), None)
+        (DenseMatrix(rows=24, width=25, channels=3, by_column=False), None)
     """
     find = find_matrix if torch.compiler.is_compiling() else _found_matrix
     return find(x.shape, x.stride(), scale.shape)
