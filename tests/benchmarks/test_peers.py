@@ -254,7 +254,7 @@ def test_a_failure_is_explained_by_its_name_or_by_what_it_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_us = {
-        "f.py::TestFX::test_args_kwargs": {
+        "f.py::TestFX::test_pretty_print_node": {
             "outcome": "failed",
             "calls": 1,
             "reason": "tuple index out of range",
@@ -275,7 +275,7 @@ def test_a_failure_is_explained_by_its_name_or_by_what_it_said(
     suite = Suite("theirs", "somewhere")
     peer_tests.run_file(suite, tmp_path / "f.py::TestFX", tmp_path, "adapter", [], 1)
     assert suite.failed == {
-        "f.py::TestFX::test_args_kwargs": peer_tests.EXPLAINED["TestFX::test_args_kwargs"],
+        "f.py::TestFX::test_pretty_print_node": peer_tests.EXPLAINED["test_pretty_print_node"],
         "f.py::TestFX::test_args_no_self": peer_tests.REFUSED,
         "f.py::test_new": "1 is not 2",
     }
