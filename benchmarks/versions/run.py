@@ -106,7 +106,10 @@ def main() -> None:
     arguments = parser.parse_args()
     questions = arguments.questions or list(QUESTIONS)
     cores = sorted(os.sched_getaffinity(0))
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if arguments.questions and arguments.output and arguments.output.exists():  # the others' rows stay
+        rows = json.loads(arguments.output.read_text(encoding="utf-8"))["rows"]
+        rows = [row for row in rows if row["question"] not in questions]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         for row in pool.map(
             lambda place: compare(
