@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -244,7 +244,8 @@ class CalibrationRound:
             )
         with failing_together():
             self._require_finite()
-            _require_finite_tensors(self.gm)  # the bias of the last layer, say, which no quantizer measures
+            # What no quantizer measures: the bias of the last layer, say. Weights are looked at by their quantizers.
+            _require_finite_tensors(self.gm, skipped={name for name, _ in self._active("W")})
         first = next((n for n in everywhere[0][1] if all(n in names for _, names in everywhere)), None)
         if first is not None:
             raise SparsebitError(
@@ -255,9 +256,11 @@ class CalibrationRound:
             )
 
 
-def _require_finite_tensors(gm: GraphModule, **parts: Any) -> None:
+def _require_finite_tensors(gm: GraphModule, skipped: Collection[str] = (), **parts: Any) -> None:
     """Raise if a parameter or buffer holds NaN or infinity; minus infinity in a buffer is how masks are written."""
-    names = [name for name, parameter in gm.named_parameters() if not is_finite(parameter)]
+    names = [
+        name for name, parameter in gm.named_parameters() if name not in skipped and not is_finite(parameter)
+    ]
     names += [name for name, buffer in gm.named_buffers() if not is_finite(buffer, or_masked=True)]
     if names:
         raise CalibrationError(
