@@ -16,7 +16,8 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.lora.layer import LoraLinear
 from sparsebit.llm.packed.linear import PackedLinear
-from sparsebit.llm.source import open_tensors, tensor_files
+from sparsebit.llm.source import tensor_files
+from sparsebit.llm.stored_tensors import open_tensors
 from sparsebit.llm.tokens import require_known
 
 DAMPING = 1e-4  # added to the second moments of the inputs, as a part of their mean
