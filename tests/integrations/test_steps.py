@@ -31,9 +31,9 @@ _CONFIG = {
 def test_the_model_is_found_inside_of_wrappers() -> None:
     qmodel = quantized()
     assert find(nn.ModuleDict({"inner": nn.Sequential(qmodel)}), QuantModel) is qmodel
-    with pytest.raises(SparsebitError, match="holds 0"):
+    with pytest.raises(SparsebitError, match="contains 0"):
         find(net(), QuantModel)
-    with pytest.raises(SparsebitError, match="holds 2"):
+    with pytest.raises(SparsebitError, match="contains 2"):
         find(nn.ModuleList([quantized(), quantized()]), QuantModel)
 
 

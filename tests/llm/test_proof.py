@@ -60,6 +60,6 @@ def test_each_fault_is_found_and_said(tmp_path: Path) -> None:
     assert f"stub reads {WRONG} differently" in said["weight"]
     assert "nats, more than its arithmetic explains (1e-06)" in said["logits"]
     assert "nats apart in torch at most" in said["logits"]
-    assert "rounds activations to 8 bits in front of 21 layers, which costs" in said["rounds"]
+    assert "rounds activations to 8 bits before 21 layers, which costs" in said["rounds"]
     assert "stub cannot run it: RuntimeError: bad magic" in said["load"]
     assert "not checked in an engine: stub needs no_such_module, not installed" in said["missing"]

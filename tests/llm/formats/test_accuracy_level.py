@@ -51,5 +51,5 @@ def test_the_engine_is_as_close_as_the_levels_say(model: llm.LanguageModel, tmp_
     exact = model.export(tmp_path / "float", "onnxruntime-genai", ids=ids, rounding_budget=0.0)
     assert exact.proven and exact.rounded_layers == 0 and abs(exact.divergence or 0) < 1e-6
     cheap = model.export(tmp_path / "8 bits", "onnxruntime-genai", ids=ids, rounding_budget=10.0)
-    assert cheap.rounded_layers == 21 and "rounds activations to 8 bits in front of 21 layers" in str(cheap)
+    assert cheap.rounded_layers == 21 and "rounds activations to 8 bits before 21 layers" in str(cheap)
     assert (cheap.divergence or 0) > 10 * abs(exact.divergence or 0)

@@ -53,7 +53,7 @@ def test_a_name_that_is_taken_or_missing_is_refused(halved: type[Quantizer]) -> 
 def test_a_quantizer_with_the_methods_of_the_old_toolkit_is_refused() -> None:
     """Nothing would call them, and the class would quantize as if they were not there."""
     with pytest.raises(
-        RegistryError, match=r"nothing calls its _forward\n  next: write set_range, prepare or grid"
+        RegistryError, match=r"nothing here calls its _forward\n  next: write set_range, prepare or grid"
     ):
 
         @register_quantizer
