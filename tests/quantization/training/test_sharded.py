@@ -31,7 +31,7 @@ def test_a_sharded_model_is_told_and_refused(tmp_path: Path) -> None:
         assert is_sharded(net)
         assert all(tensor.equal(expected[name]) for name, tensor in full_state(net).items())
         with pytest.raises(
-            SparsebitError, match=r"export needs whole parameters(.|\n)*save\(folder\) on all"
+            SparsebitError, match=r"export needs complete parameters(.|\n)*save\(folder\) on all"
         ):
             require_unsharded(net, "export")
     finally:
