@@ -93,5 +93,5 @@ def missing_package(
     why = "is not installed" if missing else f"cannot be imported: {error}"
     return SparsebitError(
         f"{what} needs the package {package!r}, which {why}",
-        hint=f'in the folder of Sparsebit\'s source: pip install -e ".[{extra}]"',
+        hint=f'in Sparsebit\'s source folder: pip install -e ".[{extra}]"',
     )

@@ -71,7 +71,6 @@ _BUILD = _removed("build_quantizer", "QuantModel(model, config), which makes all
 # Attributes of old objects that today's classes do not declare.
 OLD_ATTRIBUTES: tuple[tuple[type, str, object], ...] = (
     (QuantModel, "add_extra_info_to_onnx", _add_extra_info),
-    (SparseModel, "config", property(lambda self: self.cfg)),
     (Quantizer, "qdesc", _removed("qdesc", "quantizer.spec, .code and .layout, and set_bit(bits)")),
     (Reader, "build_quantizer", _BUILD),
     (QuantOpr, "build_quantizer", _BUILD),

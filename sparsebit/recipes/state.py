@@ -55,7 +55,7 @@ class State:
         wanted = json.loads(json.dumps(self.asked))
         if different := [key for key in wanted if asked.get(key) != wanted[key]]:
             raise SparsebitError(
-                f"{file.parent} contains a search that was started with another {different[0]}",
+                f"{file.parent} contains a search with a different value for {different[0]!r}",
                 expected=str(asked.get(different[0]))[:200],
                 got=str(self.asked[different[0]])[:200],
                 hint="choose another folder, or remove this one to start again",

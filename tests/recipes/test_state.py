@@ -20,10 +20,10 @@ from tests.recipes.searching import Batches, Net
 
 def test_a_folder_of_another_search_is_refused(net: nn.Module, batches: Batches, tmp_path: Path) -> None:
     compress(net, batches, size=0.4, max_drop=1.0, folder=tmp_path)
-    with pytest.raises(SparsebitError, match="begun with another goals"):
+    with pytest.raises(SparsebitError, match="a different value for 'goals'"):
         compress(net, batches, size=0.3, max_drop=1.0, folder=tmp_path)
     torch.manual_seed(1)
-    with pytest.raises(SparsebitError, match="begun with another model"):
+    with pytest.raises(SparsebitError, match="a different value for 'model'"):
         compress(Net().eval(), batches, size=0.4, max_drop=1.0, folder=tmp_path)
 
 

@@ -81,7 +81,7 @@ def test_layers_that_end_uneven_are_told_and_come_as_a_graph() -> None:
     smodel = SparseModel(llama(), config, example_kwargs=inputs)
     smodel.calc_params()
     with pytest.raises(
-        GraphError, match=r"no config of LlamaForCausalLM[\s\S]*gate_proj keeps 36[\s\S]*layer alike"
+        GraphError, match=r"no config of LlamaForCausalLM[\s\S]*gate_proj keeps 36[\s\S]*layer equally"
     ):
         smodel.shrink("pretrained")
     with pytest.warns(UserWarning, match="save_pretrained cannot be used for this model: no config"):
