@@ -13,7 +13,6 @@ from sparsebit.compat.names import GONE, MOVED, OldNameError, find
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.modules.qmodules import QuantOpr, Reader
 from sparsebit.quantization.quantizers import Quantizer
-from sparsebit.sparse import SparseModel
 
 
 def add_old_paths() -> None:
