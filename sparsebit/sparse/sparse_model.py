@@ -20,7 +20,7 @@ from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.graph.passes.replace_patterns import replace_patterns
 from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.channels.trace import tensors_of
-from sparsebit.sparse.choose import Latency, make_pruner, require_channels
+from sparsebit.sparse.choose import Latency, make_pruner, require_channels, runtime_latency
 from sparsebit.sparse.evidence.gather import collect
 from sparsebit.sparse.evidence.gradients import Loss
 from sparsebit.sparse.guess_inputs import guess_inputs
@@ -231,13 +231,7 @@ class SparseModel(nn.Module):
         evidence = collect(self.masked, self.pruner, self.inputs, data, loss, **known)
         require_finite_weights(self.model)
         if latency is None and self.cfg.SPARSER.TARGET == "latency":
-            from sparsebit.analysis.latency import RuntimeClock
-
-            latency = RuntimeClock(
-                fit_examples(self.model, self.examples) if self.sizes_known else Call(),
-                where="SPARSER.TARGET latency",
-                otherwise="pass latency=..., a function from a model to seconds",
-            )
+            latency = runtime_latency(fit_examples(self.model, self.examples) if self.sizes_known else Call())
         ratio = functools.partial(ratio_at, self.cfg.SCHEDULE, progress)
         return self.pruner.choose(self.masks.as_dict(), evidence, ratio, latency)
 

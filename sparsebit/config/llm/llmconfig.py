@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 from sparsebit.config.engine.config import Config, Source, load_config
-from sparsebit.config.engine.match import Layer, unmatched_rules
+from sparsebit.config.engine.match import Layer, unmatched_patterns, unmatched_rules
 from sparsebit.config.engine.problems import Problem, raise_problems
 from sparsebit.config.engine.section import Section, key, keys_of, section
 from sparsebit.config.engine.specific import Rule, rules
@@ -105,6 +105,10 @@ BIT = Read(
 GROUP_SIZE = Read(
     _parse_group, "how many input channels share a scale, or 0 for all of them", {"type": "integer"}
 )
+
+
+# What chooses the experts of a token: few numbers, and the choice hangs on them.
+ROUTERS = ("*.router", "*.gate", "*.shared_expert_gate")
 
 
 @dataclass(frozen=True)
@@ -211,7 +215,7 @@ class LlmConfig(Config, init=False):
     IGNORE: tuple[str, ...] = key(
         PATTERNS,
         "Layers, by dotted name or pattern, that stay in float; routers of experts by default.",
-        default=("*.router", "*.gate", "*.shared_expert_gate"),
+        default=ROUTERS,
     )
     CALIBRATION: CalibrationSection = section(CalibrationSection, "How much of the text is measured with.")
 
@@ -254,8 +258,10 @@ class LlmConfig(Config, init=False):
 
     def require_matched(self, names: Iterable[str]) -> None:
         """Raise one ``ConfigError`` that names every rule that matches no layer."""
-        known = [Layer((name,)) for name in names]
-        raise_problems(self.source, [*unmatched_rules("W.SPECIFIC", self.W.SPECIFIC, known)])
+        layers = list(names)
+        rules = unmatched_rules("W.SPECIFIC", self.W.SPECIFIC, [Layer((name,)) for name in layers])
+        asked = [pattern for pattern in self.IGNORE if pattern not in ROUTERS]  # dense models have no routers
+        raise_problems(self.source, [*rules, *unmatched_patterns("IGNORE", asked, layers)])
 
 
 def load_llm_config(source: Source | LlmConfig, overrides: Sequence[str] = ()) -> LlmConfig:

@@ -1,11 +1,12 @@
-"""The pruner that a config asks for."""
+"""The pruner and the clock that a config asks for."""
 
 from __future__ import annotations
 
+from sparsebit.batches import Call
 from sparsebit.config import SConfig
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.sparse.choose.channel_pruner import ChannelPruner
-from sparsebit.sparse.choose.pruner import Pruner
+from sparsebit.sparse.choose.pruner import Latency, Pruner
 from sparsebit.sparse.choose.weight_pruner import WeightPruner
 from sparsebit.sparse.layer_sparser import LayerSparser
 
@@ -23,3 +24,14 @@ def make_pruner(
     pruner = ChannelPruner(gm, config, sparsers or {})
     pruner.cost.shapes_known &= sizes_known
     return pruner
+
+
+def runtime_latency(example: Call) -> Latency:
+    """The clock of ``TARGET: latency`` where the user gives none: seconds in ONNX Runtime, on one thread."""
+    from sparsebit.analysis.latency import RuntimeClock
+
+    return RuntimeClock(
+        example,
+        where="SPARSER.TARGET latency",
+        otherwise="pass latency=..., a function from a model to seconds",
+    )

@@ -1,0 +1,34 @@
+"""The script that runs llama.cpp, asked as its parent asks it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsebit.llm.engines import llama_cpp
+from sparsebit.llm.engines.engine import missing_modules
+from tests.llm.formats.test_compressed_tensors import quantized
+from tests.llm.models import VOCABULARY, tokenizer
+
+
+@pytest.mark.skipif(bool(missing_modules(llama_cpp.LLAMA_CPP)), reason="gguf and xllamacpp are not installed")
+def test_it_answers_with_a_distribution_for_each_prompt(tmp_path: Path) -> None:
+    model = quantized()
+    model.tokenizer = tokenizer()
+    model.export(tmp_path / "model.gguf", "gguf")
+    prompts = [[3, 4, 5], [7]]
+    request = {"path": str(tmp_path / "model.gguf"), "size": VOCABULARY, "threads": 1, "prompts": prompts}
+    script = Path(llama_cpp.__file__).with_name("llama_cpp_child.py")
+    done = subprocess.run(
+        [sys.executable, str(script)], input=json.dumps(request), capture_output=True, text=True, check=True
+    )
+    rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+    assert len(rows) == 2
+    for row in rows:
+        assert sorted(index for index, _ in row) == list(range(VOCABULARY))
+        assert torch.tensor([value for _, value in row]).exp().sum() == pytest.approx(1, abs=1e-3)

@@ -1,0 +1,54 @@
+"""Which weights are quantized, and why the others are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparsebit.config.llm import load_llm_config
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.plan import Plan, embedding_and_head
+from sparsebit.llm.source import WeightSource
+from tests.llm.models import DECODERS
+
+
+def plan(**settings: Any) -> Plan:
+    return Plan(WeightSource.open(DECODERS["llama"]()), load_llm_config({"METHOD": "rtn", **settings}))
+
+
+def test_every_matrix_of_a_block_has_a_spec_or_a_reason() -> None:
+    found = plan(
+        W={"BIT": 4, "SPECIFIC": {"*.v_proj": {"BIT": 0}, "*.k_proj": {"BIT": 8}}}, IGNORE=["*.down_proj"]
+    )
+    block = "model.layers.0"
+    inside = found.inside(block)
+    assert str(inside("self_attn.q_proj.weight").code) == "int4_full"
+    assert inside("self_attn.k_proj.weight").code.bits == 8
+    assert inside("mlp.down_proj.weight") is None and inside("input_layernorm.weight") is None
+    assert found.ignored[f"{block}.mlp.down_proj.weight"] == "IGNORE: *.down_proj"
+    assert found.ignored[f"{block}.self_attn.v_proj.weight"] == "BIT: 0"
+    assert found.outside() == []
+    found.set_bits(f"{block}.self_attn.q_proj.weight", 2)
+    assert str(inside("self_attn.q_proj.weight").code) == "int2_full"
+
+
+def test_the_head_is_planned_with_the_embedding() -> None:
+    names = embedding_and_head(DECODERS["llama"]())
+    assert names == ["model.embed_tokens.weight", "lm_head.weight"]
+    found = plan(HEAD={"BIT": 8})
+    assert found.outside() == names
+    assert [found.spec(name).code.bits for name in names] == [8, 8]
+
+
+def test_a_pattern_that_matches_nothing_is_an_error() -> None:
+    with pytest.raises(SparsebitError, match=r"no_such"):
+        plan(IGNORE=["*.no_such"])
+
+
+def test_what_the_block_does_not_use_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    found = plan()
+    found.note_unseen("model.layers.1", [])
+    name = "model.layers.1.self_attn.q_proj.weight"
+    assert found.ignored[name] == "the block does not multiply by it"
+    assert f"{name} stays in float" in caplog.text
