@@ -40,7 +40,7 @@ DOORS = {
     ("sparsebit/quantization/quant_model.py", "sparsebit.export.export_onnx"),
     ("sparsebit/quantization/quant_model.py", "sparsebit.export.OnnxExport"),
     ("sparsebit/sparse/sparse_model.py", "sparsebit.export.export_onnx"),
-    ("sparsebit/sparse/sparse_model.py", "sparsebit.analysis.latency.RuntimeClock"),
+    ("sparsebit/sparse/choose/from_config.py", "sparsebit.analysis.latency.RuntimeClock"),
 }
 IMPORTERS_OF_CLI = {"cli", "__main__"}
 WITHOUT_TORCH = {"errors", "registry", "targets", "config"}
