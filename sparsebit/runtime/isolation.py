@@ -49,6 +49,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.said,
+            pipesize=2**20,  # arrays of many megabytes: fewer turns between the two
         )
 
     @property
