@@ -144,9 +144,10 @@ class ModelInputs:
         if len(args) > inputs or (len(args) > 1 and self._holds_arguments(args[0])):
             return Call(*self.batch(args)[:2])
         names = (*self._names_of(len(self.example.args)), *self.example.kwargs)
-        return Call(
-            args, {name: value for name, value in kwargs.items() if name in names or name not in LABELS}
-        )
+        labels = [name for name in kwargs if name in LABELS and name not in names]
+        if labels:
+            self._say(", ".join(labels), [])
+        return Call(args, {name: value for name, value in kwargs.items() if name not in labels})
 
     def _holds_arguments(self, first: Any) -> bool:
         """Whether the first item of a tuple is all the arguments, and not an argument that is a list or dict."""

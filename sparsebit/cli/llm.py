@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,8 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
     unfinished = arguments.output.with_name(f"{arguments.output.name}.unfinished")
     made = llm.quantize(_origin(arguments), arguments.text, config, folder=unfinished)
     made.save(arguments.output)
-    unfinished.rmdir()
+    with contextlib.suppress(OSError):  # files of the user's own stay where they are
+        unfinished.rmdir()
     if arguments.report is not None:
         from sparsebit.report import report_language_model, save_report
 

@@ -23,6 +23,7 @@ from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics.finite import is_finite
 from sparsebit.processes import gather_values, rank
 from sparsebit.storage import Fields, read_folder, write_folder
+from sparsebit.storage.place import writing
 
 KIND, VERSION = "language model block", 4
 
@@ -98,7 +99,8 @@ class FinishedBlocks:
         inside = tuple(f"{name}." for name in source.stack.names)
         seen.update(_digest(source.model, without=inside).encode())  # a block's numbers count when it is read
         place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
+        with writing(place):
+            place.mkdir(parents=True, exist_ok=True)
         return cls(place, seen.hexdigest())
 
     def read(self, index: int, name: str, block: nn.Module) -> FinishedBlock | None:

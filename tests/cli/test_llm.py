@@ -92,10 +92,15 @@ def test_a_run_that_was_stopped_goes_on_when_it_is_typed_again(
     monkeypatch.setattr(quantize_blocks, "solve_block", stopped)
     assert cli(*words).code != 0
     assert len(list((tmp_path / "small.unfinished").iterdir())) == 2
+    (tmp_path / "small.unfinished" / "notes.txt").write_text("mine")
     left[:] = [1]  # one block is missing
     done = cli(*words)
     assert done.code == 0, done.err
-    assert (tmp_path / "small").is_dir() and not (tmp_path / "small.unfinished").exists()
+    assert (tmp_path / "small").is_dir()
+    assert [path.name for path in (tmp_path / "small.unfinished").iterdir()] == ["notes.txt"]
+    (tmp_path / "other.unfinished").write_text("a file where the folder should be")
+    refused = cli(*words[:-1], str(tmp_path / "other"))
+    assert refused.code != 0 and "cannot write" in refused.err and "File exists" in refused.err
 
 
 def test_every_format_can_be_typed() -> None:

@@ -97,7 +97,7 @@ def test_an_exported_program_is_read_while_no_other_thread_exports(
     assert free and not any(free)
 
 
-def test_who_waits_for_a_capture_does_not_keep_its_replacements() -> None:
+def test_a_waiting_capture_does_not_keep_the_replacements_of_another() -> None:
     """A second capture that begins while the first one runs finds torch itself, not what the first one put there."""
     started, entered, asked = threading.Event(), threading.Event(), threading.Event()
 

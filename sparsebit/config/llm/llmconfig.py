@@ -107,7 +107,7 @@ GROUP_SIZE = Read(
 )
 
 
-# What chooses the experts of a token: few numbers, and the choice hangs on them.
+# What chooses the experts of a token: few numbers, and the choice depends on them.
 ROUTERS = ("*.router", "*.gate", "*.shared_expert_gate")
 
 
