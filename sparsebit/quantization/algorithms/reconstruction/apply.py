@@ -37,6 +37,7 @@ from sparsebit.quantization.algorithms.reconstruction.core import (
     undecided,
     variances,
 )
+from sparsebit.quantization.algorithms.reconstruction.steps import Schedule, run_steps
 from sparsebit.quantization.algorithms.reconstruction.streams import Samples, Streams
 from sparsebit.quantization.modules.exchange import exchange_quantizer, is_plain
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
@@ -124,7 +125,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
         optimizer = _Optimizer(soft.v, self.lr, list(scales.values()) if self.scale_lr > 0 else [])
         current: dict[str, Tensor] = {}
 
-        def step(rows: Tensor | None, beta: float | None) -> bool:
+        def step(rows: Tensor | None, beta: float | Tensor | None) -> bool:
             exact, rounded, wanted = samples.take(rows)
             taken, h = soft.soft()
             current.update(zip(weights, taken, strict=True))
@@ -138,15 +139,17 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             optimizer.step(loss)
             return True
 
-        drawn = samples.draw(self.steps)
+        done = [position / self.steps for position in range(self.steps)]
+        schedule = Schedule(
+            samples.draw(self.steps),
+            [beta_at(part, self.warmup) for part in done],
+            [self.scale_lr * 0.5 * (1 + math.cos(math.pi * part)) for part in done],
+            optimizer.rate,
+        )
         learning = [*inside, *(job.quantizers[name] for name in weights)]
         with substituted(learning, self._substitute(scales, current, noise)):
-            for position in range(self.steps):
-                next(ticks, None)
-                done = position / self.steps
-                optimizer.set_rate(self.scale_lr * 0.5 * (1 + math.cos(math.pi * done)))
-                if not step(None if drawn is None else drawn[position], beta_at(done, self.warmup)):
-                    return None
+            if not run_steps(step, schedule, optimizer.set_rate, noise, ticks):
+                return None
         own = {name: quantizer for name in weights if isinstance(quantizer := job.quantizers[name], AdaRound)}
         grids = {quantizer: quantizer.scale.detach().clone() for quantizer in scales}
         for quantizer, up in zip(own.values(), soft.up(), strict=True):
@@ -300,16 +303,21 @@ class _Optimizer:
     """Adam for the rounding of weights, and for the scales of activations with a learning rate that falls."""
 
     def __init__(self, v: Tensor, lr: float, scales: list[Tensor]) -> None:
+        cuda = v.device.type == "cuda"
+        self.rate = torch.zeros((), device=v.device) if cuda and scales else None
         self._parameters = [v, *scales]
         groups: list[dict[str, Any]] = [{"params": [v], "lr": lr}]
         if scales:
-            groups.append({"params": scales, "lr": 0.0})
-        self._adam = torch.optim.Adam(groups, fused=v.device.type in ("cuda", "cpu"))
+            groups.append({"params": scales, "lr": 0.0 if self.rate is None else self.rate})
+        # capturable: how many steps there were is counted on the device, so that steps can be recorded.
+        self._adam = torch.optim.Adam(groups, fused=cuda or v.device.type == "cpu", capturable=cuda)
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of scales from now on."""
-        for group in self._adam.param_groups[1:]:
-            group["lr"] = rate
+        if self.rate is not None:
+            self.rate.fill_(rate)
+        elif len(self._adam.param_groups) > 1:
+            self._adam.param_groups[1]["lr"] = rate
 
     def step(self, loss: Tensor) -> None:
         """One step down."""

@@ -65,7 +65,7 @@ class SoftWeights:
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
-def undecided(h: Tensor, beta: float) -> Tensor:
+def undecided(h: Tensor, beta: float | Tensor) -> Tensor:
     """The regularizer: sum of 1 - abs(2 h - 1) ** beta, which is 0 where every h is 0 or 1 (eq. 24).
 
     Example:

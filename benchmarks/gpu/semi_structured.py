@@ -1,0 +1,58 @@
+"""Products with 2:4 weights on the GPU: where are torch's semi-structured kernels faster than dense ones?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SHAPES = ((4096, 4096), (11008, 4096), (28672, 8192))
+BATCHES = (1, 8, 64, 512, 4096)
+
+
+def prune(weight: Tensor) -> Tensor:
+    """The two largest of every four neighbours stay."""
+    fours = weight.unflatten(1, (-1, 4))
+    kept = torch.zeros_like(fours, dtype=torch.bool).scatter_(2, fours.abs().topk(2, dim=2).indices, True)
+    return (fours * kept).flatten(1)
+
+
+def measure(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
+    """Microseconds for each shape, batch and dtype, dense and 2:4, and how far the 2:4 product is from the dense."""
+    for out, channels in SHAPES:
+        weight = prune(torch.randn(out, channels, device="cuda", dtype=torch.bfloat16) / channels**0.5)
+        compressed = torch.sparse.to_sparse_semi_structured(weight)
+        steps = torch.randint(-127, 128, (out, channels), device="cuda", dtype=torch.int8)
+        steps = prune(steps.half()).to(torch.int8)
+        for batch in BATCHES:
+            x = torch.randn(batch, channels, device="cuda", dtype=torch.bfloat16)
+            exact = F.linear(x, weight)
+            row: dict[str, Any] = {"shape": [out, channels], "batch": batch}
+            ways: dict[str, Callable[[], Tensor]] = {
+                "bf16": lambda w=weight, x=x: F.linear(x, w),
+                "bf16_24": lambda w=compressed, x=x: F.linear(x, w),
+            }
+            if batch > 16:
+                codes = torch.randint(-127, 128, (batch, channels), device="cuda", dtype=torch.int8)
+                packed = torch._cslt_compress(steps)
+                ways["int8"] = lambda c=codes, s=steps: torch._int_mm(c, s.T)
+                ways["int8_24"] = lambda c=codes, p=packed: torch._cslt_sparse_mm(
+                    p, c.T, out_dtype=torch.int32
+                )
+            for name, way in ways.items():
+                try:
+                    found = way()
+                    if name == "bf16_24":
+                        row["error"] = float((found - exact).float().norm() / exact.float().norm())
+                    if name == "int8_24":
+                        row["int8_equal"] = bool(torch.equal(found.T, torch._int_mm(codes, steps.T)))
+                    row[f"{name}_us"] = time_of(way, graph=True)
+                except Exception as error:
+                    row[f"{name}_us"] = None
+                    print(
+                        f"  {name} of {row['shape']} at {batch}: {type(error).__name__}: {str(error)[:200]}"
+                    )
+            yield row

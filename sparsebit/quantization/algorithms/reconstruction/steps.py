@@ -1,0 +1,88 @@
+"""The steps of a reconstruction: one by one, or on a GPU recorded once and replayed, as most of a step is launching."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+# Whether steps are recorded on CUDA. Off until `python -m benchmarks.gpu.run reconstruction` has shown the same errors.
+USE_GRAPHS = False
+CALLED_FIRST = 3  # steps before recording: libraries load their kernels and choose among them
+WORTH_RECORDING = 16  # steps from which recording pays
+
+# Takes which samples (None: any), and the exponent of the regularizer (None: without it). False: nothing to train.
+Step = Callable[[Tensor | None, float | Tensor | None], bool]
+
+
+@dataclass
+class Schedule:
+    """What changes from step to step."""
+
+    rows: Tensor | None  # [steps, batch], which samples; None where a step chooses by itself
+    betas: list[float | None]
+    rates: list[float]  # of what has a learning rate that falls
+    rate: Tensor | None  # where an optimizer on CUDA reads that learning rate, and None elsewhere
+
+
+def run_steps(
+    step: Step,
+    schedule: Schedule,
+    set_rate: Callable[[float], None],
+    noise: torch.Generator,
+    ticks: Iterator[int],
+) -> bool:
+    """All steps; False, and an early end, where there is nothing to train."""
+    steps = len(schedule.betas)
+    recorded = USE_GRAPHS and noise.device.type == "cuda" and schedule.rows is not None
+    called = CALLED_FIRST if recorded and steps >= WORTH_RECORDING else steps
+    if not _call(step, schedule, set_rate, ticks, range(called)):
+        return False
+    if called == steps:
+        return True
+    try:
+        graphs = _record(step, schedule, noise, called)
+    except RuntimeError as error:  # an operator that waits for the device, or does not allow recording
+        log.info("steps are called one by one, because they cannot be recorded: %s", error)
+        return _call(step, schedule, set_rate, ticks, range(called, steps))
+    for index in range(called, steps):
+        next(ticks, None)
+        graphs[schedule.betas[index] is not None].replay()
+    return True
+
+
+def _call(
+    step: Step, schedule: Schedule, set_rate: Callable[[float], None], ticks: Iterator[int], which: range
+) -> bool:
+    for index in which:
+        next(ticks, None)
+        set_rate(schedule.rates[index])
+        if not step(None if schedule.rows is None else schedule.rows[index], schedule.betas[index]):
+            return False
+    return True
+
+
+def _record(
+    step: Step, schedule: Schedule, noise: torch.Generator, first: int
+) -> dict[bool, torch.cuda.CUDAGraph]:
+    """A step without and with the regularizer as graphs, which count by themselves which step it is."""
+    device, rows = noise.device, schedule.rows
+    assert rows is not None
+    index = torch.full((1,), first, device=device)
+    betas = torch.tensor([beta or 0.0 for beta in schedule.betas], device=device)
+    rates = torch.tensor(schedule.rates, device=device)
+    graphs = {}
+    for regularized in sorted({beta is not None for beta in schedule.betas[first:]}):
+        graph = graphs[regularized] = torch.cuda.CUDAGraph()
+        graph.register_generator_state(noise)
+        with torch.cuda.graph(graph):
+            if schedule.rate is not None:
+                schedule.rate.copy_(rates.index_select(0, index)[0])
+            beta = betas.index_select(0, index)[0] if regularized else None
+            step(rows.index_select(0, index)[0], beta)
+            index.add_(1)
+    return graphs
