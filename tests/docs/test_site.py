@@ -46,6 +46,19 @@ def test_links_lead_to_files_of_the_site(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def cells(row: str) -> int:
+    """Of a row of a table; a bar in code is none."""
+    return len(re.split(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", row))) - 2
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_rows_of_a_table_have_as_many_cells_as_its_header(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        header, *rows = table.splitlines()
+        assert [row for row in rows if cells(row) != cells(header)] == []
+
+
 REFERENCES = [
     name
     for page in sorted((DOCS / "reference").glob("*.md"))
