@@ -21,7 +21,14 @@ def measure(batches: int = 6) -> Iterator[dict[str, Any]]:
     for observer in sorted(OBSERVERS):
         waits = {}
         for count in (batches, 2 * batches):
-            config = {"A": {"OBSERVER": {"TYPE": observer}}}
+            config = {
+                "W": {"QSCHEME": "per-channel-symmetric", "QUANTIZER": {"TYPE": "uniform", "BIT": 8}},
+                "A": {
+                    "QSCHEME": "per-tensor-affine",
+                    "QUANTIZER": {"TYPE": "uniform", "BIT": 8},
+                    "OBSERVER": {"TYPE": observer},
+                },
+            }
             model = sparsebit.QuantModel(net, config, example_inputs=(x[:2],))
             with warnings.catch_warnings(record=True) as seen:
                 warnings.simplefilter("always")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sparsebit.quantization.calibration.spill_list import SpillList
@@ -21,16 +20,7 @@ def spilled(batches: Iterable[Tensor]) -> Sequence[Tensor]:
         >>> [int(one) for one in spilled(torch.tensor(n) for n in range(3))]
         [0, 1, 2]
     """
-    found: Any = None
+    found: Any = SpillList(MOST_BYTES)
     for batch in batches:
-        if found is None:
-            found = SpillList(_most_bytes(batch))
         found.append(batch)
-    return SpillList(MOST_BYTES) if found is None else found  # type: ignore[no-any-return]
-
-
-def _most_bytes(batch: Tensor) -> int:
-    """On a GPU a list may take an eighth of what is free: reading it back from disk would leave the GPU waiting."""
-    if not batch.is_cuda:
-        return MOST_BYTES
-    return max(MOST_BYTES, torch.cuda.mem_get_info(batch.device)[0] // 8)
+    return found  # type: ignore[no-any-return]

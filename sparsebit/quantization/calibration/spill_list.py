@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,7 +77,7 @@ class SpillList:
         leaves, structure = pytree.tree_flatten(value)
         tensors = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
         size = sum(tensor.nbytes for tensor in tensors.values())
-        if self._bytes + size <= self._limit:
+        if self._bytes + size <= self._limit or self._bytes + size <= self._limit_on_gpu(tensors.values()):
             self._bytes += size
             if self._copies:
                 leaves = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -99,6 +99,11 @@ class SpillList:
             _OnDisk(path, str(i), leaf.device) if str(i) in tensors else leaf for i, leaf in enumerate(leaves)
         ]
         return kept, structure
+
+    def _limit_on_gpu(self, tensors: Iterable[Tensor]) -> int:
+        """On a GPU an eighth of what is free, if that is more: it would wait for what is read back from a disk."""
+        device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
+        return 0 if device is None or not self._limit else torch.cuda.mem_get_info(device)[0] // 8
 
     def _forget(self, leaves: list[Any]) -> None:
         self._bytes -= sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))

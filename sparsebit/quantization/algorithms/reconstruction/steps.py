@@ -39,17 +39,38 @@ def run_steps(
     """All steps; False, and an early end, where there is nothing to train."""
     steps = len(schedule.betas)
     recorded = USE_GRAPHS and noise.device.type == "cuda" and schedule.rows is not None
-    called = CALLED_FIRST if recorded and steps >= WORTH_RECORDING else steps
-    if not _call(step, schedule, set_rate, ticks, range(called)):
+    if not recorded or steps < WORTH_RECORDING:
+        return _call(step, schedule, set_rate, ticks, range(steps))
+    # Not on the default stream, also those that are called: gradients reach a leaf on the stream it was first used on,
+    # and what is recorded may not touch another.
+    own, outer = torch.cuda.Stream(noise.device), torch.cuda.current_stream(noise.device)
+    own.wait_stream(outer)
+    with torch.cuda.stream(own):
+        found = _call_and_replay(step, schedule, set_rate, noise, ticks)
+    outer.wait_stream(own)
+    return found
+
+
+def _call_and_replay(
+    step: Step,
+    schedule: Schedule,
+    set_rate: Callable[[float], None],
+    noise: torch.Generator,
+    ticks: Iterator[int],
+) -> bool:
+    steps = len(schedule.betas)
+    if not _call(step, schedule, set_rate, ticks, range(CALLED_FIRST)):
         return False
-    if called == steps:
-        return True
+    generators = [noise, torch.cuda.default_generators[torch.cuda.current_device()]]
+    before = [generator.clone_state() for generator in generators]
     try:
-        graphs = _record(step, schedule, noise, called)
+        graphs = _record(step, schedule, noise, CALLED_FIRST)
     except RuntimeError as error:  # an operator that waits for the device, or does not allow recording
-        log.info("steps are called one by one, because they cannot be recorded: %s", error)
-        return _call(step, schedule, set_rate, ticks, range(called, steps))
-    for index in range(called, steps):
+        log.warning("steps are called one by one, because they cannot be recorded: %s", error)
+        for generator, state in zip(generators, before, strict=True):  # a broken recording leaves them unusable
+            generator.graphsafe_set_state(state)
+        return _call(step, schedule, set_rate, ticks, range(CALLED_FIRST, steps))
+    for index in range(CALLED_FIRST, steps):
         next(ticks, None)
         graphs[schedule.betas[index] is not None].replay()
     return True
@@ -79,7 +100,7 @@ def _record(
     for regularized in sorted({beta is not None for beta in schedule.betas[first:]}):
         graph = graphs[regularized] = torch.cuda.CUDAGraph()
         graph.register_generator_state(noise)
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream(device)):
             if schedule.rate is not None:
                 schedule.rate.copy_(rates.index_select(0, index)[0])
             beta = betas.index_select(0, index)[0] if regularized else None
