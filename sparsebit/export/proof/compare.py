@@ -26,7 +26,7 @@ from sparsebit.export.numbers import (
     unexplained,
 )
 from sparsebit.export.proof.file_side import CutModel, cut, rounding_steps, stored_weights
-from sparsebit.export.proof.fusion import integer_ops
+from sparsebit.export.proof.fusion import float_ops, integer_ops
 from sparsebit.export.proof.outputs import OutputTally
 from sparsebit.export.proof.report import CheckReport, TensorAgreement
 from sparsebit.export.proof.torch_side import TorchRun, run_torch
@@ -116,6 +116,7 @@ class _Check:
         self.ir = require("onnx_ir")
         self.model = self.ir.load(exported.path)  # weights in a file of their own stay there
         self.ops: Any = ()
+        self.float_ops: Mapping[str, int] = {}
         self.problems: list[str] = []
         self.allowed = ROUNDS_RESULTS  # what the runtime's kernels may do in their own way
         self.whole = self._open_whole().run
@@ -155,6 +156,7 @@ class _Check:
             session = self._open(self.exported.path, save_optimized=optimized)
             made = self.ir.load(optimized)
             self.ops = integer_ops(self.model, made, self.target.kernels)
+            self.float_ops = float_ops(made)
             if any(node.op_type in ROUNDING_INPUTS for node in made.graph):
                 self.allowed = ROUNDS_INPUTS
         return session
@@ -304,6 +306,7 @@ class _Check:
             tensors=tuple(self.tensors.values()),
             outputs=outputs,
             ops=tuple(self.ops),
+            float_ops=self.float_ops,
             problems=tuple(dict.fromkeys(self.problems)),
         )
 

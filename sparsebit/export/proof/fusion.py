@@ -1,8 +1,9 @@
-"""Which operators were planned on integers, and which of them ONNX Runtime runs on integers."""
+"""Which operators were planned on integers, which of them ONNX Runtime runs so, and what computes on floats."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from sparsebit.export.proof.report import IntegerOp
 
 Kernels = Mapping[str, frozenset[str]]
 _MOVES = MOVES | {"Flatten", "MaxPool", "Gather", "Slice"}
+_SIZES = frozenset({"Shape", "Size", "Cast"})  # read no numbers, or only convert them
 _SUFFIX = re.compile(r"(_token_\d+|_nhwc|_quant|/MatMulAddFusion|/MatMulScaleFusion/?)+$")
 _NO_FLOAT8 = "8-bit floats have no kernel on a CPU; they are unpacked and computed on in float"
 
@@ -39,6 +41,26 @@ def integer_ops(exported: Any, optimized: Any, kernels: Kernels) -> tuple[Intege
             IntegerOp(name=node.name, op=node.op_type, runs_as=kind, on_integers=on_integers, why=why)
         )
     return tuple(found)
+
+
+def float_ops(optimized: Any) -> Mapping[str, int]:
+    """How often each operator computes on floats in the graph that the runtime made, the most frequent first."""
+    floats = {value.name for value in optimized.graph.inputs if value.dtype is not None and _is_float(value)}
+    found: Counter[str] = Counter()
+    for node in optimized.graph:
+        if node.op_type == "QuantizeLinear":
+            continue
+        if node.op_type != "DequantizeLinear":
+            if not any(value is not None and value.name in floats for value in node.inputs):
+                continue
+            if node.op_type not in _MOVES | _SIZES:
+                found[node.op_type] += 1
+        floats.update(value.name for value in node.outputs)
+    return dict(found.most_common())
+
+
+def _is_float(value: Any) -> bool:
+    return bool(value.dtype.is_floating_point())
 
 
 def _source(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,9 @@ class CheckReport:
     tensors: tuple[TensorAgreement, ...] = ()
     outputs: tuple[OutputAgreement, ...] = ()
     ops: tuple[IntegerOp, ...] = ()
+    float_ops: Mapping[str, int] = field(
+        default_factory=dict
+    )  # operators of the runtime's graph that compute on floats
     problems: tuple[str, ...] = ()
 
     _repr_html_ = in_notebook
@@ -101,6 +105,11 @@ class CheckReport:
             return ""
         return f"{len(self.ops) - len(self.fallbacks)} of {len(self.ops)} planned operators run on integers"
 
+    @property
+    def in_float(self) -> str:
+        """Which operators compute on floats, and how many of each; empty if unknown or none."""
+        return ", ".join(f"{count} {op}" for op, count in self.float_ops.items())
+
     def summary(self) -> dict[str, Any]:
         """Everything as plain values, for JSON: end to end first."""
         return {
@@ -111,6 +120,7 @@ class CheckReport:
                 "tensors": [vars(tensor) for tensor in self.tensors],
             },
             "ops": [vars(op) for op in self.ops],
+            "float_ops": dict(self.float_ops),
             "problems": list(self.problems),
             "path": str(self.path),
             "runtime": self.runtime,
@@ -132,6 +142,7 @@ class CheckReport:
             ("end to end", self.end_to_end),
             ("piece by piece", self.piece_by_piece),
             ("speed", self.on_integers),
+            ("in float", self.in_float),
         )
         parts: list[Any] = [Text(f"{self.path.name} in {self.runtime}")]
         parts += [Text(f"  {name}: {text}") for name, text in sentences if text]

@@ -9,7 +9,7 @@ import onnx_ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from sparsebit.export.proof.fusion import integer_ops
+from sparsebit.export.proof.fusion import float_ops, integer_ops
 from sparsebit.targets import TARGETS
 
 KERNELS = TARGETS["onnxruntime"].kernels
@@ -70,3 +70,11 @@ def test_a_fused_operator_is_found_by_the_name_it_kept_and_a_vanished_one_is_fol
     other = helper.make_node("Identity", ["x"], ["elsewhere"], name="other")
     (gone,) = integer_ops(exported, model(other, **ONE), KERNELS)
     assert gone.runs_as == "folded away" and gone.on_integers
+
+
+def test_operators_that_compute_on_floats_are_counted_and_moves_are_not() -> None:
+    between = ("HardSwish", "Reshape", "HardSwish", "Sigmoid", "QuantizeLinear")
+    optimized = model(*INPUTS, CONV, *ending(*between), **ONE)
+    assert float_ops(optimized) == {"HardSwish": 2, "Conv": 1, "Sigmoid": 1}
+    fused = helper.make_node("QLinearConv", ["x", "s", "z", "w", "s", "wz", "s", "z"], ["y"])
+    assert float_ops(model(fused, **ONE)) == {}

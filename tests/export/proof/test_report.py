@@ -21,6 +21,7 @@ GOOD = CheckReport(
         IntegerOp(name="conv", op="Conv", runs_as="QLinearConv", on_integers=True),
         IntegerOp(name="fc", op="Gemm", runs_as="Gemm", on_integers=False, why="its result is read in float"),
     ),
+    float_ops={"HardSwish": 2, "Gemm": 1},
 )
 
 
@@ -33,6 +34,7 @@ def test_the_worst_output_and_the_proof_are_sentences() -> None:
         "every piece computes what torch computes; 0.500% of the quantized values differ, by 1 at most"
     )
     assert GOOD.on_integers == "1 of 2 planned operators run on integers"
+    assert GOOD.in_float == "2 HardSwish, 1 Gemm"
     assert [op.name for op in GOOD.fallbacks] == ["fc"]
 
 
@@ -43,10 +45,12 @@ def test_it_prints_as_tables_and_is_json() -> None:
         "end to end",
         "relu",
         "QLinearConv",
+        "  in float: 2 HardSwish, 1 Gemm",
         "its result is read in float",
     ):
         assert words in text
     data = json.loads(json.dumps(GOOD.summary()))
+    assert data["float_ops"] == {"HardSwish": 2, "Gemm": 1}
     assert data["ok"] and data["piece_by_piece"]["tensors"][0]["name"] == "relu"
 
 
