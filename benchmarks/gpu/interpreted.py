@@ -1,7 +1,7 @@
 """The kernels in Triton's interpreter, without a GPU: ``TRITON_INTERPRET=1 python -m benchmarks.gpu.interpreted``.
 
 Says nothing of speed. Half precision is checked in float16, as the interpreter rounds bfloat16 its own way, and the
-pairs of 4-bit values, which are unpacked in assembly, by a stand-in.
+values of packed weights, which are taken apart in assembly, by a stand-in.
 """
 
 # Triton's own language: its functions have no types.
@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -86,51 +85,43 @@ def check_grouped() -> list[str]:
 
 
 def check_packed_matmul() -> list[str]:
-    """Each of the three ways to multiply, where it applies, beside the unpacked weight in float64."""
-    packed_matmul_triton._unpack_pairs = _pairs
+    """Both ways to multiply beside the unpacked weight in float64."""
+    packed_matmul_triton._values, packed_matmul_triton._scaled_pair = _values, _scaled_pair
     wrong = []
     for case in packed_cases.draw_cases(60, seed=5):
+        rows = min(case.rows, 33)
         case = dataclasses.replace(
-            case, rows=min(case.rows, 33), channels=min(case.channels, 384), dtype=torch.float16
+            case, rows=rows, channels=min(case.channels, 2048), dtype=torch.float16, scale_dtype=torch.float16
         )
         x, packed, grid = case.make("cpu")
         zero_point = None if grid.code.symmetric else grid.zero_point.to(torch.int16)
         arguments = (x, packed, grid.scale, zero_point, grid.code.bits, grid.code.low)
         weight = grid.numbers(grid.unpack(packed, case.channels), torch.float64)
-        ways = {"written": lambda a=arguments: F.linear(a[0], packed_matmul._write_numbers(*a))}
-        if case.batch <= 3:
-            ways["vector"] = lambda a=arguments: packed_matmul._multiply_vector(*a)
-        if packed_matmul.fits_matrix_units(case.channels, grid.code.bits):
-            ways["batch"] = lambda a=arguments: packed_matmul._multiply_batch(*a)
         expected = F.linear(x.double(), weight)
-        for name, multiply in ways.items():
-            error = float((multiply().double() - expected).norm() / expected.norm())
+        for name, found in (
+            ("written", F.linear(x, packed_matmul._write_numbers(*arguments))),
+            ("multiplied", packed_matmul._multiply(*arguments)),
+        ):
+            error = float((found.double() - expected).norm() / expected.norm())
             if not error < 3e-3:  # also NaN
                 wrong.append(f"{name} {case}: relative error {error:.3g}")
     return wrong
 
 
-@triton.jit
-def _one(words, j: tl.constexpr, dtype: tl.constexpr):
-    return (((words >> (4 * j)) & 15) - 8).to(dtype)
+def _values(w0: Any, w1: Any, w2: Any, BITS: int, DTYPE: Any) -> tuple[Any, ...]:
+    """Stands for ``packed_matmul_triton._values``, which is written in assembly."""
+    bits, words, found = (4 if BITS == 8 else BITS), (w0, w1, w2), []
+    for bit in range(0, 96 if BITS == 3 else 32, int(bits)):
+        value = (words[bit // 32] >> (bit % 32)) & ((1 << min(bits, 32 - bit % 32)) - 1)
+        if bit % 32 + bits > 32:
+            value = value | ((words[bit // 32 + 1] << (32 - bit % 32)) & ((1 << bits) - 1))
+        found.append((value + 1024).to(tl.float16))
+    return tuple(found)
 
 
-@triton.jit
-def _pairs(words, dtype: tl.constexpr):
-    """Stands for ``packed_matmul_triton._unpack_pairs``."""
-    v0, v1, v2, v3 = (
-        _one(words, 0, dtype),
-        _one(words, 1, dtype),
-        _one(words, 2, dtype),
-        _one(words, 3, dtype),
-    )
-    v4, v5, v6, v7 = (
-        _one(words, 4, dtype),
-        _one(words, 5, dtype),
-        _one(words, 6, dtype),
-        _one(words, 7, dtype),
-    )
-    return v0, v1, v2, v3, v4, v5, v6, v7
+def _scaled_pair(first: Any, second: Any, even: Any, odd: Any, scale: Any, DTYPE: Any) -> tuple[Any, Any]:
+    """Stands for the function of that name, which is written in assembly."""
+    return (first - even) * scale, (second - odd) * scale
 
 
 def _differences(what: str, found: list[Tensor], expected: list[Tensor]) -> list[str]:

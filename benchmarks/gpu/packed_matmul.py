@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -87,67 +88,50 @@ def compare(case: Case, device: str, is_covered: Callable[..., bool] = packed_ma
 
 
 SHAPES = ((28672, 8192), (4096, 4096), (8192, 8192))
-BATCHES = {
-    "int4": (1, 64, 16, 32, 8, 2, 128, 256, 1024),
-    "uint4": (1, 16),
-    "int8": (1, 16),
-    "int3": (1, 4),
-    "int2": (1, 16),
-}
-VECTOR_TILES = ((8, 128, 4, 4), (4, 128, 4, 2), (4, 256, 3, 4))
-BATCH_TILES = ((128, 16, 4, 4), (64, 16, 4, 4), (128, 16, 4, 8), (256, 16, 3, 8), (128, 16, 3, 4))
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
+CODES = {  # and the sizes of groups
+    "int4": (128, 32, 64, None), "uint4": (128,), "int8": (128,), "int3": (128,), "int2": (128,),
+}  # fmt: skip
 
 
 def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
-    """Microseconds for each shape and batch, beside bfloat16 and the memory floor, for each tile of each kernel."""
+    """Microseconds for each shape, width and batch, beside bfloat16 and the memory floor."""
     for out, channels in SHAPES:
         reference = torch.randn(out, channels, device="cuda", dtype=torch.bfloat16)
         plain = [reference] + [reference.clone() for _ in range(2**28 // reference.nbytes)]
-        for code, batches in BATCHES.items():
-            for batch in batches:
-                case = Case(out, channels, batch, code)
-                x, packed, grid = case.make("cuda")
-                zero_point = None if grid.code.symmetric else grid.zero_point.to(torch.int16)
-                # Copies in turn, so that no weight is found in the cache.
-                copies = [packed.clone() for _ in range(max(1, 2**28 // packed.numel()))]
-                turn = iter(range(10**9))
-                arguments = (grid.scale, zero_point, grid.code.bits, grid.code.low)
-
-                def step(
-                    multiply: Callable[..., Tensor] = packed_matmul.multiply_packed, x: Tensor = x,
-                    copies: list[Tensor] = copies, turn: Any = turn, arguments: Any = arguments,
-                ) -> None:  # fmt: skip
-                    multiply(x, copies[next(turn) % len(copies)], *arguments)
-
-                def step_plain(x: Tensor = x, plain: list[Tensor] = plain, turn: Any = turn) -> None:
-                    F.linear(x, plain[next(turn) % len(plain)])
-
-                times: dict[str, float] = {}
-                for kernel, tiles, smallest, largest in (
-                    ("vector", VECTOR_TILES, 1, 1),
-                    ("batch", BATCH_TILES, 1, 128),
-                ):
-                    if not smallest <= batch <= largest or (kernel == "batch" and grid.code.bits == 3):
-                        continue
-                    name, multiply = f"{kernel.upper()}_TILE", getattr(packed_matmul, f"_multiply_{kernel}")
-                    chosen = getattr(packed_matmul, name)
-                    for tile in tiles if code == "int4" else tiles[:1]:
-                        setattr(packed_matmul, name, tile)
-                        try:
-                            times[f"{kernel} {tile}"] = time_of(lambda m=multiply, s=step: s(m), graph=True)
-                        except Exception as error:
-                            print(f"  {kernel} {tile} failed: {type(error).__name__}: {str(error)[:200]}")
-                    setattr(packed_matmul, name, chosen)
-                moved = packed.nbytes + grid.scale.nbytes + x.nbytes + 2 * batch * out
-                moved += 0 if zero_point is None else zero_point.nbytes
-                yield {
-                    "shape": [out, channels],
-                    "code": code,
-                    "batch": batch,
-                    "floor_us": moved / copy_bytes_per_second * 1e6,
-                    "bf16_us": time_of(step_plain, graph=True),
-                    "packed_us": time_of(step, graph=True),
-                    "tiles_us": times,
-                }
-                del copies
+        bf16: dict[int, float] = {}
+        for code, sizes in CODES.items():
+            for size in sizes:
+                for batch in BATCHES if code == "int4" and size == 128 else (1, 16, 64):
+                    step, moved = make_step(Case(out, channels, batch, code, size))
+                    if batch not in bf16:
+                        bf16[batch] = time_of(make_plain_step(plain, batch), graph=True)
+                    yield {
+                        "shape": [out, channels],
+                        "code": code,
+                        "group_size": size,
+                        "batch": batch,
+                        "floor_us": moved / copy_bytes_per_second * 1e6,
+                        "bf16_us": bf16[batch],
+                        "packed_us": time_of(step, graph=True),
+                    }
         del plain
+
+
+def make_step(case: Case) -> tuple[Callable[[], Tensor], int]:
+    """One product, with copies of the weight in turn, so that none is found in the cache; and the bytes it moves."""
+    x, packed, grid = case.make("cuda")
+    zero_point = None if grid.code.symmetric else grid.zero_point.to(torch.int16)
+    copies = [packed.clone() for _ in range(max(1, 2**28 // packed.numel()))]
+    turn = itertools.cycle(copies)
+    arguments = (grid.scale, zero_point, grid.code.bits, grid.code.low)
+    moved = packed.nbytes + grid.scale.nbytes + x.nbytes + 2 * case.batch * case.rows
+    moved += 0 if zero_point is None else zero_point.nbytes
+    return lambda: packed_matmul.multiply_packed(x, next(turn), *arguments), moved
+
+
+def make_plain_step(weights: list[Tensor], batch: int) -> Callable[[], Tensor]:
+    """The same product in bfloat16."""
+    x = torch.randn(batch, weights[0].shape[1], device="cuda", dtype=torch.bfloat16)
+    turn = itertools.cycle(weights)
+    return lambda: F.linear(x, next(turn))

@@ -124,12 +124,10 @@ def ask_packed_matmul(bandwidth: float, found: dict[str, Any]) -> None:
     found["rows"] = []
     for row in packed_matmul.measure(bandwidth, time_of):
         found["rows"].append(row)
-        tiles = sorted(row["tiles_us"].items(), key=lambda item: item[1])
         print(
-            f"{row['shape']!s:14s} {row['code']:5s} batch {row['batch']:4d} floor {row['floor_us']:6.1f} bf16"
-            f" {row['bf16_us']:6.1f} packed {row['packed_us']:6.1f} ({row['bf16_us'] / row['packed_us']:4.2f}x,"
-            f" {row['packed_us'] / row['floor_us']:4.2f} floor) "
-            + " ".join(f"{n} {t:.1f};" for n, t in tiles[:6])
+            f"{row['shape']!s:14s} {row['code']:5s} groups of {row['group_size']!s:4s} batch {row['batch']:4d}"
+            f" floor {row['floor_us']:6.1f} bf16 {row['bf16_us']:6.1f} packed {row['packed_us']:6.1f}"
+            f" ({row['bf16_us'] / row['packed_us']:4.2f}x, {row['packed_us'] / row['floor_us']:4.2f} floor)"
         )
 
 

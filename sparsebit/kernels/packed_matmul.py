@@ -1,8 +1,7 @@
 """Products with a weight that stays packed in 2, 3, 4 or 8 bits: the torch operator ``sparsebit::packed_matmul``.
 
-One vector is multiplied in float32 while a small weight is read once; up to ``BATCH`` vectors go through the matrix
-units, with the weight unpacked in registers; for more, the weight is written out in float in one pass and cuBLAS
-multiplies. The reference is ``F.linear`` with ``Grid.numbers``.
+Up to ``BATCH`` vectors go through the matrix units, with the weight unpacked in registers; for more, the weight is
+written out in float in one pass and cuBLAS multiplies. The reference is ``F.linear`` with ``Grid.numbers``.
 """
 
 from __future__ import annotations
@@ -14,21 +13,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from sparsebit.kernels.launch import AVAILABLE, launch, on_device_of
+from sparsebit.kernels.launch import AVAILABLE, current_stream, launch, on_device_of
 
 BATCH = 64  # the most vectors that are multiplied with the packed weight
-# Tiles of each kernel, replaced in benchmarks to compare: rows, words, stages of loads, warps.
-VECTOR_TILE = (8, 128, 4, 4)
-BATCH_TILE = (128, 16, 4, 4)
-PROGRAMS = (
-    528  # four for each multiprocessor of a large GPU: fewer tiles of rows are divided along the inputs
-)
-LARGE = (
-    2**25
-)  # numbers of a weight from which one vector goes through the matrix units too: they unpack faster
-SEVERAL = 3  # vectors that are multiplied one by one where the matrix units cannot be used
-MAGIC = {8: 0x43800000}  # bits of 256.0, which has room for 8 bits
-OTHER_MAGIC = 0x43000000  # of 128.0
+NATURAL = 16  # up to so many vectors are arranged where they are multiplied, more beforehand
+MOST_COLUMNS = 64  # of products, where a block has several scales a row; above, each value is scaled
+BLOCK = 16  # units of a row that are multiplied at once
+# For up to so many vectors and each width: rows of a tile, stages of loads, warps, programs.
+# Replaced in benchmarks to compare.
+TILES = {
+    16: {2: (64, 3, 4, 528), 3: (64, 3, 8, 264), 4: (128, 3, 4, 528), 8: (128, 3, 4, 528)},
+    32: {2: (64, 3, 4, 528), 3: (64, 3, 8, 264), 4: (64, 4, 4, 528), 8: (64, 4, 4, 528)},
+    64: {2: (64, 3, 4, 528), 3: (64, 2, 8, 264), 4: (128, 4, 8, 264), 8: (128, 4, 8, 264)},
+}
 
 _library = torch.library.Library("sparsebit", "FRAGMENT")
 _library.define(
@@ -71,22 +68,12 @@ def values_of(bits: int) -> int:
     return 32 if bits == 3 else 32 // bits
 
 
-def fits_matrix_units(channels: int, bits: int) -> bool:
-    """Whether a row divides into blocks of words without a rest, which the kernel for several vectors needs."""
-    return bits != 3 and channels % (BATCH_TILE[1] * values_of(bits)) == 0
-
-
 def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int) -> Tensor:
     rows, channels = packed.shape[0], x.shape[-1]
     flat = x.reshape(-1, channels).contiguous()
-    batch = flat.shape[0]
     with on_device_of(x):
-        fits = fits_matrix_units(channels, bits)
-        alone = SEVERAL if not fits else 1 if rows * channels < LARGE else 0
-        if batch <= alone:
-            y = _multiply_vector(flat, packed, scale, zero_point, bits, low)
-        elif batch <= BATCH and fits:
-            y = _multiply_batch(flat, packed, scale, zero_point, bits, low)
+        if flat.shape[0] <= BATCH:
+            y = _multiply(flat, packed, scale, zero_point, bits, low)
         else:
             y = F.linear(flat, _write_numbers(flat, packed, scale, zero_point, bits, low))
     return y.reshape(*x.shape[:-1], rows)
@@ -99,76 +86,99 @@ def _sizes(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> tuple[int, in
     return rows, units, groups, units // groups
 
 
-def _multiply_vector(
+def _multiply(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
 ) -> Tensor:
     from sparsebit.kernels import packed_matmul_triton as kernels
 
     rows, units, groups, per_group = _sizes(x, packed, scale, bits)
-    tile_rows, tile_units, stages, warps = VECTOR_TILE
-    block = math.gcd(per_group, 16)
-    blocks = max(1, tile_units // (3 if bits == 3 else 1) // block)
-    y = torch.empty(x.shape[0], rows, dtype=x.dtype, device=x.device)
-    points = packed if zero_point is None else zero_point
-    launch(
-        kernels.multiply_vector,
-        math.ceil(rows / tile_rows),
-        (x, packed.view(torch.int32), scale, points, y),
-        (),
-        (
-            *(rows, units, groups, low, MAGIC.get(bits, OTHER_MAGIC)),
-            *(bits, 3 if bits == 3 else 1, values_of(bits), zero_point is not None, per_group),
-            *(tile_rows, 1 << (blocks.bit_length() - 1), block, stages),
-        ),
-        warps=warps,
-        across=x.shape[0],
-    )
-    return y
-
-
-def _multiply_batch(
-    x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
-) -> Tensor:
-    from sparsebit.kernels import packed_matmul_triton as kernels
-
-    rows, units, groups, per_group = _sizes(x, packed, scale, bits)
-    batch, values = x.shape[0], values_of(bits)
-    tile_rows, block, stages, warps = BATCH_TILE
-    down, blocks = math.ceil(rows / tile_rows), units // block
-    parts = min(max(1, PROGRAMS // down), max(1, blocks // 4))
-    per_part = math.ceil(blocks / parts)
-    parts = math.ceil(blocks / per_part)
-    arranged, sums = torch.empty_like(x), torch.empty(blocks, batch, device=x.device)
-    tile = max(1, 1024 // (block * values))
-    launch(
-        kernels.arrange,
-        math.ceil(blocks / tile),
-        (x, arranged, sums),
-        (),
-        (units, batch, values, block, tile),
-        across=batch,
-    )
-    dtype = x.dtype if parts == 1 else torch.float32
-    made = torch.empty(parts, batch, rows, dtype=dtype, device=x.device)
-    asm = bits == 4 and (low == -8 or zero_point is not None)
-    launch(
-        kernels.multiply_batch,
-        down,
-        (arranged, sums, packed.view(torch.int32), scale, packed if zero_point is None else zero_point, made),
-        (),
-        (
-            *(batch, rows, units, groups, per_part * block, low, -8 - low if asm else 0),
-            *(bits, values, zero_point is not None, asm, per_group),
-            *(tile_rows, max(16, 1 << (batch - 1).bit_length()), block, stages),
-        ),
-        warps=warps,
-        across=parts,
-    )
-    if parts == 1:
-        return made[0]
+    batch, places = x.shape[0], {2: 16, 3: 32}.get(bits, 8)
+    tile, stages, warps, programs = next(of for most, of in TILES.items() if batch <= most)[bits]
+    block = math.gcd(units, BLOCK)
+    blocks, arranged_before = units // block, batch > NATURAL
+    subs = 1 if per_group % block == 0 else block // per_group if block % per_group == 0 else 0
+    if subs * batch > MOST_COLUMNS or (arranged_before and subs > 1) or subs & (subs - 1):
+        subs = 0
+    arranged, sums = x, scale  # not read
+    if arranged_before:
+        arranged = torch.empty(batch, units * places, dtype=x.dtype, device=x.device)
+        sums = torch.empty(blocks, batch, device=x.device)
+        several = max(1, 1024 // (block * places))
+        launch(
+            kernels.arrange,
+            math.ceil(blocks / several),
+            (x, arranged, sums),
+            (),
+            (blocks, batch, bits, places, block, several),
+            across=batch,
+        )
+    tiles = math.ceil(rows / tile)
+    per_program = math.ceil(tiles * blocks / min(programs, tiles * math.ceil(blocks / 2)))
+    parts = 1 if per_program % blocks == 0 else math.ceil(blocks / per_program) + 1
     y = torch.empty(batch, rows, dtype=x.dtype, device=x.device)
-    launch(kernels.add_parts, math.ceil(y.numel() / 256), (made, y), (), (y.numel(), parts, 256), warps=1)
+    made = torch.empty(parts * batch * rows if parts > 1 else 1, device=x.device)
+    launch(
+        kernels.multiply,
+        math.ceil(tiles * blocks / per_program),
+        (
+            *(arranged, sums, packed.view(torch.int32), scale),
+            *(packed if zero_point is None else zero_point, made, _counts(x.device, tiles), y),
+        ),
+        (),
+        (
+            *(batch, rows, units, groups, per_program, low),
+            *(bits, 3 if bits == 3 else 1, places, zero_point is not None, per_group),
+            *(subs, arranged_before, parts),
+            *(tile, max(8, 1 << (batch - 1).bit_length()), block, stages),
+        ),
+        warps=warps,
+    )
     return y
+
+
+class _Counters:
+    """Zeros of one device that programs count in and leave as zeros.
+
+    Each stream has its own, because work on two may run at the same time. Each recorded call has its own too: it may
+    be replayed on any stream.
+    """
+
+    RESERVED = 2**19
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._of_stream: dict[int, Tensor] = {}
+        self._reserved = self._zeros(self.RESERVED)
+        self._used = 0
+
+    def _zeros(self, count: int) -> Tensor:
+        return torch.zeros(count, dtype=torch.int32, device=self._device)
+
+    def take(self, count: int) -> Tensor:
+        """So many zeros for a call on the current stream."""
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            if self._used + count > self.RESERVED:
+                return self._zeros(count)  # recorded too, and made again with each replay
+            self._used += count
+            return self._reserved[self._used - count : self._used]
+        stream = current_stream(self._device.index) if self._device.type == "cuda" else 0
+        found = self._of_stream.get(stream)
+        if found is None or found.numel() < count:
+            found = self._of_stream[stream] = self._zeros(max(count, 4096))
+        return found
+
+
+_counters: dict[torch.device, _Counters] = {}
+
+
+def _counts(device: torch.device, tiles: int) -> Tensor:
+    """Zeros for the tiles of one product."""
+    found = _counters.get(device)
+    if found is None:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return torch.zeros(tiles, dtype=torch.int32, device=device)
+        found = _counters[device] = _Counters(device)
+    return found.take(tiles)
 
 
 def _write_numbers(

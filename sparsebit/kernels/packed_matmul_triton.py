@@ -1,8 +1,7 @@
 """Triton kernels for products with a weight that stays packed. Import only where Triton is installed.
 
-A row of the weight is a little-endian stream of values in 32-bit words. ``UNIT`` words hold ``VALUES`` values: one word
-of 16, 8 or 4 values of 2, 4 or 8 bits, three words of 32 values of 3 bits. A value ``q`` stands for
-``(q + low - zero_point) * scale``.
+A row of the weight is a little-endian stream of values in 32-bit words. A unit is one word of 16, 8 or 4 values of 2, 4
+or 8 bits, or three words of 32 values of 3 bits. A value ``q`` stands for ``(q + low - zero_point) * scale``.
 """
 
 # Triton's own language: its functions have no types.
@@ -14,177 +13,254 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
-def _shifted(w0, w1, w2, BIT: tl.constexpr, BITS: tl.constexpr, TO: tl.constexpr):
-    """Three words, or one three times, with their bits from ``BIT`` on at bit ``TO``, and other bits around them."""
-    bit: tl.constexpr = BIT % 32
-    word = w0 if BIT < 32 else w1 if BIT < 64 else w2
-    if bit + BITS > 32:
-        following = w1 if BIT < 32 else w2
-        low = (word.to(tl.uint32, bitcast=True) >> bit).to(tl.int32, bitcast=True)
-        return (low | (following << (32 - bit))) << TO
-    if bit > TO:
-        return word >> (bit - TO)
-    return word << (TO - bit)
+def _write_assembly(bits: int, magic: int) -> str:
+    """PTX that takes the values of two units apart, as pairs of 16-bit numbers ``magic + value`` in one register.
 
-
-@triton.jit
-def _mantissa(w0, w1, w2, magic, J: tl.constexpr, BITS: tl.constexpr):
-    """Value ``J`` of a unit set into the mantissa of a power of two, which is 256 + q, or 128 + q * 2**n.
-
-    That is a number without a conversion, which is a slow instruction. Up to four values have their places behind each
-    other, so that they come from one shift of their word. ``magic``, the bits of that power, comes from outside: the
-    compiler does not know it then, and masks and sets bits in one instruction.
+    A value is set into the mantissa of a power of two, of which ``magic`` has the bits: (a & mask) | magic is one
+    instruction, and no conversion is needed. The same 16 bits of both units come together first.
     """
-    places: tl.constexpr = 1 if BITS == 8 else 3 if BITS == 4 else 4
-    base: tl.constexpr = 15 if BITS == 8 else 11
-    first: tl.constexpr = J // places * places
-    place: tl.constexpr = base + BITS * (J - first)
-    if (first * BITS) // 32 == (J * BITS + BITS - 1) // 32:
-        bits = _shifted(w0, w1, w2, first * BITS, BITS, base)
+    words = 3 if bits == 3 else 1
+    count = 32 * words // bits
+    lines = [f".reg .b32 t, u, {', '.join(f'h{i}' for i in range(2 * words))};"]
+    for word in range(words):
+        one, other = f"${count + 2 * word}", f"${count + 2 * word + 1}"
+        lines += [
+            f"prmt.b32 h{2 * word}, {one}, {other}, 0x5410;",
+            f"prmt.b32 h{2 * word + 1}, {one}, {other}, 0x7632;",
+        ]
+    for value in range(count):
+        half, offset = divmod(value * bits, 16)
+        inside = min(bits, 16 - offset)  # bits of the value in this half; the others begin the next one
+        taken = f"h{half}"
+        if offset:
+            lines.append(f"shr.u32 t, {taken}, {offset};")
+            taken = "t"
+        lines.append(f"lop3.b32 ${value}, {taken}, {_twice((1 << inside) - 1)}, {_twice(magic)}, 0xEA;")
+        if inside < bits:
+            lines.append(f"shl.b32 u, h{half + 1}, {inside};")
+            rest = ((1 << bits) - 1) ^ ((1 << inside) - 1)
+            lines.append(f"lop3.b32 ${value}, u, {_twice(rest)}, ${value}, 0xEA;")
+    return "{ " + " ".join(lines) + " }"
+
+
+def _twice(half: int) -> str:
+    return f"0x{half:04X}{half:04X}"
+
+
+FLOAT16, BFLOAT16 = 0x6400, 0x4300  # the bits of 1024.0 and 128.0
+_ASM_2_FLOAT16, _ASM_2_BFLOAT16 = (tl.constexpr(_write_assembly(2, magic)) for magic in (FLOAT16, BFLOAT16))
+_ASM_3_FLOAT16, _ASM_3_BFLOAT16 = (tl.constexpr(_write_assembly(3, magic)) for magic in (FLOAT16, BFLOAT16))
+_ASM_4_FLOAT16, _ASM_4_BFLOAT16 = (tl.constexpr(_write_assembly(4, magic)) for magic in (FLOAT16, BFLOAT16))
+_REGISTERS_2 = tl.constexpr(",".join(["=&r"] * 16 + ["r"] * 2))
+_REGISTERS_3 = tl.constexpr(",".join(["=&r"] * 32 + ["r"] * 6))
+_REGISTERS_4 = tl.constexpr(",".join(["=&r"] * 8 + ["r"] * 2))
+_FLOAT16_8, _BFLOAT16_8 = tl.constexpr((tl.float16,) * 8), tl.constexpr((tl.bfloat16,) * 8)
+_FLOAT16_16, _BFLOAT16_16 = tl.constexpr((tl.float16,) * 16), tl.constexpr((tl.bfloat16,) * 16)
+_FLOAT16_32, _BFLOAT16_32 = tl.constexpr((tl.float16,) * 32), tl.constexpr((tl.bfloat16,) * 32)
+
+
+@triton.jit
+def _values(w0, w1, w2, BITS: tl.constexpr, DTYPE: tl.constexpr):
+    """The values of each unit, raised by 128 or 1024, a tensor for each place. Of 8 bits: two halves."""
+    if BITS == 3:
+        if tl.float16 == DTYPE:
+            return tl.inline_asm_elementwise(_ASM_3_FLOAT16, _REGISTERS_3, [w0, w1, w2], _FLOAT16_32, True, 2)
+        return tl.inline_asm_elementwise(_ASM_3_BFLOAT16, _REGISTERS_3, [w0, w1, w2], _BFLOAT16_32, True, 2)
+    elif BITS == 2:
+        if tl.float16 == DTYPE:
+            return tl.inline_asm_elementwise(_ASM_2_FLOAT16, _REGISTERS_2, [w0], _FLOAT16_16, True, 2)
+        return tl.inline_asm_elementwise(_ASM_2_BFLOAT16, _REGISTERS_2, [w0], _BFLOAT16_16, True, 2)
     else:
-        bits = _shifted(w0, w1, w2, J * BITS, BITS, place)
-    mask: tl.constexpr = ((1 << BITS) - 1) << place
-    return ((bits & mask) | magic).to(tl.float32, bitcast=True)
+        if tl.float16 == DTYPE:
+            return tl.inline_asm_elementwise(_ASM_4_FLOAT16, _REGISTERS_4, [w0], _FLOAT16_8, True, 2)
+        return tl.inline_asm_elementwise(_ASM_4_BFLOAT16, _REGISTERS_4, [w0], _BFLOAT16_8, True, 2)
 
 
 @triton.jit
-def _unit_of(J: tl.constexpr, BITS: tl.constexpr):
-    """What 1 of value ``J`` has to be multiplied with behind ``_mantissa``."""
-    places: tl.constexpr = 1 if BITS == 8 else 3 if BITS == 4 else 4
-    exponent: tl.constexpr = 0 if BITS == 8 else 5 - BITS * (J % places)
-    return 2.0**exponent
+def _scaled_pair(first, second, first_offset, second_offset, scale, DTYPE: tl.constexpr):
+    """``(value - offset) * scale`` of the values at two places. The difference is exact."""
+    if tl.float16 == DTYPE:
+        return tl.inline_asm_elementwise(
+            "{ sub.f16x2 $0, $2, $4; mul.f16x2 $0, $0, $6; sub.f16x2 $1, $3, $5; mul.f16x2 $1, $1, $6; }",
+            "=&r,=&r,r,r,r,r,r", [first, second, first_offset, second_offset, scale],
+            (tl.float16, tl.float16), True, 2,
+        )  # fmt: skip
+    return tl.inline_asm_elementwise(
+        "{ sub.bf16x2 $0, $2, $4; mul.bf16x2 $0, $0, $6; sub.bf16x2 $1, $3, $5; mul.bf16x2 $1, $1, $6; }",
+        "=&r,=&r,r,r,r,r,r", [first, second, first_offset, second_offset, scale],
+        (tl.bfloat16, tl.bfloat16), True, 2,
+    )  # fmt: skip
 
 
 @triton.jit
-def multiply_vector(
-    x_ptr, words_ptr, scale_ptr, zero_point_ptr, y_ptr,
-    rows, units_per_row, groups, low, magic,
-    BITS: tl.constexpr, UNIT: tl.constexpr, VALUES: tl.constexpr, HAS_ZERO: tl.constexpr, UNITS_PER_GROUP: tl.constexpr,
-    ROWS: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+def _join4(a, b, c, d):
+    return tl.join(tl.join(a, b), tl.join(c, d))
+
+
+@triton.jit
+def _join8(a, b, c, d, e, f, g, h):
+    return tl.join(_join4(a, b, c, d), _join4(e, f, g, h))
+
+
+@triton.jit
+def _in_order(v, BITS: tl.constexpr, SIZE: tl.constexpr):
+    """Tensors [rows, n], one for each place, as [rows, SIZE]: all values at place 0, then those at 1, ...
+
+    In this order nothing moves between threads when they are multiplied.
+    """
+    rows: tl.constexpr = v[0].shape[0]
+    if BITS == 3:
+        first = tl.join(_join8(*v[0:8]), _join8(*v[8:16]))
+        joined = tl.join(first, tl.join(_join8(*v[16:24]), _join8(*v[24:32])))
+        return tl.reshape(tl.permute(joined, (0, 6, 5, 4, 3, 2, 1)), (rows, SIZE))
+    elif BITS == 2:
+        joined = tl.join(_join8(*v[0:8]), _join8(*v[8:16]))
+        return tl.reshape(tl.permute(joined, (0, 5, 4, 3, 2, 1)), (rows, SIZE))
+    else:
+        return tl.reshape(tl.permute(_join8(*v), (0, 4, 3, 2, 1)), (rows, SIZE))
+
+
+@triton.jit
+def _spread(x, BITS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
+    """Channels [n, size] of one block as [n, BLOCK, PLACES]: once for each place of a unit that they meet.
+
+    Values of 8 bits meet a channel with both halves: a sixteenth of it with the lower one.
+    """
+    if BITS == 8:
+        x = tl.join((x * 0.0625).to(x.dtype), x)
+    return tl.reshape(x, (x.shape[0], BLOCK, PLACES))
+
+
+@triton.jit
+def _repeat(x, TIMES: tl.constexpr):
+    """[rows, n] as [rows, n * TIMES], each number so often."""
+    rows: tl.constexpr = x.shape[0]
+    n: tl.constexpr = x.shape[1]
+    return tl.reshape(tl.broadcast_to(x[:, :, None], (rows, n, TIMES)), (rows, n * TIMES))
+
+
+@triton.jit
+def arrange(
+    x_ptr, arranged_ptr, sums_ptr, blocks, batch,
+    BITS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """``y = weight @ x`` for one vector, in float32: each program takes ``ROWS`` rows; a block has one scale a row.
-
-    What the powers of two of ``_mantissa`` add is known from x alone, and subtracted.
-    """
-    offset: tl.constexpr = 256.0 if BITS == 8 else 128.0
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None, None]
-    sample = tl.program_id(1)
-    x_ptr += sample * units_per_row * VALUES
-    inside = row < rows
-    total = tl.zeros((ROWS, BLOCKS, BLOCK), tl.float32)
-    for start in tl.range(0, units_per_row, BLOCKS * BLOCK, num_stages=STAGES):
-        block = start + tl.arange(0, BLOCKS)[None, :, None] * BLOCK
-        unit = block + tl.arange(0, BLOCK)[None, None, :]
-        there = unit < units_per_row
-        at = words_ptr + (row * units_per_row + unit) * UNIT
-        w0 = tl.load(at, mask=inside & there, other=0)
-        w1 = tl.load(at + 1, mask=inside & there, other=0) if UNIT == 3 else w0
-        w2 = tl.load(at + 2, mask=inside & there, other=0) if UNIT == 3 else w0
-        group = row * groups + block // UNITS_PER_GROUP
-        known = inside & (block < units_per_row)
-        scale = tl.load(scale_ptr + group, mask=known, other=0.0).to(tl.float32)
-        sum_x = tl.zeros((1, BLOCKS, BLOCK), tl.float32)
-        added = tl.zeros((1, BLOCKS, BLOCK), tl.float32)
-        part = tl.zeros((ROWS, BLOCKS, BLOCK), tl.float32)
-        for j in tl.static_range(VALUES):
-            x = tl.load(x_ptr + unit * VALUES + j, mask=there, other=0.0).to(tl.float32)
-            scaled = x * _unit_of(j, BITS)
-            sum_x += x
-            added += scaled
-            part += _mantissa(w0, w1, w2, magic, j, BITS) * scaled
-        part += low * sum_x - offset * added
-        if HAS_ZERO:
-            part -= tl.load(zero_point_ptr + group, mask=known, other=0).to(tl.float32) * sum_x
-        total += part * scale
-    y = tl.sum(tl.reshape(total, (ROWS, BLOCKS * BLOCK)), 1)
-    out = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    tl.store(y_ptr + sample * rows + out, y.to(y_ptr.dtype.element_ty), mask=out < rows)
+    """``x`` in the order of ``_in_order``, block by block, and its sums [blocks, batch]."""
+    size: tl.constexpr = BLOCK * PLACES
+    given: tl.constexpr = size // 2 if BITS == 8 else size
+    sample = tl.program_id(1).to(tl.int64)
+    block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
+    here = (block < blocks)[:, None]
+    at = (sample * blocks + block)[:, None]
+    x = tl.load(x_ptr + at * given + tl.arange(0, given)[None, :], mask=here, other=0.0)
+    x = tl.reshape(tl.permute(_spread(x, BITS, PLACES, BLOCK), (0, 2, 1)), (BLOCKS, size))
+    tl.store(arranged_ptr + at * size + tl.arange(0, size)[None, :], x, mask=here)
+    tl.store(sums_ptr + block * batch + sample, tl.sum(x.to(tl.float32), 1), mask=block < blocks)
 
 
 @triton.jit
-def _unpack_pairs(words, dtype: tl.constexpr):
-    """The eight tensors of 4-bit values of words, less 8, two neighbours in a register from the start.
+def multiply(
+    x_ptr, sums_ptr, words_ptr, scale_ptr, zero_point_ptr, parts_ptr, counts_ptr, y_ptr,
+    batch, rows, units_per_row, groups, per_program, low,
+    BITS: tl.constexpr, UNIT: tl.constexpr, PLACES: tl.constexpr, HAS_ZERO: tl.constexpr,
+    UNITS_PER_GROUP: tl.constexpr, SUBS: tl.constexpr, ARRANGED: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """``x @ weight.T`` for up to ``BATCH`` vectors.
 
-    Values are set into the mantissa of a power of two: (a & m) | c is one instruction.
+    The blocks of all tiles of rows, one tile behind the other, are divided evenly among the programs. The program that
+    comes last to a tile adds up the parts of it, always in the same order. ``ARRANGED``: x and sums are those of
+    ``arrange``. Where a block has ``SUBS`` scales a row, there is a product for each, with the channels of the others
+    set to zero: it is multiplied with the scale, and what values are raised by is subtracted with the sum of x. With
+    ``SUBS`` = 0 each value is scaled by itself.
     """
-    if dtype == tl.float16:
-        values = tl.inline_asm_elementwise(
-            """
-            {
-            .reg .b32 a, b, m, c, s;
-            mov.u32 m, 0x000F000F;
-            mov.u32 c, 0x64006400;
-            mov.u32 s, 0x64086408;
-            prmt.b32 a, $8, $9, 0x5410;
-            prmt.b32 b, $8, $9, 0x7632;
-            lop3.b32 $0, a, m, c, 0xEA;
-            sub.f16x2 $0, $0, s;
-            shr.u32 a, a, 4;
-            lop3.b32 $1, a, m, c, 0xEA;
-            sub.f16x2 $1, $1, s;
-            shr.u32 a, a, 4;
-            lop3.b32 $2, a, m, c, 0xEA;
-            sub.f16x2 $2, $2, s;
-            shr.u32 a, a, 4;
-            lop3.b32 $3, a, m, c, 0xEA;
-            sub.f16x2 $3, $3, s;
-            lop3.b32 $4, b, m, c, 0xEA;
-            sub.f16x2 $4, $4, s;
-            shr.u32 b, b, 4;
-            lop3.b32 $5, b, m, c, 0xEA;
-            sub.f16x2 $5, $5, s;
-            shr.u32 b, b, 4;
-            lop3.b32 $6, b, m, c, 0xEA;
-            sub.f16x2 $6, $6, s;
-            shr.u32 b, b, 4;
-            lop3.b32 $7, b, m, c, 0xEA;
-            sub.f16x2 $7, $7, s;
-            }
-            """,
-            "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r,r", [words],
-            (tl.float16, tl.float16, tl.float16, tl.float16, tl.float16, tl.float16, tl.float16, tl.float16),
-            is_pure=True, pack=2,
-        )  # fmt: skip
-    else:
-        values = tl.inline_asm_elementwise(
-            """
-            {
-            .reg .b32 a, b, m, c, s;
-            mov.u32 m, 0x000F000F;
-            mov.u32 c, 0x43004300;
-            mov.u32 s, 0x43084308;
-            prmt.b32 a, $8, $9, 0x5410;
-            prmt.b32 b, $8, $9, 0x7632;
-            lop3.b32 $0, a, m, c, 0xEA;
-            sub.bf16x2 $0, $0, s;
-            shr.u32 a, a, 4;
-            lop3.b32 $1, a, m, c, 0xEA;
-            sub.bf16x2 $1, $1, s;
-            shr.u32 a, a, 4;
-            lop3.b32 $2, a, m, c, 0xEA;
-            sub.bf16x2 $2, $2, s;
-            shr.u32 a, a, 4;
-            lop3.b32 $3, a, m, c, 0xEA;
-            sub.bf16x2 $3, $3, s;
-            lop3.b32 $4, b, m, c, 0xEA;
-            sub.bf16x2 $4, $4, s;
-            shr.u32 b, b, 4;
-            lop3.b32 $5, b, m, c, 0xEA;
-            sub.bf16x2 $5, $5, s;
-            shr.u32 b, b, 4;
-            lop3.b32 $6, b, m, c, 0xEA;
-            sub.bf16x2 $6, $6, s;
-            shr.u32 b, b, 4;
-            lop3.b32 $7, b, m, c, 0xEA;
-            sub.bf16x2 $7, $7, s;
-            }
-            """,
-            "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r,r", [words],
-            (tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
-            is_pure=True, pack=2,
-        )  # fmt: skip
-    return values
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    raised: tl.constexpr = 1024.0 if dtype == tl.float16 else 128.0
+    size: tl.constexpr = BLOCK * PLACES
+    given: tl.constexpr = size // 2 if BITS == 8 else size
+    # Of 8 bits a value has two halves: the sum of what they meet is 17 / 16 of the channels' own.
+    share: tl.constexpr = 1.0 / 17.0 if BITS == 8 else 1.0
+    program = tl.program_id(0)
+    blocks = units_per_row // BLOCK
+    sample = tl.arange(0, BATCH)
+    unit = tl.arange(0, BLOCK)
+    at = program * per_program
+    stop = tl.minimum(at + per_program, tl.cdiv(rows, ROWS) * blocks)
+    while at < stop:
+        tile = at // blocks
+        begin = at - tile * blocks
+        end = tl.minimum(blocks, begin + stop - at)
+        row = tile * ROWS + tl.arange(0, ROWS)
+        inside = row < rows
+        at_words = words_ptr + (row.to(tl.int64)[:, None] * units_per_row + unit[None, :]) * UNIT
+        total = tl.zeros((ROWS, BATCH if SUBS == 0 else SUBS * BATCH), tl.float32)
+        for block in tl.range(begin, end, num_stages=STAGES):
+            start = block * BLOCK
+            w0 = tl.load(at_words + start * UNIT, mask=inside[:, None], other=0)
+            w1 = w0
+            w2 = w0
+            if UNIT == 3:
+                w1 = tl.load(at_words + start * UNIT + 1, mask=inside[:, None], other=0)
+                w2 = tl.load(at_words + start * UNIT + 2, mask=inside[:, None], other=0)
+            if ARRANGED:
+                place = tl.arange(0, size)
+                at_x = x_ptr + sample[None, :] * (blocks * size) + block * size + place[:, None]
+                x = tl.load(at_x, mask=(sample < batch)[None, :], other=0.0)
+            else:
+                place = tl.arange(0, given)
+                at_x = x_ptr + sample[:, None] * (blocks * given) + block * given + place[None, :]
+                x = tl.load(at_x, mask=(sample < batch)[:, None], other=0.0)
+                x = tl.reshape(tl.permute(_spread(x, BITS, PLACES, BLOCK), (2, 1, 0)), (size, BATCH))
+            v = _values(w0, w1, w2, BITS, dtype)
+            if SUBS > 0:
+                sub = tl.arange(0, SUBS)
+                group = row[:, None] * groups + (start // UNITS_PER_GROUP + sub)[None, :]
+                scale = tl.load(scale_ptr + group, mask=inside[:, None], other=0.0).to(tl.float32)
+                offset = tl.zeros((ROWS, SUBS), tl.float32) - low
+                if HAS_ZERO:
+                    offset += tl.load(zero_point_ptr + group, mask=inside[:, None], other=0).to(tl.float32)
+                offset = offset * share + raised
+                if SUBS > 1:
+                    its = (tl.arange(0, size) % BLOCK // UNITS_PER_GROUP)[:, None, None] == sub[None, :, None]
+                    x = tl.reshape(tl.where(its, x[:, None, :], 0.0).to(dtype), (size, SUBS * BATCH))
+                if ARRANGED:
+                    sums = tl.load(sums_ptr + block * batch + sample, mask=sample < batch, other=0.0)[None, :]
+                else:
+                    sums = tl.dot(tl.full((ROWS, size), 1.0, dtype), x)
+                found = tl.dot(_in_order(v, BITS, size), x)
+                total += (found - _repeat(offset, BATCH) * sums) * _repeat(scale, BATCH)
+            else:
+                group = row[:, None] * groups + ((start + unit) // UNITS_PER_GROUP)[None, :]
+                scale = tl.load(scale_ptr + group, mask=inside[:, None], other=0.0).to(dtype)
+                zero = tl.zeros((ROWS, BLOCK), tl.int32) - low
+                if HAS_ZERO:
+                    zero += tl.load(zero_point_ptr + group, mask=inside[:, None], other=0)
+                even = ((zero & 15 if BITS == 8 else zero) + raised).to(dtype)
+                odd = ((zero >> 4 if BITS == 8 else zero) + raised).to(dtype)
+                n = _scaled_pair(v[0], v[1], even, odd, scale, dtype)
+                for j in tl.static_range(2, PLACES, 2):
+                    n = n + _scaled_pair(v[j], v[j + 1], even, odd, scale, dtype)
+                total = tl.dot(_in_order(n, BITS, size), x, total)
+        if SUBS > 1:
+            total = tl.sum(tl.reshape(total, (ROWS, SUBS, BATCH)), 1)
+        if BITS == 8:
+            total *= 16.0
+        head = tile * blocks // per_program
+        count = ((tile + 1) * blocks - 1) // per_program - head + 1
+        where = sample[None, :] * rows + row[:, None]
+        kept = inside[:, None] & (sample < batch)[None, :]
+        if count == 1:
+            tl.store(y_ptr + where, total.to(dtype), mask=kept)
+        else:
+            tl.store(parts_ptr + (program - head) * (batch * rows) + where, total, mask=kept)
+            tl.debug_barrier()
+            if tl.atomic_add(counts_ptr + tile, 1) == count - 1:
+                total = tl.zeros((ROWS, BATCH), tl.float32)
+                for part in tl.static_range(PARTS):
+                    at_part = parts_ptr + part * (batch * rows) + where
+                    total += tl.load(at_part, mask=kept & (part < count), other=0.0, cache_modifier=".cg")
+                tl.store(y_ptr + where, total.to(dtype), mask=kept)
+                tl.store(counts_ptr + tile, 0)
+        at = tile * blocks + end
 
 
 @triton.jit
@@ -202,111 +278,19 @@ def _four(words, low, J: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def _unpack(words, low, BITS: tl.constexpr, ASM: tl.constexpr, BY_PLACE: tl.constexpr, DTYPE: tl.constexpr):
-    """Words [rows, n] as numbers [rows, VALUES * n], counted from ``low``, with ``ASM`` from -8.
-
-    ``BY_PLACE``: first the values at place 0 of all words, then those at 1, ...; in this order nothing moves between
-    threads when they are multiplied. Otherwise in the order of the stream.
-    """
-    rows: tl.constexpr = words.shape[0]
-    size: tl.constexpr = words.shape[1] * (32 // BITS)
-    if ASM:
-        v0, v1, v2, v3, v4, v5, v6, v7 = _unpack_pairs(words, DTYPE)
-        first = tl.join(tl.join(v0, v1), tl.join(v2, v3))
-        second = tl.join(tl.join(v4, v5), tl.join(v6, v7))
-        weight = tl.permute(tl.join(first, second), (0, 4, 3, 2, 1))
-    elif BITS == 8:
-        four = _four(words, low, 0, BITS, DTYPE)
-        weight = tl.permute(four, (0, 2, 3, 1)) if BY_PLACE else four
+def _unpack(words, low, BITS: tl.constexpr):
+    """Words [rows, n] as numbers [rows, n, values], counted from ``low``, in the order of the stream."""
+    values: tl.constexpr = 32 // BITS
+    if BITS == 8:
+        found = _four(words, low, 0, BITS, tl.float32)
     elif BITS == 4:
-        both = tl.join(_four(words, low, 0, BITS, DTYPE), _four(words, low, 4, BITS, DTYPE))
-        weight = tl.permute(both, (0, 4, 2, 3, 1)) if BY_PLACE else tl.permute(both, (0, 1, 4, 2, 3))
+        both = tl.join(_four(words, low, 0, BITS, tl.float32), _four(words, low, 4, BITS, tl.float32))
+        found = tl.permute(both, (0, 1, 4, 2, 3))
     else:
-        first = tl.join(_four(words, low, 0, BITS, DTYPE), _four(words, low, 4, BITS, DTYPE))
-        second = tl.join(_four(words, low, 8, BITS, DTYPE), _four(words, low, 12, BITS, DTYPE))
-        all4 = tl.join(first, second)
-        weight = tl.permute(all4, (0, 5, 4, 2, 3, 1)) if BY_PLACE else tl.permute(all4, (0, 1, 5, 4, 2, 3))
-    return tl.reshape(weight, (rows, size))
-
-
-@triton.jit
-def arrange(
-    x_ptr, arranged_ptr, sums_ptr, units_per_row, batch,
-    VALUES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
-):  # fmt: skip
-    """``x`` in the order that ``_unpack`` gives the channels of each block of words, and its sums [blocks, batch]."""
-    size: tl.constexpr = BLOCK * VALUES
-    sample = tl.program_id(1)
-    block = (tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS))[:, None]
-    place = tl.arange(0, size)[None, :]
-    here = block * BLOCK < units_per_row
-    start = sample * units_per_row * VALUES + block * size
-    x = tl.load(
-        x_ptr + start + place % BLOCK * VALUES + place // BLOCK, mask=here & (place < size), other=0.0
-    )
-    tl.store(arranged_ptr + start + place, x, mask=here & (place < size))
-    at = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
-    tl.store(sums_ptr + at * batch + sample, tl.sum(x.to(tl.float32), 1), mask=at * BLOCK < units_per_row)
-
-
-@triton.jit
-def multiply_batch(
-    x_ptr, sums_ptr, words_ptr, scale_ptr, zero_point_ptr, y_ptr,
-    batch, rows, units_per_row, groups, units_per_part, low, surplus,
-    BITS: tl.constexpr, VALUES: tl.constexpr, HAS_ZERO: tl.constexpr, ASM: tl.constexpr, UNITS_PER_GROUP: tl.constexpr,
-    ROWS: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """``x @ weight.T`` for up to ``BATCH`` vectors, as sums [parts, batch, rows] over parts of the input channels.
-
-    ``x`` and ``sums`` are those of ``arrange``. Where a block has one scale a row, the product is multiplied with it,
-    and the zero point is subtracted with the sum of x; otherwise the weight is. ``ASM`` is for 4 bits, and ``surplus``
-    what values that count from -8 have to be raised by where ``low`` is not -8.
-    """
-    dtype: tl.constexpr = x_ptr.dtype.element_ty
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    part = tl.program_id(1)
-    sample = tl.arange(0, BATCH)
-    total = tl.zeros((ROWS, BATCH), tl.float32)
-    begin = part * units_per_part
-    stop = tl.minimum(units_per_row, begin + units_per_part)
-    inside = row < rows
-    at_words = words_ptr + row.to(tl.int64)[:, None] * units_per_row + tl.arange(0, BLOCK)[None, :]
-    at_x = x_ptr + sample[None, :] * (units_per_row * VALUES) + tl.arange(0, BLOCK * VALUES)[:, None]
-    for start in tl.range(begin, stop, BLOCK, num_stages=STAGES):
-        words = tl.load(at_words + start, mask=inside[:, None], other=0)
-        x = tl.load(at_x + start * VALUES, mask=(sample < batch)[None, :], other=0.0)
-        weight = _unpack(words, low, BITS, ASM, True, dtype)
-        if UNITS_PER_GROUP % BLOCK == 0:
-            group = row * groups + start // UNITS_PER_GROUP
-            scale = tl.load(scale_ptr + group, mask=inside, other=0.0).to(tl.float32)
-            found = tl.dot(weight, x)
-            if HAS_ZERO:
-                zero_point = tl.load(zero_point_ptr + group, mask=inside, other=0).to(tl.float32) + surplus
-                sums = tl.load(sums_ptr + (start // BLOCK) * batch + sample, mask=sample < batch, other=0.0)
-                found -= zero_point[:, None] * sums[None, :]
-            total += found * scale[:, None]
-        else:
-            word = start + tl.arange(0, BLOCK * VALUES) % BLOCK
-            group = row[:, None] * groups + (word // UNITS_PER_GROUP)[None, :]
-            scale = tl.load(scale_ptr + group, mask=inside[:, None], other=0.0).to(tl.float32)
-            number = weight.to(tl.float32)
-            if HAS_ZERO:
-                zero_point = tl.load(zero_point_ptr + group, mask=inside[:, None], other=0).to(tl.float32)
-                number -= zero_point + surplus
-            total = tl.dot((number * scale).to(dtype), x, total)
-    at = (part * batch + sample[None, :]) * rows + row[:, None]
-    kept = inside[:, None] & (sample < batch)[None, :]
-    tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=kept)
-
-
-@triton.jit
-def add_parts(sums_ptr, y_ptr, count, parts, TILE: tl.constexpr):
-    """Sums [parts, count] to ``y`` [count], always in the same order."""
-    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    total = tl.zeros((TILE,), tl.float32)
-    for part in range(parts):
-        total += tl.load(sums_ptr + part * count + at, mask=at < count, other=0.0)
-    tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=at < count)
+        first = tl.join(_four(words, low, 0, BITS, tl.float32), _four(words, low, 4, BITS, tl.float32))
+        second = tl.join(_four(words, low, 8, BITS, tl.float32), _four(words, low, 12, BITS, tl.float32))
+        found = tl.permute(tl.join(first, second), (0, 1, 5, 4, 2, 3))
+    return tl.reshape(found, (words.shape[0], words.shape[1], values))
 
 
 @triton.jit
@@ -324,7 +308,7 @@ def write_numbers(
     group = row * groups + word // UNITS_PER_GROUP
     scale = tl.load(scale_ptr + group, mask=here, other=0.0).to(tl.float32)
     words = tl.load(words_ptr + at, mask=here, other=0)
-    steps = tl.reshape(_unpack(words, low, BITS, False, False, tl.float32), (ROWS, UNITS, VALUES))
+    steps = _unpack(words, low, BITS)
     if HAS_ZERO:
         steps -= tl.load(zero_point_ptr + group, mask=here, other=0).to(tl.float32)[:, :, None]
     out = weight_ptr + at[:, :, None] * VALUES + tl.arange(0, VALUES)[None, None, :]
