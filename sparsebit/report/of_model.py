@@ -159,6 +159,8 @@ def _notes(
             f"The exported file in {check.runtime}, end to end against the model: {check.end_to_end}."
         )
         notes.append(f"Piece by piece, from equal quantized values: {check.piece_by_piece}{speed}.")
+        if check.float_ops:
+            notes.append(f"Operators that compute in float in {check.runtime}: {check.in_float}.")
     return (*notes, *qmodel.plan.notes)
 
 
