@@ -24,15 +24,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from benchmarks.environment import describe
-from sparsebit import QuantModel
+from sparsebit import QuantModel, llm
 from sparsebit.__main__ import main as command_line
 from sparsebit.demo.digits_net import net
 from sparsebit.errors import SparsebitError
+from sparsebit.llm import LanguageModel
 
 RESULTS = Path(__file__).parent / "results"
 MOST_RUNS = 20
+MODEL = "benchmarks.robustness.kill:deep_language_model"
 DATA = ("sparsebit.demo:net", "--data", "sparsebit.demo:training_data", "--batches", "2")
 
 
@@ -91,6 +94,32 @@ def searched(place: Path) -> object:
     return trials, (place / "found" / "recipe.yaml").read_text()
 
 
+def language_model_loads(place: Path) -> str | None:
+    """Saved language models below the folder are complete."""
+    for found in place.glob("*/sparsebit.json"):
+        try:
+            LanguageModel.load(found.parent)
+        except SparsebitError as error:
+            return str(error)
+    return None
+
+
+def deep_language_model() -> nn.Module:
+    """Eight blocks, so that a kill falls between them."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    made: nn.Module = LlamaForCausalLM(LlamaConfig(vocab_size=96, max_position_embeddings=128, **small))
+    return made.eval()
+
+
+def save_language_model(place: Path) -> None:
+    """What `llm export` starts from."""
+    small = llm.quantize(deep_language_model(), None, {"METHOD": "rtn"}, progress=False)
+    small.save(place / "small")
+
+
 def complete_onnx(place: Path) -> str | None:
     import onnx
 
@@ -144,6 +173,25 @@ def jobs() -> tuple[Job, ...]:
             cli("export", "sparsebit.demo:net", "--input", "2x1x8x8", "-o", "a.onnx"),
             complete_onnx,
             lambda place: sorted(files(place)),
+        ),
+        Job(
+            "llm quantize",
+            cli("llm", "quantize", MODEL, "--set", "METHOD=hqq", "-o", "w4"),
+            language_model_loads,
+            files,
+        ),
+        Job(
+            "llm prune",
+            cli("llm", "prune", MODEL, "--hidden", "0.5", "-o", "half"),
+            lambda place: None,
+            files,
+        ),
+        Job(
+            "llm export",
+            cli("llm", "export", "small", "--format", "compressed-tensors", "-o", "ct"),
+            language_model_loads,
+            files,
+            save_language_model,
         ),
     )
 

@@ -25,7 +25,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -39,7 +38,6 @@ from sparsebit.cli.model import fill
 from sparsebit.config import load_qconfig
 from sparsebit.errors import SparsebitError
 from sparsebit.llm import LanguageModel
-from sparsebit.llm.finished_blocks import FinishedBlocks
 from sparsebit.llm.lora import add_lora, load_lora, save_lora
 from sparsebit.recipes import Recipe, compress
 from sparsebit.sparse import load as load_pruned
@@ -120,8 +118,7 @@ def make_artifacts(root: Path) -> dict[str, Callable[[Path], object]]:
     small.save(root / "language")
     add_lora(small, rank=4)
     save_lora(small, root / "adapters")
-    with mock.patch.object(FinishedBlocks, "remove"):
-        language_model(root / "blocks")
+    language_model(root / "blocks")
     reconstructed(root / "reconstruction")
     (root / "recipe").mkdir()
     (root / "recipe" / "recipe.yaml").write_text(Recipe(quantize=load_qconfig("w4a8"), seed=3).to_yaml())

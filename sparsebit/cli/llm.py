@@ -13,7 +13,9 @@ from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.preflight import require_outputs
 from sparsebit.cli.reference import is_reference, require_reference, resolve
 from sparsebit.config.llm import FORMAT_NAMES
-from sparsebit.storage import MANIFEST, require_place
+from sparsebit.errors import ArtifactError
+from sparsebit.storage import MANIFEST, remove_steps, require_place
+from sparsebit.storage.place import require_new
 
 NEEDS = {
     "quantize": ("output",),
@@ -89,8 +91,10 @@ def check(arguments: argparse.Namespace) -> None:
     require_outputs(arguments)
     if arguments.verb == "quantize":
         load_llm_config(arguments.config, arguments.overrides)
-    if arguments.verb in ("quantize", "prune"):
         require_place(arguments.output)
+    elif arguments.verb in ("prune", "export"):
+        require_new(arguments.output)
+    if arguments.verb in ("quantize", "prune"):
         if is_reference(arguments.origin):
             require_reference(arguments.origin, "model")
         elif not Path(arguments.origin, "config.json").is_file():
@@ -126,8 +130,8 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
     unfinished = arguments.output.with_name(f"{arguments.output.name}.unfinished")
     made = llm.quantize(_origin(arguments), arguments.text, config, folder=unfinished)
     made.save(arguments.output)
-    with contextlib.suppress(OSError):  # files of the user's own stay where they are
-        unfinished.rmdir()
+    with contextlib.suppress(ArtifactError):  # the same run was started again meanwhile, and needs them
+        remove_steps(unfinished)
     if arguments.report is not None:
         from sparsebit.report import report_language_model, save_report
 
@@ -153,14 +157,22 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
 
 
 def _prune(arguments: argparse.Namespace) -> Outcome:
+    from safetensors import SafetensorError
+
     from sparsebit import llm
     from sparsebit.llm.tokens import read_tokenizer
+    from sparsebit.storage.drafts import FolderDraft
+    from sparsebit.storage.place import writing
 
     sizes = {"hidden": arguments.hidden, "heads": arguments.heads, "blocks": arguments.blocks}
     made: Any = llm.prune(_origin(arguments), arguments.text, **sizes)
-    made.save_pretrained(arguments.output)
-    if not is_reference(arguments.origin) and (tokenizer := read_tokenizer(arguments.origin)) is not None:
-        tokenizer.save_pretrained(arguments.output)
+    place = require_new(arguments.output)
+    place.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with FolderDraft(place) as draft, writing(place, SafetensorError):
+        made.save_pretrained(draft.file)
+        if not is_reference(arguments.origin) and (tokenizer := read_tokenizer(arguments.origin)) is not None:
+            tokenizer.save_pretrained(draft.file)
+        draft.move_to_place()
     count = sum(parameter.numel() for parameter in made.parameters())
     return Outcome(
         shown=(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import shutil
+import contextlib
 from pathlib import Path
 
 from sparsebit.cli.arguments import (
@@ -16,7 +16,8 @@ from sparsebit.cli.arguments import (
     add_test,
 )
 from sparsebit.cli.command import Command, Outcome
-from sparsebit.storage import require_place
+from sparsebit.errors import ArtifactError
+from sparsebit.storage import remove_steps, require_place
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,13 +71,14 @@ def run(arguments: argparse.Namespace) -> Outcome:
     accuracy.add(model, "measuring float")
     qmodel = QuantModel(model, config, *example_inputs(arguments, model, data)).to(config.DEVICE)
     if not arguments.resume:
-        shutil.rmtree(steps, ignore_errors=True)
+        remove_steps(steps)
     with blamed_on("the model, called with the data,"):
         qmodel.calibrate(data, folder=steps)
     qmodel.set_quant(w_quant=True, a_quant=True)
     accuracy.add(qmodel, "measuring quantized")
     qmodel.save(arguments.output)
-    shutil.rmtree(steps, ignore_errors=True)
+    with contextlib.suppress(ArtifactError):  # the same run was started again meanwhile, and needs them
+        remove_steps(steps)
     if arguments.report:
         save_report(arguments.report, collect(qmodel, data, name=arguments.model, accuracy=accuracy.pair))
     plan = qmodel.plan

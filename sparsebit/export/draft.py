@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 from pathlib import Path
 from typing import Any
 
 from sparsebit.errors import ExportError
 from sparsebit.runtime.onnx_file import weight_files
 from sparsebit.runtime.packages import require
-from sparsebit.storage.drafts import DRAFT, Locked, sweep
+from sparsebit.storage.drafts import FolderDraft, sync
 from sparsebit.storage.place import require_room, writing
 
 LARGEST_FILE = 1_900_000_000  # bytes of weights in one protobuf message, which ends at 2 GiB
 
 
-class ModelDraft:
+class ModelDraft(FolderDraft):
     """A model on disk under a hidden name, in a folder beside the place it is meant for.
 
     ``publish`` puts it in its place in one step; leaving the block without it removes it. What a killed process left
@@ -27,29 +25,8 @@ class ModelDraft:
     def __init__(self, path: Path) -> None:
         if not path.parent.is_dir():
             raise ExportError("there is no such folder", where=str(path.parent), hint="create it first")
-        self.path = path
-        self.folder = path.with_name(f".sparsebit-{secrets.token_hex(8)}.draft")
-        self._lock, self._weights = Locked(self.folder), (f"{path.name}.data", f"{path.name}.2.data")
-
-    def __enter__(self) -> ModelDraft:
-        sweep(self.path.parent, DRAFT, frozenset)
-        try:
-            with writing(self.path):
-                self.folder.mkdir()
-                self._lock.take()
-            return self
-        except BaseException:  # an interrupt may come right after it was made
-            self.__exit__()
-            raise
-
-    def __exit__(self, *error: object) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._lock.release()
-
-    @property
-    def file(self) -> Path:
-        """Where the model is until it is published."""
-        return self.folder / self.path.name
+        super().__init__(path)
+        self.path, self._weights = path, (f"{path.name}.data", f"{path.name}.2.data")
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -80,8 +57,7 @@ class ModelDraft:
         placed = [self.path.with_name(file.name) for file in self.files]
         with writing(self.path):
             for file, place in reversed(list(zip(self.files, placed, strict=True))):
-                with file.open("rb") as written:
-                    os.fsync(written.fileno())
+                sync(file)
                 os.replace(file, place)
         for name in self._weights:  # of the model that was here before
             if self.path.with_name(name) not in placed:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ from sparsebit.llm.formats import FORMATS, Format, require_exact
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.proof import ExportReport, prove
 from sparsebit.llm.tokens import require_known
-from sparsebit.storage.place import require_writable, writing
+from sparsebit.storage.drafts import FolderDraft
+from sparsebit.storage.place import require_new, writing
 
 POSITIONS = 16  # at which predictions are compared
 TEXT = "The rain in the mountains fell for three days, and on the fourth the river had taken the bridge."
@@ -42,21 +41,16 @@ def export_file(
         raise SparsebitError(
             f"a {format} file ends in {kind.extension}", got=os.fspath(path), hint="rename it"
         )
-    if place.is_file() or (place.is_dir() and (kind.extension or any(place.iterdir()))):
-        raise SparsebitError(f"{os.fspath(path)!r} exists already", hint="choose a new name")
-    require_writable(place)
+    require_new(place)
     with writing(place):
         place.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=".sparsebit-", dir=place.parent))
-    try:
-        made = draft / place.name
+    with FolderDraft(place) as draft:
+        require_new(place)  # another run may just have written it
         with writing(place, SafetensorError):
             if not kind.extension:
-                made.mkdir()
-            kind.write(model, made, ids)
-            os.replace(made, place)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+                draft.file.mkdir()
+            kind.write(model, draft.file, ids)
+        draft.move_to_place()
     return prove(model, place, format, kind.engine, ids)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.config.llm import LlmConfig
-from sparsebit.errors import SparsebitError, damaged
+from sparsebit.errors import ArtifactError, SparsebitError, damaged
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.packed.stored import from_stored, to_stored
@@ -22,8 +21,7 @@ from sparsebit.llm.source import WeightSource
 from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics.finite import is_finite
 from sparsebit.processes import gather_values, rank
-from sparsebit.storage import Fields, read_folder, write_folder
-from sparsebit.storage.place import writing
+from sparsebit.storage import MANIFEST, Fields, read_folder, write_folder
 
 KIND, VERSION = "language model block", 4
 
@@ -98,10 +96,7 @@ class FinishedBlocks:
             seen.update(sequences.numpy().tobytes())
         inside = tuple(f"{name}." for name in source.stack.names)
         seen.update(_digest(source.model, without=inside).encode())  # a block's numbers count when it is read
-        place = Path(folder)
-        with writing(place):
-            place.mkdir(parents=True, exist_ok=True)
-        return cls(place, seen.hexdigest())
+        return cls(Path(folder), seen.hexdigest())
 
     def read(self, index: int, name: str, block: nn.Module) -> FinishedBlock | None:
         """What a block with these float weights became earlier, or None; of several processes all must find it."""
@@ -109,14 +104,26 @@ class FinishedBlocks:
             return None
         self._weights = _digest(block)
         place = self._folder / f"block-{index:04d}"
-        if not all(gather_values(place.exists())):
+        if not all(gather_values((place / MANIFEST).exists())):
             return None
+        try:
+            found = self._read(place)
+            if (problem := found.find_problem(block, name)) is not None:
+                raise damaged(place, problem)
+        except ArtifactError as error:
+            parts = {"where": error.where, "expected": error.expected, "got": error.got}
+            raise ArtifactError(
+                error.message, hint=f"remove {place}; that block is then computed again", **parts
+            ) from None
+        return found
+
+    def _read(self, place: Path) -> FinishedBlock:
         content, tensors = read_folder(place, KIND, VERSION)
         if content.text("run") != self._run or content.text("float weights") != self._weights:
             raise SparsebitError(
                 f"{os.fspath(place)!r} belongs to another run",
                 expected="the same model, data and config as now",
-                hint="choose another folder, or remove this one",
+                hint=f"choose another folder, or remove {place.parent}",
             )
         made = []
         described = Fields.each(content.value("matrices"), str(place))
@@ -125,10 +132,7 @@ class FinishedBlocks:
             how = content.section("how").section(one)
             loss, tokens, remark = how.number("loss"), how.integer("tokens"), how.text("remark")
             made.append(Made(one, packed.get(one), loss, tokens, remark, how.flag("transposed")))
-        found = FinishedBlock(made, tensors.get("floats", {}))
-        if (problem := found.find_problem(block, name)) is not None:
-            raise damaged(place, problem)
-        return found
+        return FinishedBlock(made, tensors.get("floats", {}))
 
     def write(self, index: int, name: str, made: Sequence[Made], block: nn.Module) -> None:
         """Keep a finished block: its packed weights, and its other parameters, which a method may have changed."""
@@ -152,15 +156,6 @@ class FinishedBlocks:
             content,
             {"weights": tensors, "floats": floats},
         )
-
-    def remove(self) -> None:
-        """The model is complete: its blocks are no longer needed."""
-        if self._folder is None:
-            return
-        gather_values(None)  # all processes have read what they need
-        if not rank():
-            for place in self._folder.glob("block-[0-9][0-9][0-9][0-9]"):
-                shutil.rmtree(place, ignore_errors=True)
 
 
 def _digest(module: nn.Module, without: tuple[str, ...] = ()) -> str:

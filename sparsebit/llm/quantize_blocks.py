@@ -32,8 +32,9 @@ from sparsebit.llm.solve_outside import solve_outside
 from sparsebit.llm.source import WeightSource
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, windows
 from sparsebit.numerics.packed import PackedTensor
-from sparsebit.processes import failing_together
+from sparsebit.processes import failing_together, rank
 from sparsebit.progress import progress as shown_progress
+from sparsebit.storage import working_in
 
 BATCH = 8  # sequences that go through a block at once
 
@@ -57,12 +58,13 @@ def quantize(
             Several processes of ``torchrun`` divide the batches: call it on each, with the same model, data and config.
         tokenizer: for texts; by default the one in the model's folder.
         folder: where finished blocks are saved; a run that was stopped resumes from there, with the same result.
+            They stay there: remove the folder once the model is saved.
         progress: show a bar or not; by default on a terminal.
 
     Returns:
         the model with packed weights, and how each was made. The given model is unchanged.
     """
-    with failing_together():
+    with failing_together(), working_in(None if rank() else folder):
         return _quantize(model, data, load_llm_config(config), tokenizer, folder, progress)
 
 
@@ -117,7 +119,6 @@ def _quantize(
         streams.hidden, streams.floats = outputs, floats
         del runs  # and with it what the block was called on
     result.add(solve_outside(source, plan, pipeline.solver, streams))
-    finished.remove()
     return result
 
 

@@ -1,15 +1,22 @@
-"""A language model in a folder: packed weights and records as sparsebit stores them, beside the tokenizer's files."""
+"""A language model in a folder: packed weights, records and the tokenizer's files, as sparsebit stores them.
+
+The tokenizer's files are tensors of bytes: they are replaced together with the weights, or not at all.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, damaged
 from sparsebit.llm.formats.format import float_state
 from sparsebit.llm.language_model import LanguageModel, LayerRecord, install
 from sparsebit.llm.packed.stored import from_stored, to_stored
@@ -17,7 +24,8 @@ from sparsebit.llm.source import making_empty, put, require_fits, run_experts_in
 from sparsebit.llm.tokens import read_tokenizer
 from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
 
-KIND, VERSION = "language model", 2
+KIND, VERSION = "language model", 3
+_FILE_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)  # at most one folder deep, as chat templates are
 
 
 def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
@@ -35,8 +43,27 @@ def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
         "records": [asdict(record) for record in model.records],
         "ignored": model.ignored,
     }
-    write_folder(folder, KIND, VERSION, content, {"weights": tensors, "floats": floats})
-    model.save_tokenizer(folder)
+    groups = {"weights": tensors, "floats": floats, "tokenizer": _tokenizer_files(model)}
+    write_folder(folder, KIND, VERSION, content, groups)
+
+
+def _tokenizer_files(model: LanguageModel) -> dict[str, Tensor]:
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_tokenizer(folder)
+        found = {path.relative_to(folder).as_posix(): path for path in sorted(Path(folder).rglob("*"))}
+        data = {name: path.read_bytes() for name, path in found.items() if path.is_file()}
+    return {name: torch.frombuffer(bytearray(b), dtype=torch.uint8) for name, b in data.items() if b}
+
+
+def _read_tokenizer(files: Mapping[str, Tensor], where: str) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in files.items():
+            if not _FILE_NAME.fullmatch(name) or data.dtype != torch.uint8 or data.ndim != 1:
+                raise damaged(where, f"{name[:80]!r} is not a file of a tokenizer")
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data.numpy().tobytes())
+        return read_tokenizer(folder)
 
 
 def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> LanguageModel:
@@ -48,7 +75,8 @@ def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> Langu
         require_fits(made, name, value, os.fspath(folder))
         put(made, name, value)
     packed = with_aliases(tensors.get("weights", {}), content.names("aliases"))
-    result = LanguageModel(made, {}, [], read_tokenizer(folder), content.names("ignored"))
+    tokenizer = _read_tokenizer(tensors.get("tokenizer", {}), os.fspath(folder))
+    result = LanguageModel(made, {}, [], tokenizer, content.names("ignored"))
     for name, held in from_stored(packed, Fields.each(content.value("matrices"), str(folder))).items():
         _require_matrix(made, name, held.shape, os.fspath(folder))
         install(made, name, held)

@@ -23,6 +23,7 @@ from sparsebit.recipes.result import Compressed
 from sparsebit.recipes.search import Metric, Search
 from sparsebit.recipes.space import RATIOS
 from sparsebit.recipes.trial import Trial, best_trials
+from sparsebit.storage import working_in
 from sparsebit.targets import TARGETS
 
 
@@ -103,46 +104,49 @@ def compress(
         examples = ModelInputs(model).example_from(batches[0])
     else:
         examples = example_call(example_inputs, example_kwargs)
-    candidates = Candidates(
-        model=model,
-        batches=batches,
-        examples=examples,
-        target=target,
-        finetune=finetune,
-        prune=load_sconfig(prune or PRUNE),
-        ratios=ratios,
-        folder=Path(folder) if folder is not None else None,
-        seed=seed,
-    )
-    search = Search(
-        candidates,
-        goals=Goals(max_drop=max_drop, speedup=speedup, size=size),
-        metric=metric or accuracy_on(batches if validation is None else list(validation), examples),
-        latency=latency,
-        time_budget=time_budget,
-        exhaustive=exhaustive,
-        on_trial=on_trial,
-    )
-    left = max(1.0, time_budget - sum(trial.seconds for trial in search.state.trials.values()))
-    with waiting("searching", seconds=left, shown=progress) as say:
-        search.run(say)
-        best = search.best()
-        say(f"finishing: {best.name}")
-        float_model, qmodel = search.built(best)
-        limits = find_limits(search, best, qmodel)
-    result = Compressed(
-        model=qmodel,
-        float_model=float_model,
-        best=best,
-        base=search.base,
-        goals=search.goals,
-        trials=tuple(search.reached.values()),
-        pareto=best_trials(search.reached.values()),
-        limits=limits,
-        stopped=search.stopped,
-    )
-    if folder is not None:
-        result.save(folder)
+    goals = Goals(max_drop=max_drop, speedup=speedup, size=size)
+    metric = metric or accuracy_on(batches if validation is None else list(validation), examples)
+    with working_in(folder):
+        candidates = Candidates(
+            model=model,
+            batches=batches,
+            examples=examples,
+            target=target,
+            finetune=finetune,
+            prune=load_sconfig(prune or PRUNE),
+            ratios=ratios,
+            folder=Path(folder) if folder is not None else None,
+            seed=seed,
+        )
+        search = Search(
+            candidates,
+            goals=goals,
+            metric=metric,
+            latency=latency,
+            time_budget=time_budget,
+            exhaustive=exhaustive,
+            on_trial=on_trial,
+        )
+        left = max(1.0, time_budget - sum(trial.seconds for trial in search.state.trials.values()))
+        with waiting("searching", seconds=left, shown=progress) as say:
+            search.run(say)
+            best = search.best()
+            say(f"finishing: {best.name}")
+            float_model, qmodel = search.built(best)
+            limits = find_limits(search, best, qmodel)
+        result = Compressed(
+            model=qmodel,
+            float_model=float_model,
+            best=best,
+            base=search.base,
+            goals=goals,
+            trials=tuple(search.reached.values()),
+            pareto=best_trials(search.reached.values()),
+            limits=limits,
+            stopped=search.stopped,
+        )
+        if folder is not None:
+            result.save(folder)
     return result
 
 

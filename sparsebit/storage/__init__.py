@@ -12,6 +12,7 @@ from sparsebit.storage.folder import (
 )
 from sparsebit.storage.place import require_file
 from sparsebit.storage.text_file import read_text, write_text
+from sparsebit.storage.work_folder import remove_steps, working_in
 
 __all__ = [
     "MANIFEST",
@@ -19,10 +20,12 @@ __all__ = [
     "Fields",
     "read_folder",
     "read_text",
+    "remove_steps",
     "require_file",
     "require_place",
     "unshared",
     "with_aliases",
+    "working_in",
     "write_folder",
     "write_text",
 ]

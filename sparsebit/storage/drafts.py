@@ -3,57 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import secrets
 import shutil
-import sys
+import time
 from collections.abc import Callable, Set
 from pathlib import Path
+from typing import Self
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover  # Windows: nothing is locked there, and nothing swept
-    fcntl = None  # type: ignore[assignment]
+from sparsebit.errors import ArtifactError
+from sparsebit.storage.locks import Lock
+from sparsebit.storage.place import writing
 
 DRAFT = re.compile(r"\.sparsebit-[0-9a-f]{16}\.draft")
-
-
-class Locked:
-    """A lock on a file or folder, that a process holds until it ends: others leave what is locked alone."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._found: int | None = None
-
-    def take(self) -> bool:
-        """Take it; False where another process holds it, or where there are no locks."""
-        if not sys.platform.startswith(("linux", "darwin")):  # there are no locks to take
-            return False
-        self._found = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            fcntl.flock(self._found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.release()
-            return False
-        return True
-
-    def release(self) -> None:
-        """Give it back."""
-        if self._found is not None:
-            os.close(self._found)
-            self._found = None
+TRIES = 5
 
 
 class Draft:
     """A file under a hidden name, locked for as long as this process needs it: others leave it alone."""
 
     def __init__(self, folder: Path, opened: list[Draft]) -> None:
-        self.path = folder / f".sparsebit-{secrets.token_hex(8)}.draft"
         opened.append(self)  # before the file is made: an interrupt may come between any two lines
-        self.file = self.path.open("xb")
-        if fcntl is not None:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while True:
+            self.path = folder / f".sparsebit-{secrets.token_hex(8)}.draft"
+            self._lock = Lock(self.path)
+            self.file = self.path.open("xb")
+            if self._lock.take() or not self._lock.busy:
+                return
+            self.file.close()  # another process swept it up before it was locked
 
     def finish(self, name: str) -> Path:
         """Bring the bytes to the disk and give the file its name. It stays locked until ``close``."""
@@ -66,8 +45,57 @@ class Draft:
         """Release the file, and remove it where it was not finished."""
         with contextlib.suppress(OSError, AttributeError):
             self.file.close()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, AttributeError):
             self.path.unlink(missing_ok=True)
+        with contextlib.suppress(AttributeError):
+            self._lock.release()
+
+
+class FolderDraft:
+    """A hidden folder beside a place, in which what goes there is written; one process at a time writes one place.
+
+    What is in it when the block ends is removed, and what a killed process left as well, by the next draft beside it.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        digest = hashlib.sha256(os.fsencode(place.name)).hexdigest()
+        self.folder = place.with_name(f".sparsebit-{digest[:16]}.draft")
+        self._lock = Lock(self.folder)
+
+    def __enter__(self) -> Self:
+        sweep(self.place.parent, DRAFT, frozenset)
+        try:
+            for _ in range(TRIES):
+                with writing(self.place):
+                    self.folder.mkdir(exist_ok=True)
+                if self._lock.take() or not self._lock.busy:
+                    return self
+                time.sleep(0.02)  # another process may be sweeping: it has an unlocked folder for an instant
+        except BaseException:  # an interrupt may come right after it was made
+            if self._lock.taken:
+                self.__exit__()
+            raise
+        raise ArtifactError(
+            f"another run is writing {self.place}", hint="wait until it has ended, or choose another name"
+        )
+
+    @property
+    def file(self) -> Path:
+        """Where the file or folder is until it takes its place."""
+        return self.folder / self.place.name
+
+    def move_to_place(self) -> None:
+        """Bring what was written to the disk, and put it in its place in one step."""
+        with writing(self.place):
+            for path in (self.file, *self.file.rglob("*")):
+                if path.is_file():
+                    sync(path)
+            os.replace(self.file, self.place)
+
+    def __exit__(self, *error: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.release()
 
 
 def sweep(folder: Path, names: re.Pattern[str], in_use: Callable[[], Set[str]]) -> None:
@@ -75,13 +103,20 @@ def sweep(folder: Path, names: re.Pattern[str], in_use: Callable[[], Set[str]]) 
 
     Whether a file is in use is asked after its lock was taken: a process that still holds it may be about to use it.
     """
-    if not sys.platform.startswith(("linux", "darwin")):  # there are no locks to ask
-        return
     for path in list(folder.iterdir()):
         if not (DRAFT.fullmatch(path.name) or names.fullmatch(path.name)) or path.name in in_use():
             continue
-        lock = Locked(path)
+        lock = Lock(path)
         with contextlib.suppress(OSError):
             if lock.take() and path.name not in in_use():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         lock.release()
+
+
+def sync(path: Path) -> None:
+    """Let a file, or the names in a folder, reach the disk."""
+    found = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(found)
+    finally:
+        os.close(found)

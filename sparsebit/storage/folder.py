@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsebit.errors import ArtifactError
-from sparsebit.storage.drafts import Draft, sweep
+from sparsebit.storage.drafts import DRAFT, Draft, sweep, sync
 from sparsebit.storage.fields import Fields
 from sparsebit.storage.json_text import canonical, read_json
 from sparsebit.storage.place import cannot_write, require_name, require_room, require_writable
@@ -104,7 +104,8 @@ def require_place(folder: str | os.PathLike[str], needs: int = 0) -> Path:
         raise ArtifactError(f"{place} is a file", expected="a folder to write to", hint="choose a new folder")
     if place.is_dir() and not (place / MANIFEST).is_file():
         _sweep(place)
-        if any(place.iterdir()):
+        # Another process may be saving here for the first time: its files have names of ours.
+        if any(not (_NAME.fullmatch(path.name) or DRAFT.fullmatch(path.name)) for path in place.iterdir()):
             raise ArtifactError(
                 f"{place} exists and contains other files",
                 hint="choose an empty or a new folder, nothing was written",
@@ -237,8 +238,4 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 def _sync(place: Path) -> None:
     """Let the names of new files reach the disk before the one that refers to them."""
     with contextlib.suppress(OSError):
-        found = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(found)
-        finally:
-            os.close(found)
+        sync(place)

@@ -58,6 +58,17 @@ def require_file(path: str | os.PathLike[str], needs: int = 0) -> Path:
     return place
 
 
+def require_new(path: str | os.PathLike[str]) -> Path:
+    """The place for a file or folder that is not there yet; an empty folder counts as none."""
+    place = require_name(path)
+    if place.is_dir() and any(place.iterdir()):
+        raise ArtifactError(f"{place} exists and contains files", hint="choose a new or an empty folder")
+    if place.exists() and not place.is_dir():
+        raise ArtifactError(f"{place} exists already", hint="choose a new name")
+    require_writable(place)
+    return place
+
+
 @contextmanager
 def writing(place: Path, *also: type[Exception]) -> Iterator[None]:
     """What the system refuses inside the block (and errors of the types in ``also``) is an error of ours."""

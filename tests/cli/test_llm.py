@@ -10,8 +10,10 @@ import pytest
 
 from sparsebit import llm
 from sparsebit.llm import quantize_blocks
+from sparsebit.storage.drafts import FolderDraft
 from tests.cli.conftest import Cli
 from tests.llm.models import DECODERS, tokenizer
+from tests.storage.processes import held_by_another
 
 
 @pytest.mark.parametrize(
@@ -84,23 +86,57 @@ def test_a_run_that_was_stopped_goes_on_when_it_is_typed_again(
     solve, left = quantize_blocks.solve_block, [2]
 
     def stopped(*args: Any, **kwargs: Any) -> Any:
-        if not left:
+        if not left[0]:
             raise KeyboardInterrupt
-        left[:] = [1] * (left[0] - 1)
+        left[0] -= 1
         return solve(*args, **kwargs)
 
     monkeypatch.setattr(quantize_blocks, "solve_block", stopped)
     assert cli(*words).code != 0
     assert len(list((tmp_path / "small.unfinished").iterdir())) == 2
     (tmp_path / "small.unfinished" / "notes.txt").write_text("mine")
-    left[:] = [1]  # one block is missing
+    left[0] = 1  # one block is missing
     done = cli(*words)
     assert done.code == 0, done.err
     assert (tmp_path / "small").is_dir()
     assert [path.name for path in (tmp_path / "small.unfinished").iterdir()] == ["notes.txt"]
+    (tmp_path / "small.unfinished" / "notes.txt").unlink()
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "small").iterdir()}
+    left[0] = 9
+    with monkeypatch.context() as patched:  # stopped after the last block, while the model is saved
+        patched.setattr(llm.LanguageModel, "save", interrupt)
+        assert cli(*words).code != 0
+    kept = sorted(path.name for path in (tmp_path / "small.unfinished").iterdir())
+    assert kept[0] == "block-0000" and len(kept) == DECODERS["llama"]().config.num_hidden_layers
+    left[0] = 0  # no block is solved again
+    assert cli(*words).code == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "small").iterdir()} == whole
+    assert not (tmp_path / "small.unfinished").exists()
+    with held_by_another(tmp_path / "small.unfinished"):
+        refused = cli(*words)
+    assert refused.code == 2 and "another run is working in" in refused.err
     (tmp_path / "other.unfinished").write_text("a file where the folder should be")
     refused = cli(*words[:-1], str(tmp_path / "other"))
     assert refused.code != 0 and "cannot write" in refused.err and "File exists" in refused.err
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_folder_that_is_in_use_is_refused_before_the_work(cli: Cli, tmp_path: Path) -> None:
+    DECODERS["llama"]().save_pretrained(tmp_path / "float")
+    model = llm.quantize(tmp_path / "float", None, {"METHOD": "rtn"}, progress=False)
+    model.save(tmp_path / "small")
+    words = ["llm", "prune", str(tmp_path / "float"), "--hidden", "0.5", "-o"]
+    done = cli(*words, str(tmp_path / "small"))
+    assert done.code == 2 and "small exists and contains files" in done.err
+    done = cli("llm", "export", str(tmp_path / "small"), "--format", "gptq", "-o", str(tmp_path / "float"))
+    assert done.code == 2 and "float exists and contains files" in done.err
+    with FolderDraft(tmp_path / "half"):
+        done = cli(*words, str(tmp_path / "half"))
+    assert done.code == 2 and "another run is writing" in done.err and not (tmp_path / "half").exists()
+    llm.LanguageModel.load(tmp_path / "small")
 
 
 def test_every_format_can_be_typed() -> None:

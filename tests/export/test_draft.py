@@ -84,7 +84,7 @@ def test_a_full_disk_is_told_and_the_old_model_stays(tmp_path: Path, monkeypatch
     place = tmp_path / "net.onnx"
     place.write_bytes(b"old")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:

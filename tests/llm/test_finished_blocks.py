@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,29 @@ from torch import Tensor
 
 from sparsebit import llm
 from sparsebit.errors import ArtifactError, SparsebitError
-from sparsebit.llm.finished_blocks import FinishedBlocks
 from tests.llm.models import DECODERS, tokens
 from tests.storage.artifacts import edit_file, edit_manifest, file_of
+from tests.storage.processes import held_by_another
 
-CONFIG = {"W": {"BIT": 4, "GROUP_SIZE": 32}, "METHOD": "rtn"}
+CONFIG = {
+    "W": {"BIT": 4, "GROUP_SIZE": 32},
+    "METHOD": "rtn",
+    "CALIBRATION": {"SAMPLES": 2, "LENGTH": 16},
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The blocks of a run that is over."""
+    folder = tmp_path_factory.mktemp("finished")
+    llm.quantize(DECODERS["llama"](), tokens(), CONFIG, folder=folder, progress=False)
+    return folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The blocks of a run that is over, as if it had been stopped before its last step."""
-    monkeypatch.setattr(FinishedBlocks, "remove", lambda self: None)
-    llm.quantize(DECODERS["llama"](), tokens(), CONFIG, folder=tmp_path, progress=False)
-    return tmp_path
+def folder(finished: Path, tmp_path: Path) -> Path:
+    """A copy of them."""
+    return shutil.copytree(finished, tmp_path / "blocks")
 
 
 def go_on(folder: Path, model: torch.nn.Module | None = None) -> llm.LanguageModel:
@@ -82,12 +93,28 @@ def spoil_float(how: dict[str, Any], floats: dict[str, Tensor]) -> None:
 )
 def test_a_block_that_does_not_fit_is_refused(folder: Path, change: Any, said: str) -> None:
     edit(folder / "block-0001", change)
-    with pytest.raises(ArtifactError, match=said):
+    next_step = r"[\s\S]*next: +remove .*block-0001; that block is then computed again"
+    with pytest.raises(ArtifactError, match=said + next_step):
+        go_on(folder)
+    shutil.rmtree(folder / "block-0001")
+    go_on(folder)
+
+
+def test_a_file_that_was_changed_is_told_in_the_same_words(folder: Path) -> None:
+    file_of(folder / "block-0001", "floats").write_bytes(b"x")
+    with pytest.raises(ArtifactError, match=r"next: +remove .*block-0001; that block is then computed again"):
+        go_on(folder)
+
+
+def test_a_second_run_in_the_same_folder_is_refused(folder: Path) -> None:
+    with held_by_another(folder), pytest.raises(ArtifactError, match="another run is working in"):
         go_on(folder)
 
 
 def test_blocks_that_fit_are_taken(folder: Path) -> None:
     edit(folder / "block-0001", lambda how, floats: None)
+    shutil.rmtree(folder / "block-0000")
+    (folder / "block-0000").mkdir()  # as of a process that was killed while it wrote the first file
     ids = tokens(16)[None]
     with torch.no_grad():
         resumed = go_on(folder).model(ids).logits

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save
 
 from sparsebit import llm
 from sparsebit.errors import ArtifactError, SparsebitError
-from tests.llm.models import DECODERS, tokens
+from tests.llm.models import DECODERS, tokenizer, tokens
 from tests.storage.artifacts import edit_file, edit_manifest, file_of
 
 
@@ -90,3 +90,36 @@ def test_float_tensors_of_another_type_are_refused(tmp_path: Path, saved: Path) 
     edit_file(tmp_path / "edited", "floats", save(tensors))
     with pytest.raises(ArtifactError, match=r"'lm_head.weight' has another type[\s\S]*got: +torch.int64"):
         llm.LanguageModel.load(tmp_path / "edited")
+
+
+def test_the_tokenizer_is_replaced_together_with_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(with_tokenizer: bool) -> llm.LanguageModel:
+        given = tokenizer() if with_tokenizer else None
+        return llm.quantize(DECODERS["llama"](), None, {"METHOD": "rtn"}, tokenizer=given, progress=False)
+
+    made(True).save(tmp_path / "saved")
+    loaded = llm.LanguageModel.load(tmp_path / "saved")
+    assert loaded.tokenizer("the thing")["input_ids"] == made(True).tokenizer("the thing")["input_ids"]
+    assert {path.suffix for path in (tmp_path / "saved").iterdir()} == {".json", ".safetensors"}
+    before = {path.name: path.read_bytes() for path in (tmp_path / "saved").iterdir()}
+    with monkeypatch.context() as patched:
+        patched.setattr("sparsebit.storage.folder.write_text", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            made(False).save(tmp_path / "saved")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "saved").iterdir()} == before
+    made(False).save(tmp_path / "saved")
+    assert llm.LanguageModel.load(tmp_path / "saved").tokenizer is None
+
+
+@pytest.mark.parametrize("name", ["../evil.py", "/tmp/evil", ".hidden", "a/b/c", "", "a\\b"])
+def test_a_tokenizer_file_stays_inside_its_folder(tmp_path: Path, name: str) -> None:
+    model = llm.quantize(DECODERS["llama"](), None, {"METHOD": "rtn"}, tokenizer=tokenizer(), progress=False)
+    model.save(tmp_path / "saved")
+    files = load_file(file_of(tmp_path / "saved", "tokenizer"))
+    files[name] = torch.zeros(3, dtype=torch.uint8)
+    edit_file(tmp_path / "saved", "tokenizer", save(files))
+    with pytest.raises(ArtifactError, match="is not a file of a tokenizer"):
+        llm.LanguageModel.load(tmp_path / "saved")
+    assert not (tmp_path / "evil.py").exists()

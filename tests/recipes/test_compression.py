@@ -15,6 +15,7 @@ from sparsebit.quantization import QuantModel
 from sparsebit.recipes import apply_recipe, compress
 from sparsebit.recipes.compression import accuracy_on
 from tests.recipes.searching import Batches, Net, names
+from tests.storage.processes import held_by_another
 
 
 def test_the_cheapest_recipe_that_is_enough_is_taken(net: nn.Module, batches: Batches) -> None:
@@ -109,3 +110,11 @@ def test_accuracy_is_the_part_that_is_right() -> None:
 def test_what_is_not_a_model_is_refused(net: nn.Module, batches: Batches) -> None:
     with pytest.raises(SparsebitError, match=r"only a torch.nn.Module(.|\n)*got: *list"):
         compress(batches, net)  # type: ignore[arg-type]
+
+
+def test_a_second_search_in_the_same_folder_is_refused(
+    net: nn.Module, batches: Batches, tmp_path: Path
+) -> None:
+    with held_by_another(tmp_path), pytest.raises(SparsebitError, match="another run is working in"):
+        compress(net, batches, size=0.4, max_drop=0.1, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sparsebit.storage.drafts import DRAFT, Draft, sweep
+import pytest
+
+from sparsebit.errors import ArtifactError
+from sparsebit.storage.drafts import DRAFT, Draft, FolderDraft, sweep
+from sparsebit.storage.locks import Lock
+from tests.storage.processes import Other
 
 OURS = re.compile(r"ours-\d")
 
@@ -40,3 +45,60 @@ def test_a_file_that_comes_into_use_meanwhile_is_kept(tmp_path: Path) -> None:
     answers = [set[str](), {"ours-1"}]
     sweep(tmp_path, OURS, lambda: answers.pop(0))
     assert (tmp_path / "ours-1").exists() and not DRAFT.fullmatch("ours-1")
+
+
+def test_a_draft_that_was_swept_before_it_was_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, calls = Lock.take, [0]
+
+    def late(lock: Lock) -> bool:
+        calls[0] += 1
+        if calls[0] == 1:
+            lock.path.unlink()
+        return take(lock)
+
+    monkeypatch.setattr(Lock, "take", late)
+    opened: list[Draft] = []
+    draft = Draft(tmp_path, opened)
+    draft.file.write(b"x")
+    assert draft.finish("name").read_bytes() == b"x" and calls == [2]
+    draft.close()
+
+
+WRITING = """
+import sys
+from pathlib import Path
+from sparsebit.storage.drafts import FolderDraft
+with FolderDraft(Path(sys.argv[1])) as draft:
+    draft.file.mkdir()
+    (draft.file / "a").write_text("theirs")
+    print("ready", flush=True)
+    sys.stdin.readline()
+    draft.move_to_place()
+"""
+
+
+def test_two_processes_do_not_write_one_place_at_a_time(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    other = Other(WRITING, place)
+    said = r"another run is writing .*place\n  next: wait until it has ended, or choose another name"
+    with pytest.raises(ArtifactError, match=said), FolderDraft(place):
+        pass
+    with FolderDraft(tmp_path / "another") as draft:  # sweeps, and leaves the other process alone
+        draft.file.write_text("ours")
+        draft.move_to_place()
+    other.finish()
+    assert (place / "a").read_text() == "theirs" and (tmp_path / "another").read_text() == "ours"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["another", "place"]
+
+
+def test_what_a_killed_process_left_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    Other(WRITING, place).kill()
+    assert len(list(tmp_path.iterdir())) == 1
+    with FolderDraft(place) as draft:
+        assert list(draft.folder.iterdir()) == []
+        draft.file.write_text("ours")
+        draft.move_to_place()
+    assert [path.name for path in tmp_path.iterdir()] == ["place"]

@@ -17,6 +17,7 @@ import torch
 
 from sparsebit.storage import MANIFEST, ArtifactError, folder, read_folder, require_place, write_folder
 from tests.storage.artifacts import edit_file, edit_manifest, file_of, tensor_files
+from tests.storage.processes import Other
 
 CONTENT = {"text": "ü", "list": [1, 2.5, None, True], "nested": {"b": {}, "a": 1}}
 TENSORS = {"state": {"w": torch.arange(6.0).view(2, 3), "e": torch.empty(0)}, "more": {}}
@@ -289,3 +290,32 @@ def test_a_file_with_right_digests_and_wrong_content(tmp_path: Path) -> None:
     edit_file(tmp_path / "it", "state", b"\xff" * 64)
     with pytest.raises(ArtifactError, match=r"state.* is damaged: the length of its header"):
         read_folder(tmp_path / "it", "thing", 2)
+
+
+SAVING = """
+import sys
+import torch
+from sparsebit.storage import folder
+real = folder.write_text
+def wait(*arguments):
+    print("ready", flush=True)
+    sys.stdin.readline()
+    return real(*arguments)
+folder.write_text = wait
+folder.write_folder(sys.argv[1], "thing", 2, {"by": "the other"}, {"state": {"w": torch.ones(3)}})
+"""
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_two_processes_save_to_one_folder(tmp_path: Path, before: bool) -> None:
+    place = tmp_path / "it"
+    if before:
+        write(place)
+    other = Other(SAVING, place)  # its tensors are written, its manifest is not
+    write(place, content={"by": "us"})
+    content, tensors = read_folder(place, "thing", 2)
+    assert content.data == {"by": "us"} and torch.equal(tensors["state"]["w"], TENSORS["state"]["w"])
+    other.finish()
+    content, tensors = read_folder(place, "thing", 2)
+    assert content.data == {"by": "the other"} and torch.equal(tensors["state"]["w"], torch.ones(3))
+    assert len(list(place.iterdir())) == 2, "the manifest and one file of tensors"

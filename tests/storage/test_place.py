@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparsebit.storage import ArtifactError, require_file, write_text
-from sparsebit.storage.place import require_name, require_room, require_writable, writing
+from sparsebit.storage.place import require_name, require_new, require_room, require_writable, writing
 
 
 def test_a_file_can_go_where_nothing_is_in_the_way(tmp_path: Path) -> None:
@@ -60,3 +60,14 @@ def test_what_the_system_refuses_while_writing_is_our_error(tmp_path: Path) -> N
             raise error
     with pytest.raises(KeyError), writing(tmp_path / "a"):
         raise KeyError("another")
+
+
+def test_a_new_place_is_not_there_yet_or_is_an_empty_folder(tmp_path: Path) -> None:
+    assert require_new(tmp_path) == tmp_path and require_new(tmp_path / "new")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        ArtifactError, match=r"exists and contains files[\s\S]*choose a new or an empty folder"
+    ):
+        require_new(tmp_path)
+    with pytest.raises(ArtifactError, match=r"file exists already[\s\S]*choose a new name"):
+        require_new(tmp_path / "file")

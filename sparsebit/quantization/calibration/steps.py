@@ -14,12 +14,14 @@ from sparsebit.processes import (
     failing_together,
     gather_values,
     is_distributed,
+    rank,
     take_from_first,
     world_size,
 )
 from sparsebit.quantization.algorithms import Job
 from sparsebit.quantization.calibration.round import CalibrationRound
 from sparsebit.quantization.calibration.spill_list import SpillList
+from sparsebit.storage import working_in
 
 if TYPE_CHECKING:
     from sparsebit.quantization.quant_model import QuantModel
@@ -62,7 +64,8 @@ def finish_round(
     require_asym(asym, w_quant, a_quant)
     calibration = require_measured(qmodel.calibration)
     qmodel.calibration = None  # from here the round is over, also if it fails
-    with failing_together():
+    held = folder if qmodel.recovery and not rank() else None
+    with failing_together(), working_in(held):
         job = make_job(qmodel, calibration, folder, shown)
         with calibration.finishing():
             if before := [step for step in qmodel.recovery if step.stage == "before"]:

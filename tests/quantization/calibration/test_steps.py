@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.calibration.steps import finish_round, require_asym, require_measured, run_loader
 from tests.quantization.nets import config, images, residual
+from tests.storage.processes import held_by_another
 
 
 def test_the_steps_are_those_of_calibrate() -> None:
@@ -31,3 +34,14 @@ def test_what_is_missing_is_said() -> None:
         require_measured(qmodel.calibration)
     with pytest.raises(SparsebitError, match="asym=True"):
         require_asym(False, True, False)
+
+
+def test_a_second_recovery_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    settings = {"SCHEDULE": {"RECOVERY": [{"adaround": {"steps": 1}}]}}
+    qmodel = QuantModel(residual(), config(**settings), images())
+    with held_by_another(tmp_path), pytest.raises(SparsebitError, match="another run is working in"):
+        qmodel.calibrate([images()], folder=tmp_path, progress=False)
+    assert list(tmp_path.iterdir()) == []
+    qmodel = QuantModel(residual(), config(), images())
+    qmodel.calibrate([images()], folder=tmp_path / "unused", progress=False)
+    assert not (tmp_path / "unused").exists(), "no step keeps anything"

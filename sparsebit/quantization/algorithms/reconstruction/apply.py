@@ -42,7 +42,7 @@ from sparsebit.quantization.algorithms.reconstruction.streams import Samples, St
 from sparsebit.quantization.modules.exchange import exchange_quantizer, is_plain
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
 from sparsebit.quantization.switches import substituted, switched
-from sparsebit.storage import ArtifactError, read_folder, require_place, write_folder
+from sparsebit.storage import MANIFEST, ArtifactError, read_folder, require_place, write_folder
 
 KIND, VERSION = "reconstructed block", 3
 log = logging.getLogger(__name__)
@@ -239,7 +239,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
     def _kept(self, job: Job, index: int, block: Block, identity: str) -> Mapping[str, Tensor] | None:
         """What the folder holds of a block, if it is the same block of the same work."""
         place = self._place(job, index)
-        if place is None or not place.exists():
+        if place is None or not (place / MANIFEST).exists():
             return None
         try:
             content, tensors = read_folder(place, KIND, VERSION)
@@ -247,7 +247,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             if made_for == identity and (problem := self._find_problem(job, block, state)) is not None:
                 raise damaged(place, problem)
         except ArtifactError as error:  # damaged, or not ours; writing says so if it is in the way
-            warnings.warn(f"{self.NAME} computes this block again: {error}", stacklevel=2)
+            warnings.warn(f"{self.NAME} computes this block again: {error.message}", stacklevel=2)
             return None
         if made_for != identity:
             if index == 0:  # the rest is of the same work

@@ -1,0 +1,66 @@
+"""Folders in which a long run keeps its finished steps, so that it resumes after them when it was stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparsebit.errors import ArtifactError
+from sparsebit.storage.drafts import DRAFT
+from sparsebit.storage.folder import MANIFEST
+from sparsebit.storage.locks import Lock
+from sparsebit.storage.place import writing
+
+_STEP = re.compile(r"[a-z_]+-\d{4,}")  # names of finished steps, such as block-0003
+
+
+@contextlib.contextmanager
+def working_in(folder: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Make a folder and keep all other runs out of it; without a folder nothing happens.
+
+    A second run would take the steps of the first for its own, or remove them.
+    """
+    if folder is None:
+        yield
+        return
+    lock = Lock(Path(folder))
+    made = not lock.path.exists()
+    with writing(lock.path):
+        lock.path.mkdir(parents=True, exist_ok=True)
+    if not lock.take() and lock.busy:
+        raise ArtifactError(
+            f"another run is working in {lock.path}", hint="wait until it has ended, or choose another folder"
+        )
+    try:
+        yield
+    finally:
+        if made:
+            with contextlib.suppress(
+                OSError
+            ):  # it has failed before it kept anything, or there was nothing to keep
+                lock.path.rmdir()
+        lock.release()
+
+
+def remove_steps(folder: str | os.PathLike[str]) -> None:
+    """Remove the finished steps of a run, and the folder if nothing else is in it; refused while a run works there."""
+    place = Path(folder)
+    if not place.is_dir():
+        return
+    with working_in(place):
+        for step in list(place.iterdir()):
+            if _STEP.fullmatch(step.name) and _is_ours(step):
+                shutil.rmtree(step, ignore_errors=True)
+        with contextlib.suppress(OSError):  # files of the user's own stay where they are
+            place.rmdir()
+
+
+def _is_ours(step: Path) -> bool:
+    """A saved step, or one whose writing was stopped."""
+    if not step.is_dir():
+        return False
+    return (step / MANIFEST).is_file() or all(DRAFT.fullmatch(path.name) for path in step.iterdir())
