@@ -13,15 +13,16 @@ from benchmarks.peers.row import Column, Row, row_from
 
 INTRODUCTION = """# Comparison with other tools
 
-Every tool gets the same trained model, the same data and the same number of threads, on one machine; each peer
-is installed in an environment of its own from pinned requirements. The script that a user of each tool would write
-is committed, and *lines* counts what is written in it. The best value of each column is bold.
+All tools get the same trained models, data and number of threads, on one machine. Each tool is installed in its own
+environment from pinned requirements. The scripts are committed, and *lines* counts the lines that a user of a tool has
+to write. The best value of a column, among rows with the same width of weights, is bold.
 
 ```sh
 SPARSEBIT_DATA=/path/to/data SMOLLM2=/path/to/smollm2 python -m benchmarks.peers.run --venvs FOLDER
 ```
 
-This page is made by that command from `benchmarks/peers/results`.
+This command measures everything and writes this page from `benchmarks/peers/results`. `--part`, `--peer` and `--model`
+select rows, and `--only-page` writes the page without measuring.
 """
 
 
@@ -65,15 +66,18 @@ def _section(name: str, content: dict[str, Any], assets: Path) -> str:
 
 
 def _reasons(rows: Iterable[Row]) -> list[str]:
-    """What is missing from the tables, and why."""
-    reasons: dict[str, None] = {}
+    """Rows that failed or have no file, with the tool's own message; models with the same message are one line."""
+    models: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.failed or row.note:
-            where = "" if row.model == "all" else f" on {row.model}"
             said = " ".join((row.failed or row.note).split()).replace("`", "'")
-            verb = "not measured" if row.failed else "measured, but"
-            reasons[f"- {row.peer} {row.setting}{where}: {verb}: `{said}`"] = None
-    return ["What is missing, and why:", "", *reasons, ""] if reasons else []
+            verb = "failed: " if row.failed else ""
+            models.setdefault((f"{row.peer} {row.setting}", f"{verb}`{said}`"), []).append(row.model)
+    lines = []
+    for (what, said), names in models.items():
+        where = "" if "all" in names else f" on {' and '.join(names)}"
+        lines.append(f"- {what}{where}: {said}")
+    return ["Incomplete rows, with the message of the tool:", "", *lines, ""] if lines else []
 
 
 def markdown_table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
@@ -110,7 +114,7 @@ def _cell(column: Column, row: Row, alike: Sequence[Row]) -> str:
 
 def show_tests(content: dict[str, Any]) -> str:
     """Counts of the peers' own tests, run against our functions."""
-    lines = ["## Their own tests, on our functions", "", content["about"], ""]
+    lines = ["## Tests of other projects, run on our functions", "", content["about"], ""]
     lines += ["| suite | passed | failed | not applicable |", "| --- | --- | --- | --- |"]
     for suite in content["suites"]:
         lines.append(

@@ -26,21 +26,20 @@ from benchmarks.peers.tests.suite import Suite
 
 ROOT = Path(__file__).resolve().parents[3]
 ABOUT = (
-    "The tests of onnxruntime, compressed-tensors and torch.fx run unchanged, with our functions in place of theirs; "
-    "one that never reaches a function of ours counts as not applicable. Of torch.ao's pruning tests and "
-    "torch.export's examples the models are theirs, and `benchmarks/peers/tests` states what the tests claim about "
-    "them once more."
+    "The tests of onnxruntime, compressed-tensors and torch.fx run unchanged, with our functions in place of theirs. "
+    "A test that calls none of our functions is not applicable. For torch.ao's pruning tests and torch.export's "
+    "examples, the models are theirs and the assertions are repeated in `benchmarks/peers/tests`."
 )
 # What a failure means, found by reading it: by the end of the test's name, or by a part of what it said. Anything else
 # is shown as the test said it.
-FORM = "by design: the test reads the form of the graph, which is flat outputs and functions here, also for methods"
-SCRIPT = "by design: a captured graph is not for TorchScript"
-FIXED = "by design: an argument that is not a tensor keeps its value, and another value is refused"
-REFUSED = "both refuse it; the test expects torch's own exception"
+FORM = "by design: the test expects another form of the graph; ours has flat outputs, and functions instead of methods"
+SCRIPT = "by design: a captured graph cannot be compiled by TorchScript"
+FIXED = "by design: an argument that is not a tensor is fixed, and another value is an error"
+REFUSED = "both raise an error; the test expects torch's own exception"
 EXPLAINED = {
-    "test_compute_scale_zp": "by design: a range of zero gets the scale 2**-20 here and 1.0 there",
+    "test_compute_scale_zp": "by design: for a range of zero our scale is 2**-20, theirs is 1.0",
     "TestSymmetricFlag::test_3": (
-        "a tie: the zero point of a range around zero is 127.5, rounded down here and up there; both are as exact"
+        "a tie: the zero point is 127.5; we round it down, they round it up, and both are equally exact"
     ),
     "'tuple' object has no attribute": FORM,
     "bad operand type for unary -: 'tuple'": FORM,
@@ -52,13 +51,13 @@ EXPLAINED = {
     "test_pretty_print_targets": FORM,
     "not found in '\\n\\n\\ndef forward(self, x) -> _Any_:": FORM,
     "Unknown type annotation: 'CaptureReport'": SCRIPT,
-    "calls a method of a TorchBind object": "refused: a TorchBind object; recording with inputs keeps it",
+    "calls a method of a TorchBind object": "not supported without example inputs: a TorchBind object",
     "is fixed in the captured graph": FIXED,
     "Proxy object cannot be iterated": REFUSED,
     "tuple index out of range": REFUSED,
     "missing a required argument": REFUSED,
-    "test_deepcopy_no_recursion": "a graph that holds itself in its own meta is copied twice",
-    "draws random numbers": "by design: a random number is not frozen into the graph; recording with inputs keeps it",
+    "test_deepcopy_no_recursion": "a graph that contains itself in its own meta is copied twice",
+    "draws random numbers": "by design: without example inputs, a model that draws random numbers is an error",
 }
 ONNXRUNTIME = "onnxruntime/test/python/quantization"
 PACKING = "tests/test_compressors/quantized_compressors"
@@ -102,7 +101,7 @@ def run_file(suite: Suite, file: Path, root: Path, adapter: str, paths: list[str
     found = run_pytest([str(file)], root, adapter, paths, limit)
     suite.files[file.name.partition("::")[0]] = 0
     if found is None:
-        suite.not_applicable[file.name] = "the file cannot be loaded here, or takes too long on a CPU"
+        suite.not_applicable[file.name] = "the file cannot be imported, or exceeds the time limit"
         return
     bad = [name for name, test in found.items() if test.get("outcome") == "failed"]
     alone = run_pytest([str(root / name) for name in bad], root, "recorder", paths, limit) if bad else {}
@@ -110,12 +109,12 @@ def run_file(suite: Suite, file: Path, root: Path, adapter: str, paths: list[str
         if test.get("outcome") == "skipped":
             suite.not_applicable[name] = f"skipped by the suite itself: {test['reason'][:80]}"
         elif not test.get("calls"):
-            suite.not_applicable[name] = "does not reach a function that ours replaces"
+            suite.not_applicable[name] = "calls no function that ours replaces"
         elif test.get("outcome") == "passed":
             suite.passed += 1
             suite.files[file.name.partition("::")[0]] += 1
         elif (alone or {}).get(name, {}).get("outcome") == "failed":
-            suite.not_applicable[name] = "fails here without us too"
+            suite.not_applicable[name] = "also fails with the original functions"
         else:
             said = test["reason"]
             explained = (text for key, text in EXPLAINED.items() if name.endswith(key) or key in said)
