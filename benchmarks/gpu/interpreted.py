@@ -45,9 +45,10 @@ def check_fake_quant() -> list[str]:
             for kernels in (True, False):
                 leaves = [t.detach().clone().requires_grad_() for t in (x, signed, zero_point)]
                 if kernels:
-                    y = fake_quant._with_gradients(
-                        *leaves, matrix, code.low, code.high, 0.25, None, magnitude
+                    kernels_of_it = fake_quant.snap_kernels(
+                        matrix, x.dtype, x.get_device(), code.low, code.high, magnitude
                     )
+                    y = fake_quant.snap_with(kernels_of_it, *leaves, 0.25)
                 else:
                     y = snap_tensor(*leaves, code, layout, 0.25, magnitude=magnitude)
                 y.backward(grad)

@@ -6,6 +6,7 @@ float32. They work under autograd and ``torch.compile``. The reference is ``nume
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 
-from sparsebit.kernels.launch import AVAILABLE, launch, on_device_of
+from sparsebit.kernels.launch import AVAILABLE, PreparedLaunch
 from sparsebit.kernels.tiling import DenseMatrix, as_matrix
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -46,40 +47,129 @@ def snap_fused(
         zero_point = zero_point.expand_as(scale)
     if order is not None:
         scale, zero_point = scale.permute(order), zero_point.permute(order)
-    return snap_matrix(x, scale.contiguous(), zero_point.contiguous(), low, high, matrix, gradient_scale)
-
-
-def snap_matrix(
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    low: int,
-    high: int,
-    matrix: DenseMatrix,
-    gradient_scale: float | Tensor = 1.0,
-    magnitude: bool = False,
-) -> Tensor | None:
-    """``snap_fused`` where it is known how ``x`` lies in memory and scales are in that order; None if not covered.
-
-    With ``magnitude`` a scale counts by its magnitude. The torch operator, which is for compilers, does not do that.
-    """
-    if x.dtype not in _DTYPES or scale.dtype != torch.float32 or not AVAILABLE:
+    scale, zero_point = scale.contiguous(), zero_point.contiguous()
+    if not covers(x, scale, zero_point) or not is_one_number(gradient_scale, x):
         return None
-    if zero_point.numel() != scale.numel() or zero_point.dtype != torch.float32 or not scale.is_cuda:
-        return None
+    if not torch.compiler.is_compiling() and not isinstance(x, FakeTensor):
+        # The operator would do the same, with several times the work on the host.
+        kernels = snap_kernels(matrix, x.dtype, x.get_device(), float(low), float(high), False)
+        return snap_with(kernels, x, scale, zero_point, gradient_scale)
     factor, number = None, gradient_scale
     if isinstance(gradient_scale, Tensor):
         factor, number = gradient_scale.detach(), 1.0
-        if factor.numel() != 1 or factor.device != x.device or factor.dtype != torch.float32:
-            return None
-    if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
-        sizes = (matrix.rows, matrix.width, matrix.channels, matrix.by_column)
-        settings = (factor, float(low), float(high), number)
-        return torch.ops.sparsebit.snap(x, scale, zero_point, *settings, *sizes)  # type: ignore[no-any-return]
-    # The operator would do the same, with several times the work on the host.
+    sizes = (matrix.rows, matrix.width, matrix.channels, matrix.by_column)
+    settings = (factor, float(low), float(high), number)
+    return torch.ops.sparsebit.snap(x, scale, zero_point, *settings, *sizes)  # type: ignore[no-any-return]
+
+
+def covers(x: Tensor, scale: Tensor, zero_point: Tensor) -> bool:
+    """Whether the kernels take tensors of these dtypes, and a zero point for each scale."""
+    if x.dtype not in _DTYPES or scale.dtype != torch.float32 or not AVAILABLE:
+        return False
+    same = zero_point.numel() == scale.numel() and zero_point.dtype == torch.float32
+    return same and scale.get_device() == x.get_device() == zero_point.get_device()
+
+
+def is_one_number(gradient_scale: float | Tensor, x: Tensor) -> bool:
+    """Whether the kernels take this factor of gradients: a number, or one in float32 on the device of ``x``."""
+    if not isinstance(gradient_scale, Tensor):
+        return True
+    return (
+        gradient_scale.numel() == 1
+        and gradient_scale.device == x.device
+        and gradient_scale.dtype == torch.float32
+    )
+
+
+class SnapKernels:
+    """The kernels for tensors of one dtype in one order of memory, with all arguments that stay the same.
+
+    Not for ``torch.compile``: a prepared launch is an address.
+    """
+
+    def __init__(self, matrix: DenseMatrix, device: int, low: float, high: float, magnitude: bool) -> None:
+        from sparsebit.kernels import fake_quant_triton as kernels
+
+        programs, settings = matrix.forward_launch
+        self.matrix, self.device, self.bounds, self.magnitude = matrix, device, (low, high), magnitude
+        settings = (*settings[:3], magnitude, *settings[3:])
+        self.forward = PreparedLaunch(kernels.snap_forward, programs, settings, device)
+        self._backward: dict[tuple[bool, bool, bool], SnapBackward] = {}
+
+    def snap(self, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+        """``x`` on its grid, without gradients."""
+        y = torch.empty_like(x)
+        self.forward((x, y, scale, zero_point), self.bounds)
+        return y
+
+    def backward(self, learned: bool, learned_zero: bool, has_factor: bool) -> SnapBackward:
+        """The kernels of the gradients that are needed."""
+        key = (learned, learned_zero, has_factor)
+        found = self._backward.get(key)
+        if found is None:
+            found = self._backward[key] = SnapBackward(self, *key)
+        return found
+
+
+class SnapBackward:
+    """Gradients of x, scale and zero point; the last two are None where neither is learned."""
+
+    def __init__(self, snap: SnapKernels, learned: bool, learned_zero: bool, has_factor: bool) -> None:
+        from sparsebit.kernels import fake_quant_triton as kernels
+
+        matrix, self.bounds = snap.matrix, snap.bounds
+        self.sums_needed, self.learned_zero = learned or learned_zero, learned_zero
+        programs, (outer, inner, chunks, steps) = matrix.backward_launch(self.sums_needed)
+        self.last, self.count = outer * inner == 1, outer * inner * matrix.channels
+        flags = (self.sums_needed, learned_zero, self.last, has_factor, snap.magnitude, matrix.by_column)
+        settings = (matrix.rows, matrix.width, matrix.channels, chunks, steps, *flags, *matrix.tile)
+        self._start = PreparedLaunch(kernels.snap_backward, programs, settings, snap.device)
+        tile = 1 if matrix.channels == 1 else 16
+        ends = (outer, matrix.channels, inner, learned_zero, has_factor, snap.magnitude, tile, 1024 // tile)
+        self._add = PreparedLaunch(kernels.add_sums, -(-matrix.channels // tile), ends, snap.device)
+
+    def __call__(
+        self, grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, number: float, factor: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Compute them, for the gradient of the result."""
+        to_x = torch.empty_like(x)
+        if grad.stride() != to_x.stride() or grad.dtype != x.dtype:
+            grad = torch.empty_like(to_x).copy_(grad)
+        numbers = (*self.bounds, number)
+        pointer = scale if factor is None else factor
+        if not self.sums_needed:
+            self._start((grad, x, to_x, scale, zero_point, scale, scale, pointer), numbers)
+            return to_x, None, None
+        to_scale = torch.empty_like(scale)
+        to_zero_point = torch.empty_like(scale) if self.learned_zero else None
+        ends = (to_scale, scale if to_zero_point is None else to_zero_point)  # the second is not written then
+        sums = ends
+        if not self.last:
+            own = scale.new_empty(self.count)
+            sums = (own, scale.new_empty(self.count) if self.learned_zero else scale)
+        self._start((grad, x, to_x, scale, zero_point, *sums, pointer), numbers)
+        if not self.last:
+            self._add((*sums, scale, *ends, pointer), (number,))
+        return to_x, to_scale, to_zero_point
+
+
+@functools.lru_cache(maxsize=4096)
+def snap_kernels(
+    matrix: DenseMatrix, dtype: torch.dtype, device: int, low: float, high: float, magnitude: bool
+) -> SnapKernels:
+    """Those for tensors of this dtype in this order of memory."""
+    return SnapKernels(matrix, device, low, high, magnitude)
+
+
+def snap_with(
+    kernels: SnapKernels, x: Tensor, scale: Tensor, zero_point: Tensor, gradient_scale: float | Tensor
+) -> Tensor:
+    """Snap with prepared kernels, which fit these tensors, and with gradients where they are needed."""
     if torch.is_grad_enabled() and (x.requires_grad or scale.requires_grad or zero_point.requires_grad):
-        return _with_gradients(x, scale, zero_point, matrix, low, high, number, factor, magnitude)
-    return _forward(x, scale, zero_point, matrix, low, high, magnitude)
+        # Without functorch's transforms ``Function.apply`` only looks at each argument once more.
+        apply = _Snap.apply if torch._C._are_functorch_transforms_active() else _apply
+        return cast("Tensor", apply(x, scale, zero_point, (kernels, gradient_scale)))
+    return kernels.snap(x, scale, zero_point)
 
 
 class _Snap(torch.autograd.Function):
@@ -87,12 +177,15 @@ class _Snap(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, scale: Tensor, zero_point: Tensor, matrix: DenseMatrix, low: float, high: float,
-        number: float, factor: Tensor | None, magnitude: bool,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        x: Tensor,
+        scale: Tensor,
+        zero_point: Tensor,
+        settings: tuple[SnapKernels, float | Tensor],
+    ) -> Tensor:
         ctx.save_for_backward(x, scale, zero_point)
-        ctx.settings = matrix, low, high, number, factor, magnitude
-        return _forward(x, scale, zero_point, matrix, low, high, magnitude)
+        ctx.settings = settings
+        return settings[0].snap(x, scale, zero_point)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -103,93 +196,25 @@ class _Snap(torch.autograd.Function):
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, scale, zero_point = ctx.saved_tensors
-    matrix, low, high, number, factor, magnitude = ctx.settings
-    _, learned, learned_zero, *_ = ctx.needs_input_grad
-    to_x, to_scale, to_zero_point = _backward(
-        grad, x, scale, zero_point, matrix, low, high, number, factor, magnitude, learned, learned_zero
-    )
-    return to_x, to_scale, to_zero_point, None, None, None, None, None, None
+    kernels, number = ctx.settings
+    _, learned, learned_zero, _ = ctx.needs_input_grad
+    factor = None
+    if isinstance(number, Tensor):
+        factor, number = number.detach(), 1.0
+    backward = kernels.backward(learned, learned_zero, factor is not None)
+    return *backward(grad, x, scale, zero_point, number, factor), None
 
 
 _differentiate_once = once_differentiable(_gradients)
-_with_gradients = cast("Callable[..., Tensor]", _Snap.apply)
-
-
-def _forward(
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    matrix: DenseMatrix,
-    low: float,
-    high: float,
-    magnitude: bool,
-) -> Tensor:
-    from sparsebit.kernels import fake_quant_triton as kernels
-
-    y = torch.empty_like(x)
-    programs, settings = matrix.forward_launch
-    with on_device_of(x):
-        launch(
-            kernels.snap_forward,
-            programs,
-            (x, y, scale, zero_point),
-            (float(low), float(high)),
-            (*settings[:3], magnitude, *settings[3:]),
-        )
-    return y
-
-
-def _backward(
-    grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, matrix: DenseMatrix, low: float, high: float,
-    gradient_scale: float, factor: Tensor | None, magnitude: bool, learned: bool, learned_zero: bool,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    """Gradients of x, scale and zero point; the last two are None where neither is learned."""
-    from sparsebit.kernels import fake_quant_triton as kernels
-
-    to_x = torch.empty_like(x)
-    if grad.stride() != to_x.stride() or grad.dtype != x.dtype:
-        grad = torch.empty_like(to_x).copy_(grad)
-    sums_needed = learned or learned_zero
-    programs, (outer, inner, chunks, steps) = matrix.backward_launch(sums_needed)
-    last, count, has_factor = outer * inner == 1, outer * inner * matrix.channels, factor is not None
-    to_scale = to_zero_point = None
-    sums: tuple[Tensor, ...] = (scale, scale)  # not written
-    if sums_needed:
-        to_scale = torch.empty_like(scale)
-        to_zero_point = torch.empty_like(scale) if learned_zero else None
-        made = [to_scale, to_zero_point] if last else [scale.new_empty(count), None]
-        if learned_zero and not last:
-            made[1] = scale.new_empty(count)
-        sums = tuple([scale if sum_ is None else sum_ for sum_ in made])
-    pointer = scale if factor is None else factor
-    numbers = (float(low), float(high), gradient_scale)
-    flags = (sums_needed, learned_zero, last, has_factor, magnitude, matrix.by_column)
-    with on_device_of(x):
-        launch(
-            kernels.snap_backward,
-            programs,
-            (grad, x, to_x, scale, zero_point, *sums, pointer),
-            numbers,
-            (matrix.rows, matrix.width, matrix.channels, chunks, steps, *flags, *matrix.tile),
-        )
-        if to_scale is not None and not last:
-            tile = 1 if matrix.channels == 1 else 16
-            ends = (to_scale, scale if to_zero_point is None else to_zero_point)
-            launch(
-                kernels.add_sums,
-                -(-matrix.channels // tile),
-                (*sums, scale, *ends, pointer),
-                (gradient_scale,),
-                (outer, matrix.channels, inner, learned_zero, has_factor, magnitude, tile, 1024 // tile),
-            )
-    return to_x, to_scale, to_zero_point
+_apply: Callable[..., Any] = super(torch.autograd.Function, _Snap).apply
 
 
 def _run_forward(
     x: Tensor, scale: Tensor, zero_point: Tensor, factor: Tensor | None, low: float, high: float,
     gradient_scale: float, *matrix: Any,
 ) -> Tensor:  # fmt: skip
-    return _forward(x, scale, zero_point, DenseMatrix(*matrix), low, high, magnitude=False)
+    kernels = snap_kernels(DenseMatrix(*matrix), x.dtype, x.get_device(), low, high, False)
+    return kernels.snap(x, scale, zero_point)
 
 
 def _run_backward(
@@ -197,8 +222,9 @@ def _run_backward(
     gradient_scale: float, rows: int, width: int, channels: int, by_column: bool, learned: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     matrix = DenseMatrix(rows, width, channels, by_column)
-    settings = (matrix, low, high, gradient_scale, factor, False, learned, learned)
-    to_x, *found = _backward(grad, x, scale, zero_point, *settings)
+    kernels = snap_kernels(matrix, x.dtype, x.get_device(), low, high, False)
+    backward = kernels.backward(learned, learned, factor is not None)
+    to_x, *found = backward(grad, x, scale, zero_point, gradient_scale, factor)
     to_scale, to_zero_point = (scale.new_empty(0) if sums is None else sums for sums in found)
     return to_x, to_scale, to_zero_point
 

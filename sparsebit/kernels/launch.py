@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -42,6 +43,42 @@ def launch(
     # What Triton's own start does, less its hooks.
     start = (programs, across, 1, current_stream(device), found.function, metadata, None, None, None)
     found.run(*start, *addresses, *floats, *settings)
+
+
+class PreparedLaunch:
+    """A kernel with the settings of all its calls; a call only adds up addresses and numbers.
+
+    Tensors have the same dtypes in every call. What is not aligned to 16 bytes takes the way of ``launch``.
+    """
+
+    def __init__(self, kernel: Any, programs: int, settings: tuple[int | bool, ...], device: int) -> None:
+        self.kernel, self.programs, self.settings, self.device = kernel, programs, settings, device
+        self._compiled: Any = None
+
+    def __call__(self, tensors: tuple[Tensor, ...], floats: tuple[float, ...]) -> None:
+        """Start it on the device it was prepared for."""
+        device, found = self.device, self._compiled
+        if several_devices() and device != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                return self(tensors, floats)
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        bits = 0
+        for address in addresses:
+            bits |= address
+        if bits % 16:
+            launch(self.kernel, self.programs, tensors, floats, self.settings)
+        elif found is None:
+            self._compiled = self.kernel[(self.programs, 1)](*tensors, *floats, *self.settings, num_warps=4)
+        else:
+            start = (self.programs, 1, 1, current_stream(device), found.function, found.packed_metadata)
+            found.run(*start, None, None, None, *addresses, *floats, *self.settings)
+        return None
+
+
+@functools.cache
+def several_devices() -> bool:
+    """Whether the current device can be another one than that of a tensor."""
+    return torch.cuda.device_count() > 1
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[Any]:

@@ -19,15 +19,24 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
-from sparsebit.kernels.fake_quant import snap_fused, snap_matrix
+from sparsebit.kernels.fake_quant import (
+    SnapKernels,
+    covers,
+    is_one_number,
+    snap_fused,
+    snap_kernels,
+    snap_with,
+)
 from sparsebit.kernels.tiling import DenseMatrix, find_matrix
 from sparsebit.numerics.code_type import CodeType
 from sparsebit.numerics.layout import Layout, align
 
 USE_KERNELS = True  # fused kernels on CUDA, where they cover the case; False leaves everything to torch
+
+_PLAIN = (Tensor, nn.Parameter)  # a subclass of a user's may not have memory of its own
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -50,16 +59,31 @@ def snap_tensor(
 
     With ``magnitude`` the scale counts by its magnitude, and its gradient has its sign.
     """
-    if USE_KERNELS and x.is_cuda and code.is_integer and order is None and not torch.compiler.is_compiling():
-        matrix = matrix_of(x.shape, x.stride(), layout, scale.numel())
-        if matrix is not None:
-            y = snap_matrix(x, scale, zero_point, code.low, code.high, matrix, gradient_scale, magnitude)
-            if y is not None:
-                return y
+    if order is None and kernels_run_on(x):
+        kernels = kernels_for(x, scale, zero_point, code, layout, magnitude)
+        if kernels is not None and is_one_number(gradient_scale, x):
+            return snap_with(kernels, x, scale, zero_point, gradient_scale)
     view, scale, zero_point = align_grid(x, scale, zero_point, layout, order)
     if magnitude:
         scale = scale.abs()
     return snap(view, scale, zero_point, code, gradient_scale).reshape(x.shape)
+
+
+def kernels_run_on(x: Tensor) -> bool:
+    """Whether fused kernels may be started for this tensor from here; a compiler is given operators instead."""
+    return USE_KERNELS and x.is_cuda and type(x) in _PLAIN and not torch.compiler.is_compiling()
+
+
+def kernels_for(
+    x: Tensor, scale: Tensor, zero_point: Tensor, code: CodeType, layout: Layout, magnitude: bool
+) -> SnapKernels | None:
+    """The kernels for tensors like these, to be kept by a caller that has more of them; None where there are none."""
+    if not code.is_integer or not covers(x, scale, zero_point):
+        return None
+    matrix = matrix_of(x.shape, x.stride(), layout, scale.numel())
+    if matrix is None:
+        return None
+    return snap_kernels(matrix, x.dtype, x.get_device(), float(code.low), float(code.high), magnitude)
 
 
 def align_grid(

@@ -14,7 +14,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
 from sparsebit.numerics.grid import choose_scale
 from sparsebit.numerics.layout import activation_axis, join_blocks, row_blocks, to_rows, to_samples
-from sparsebit.numerics.snapping import snap_tensor
+from sparsebit.numerics.snapping import kernels_for, kernels_run_on, snap_tensor, snap_with
 from sparsebit.processes import is_distributed, sum_tensors
 from sparsebit.quantization.observers import (
     OBSERVERS,
@@ -31,6 +31,16 @@ Substitute = Callable[["Quantizer", Tensor], Tensor]
 
 # Layouts by the axis of the channels, made once: torch.compile can read an object, but not make one.
 _BY_AXIS = tuple(Layout(kind="channel", axes=(axis,)) for axis in range(64))
+
+
+class PreparedKernels(dict[Any, Any]):
+    """Kernels by the shape, strides, dtype and device of their tensors. A copy, or a pickled one, is empty."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PreparedKernels:
+        return PreparedKernels()
+
+    def __reduce__(self) -> tuple[type[PreparedKernels], tuple[()]]:
+        return PreparedKernels, ()
 
 
 class Quantizer(nn.Module):
@@ -54,12 +64,14 @@ class Quantizer(nn.Module):
     TYPE: ClassVar[str] = ""
     MAGNITUDE: ClassVar[bool] = False  # whether a scale below zero counts by its magnitude
     OWN_GRID: ClassVar[bool] = False  # whether a user's class makes grids itself
+    HELD_GRID: ClassVar[bool] = True  # whether scale and zero point are used as they are held
     scale: Tensor
     zero_point: Tensor
     followed: Tensor
 
     def __init_subclass__(cls) -> None:
         cls.OWN_GRID = cls.grid is not Quantizer.grid
+        cls.HELD_GRID = cls.scale_and_zero_point is Quantizer.scale_and_zero_point
 
     def __init__(self, name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> None:
         super().__init__()
@@ -75,6 +87,7 @@ class Quantizer(nn.Module):
         self._batches = 0
         self._rows = 0  # of the first batch
         self._some = torch.empty(0)  # of its values
+        self._kernels = PreparedKernels()
         self.register_buffer("scale", torch.empty(0))
         self.register_buffer("zero_point", torch.empty(0))
         self.register_buffer("followed", torch.empty(0))  # [2, C]: the range that follows training
@@ -290,6 +303,7 @@ class Quantizer(nn.Module):
         """Keep these, on the device the quantizer is on, in the tensors it has: an optimizer may hold them."""
         for held, value in ((self.scale, scale), (self.zero_point, zero_point)):
             held.data = value.detach().to(held.device)
+        self._kernels.clear()
 
     # -- snapping -----------------------------------------------------------------------------------------------
 
@@ -334,22 +348,47 @@ class Quantizer(nn.Module):
         x = self.prepare(x)
         if self.OWN_GRID:
             return self.grid(x).snap(x, self.gradient_scale(x))
+        if self.HELD_GRID and kernels_run_on(x):
+            y = self._snap_on_gpu(x)
+            if y is not None:
+                return y
         scale, zero_point = self.scale_and_zero_point(x)
         layout, factor = self.layout_of(x), self.gradient_scale(x)
         return snap_tensor(x, scale, zero_point, self.code, layout, factor, magnitude=self.MAGNITUDE)
+
+    def _snap_on_gpu(self, x: Tensor) -> Tensor | None:
+        """``snap`` with kernels that are kept for tensors of this kind; None where there are none.
+
+        A training step of a small network is host time, so nothing is looked up here that was looked up before.
+        """
+        learned, fixed = self._parameters, self._buffers  # not by attributes, which cost a search each
+        scale: Any = learned["scale"] if "scale" in learned else fixed["scale"]
+        zero_point: Any = learned["zero_point"] if "zero_point" in learned else fixed["zero_point"]
+        key = (x.shape, x.stride(), x.dtype, x.get_device())
+        kernels = self._kernels.get(key)
+        if kernels is None:
+            if key in self._kernels or self.layout.kind == "token":
+                return None
+            kernels = kernels_for(x, scale, zero_point, self.code, self.layout_of(x), self.MAGNITUDE)
+            self._kernels[key] = kernels
+            if kernels is None:
+                return None
+        factor = self.gradient_scale(x)
+        return snap_with(kernels, x, scale, zero_point, factor) if type(factor) is float else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Measure if observing, round if switched on."""
         if self.observing:
             self.observe(x)
-        if not self.is_enable:
+        if not self.use_quant or self.fake_fused:
             return x
         if self.following and self.training:
             self.follow(x)
         if self.substitute is not None:
             return self.substitute(self, x)
-        if self.ready is not None and self.ready[0] is x:
-            return self.ready[1]
+        ready = self.ready
+        if ready is not None and ready[0] is x:
+            return ready[1]
         return self.snap(x) if x.numel() else x  # an expert that no token went to
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantizer:
@@ -360,6 +399,7 @@ class Quantizer(nn.Module):
             return result if result.dtype == tensor.dtype else tensor.to(result.device)
 
         super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
+        self._kernels.clear()
         return self
 
     # -- state dict ---------------------------------------------------------------------------------------------
@@ -380,6 +420,7 @@ class Quantizer(nn.Module):
             if value is not None and tensor is not None and tensor.shape != value.shape:
                 tensor.data = torch.empty(value.shape, dtype=tensor.dtype, device=tensor.device)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self._kernels.clear()
 
     def describe(self) -> str:
         """One line: tensor, grid, observer, and numbers."""

@@ -75,8 +75,8 @@ class LSQ(Quantizer):
         self.observer: Observer[Any] = self.first_observer()
         del self.scale
         self.scale = nn.Parameter(torch.empty(0))
-        self._top = 0.0  # the largest step above the zero point
-        self._version_of_top = -1  # when it was read
+        self._factor = 0.0  # of gradients
+        self._factor_for: tuple[int, ...] = ()  # the size, processes and version of the zero point it is for
 
     def first_observer(self) -> Observer[Any]:
         """What finds the first step size."""
@@ -92,17 +92,19 @@ class LSQ(Quantizer):
 
     def gradient_scale(self, x: Tensor) -> float | Tensor:
         """1 / sqrt(N * qmax), N values to a scale, qmax counted from the zero point."""
-        shared = self.values_per_scale(x)
-        if self.spec.symmetric:
-            return 1 / math.sqrt(shared * self.code.high)
         if torch.compiler.is_compiling():
+            shared = self.values_per_scale(x)
+            if self.spec.symmetric:
+                return 1 / math.sqrt(shared * self.code.high)
             return torch.rsqrt(shared * (self.code.high - self.zero_point[:1]))
-        if self._version_of_top != self.zero_point._version:  # read from the device once, not in every step
-            self._top = self.code.high - float(self.zero_point[0])
-            self._version_of_top = self.zero_point._version
-        return 1 / math.sqrt(shared * self._top)
+        zero_point = self.zero_point
+        now = (x.numel(), self.processes, zero_point._version)
+        if self._factor_for != now:  # the zero point is read from the device once, not in every step
+            top = self.code.high - (0.0 if self.spec.symmetric else float(zero_point[0]))
+            self._factor, self._factor_for = 1 / math.sqrt(self.values_per_scale(x) * top), now
+        return self._factor
 
     def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:
-        """Keep these, and read the zero point again when it is needed."""
+        """Keep these, and compute the factor of gradients again when it is needed."""
         super().set_grid(scale, zero_point)
-        self._version_of_top = -1
+        self._factor_for = ()
