@@ -71,7 +71,7 @@ def snap_tensor(
 
 def kernels_run_on(x: Tensor) -> bool:
     """Whether fused kernels may be started for this tensor from here; a compiler is given operators instead."""
-    return USE_KERNELS and x.is_cuda and type(x) in _PLAIN and not torch.compiler.is_compiling()
+    return not torch.compiler.is_compiling() and USE_KERNELS and x.is_cuda and type(x) in _PLAIN
 
 
 def kernels_for(

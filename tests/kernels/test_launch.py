@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sparsebit.kernels import launch as launch_module
-from sparsebit.kernels.launch import launch
+from sparsebit.kernels.launch import PreparedLaunch, launch
 
 
 class Compiled:
@@ -55,3 +55,19 @@ def test_other_kinds_of_arguments_are_looked_up_again() -> None:
     launch(kernel, 3, (x,), (), (31,))
     launch(kernel, 3, (x,), (), (32,), warps=8)
     assert kernel.looked_up == 5 and kernel.compiled.started == []
+
+
+def test_a_prepared_launch_looks_up_once_and_adds_addresses_and_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch_module, "current_stream", lambda device: 77)
+    kernel, x = Kernel(), torch.zeros(32)
+    start = PreparedLaunch(kernel, 3, (32, True), device=-1)
+    start((x, x), (0.5,))
+    start((x, x), (0.25,))
+    assert kernel.looked_up == 1
+    address = x.data_ptr()
+    (started,) = kernel.compiled.started
+    assert started == (3, 1, 1, 77, "function", "metadata", None, None, None, address, address, 0.25, 32, True)
+    start((x, x[1:]), (0.25,))  # not compiled for memory that begins there
+    assert kernel.looked_up == 2 and len(kernel.compiled.started) == 1

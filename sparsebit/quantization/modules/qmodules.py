@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
@@ -19,6 +20,7 @@ from sparsebit.errors import RegistryError, SparsebitError
 from sparsebit.graph.ops import OPS
 from sparsebit.graph.passes.edit import copy_module
 from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.quantization.quantizers.recomputed import recompute_input
 from sparsebit.quantization.switches import switch
 
 Kind = TypeVar("Kind", bound="type[nn.Module]")
@@ -101,14 +103,17 @@ class Reader:
 
 
 @functools.cache
-def _leaf_class(kind: type[nn.Module], op: str | None) -> type[nn.Module]:
+def _leaf_class(kind: type[nn.Module], run: Callable[..., Tensor] | None) -> type[nn.Module]:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        assert op is not None
-        run = OPS[op].with_weight
         assert run is not None
-        return run(self, self.weight_quantizer(self.weight), *args, **kwargs)
+        weight = self.weight_quantizer(self.weight)
+        hooks = recompute_input(args[0]) if args and not torch.compiler.is_compiling() else None
+        if hooks is None:
+            return run(self, weight, *args, **kwargs)
+        with hooks:
+            return run(self, weight, *args, **kwargs)
 
-    methods: dict[str, Any] = {} if op is None else {"forward": forward}
+    methods: dict[str, Any] = {} if run is None else {"forward": forward}
     return type(f"Q{kind.__name__}", (Reader, kind), {**methods, "stands_for": kind, "__module__": __name__})
 
 
@@ -121,7 +126,8 @@ def quantized_leaf(module: nn.Module, op: str | None, weight_quantizer: Quantize
             f"{type(module).__name__} cannot be run with a quantized weight",
             hint="give its OpSpec with_weight=, a function of the module, the weight and the inputs",
         )
-    kind = _leaf_class(type(module), op if weight_quantizer is not None else None)  # type: ignore[arg-type]
+    run = OPS[op].with_weight if weight_quantizer is not None and op is not None else None
+    kind = _leaf_class(type(module), run)  # type: ignore[arg-type]
     leaf: nn.Module = object.__new__(kind)
     leaf.__dict__.update(vars(copy_module(module)))  # not __init__, which would make new parameters
     if weight_quantizer is not None:

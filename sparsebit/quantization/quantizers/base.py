@@ -25,6 +25,7 @@ from sparsebit.quantization.observers import (
     observe,
     require_finite,
 )
+from sparsebit.quantization.quantizers import recomputed
 from sparsebit.quantization.quantizers.measured import other_channels, warn_of_outliers
 
 Substitute = Callable[["Quantizer", Tensor], Tensor]
@@ -374,7 +375,12 @@ class Quantizer(nn.Module):
             if kernels is None:
                 return None
         factor = self.gradient_scale(x)
-        return snap_with(kernels, x, scale, zero_point, factor) if type(factor) is float else None
+        if type(factor) is not float:
+            return None
+        y = snap_with(kernels, x, scale, zero_point, factor)
+        if x.nbytes >= recomputed.LARGE and y.requires_grad and self.side == "A":
+            recomputed.remember_recipe(y, kernels.snap, x, scale, zero_point)
+        return y
 
     def forward(self, x: Tensor) -> Tensor:
         """Measure if observing, round if switched on."""

@@ -1,0 +1,174 @@
+"""Large quantized activations are not kept for the backward pass, and gradients stay the same to the last bit."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from sparsebit.errors import SparsebitError
+from sparsebit.numerics.snapping import snap_tensor
+from sparsebit.quantization import QuantModel
+from sparsebit.quantization.quantizers import base, recomputed
+from tests.quantization.nets import config
+
+
+class PlainKernels:
+    """Stands for the kernels of the GPU: the same results from the reference, which keeps its own tensors."""
+
+    def __init__(self, code: Any, layout: Any, magnitude: bool) -> None:
+        self.settings, self.magnitude, self.snapped = (code, layout), magnitude, 0
+
+    def snap(self, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+        self.snapped += 1
+        return snap_tensor(x, scale, zero_point, *self.settings, magnitude=self.magnitude)
+
+
+MADE: list[PlainKernels] = []
+
+
+@pytest.fixture(autouse=True)
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, and with every activation counted as large."""
+    MADE.clear()
+
+    def kernels_for(x: Any, scale: Any, zero_point: Any, *settings: Any) -> PlainKernels:
+        MADE.append(PlainKernels(*settings))
+        return MADE[-1]
+
+    def snap_with(kernels: PlainKernels, x: Tensor, scale: Tensor, zero_point: Tensor, factor: float) -> Tensor:
+        return snap_tensor(x, scale, zero_point, *kernels.settings, factor, magnitude=kernels.magnitude)
+
+    monkeypatch.setattr(base, "kernels_run_on", lambda x: not torch.compiler.is_compiling())
+    monkeypatch.setattr(base, "kernels_for", kernels_for)
+    monkeypatch.setattr(base, "snap_with", snap_with)
+    monkeypatch.setattr(recomputed, "LARGE", 1)
+
+
+class TwoReaders(nn.Module):
+    """One activation that two convolutions read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        return self.left(x) + self.right(x)
+
+
+def trained(kind: str = "lsq") -> tuple[QuantModel, Tensor]:
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, 12, 12)
+    qmodel = QuantModel(
+        TwoReaders(), config(W__QUANTIZER__TYPE=kind, A__QUANTIZER__TYPE=kind, A__QUANTIZER__BIT=4), x
+    )
+    qmodel.calibrate([x], progress=False)
+    qmodel.init_QAT()
+    return qmodel.train(), x
+
+
+def gradients(qmodel: QuantModel, x: Tensor, call: Any = None) -> dict[str, Tensor]:
+    qmodel.zero_grad()
+    (qmodel if call is None else call)(x).square().sum().backward()
+    return {name: p.grad.clone() for name, p in qmodel.named_parameters() if p.grad is not None}
+
+
+def activation_snaps() -> int:
+    return sum(kernels.snapped for kernels in MADE)
+
+
+@pytest.mark.parametrize("kind", ["lsq", "uniform"])
+def test_gradients_are_equal_and_both_readers_compute_it_again(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qmodel, x = trained(kind)
+    found = gradients(qmodel, x)
+    assert activation_snaps() == (3 if kind == "lsq" else 2)  # the input has a gradient to its scale alone
+    monkeypatch.setattr(recomputed, "LARGE", 2**60)
+    expected = gradients(qmodel, x)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def test_the_quantized_activation_is_freed_after_the_forward_pass() -> None:
+    qmodel, x = trained()
+    quantizer = next(q for q in qmodel.quantizers.values() if q.side == "A" and "relu" in q.name)
+    made: list[int] = []
+    quantizer.register_forward_hook(lambda module, args, y: made.append(id(y)))
+    loss = qmodel(x).square().sum()
+    gc.collect()
+    alive = [id(obj) for obj in gc.get_objects() if type(obj) is Tensor]
+    assert made[0] not in alive and recomputed._recipes == {}
+    loss.backward()
+
+
+def test_a_scale_or_an_activation_that_changed_is_refused() -> None:
+    qmodel, x = trained()
+    loss = qmodel(x).square().sum()
+    with torch.no_grad():
+        for quantizer in qmodel.quantizers.values():
+            quantizer.scale.mul_(2)
+    with pytest.raises((SparsebitError, RuntimeError), match=r"changed after the forward pass|inplace operation"):
+        loss.backward()
+    kept = recomputed.Kept.of(y := torch.ones(2))
+    y.add_(1)
+    with pytest.raises(
+        SparsebitError,
+        match=r"(?s)a tensor that the backward pass needs was changed after the forward pass"
+        r".*next: *call backward\(\) before optimizer.step\(\)",
+    ):
+        kept.get()
+
+
+def test_a_new_grid_leaves_the_one_of_the_forward_pass() -> None:
+    qmodel, x = trained("uniform")
+    expected = gradients(qmodel, x)
+    qmodel.zero_grad()
+    loss = qmodel(x).square().sum()
+    for quantizer in qmodel.quantizers.values():
+        if quantizer.side == "A":
+            quantizer.set_grid(quantizer.scale * 2, quantizer.zero_point)
+    loss.backward()
+    assert all(torch.equal(p.grad, expected[n]) for n, p in qmodel.named_parameters() if p.grad is not None)
+
+
+def test_hooks_of_others_come_first() -> None:
+    qmodel, x = trained()
+    expected = gradients(qmodel, x)
+    before = activation_snaps()
+    found = gradients(qmodel, x, lambda x: checkpoint(qmodel, x, use_reentrant=False))
+    assert activation_snaps() == before
+    assert all(torch.allclose(found[name], expected[name]) for name in expected)
+    packed: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        packed.append(tensor)
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = qmodel(x).square().sum()
+    assert sum(tensor.shape == (4, 8, 10, 10) for tensor in packed) >= 3  # both convolutions and the relu
+    loss.backward()
+
+
+def test_without_gradients_nothing_is_remembered() -> None:
+    qmodel, x = trained()
+    with torch.no_grad():
+        qmodel(x)
+    assert recomputed._recipes == {} and recomputed.recompute_input(x) is None
+
+
+def test_a_compiled_model_is_left_to_its_compiler() -> None:
+    qmodel, x = trained()
+    expected = gradients(qmodel, x)
+    before = activation_snaps()
+    torch._dynamo.reset()
+    found = gradients(qmodel, x, torch.compile(qmodel, backend="aot_eager", fullgraph=True))
+    assert activation_snaps() == before
+    assert all(torch.allclose(found[name], expected[name], rtol=1e-4, atol=1e-5) for name in expected)
