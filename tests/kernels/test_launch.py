@@ -68,6 +68,21 @@ def test_a_prepared_launch_looks_up_once_and_adds_addresses_and_numbers(
     assert kernel.looked_up == 1
     address = x.data_ptr()
     (started,) = kernel.compiled.started
-    assert started == (3, 1, 1, 77, "function", "metadata", None, None, None, address, address, 0.25, 32, True)
+    assert started == (
+        3,
+        1,
+        1,
+        77,
+        "function",
+        "metadata",
+        None,
+        None,
+        None,
+        address,
+        address,
+        0.25,
+        32,
+        True,
+    )
     start((x, x[1:]), (0.25,))  # not compiled for memory that begins there
     assert kernel.looked_up == 2 and len(kernel.compiled.started) == 1

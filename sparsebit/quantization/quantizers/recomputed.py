@@ -19,7 +19,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from sparsebit.errors import SparsebitError
 
-LARGE = 2**25  # bytes; the few large activations of a network are most of its memory, and hooks cost host time
+LARGE = (
+    2**25
+)  # bytes; the few large activations of a network are most of its memory, and hooks cost host time
 
 Snap = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -39,7 +41,9 @@ class Kept:
 
     def get(self) -> tuple[Tensor, ...]:
         """The tensors, where they have not been changed since."""
-        if any(tensor._version != version for tensor, version in zip(self.tensors, self.versions, strict=True)):
+        if any(
+            tensor._version != version for tensor, version in zip(self.tensors, self.versions, strict=True)
+        ):
             raise SparsebitError(
                 "a tensor that the backward pass needs was changed after the forward pass",
                 expected="the activations and scales of the forward pass",
@@ -85,7 +89,10 @@ def recompute_input(x: Tensor) -> contextlib.AbstractContextManager[Any] | None:
     if found is None or found[0]() is not x or not torch.is_grad_enabled():
         return None
     hooks = torch._C._autograd
-    if not hooks._saved_tensors_hooks_is_enabled() or hooks._top_saved_tensors_default_hooks(True) is not None:
+    if (
+        not hooks._saved_tensors_hooks_is_enabled()
+        or hooks._top_saved_tensors_default_hooks(True) is not None
+    ):
         return None
     recipe, address, dtype, shape, stride = found[1], x.data_ptr(), x.dtype, x.shape, x.stride()
 

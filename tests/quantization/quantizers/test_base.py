@@ -169,7 +169,9 @@ def test_complex_numbers_are_refused_with_their_batch() -> None:
         quantizer.observe(torch.randn(4, dtype=torch.complex64))
 
 
-def test_prepared_kernels_are_kept_until_the_grid_or_the_device_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_kernels_are_kept_until_the_grid_or_the_device_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[torch.Size] = []
 
     def kernels_for(x: Tensor, *_: Any) -> str:

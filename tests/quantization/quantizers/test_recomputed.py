@@ -41,7 +41,9 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         MADE.append(PlainKernels(*settings))
         return MADE[-1]
 
-    def snap_with(kernels: PlainKernels, x: Tensor, scale: Tensor, zero_point: Tensor, factor: float) -> Tensor:
+    def snap_with(
+        kernels: PlainKernels, x: Tensor, scale: Tensor, zero_point: Tensor, factor: float
+    ) -> Tensor:
         return snap_tensor(x, scale, zero_point, *kernels.settings, factor, magnitude=kernels.magnitude)
 
     monkeypatch.setattr(base, "kernels_run_on", lambda x: not torch.compiler.is_compiling())
@@ -114,7 +116,9 @@ def test_a_scale_or_an_activation_that_changed_is_refused() -> None:
     with torch.no_grad():
         for quantizer in qmodel.quantizers.values():
             quantizer.scale.mul_(2)
-    with pytest.raises((SparsebitError, RuntimeError), match=r"changed after the forward pass|inplace operation"):
+    with pytest.raises(
+        (SparsebitError, RuntimeError), match=r"changed after the forward pass|inplace operation"
+    ):
         loss.backward()
     kept = recomputed.Kept.of(y := torch.ones(2))
     y.add_(1)
