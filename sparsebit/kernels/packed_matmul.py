@@ -17,14 +17,13 @@ from sparsebit.kernels.launch import AVAILABLE, current_stream, launch, on_devic
 
 BATCH = 64  # the most vectors that are multiplied with the packed weight
 NATURAL = 16  # up to so many vectors are arranged where they are multiplied, more beforehand
-MOST_COLUMNS = 64  # of products, where a block has several scales a row; above, each value is scaled
 BLOCK = 16  # units of a row that are multiplied at once
-# For up to so many vectors and each width: rows of a tile, stages of loads, warps, programs.
+# For up to so many vectors and each width: rows of a tile, blocks that are read at once, stages, warps, programs.
 # Replaced in benchmarks to compare.
 TILES = {
-    16: {2: (64, 3, 4, 528), 3: (64, 3, 8, 264), 4: (128, 3, 4, 528), 8: (128, 3, 4, 528)},
-    32: {2: (64, 3, 4, 528), 3: (64, 3, 8, 264), 4: (64, 4, 4, 528), 8: (64, 4, 4, 528)},
-    64: {2: (64, 3, 4, 528), 3: (64, 2, 8, 264), 4: (128, 4, 8, 264), 8: (128, 4, 8, 264)},
+    16: {2: (64, 4, 3, 4, 528), 3: (64, 2, 3, 4, 528), 4: (64, 4, 3, 4, 528), 8: (64, 4, 3, 4, 528)},
+    32: {2: (64, 2, 3, 4, 396), 3: (64, 1, 3, 4, 396), 4: (64, 2, 3, 4, 396), 8: (64, 2, 3, 4, 396)},
+    64: {2: (64, 1, 3, 4, 264), 3: (64, 1, 3, 4, 264), 4: (128, 1, 3, 4, 264), 8: (128, 1, 3, 4, 264)},
 }
 
 _library = torch.library.Library("sparsebit", "FRAGMENT")
@@ -93,12 +92,11 @@ def _multiply(
 
     rows, units, groups, per_group = _sizes(x, packed, scale, bits)
     batch, places = x.shape[0], {2: 16, 3: 32}.get(bits, 8)
-    tile, stages, warps, programs = next(of for most, of in TILES.items() if batch <= most)[bits]
-    block = math.gcd(units, BLOCK)
+    tile, at_once, stages, warps, programs = next(of for most, of in TILES.items() if batch <= most)[bits]
+    block = math.gcd(per_group, BLOCK)
+    if block < 4:  # too few for the matrix units: several scales in a block
+        block = math.gcd(units, BLOCK)
     blocks, arranged_before = units // block, batch > NATURAL
-    subs = 1 if per_group % block == 0 else block // per_group if block % per_group == 0 else 0
-    if subs * batch > MOST_COLUMNS or (arranged_before and subs > 1) or subs & (subs - 1):
-        subs = 0
     arranged, sums = x, scale  # not read
     if arranged_before:
         arranged = torch.empty(batch, units * places, dtype=x.dtype, device=x.device)
@@ -113,7 +111,7 @@ def _multiply(
             across=batch,
         )
     tiles = math.ceil(rows / tile)
-    per_program = math.ceil(tiles * blocks / min(programs, tiles * math.ceil(blocks / 2)))
+    per_program = at_once * math.ceil(tiles * blocks / at_once / programs)
     parts = 1 if per_program % blocks == 0 else math.ceil(blocks / per_program) + 1
     y = torch.empty(batch, rows, dtype=x.dtype, device=x.device)
     made = torch.empty(parts * batch * rows if parts > 1 else 1, device=x.device)
@@ -128,8 +126,8 @@ def _multiply(
         (
             *(batch, rows, units, groups, per_program, low),
             *(bits, 3 if bits == 3 else 1, places, zero_point is not None, per_group),
-            *(subs, arranged_before, parts),
-            *(tile, max(8, 1 << (batch - 1).bit_length()), block, stages),
+            *(arranged_before, parts),
+            *(tile, max(8, 1 << (batch - 1).bit_length()), block, at_once, stages),
         ),
         warps=warps,
     )

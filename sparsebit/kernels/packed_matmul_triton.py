@@ -103,40 +103,38 @@ def _join8(a, b, c, d, e, f, g, h):
 
 
 @triton.jit
-def _in_order(v, BITS: tl.constexpr, SIZE: tl.constexpr):
-    """Tensors [rows, n], one for each place, as [rows, SIZE]: all values at place 0, then those at 1, ...
-
-    In this order nothing moves between threads when they are multiplied.
-    """
+def _in_order(v, BITS: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr):
+    """Tensors [rows, BLOCK], one for each place, as [rows, SIZE] in the order of ``_ordered``."""
     rows: tl.constexpr = v[0].shape[0]
+    paired: tl.constexpr = BLOCK == 4 or BLOCK == 8
     if BITS == 3:
         first = tl.join(_join8(*v[0:8]), _join8(*v[8:16]))
         joined = tl.join(first, tl.join(_join8(*v[16:24]), _join8(*v[24:32])))
-        return tl.reshape(tl.permute(joined, (0, 6, 5, 4, 3, 2, 1)), (rows, SIZE))
+        joined = tl.permute(joined, (0, 6, 5, 4, 3, 1, 2) if paired else (0, 6, 5, 4, 3, 2, 1))
     elif BITS == 2:
         joined = tl.join(_join8(*v[0:8]), _join8(*v[8:16]))
-        return tl.reshape(tl.permute(joined, (0, 5, 4, 3, 2, 1)), (rows, SIZE))
+        joined = tl.permute(joined, (0, 5, 4, 3, 1, 2) if paired else (0, 5, 4, 3, 2, 1))
     else:
-        return tl.reshape(tl.permute(_join8(*v), (0, 4, 3, 2, 1)), (rows, SIZE))
+        joined = tl.permute(_join8(*v), (0, 4, 3, 1, 2) if paired else (0, 4, 3, 2, 1))
+    return tl.reshape(joined, (rows, SIZE))
 
 
 @triton.jit
-def _spread(x, BITS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
-    """Channels [n, size] of one block as [n, BLOCK, PLACES]: once for each place of a unit that they meet.
+def _ordered(x, BITS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
+    """Channels [n, size] of one block in the order of the matrix units, [n, BLOCK * PLACES].
 
+    It is chosen so that a thread multiplies the units that it has taken apart, and nothing moves between threads: all
+    values at place 0, then those at 1, ...; with fewer than 16 units the places 2 i and 2 i + 1 of each unit together.
     Values of 8 bits meet a channel with both halves: a sixteenth of it with the lower one.
     """
+    n: tl.constexpr = x.shape[0]
     if BITS == 8:
         x = tl.join((x * 0.0625).to(x.dtype), x)
-    return tl.reshape(x, (x.shape[0], BLOCK, PLACES))
-
-
-@triton.jit
-def _repeat(x, TIMES: tl.constexpr):
-    """[rows, n] as [rows, n * TIMES], each number so often."""
-    rows: tl.constexpr = x.shape[0]
-    n: tl.constexpr = x.shape[1]
-    return tl.reshape(tl.broadcast_to(x[:, :, None], (rows, n, TIMES)), (rows, n * TIMES))
+    if BLOCK == 4 or BLOCK == 8:
+        x = tl.permute(tl.reshape(x, (n, BLOCK, PLACES // 2, 2)), (0, 2, 1, 3))
+    else:
+        x = tl.permute(tl.reshape(x, (n, BLOCK, PLACES)), (0, 2, 1))
+    return tl.reshape(x, (n, BLOCK * PLACES))
 
 
 @triton.jit
@@ -144,7 +142,7 @@ def arrange(
     x_ptr, arranged_ptr, sums_ptr, blocks, batch,
     BITS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """``x`` in the order of ``_in_order``, block by block, and its sums [blocks, batch]."""
+    """``x`` in the order of ``_ordered``, block by block, and its sums [blocks, batch]."""
     size: tl.constexpr = BLOCK * PLACES
     given: tl.constexpr = size // 2 if BITS == 8 else size
     sample = tl.program_id(1).to(tl.int64)
@@ -152,7 +150,7 @@ def arrange(
     here = (block < blocks)[:, None]
     at = (sample * blocks + block)[:, None]
     x = tl.load(x_ptr + at * given + tl.arange(0, given)[None, :], mask=here, other=0.0)
-    x = tl.reshape(tl.permute(_spread(x, BITS, PLACES, BLOCK), (0, 2, 1)), (BLOCKS, size))
+    x = _ordered(x, BITS, PLACES, BLOCK)
     tl.store(arranged_ptr + at * size + tl.arange(0, size)[None, :], x, mask=here)
     tl.store(sums_ptr + block * batch + sample, tl.sum(x.to(tl.float32), 1), mask=block < blocks)
 
@@ -162,16 +160,16 @@ def multiply(
     x_ptr, sums_ptr, words_ptr, scale_ptr, zero_point_ptr, parts_ptr, counts_ptr, y_ptr,
     batch, rows, units_per_row, groups, per_program, low,
     BITS: tl.constexpr, UNIT: tl.constexpr, PLACES: tl.constexpr, HAS_ZERO: tl.constexpr,
-    UNITS_PER_GROUP: tl.constexpr, SUBS: tl.constexpr, ARRANGED: tl.constexpr, PARTS: tl.constexpr,
-    ROWS: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    UNITS_PER_GROUP: tl.constexpr, ARRANGED: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """``x @ weight.T`` for up to ``BATCH`` vectors.
 
     The blocks of all tiles of rows, one tile behind the other, are divided evenly among the programs. The program that
-    comes last to a tile adds up the parts of it, always in the same order. ``ARRANGED``: x and sums are those of
-    ``arrange``. Where a block has ``SUBS`` scales a row, there is a product for each, with the channels of the others
-    set to zero: it is multiplied with the scale, and what values are raised by is subtracted with the sum of x. With
-    ``SUBS`` = 0 each value is scaled by itself.
+    comes last to a tile adds up the parts of it, always in the same order. ``AT_ONCE`` blocks are read together: memory
+    is faster when it is read in longer pieces. ``ARRANGED``: x and sums are those of ``arrange``. Where a block has one
+    scale a row, the product is multiplied with it, and what values are raised by is subtracted with the sum of x;
+    otherwise each value is scaled.
     """
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     raised: tl.constexpr = 1024.0 if dtype == tl.float16 else 128.0
@@ -192,56 +190,53 @@ def multiply(
         row = tile * ROWS + tl.arange(0, ROWS)
         inside = row < rows
         at_words = words_ptr + (row.to(tl.int64)[:, None] * units_per_row + unit[None, :]) * UNIT
-        total = tl.zeros((ROWS, BATCH if SUBS == 0 else SUBS * BATCH), tl.float32)
-        for block in tl.range(begin, end, num_stages=STAGES):
-            start = block * BLOCK
-            w0 = tl.load(at_words + start * UNIT, mask=inside[:, None], other=0)
-            w1 = w0
-            w2 = w0
-            if UNIT == 3:
-                w1 = tl.load(at_words + start * UNIT + 1, mask=inside[:, None], other=0)
-                w2 = tl.load(at_words + start * UNIT + 2, mask=inside[:, None], other=0)
-            if ARRANGED:
-                place = tl.arange(0, size)
-                at_x = x_ptr + sample[None, :] * (blocks * size) + block * size + place[:, None]
-                x = tl.load(at_x, mask=(sample < batch)[None, :], other=0.0)
-            else:
-                place = tl.arange(0, given)
-                at_x = x_ptr + sample[:, None] * (blocks * given) + block * given + place[None, :]
-                x = tl.load(at_x, mask=(sample < batch)[:, None], other=0.0)
-                x = tl.reshape(tl.permute(_spread(x, BITS, PLACES, BLOCK), (2, 1, 0)), (size, BATCH))
-            v = _values(w0, w1, w2, BITS, dtype)
-            if SUBS > 0:
-                sub = tl.arange(0, SUBS)
-                group = row[:, None] * groups + (start // UNITS_PER_GROUP + sub)[None, :]
-                scale = tl.load(scale_ptr + group, mask=inside[:, None], other=0.0).to(tl.float32)
-                offset = tl.zeros((ROWS, SUBS), tl.float32) - low
-                if HAS_ZERO:
-                    offset += tl.load(zero_point_ptr + group, mask=inside[:, None], other=0).to(tl.float32)
-                offset = offset * share + raised
-                if SUBS > 1:
-                    its = (tl.arange(0, size) % BLOCK // UNITS_PER_GROUP)[:, None, None] == sub[None, :, None]
-                    x = tl.reshape(tl.where(its, x[:, None, :], 0.0).to(dtype), (size, SUBS * BATCH))
+        total = tl.zeros((ROWS, BATCH), tl.float32)
+        for first in tl.range(begin, end, AT_ONCE, num_stages=STAGES):
+            for one in tl.static_range(AT_ONCE):
+                block = first + one
+                start = block * BLOCK
+                here = inside & (block < end)
+                w0 = tl.load(at_words + start * UNIT, mask=here[:, None], other=0)
+                w1 = w0
+                w2 = w0
+                if UNIT == 3:
+                    w1 = tl.load(at_words + start * UNIT + 1, mask=here[:, None], other=0)
+                    w2 = tl.load(at_words + start * UNIT + 2, mask=here[:, None], other=0)
+                known = (sample < batch) & (block < end)
                 if ARRANGED:
-                    sums = tl.load(sums_ptr + block * batch + sample, mask=sample < batch, other=0.0)[None, :]
+                    place = tl.arange(0, size)
+                    at_x = x_ptr + sample[None, :] * (blocks * size) + block * size + place[:, None]
+                    x = tl.load(at_x, mask=known[None, :], other=0.0)
                 else:
-                    sums = tl.dot(tl.full((ROWS, size), 1.0, dtype), x)
-                found = tl.dot(_in_order(v, BITS, size), x)
-                total += (found - _repeat(offset, BATCH) * sums) * _repeat(scale, BATCH)
-            else:
-                group = row[:, None] * groups + ((start + unit) // UNITS_PER_GROUP)[None, :]
-                scale = tl.load(scale_ptr + group, mask=inside[:, None], other=0.0).to(dtype)
-                zero = tl.zeros((ROWS, BLOCK), tl.int32) - low
-                if HAS_ZERO:
-                    zero += tl.load(zero_point_ptr + group, mask=inside[:, None], other=0)
-                even = ((zero & 15 if BITS == 8 else zero) + raised).to(dtype)
-                odd = ((zero >> 4 if BITS == 8 else zero) + raised).to(dtype)
-                n = _scaled_pair(v[0], v[1], even, odd, scale, dtype)
-                for j in tl.static_range(2, PLACES, 2):
-                    n = n + _scaled_pair(v[j], v[j + 1], even, odd, scale, dtype)
-                total = tl.dot(_in_order(n, BITS, size), x, total)
-        if SUBS > 1:
-            total = tl.sum(tl.reshape(total, (ROWS, SUBS, BATCH)), 1)
+                    place = tl.arange(0, given)
+                    at_x = x_ptr + sample[:, None] * (blocks * given) + block * given + place[None, :]
+                    x = tl.trans(_ordered(tl.load(at_x, mask=known[:, None], other=0.0), BITS, PLACES, BLOCK))
+                v = _values(w0, w1, w2, BITS, dtype)
+                if UNITS_PER_GROUP % BLOCK == 0:
+                    group = row * groups + start // UNITS_PER_GROUP
+                    scale = tl.load(scale_ptr + group, mask=here, other=0.0).to(tl.float32)
+                    offset = tl.zeros((ROWS,), tl.float32) - low
+                    if HAS_ZERO:
+                        offset += tl.load(zero_point_ptr + group, mask=here, other=0).to(tl.float32)
+                    offset = offset * share + raised
+                    if ARRANGED:
+                        sums = tl.load(sums_ptr + block * batch + sample, mask=known, other=0.0)[None, :]
+                    else:
+                        sums = tl.dot(tl.full((ROWS, size), 1.0, dtype), x)
+                    found = tl.dot(_in_order(v, BITS, BLOCK, size), x)
+                    total += (found - offset[:, None] * sums) * scale[:, None]
+                else:
+                    group = row[:, None] * groups + ((start + unit) // UNITS_PER_GROUP)[None, :]
+                    scale = tl.load(scale_ptr + group, mask=here[:, None], other=0.0).to(dtype)
+                    zero = tl.zeros((ROWS, BLOCK), tl.int32) - low
+                    if HAS_ZERO:
+                        zero += tl.load(zero_point_ptr + group, mask=here[:, None], other=0)
+                    even = ((zero & 15 if BITS == 8 else zero) + raised).to(dtype)
+                    odd = ((zero >> 4 if BITS == 8 else zero) + raised).to(dtype)
+                    n = _scaled_pair(v[0], v[1], even, odd, scale, dtype)
+                    for j in tl.static_range(2, PLACES, 2):
+                        n = n + _scaled_pair(v[j], v[j + 1], even, odd, scale, dtype)
+                    total = tl.dot(_in_order(n, BITS, BLOCK, size), x, total)
         if BITS == 8:
             total *= 16.0
         head = tile * blocks // per_program
