@@ -64,32 +64,42 @@ def _values(w0, w1, w2, BITS: tl.constexpr, DTYPE: tl.constexpr):
     """The values of each unit, raised by 128 or 1024, a tensor for each place. Of 8 bits: two halves."""
     if BITS == 3:
         if tl.float16 == DTYPE:
-            return tl.inline_asm_elementwise(_ASM_3_FLOAT16, _REGISTERS_3, [w0, w1, w2], _FLOAT16_32, True, 2)
-        return tl.inline_asm_elementwise(_ASM_3_BFLOAT16, _REGISTERS_3, [w0, w1, w2], _BFLOAT16_32, True, 2)
+            found = tl.inline_asm_elementwise(
+                _ASM_3_FLOAT16, _REGISTERS_3, [w0, w1, w2], _FLOAT16_32, True, 2
+            )
+        else:
+            found = tl.inline_asm_elementwise(
+                _ASM_3_BFLOAT16, _REGISTERS_3, [w0, w1, w2], _BFLOAT16_32, True, 2
+            )
     elif BITS == 2:
         if tl.float16 == DTYPE:
-            return tl.inline_asm_elementwise(_ASM_2_FLOAT16, _REGISTERS_2, [w0], _FLOAT16_16, True, 2)
-        return tl.inline_asm_elementwise(_ASM_2_BFLOAT16, _REGISTERS_2, [w0], _BFLOAT16_16, True, 2)
+            found = tl.inline_asm_elementwise(_ASM_2_FLOAT16, _REGISTERS_2, [w0], _FLOAT16_16, True, 2)
+        else:
+            found = tl.inline_asm_elementwise(_ASM_2_BFLOAT16, _REGISTERS_2, [w0], _BFLOAT16_16, True, 2)
     else:
         if tl.float16 == DTYPE:
-            return tl.inline_asm_elementwise(_ASM_4_FLOAT16, _REGISTERS_4, [w0], _FLOAT16_8, True, 2)
-        return tl.inline_asm_elementwise(_ASM_4_BFLOAT16, _REGISTERS_4, [w0], _BFLOAT16_8, True, 2)
+            found = tl.inline_asm_elementwise(_ASM_4_FLOAT16, _REGISTERS_4, [w0], _FLOAT16_8, True, 2)
+        else:
+            found = tl.inline_asm_elementwise(_ASM_4_BFLOAT16, _REGISTERS_4, [w0], _BFLOAT16_8, True, 2)
+    return found
 
 
 @triton.jit
 def _scaled_pair(first, second, first_offset, second_offset, scale, DTYPE: tl.constexpr):
     """``(value - offset) * scale`` of the values at two places. The difference is exact."""
     if tl.float16 == DTYPE:
-        return tl.inline_asm_elementwise(
+        found = tl.inline_asm_elementwise(
             "{ sub.f16x2 $0, $2, $4; mul.f16x2 $0, $0, $6; sub.f16x2 $1, $3, $5; mul.f16x2 $1, $1, $6; }",
             "=&r,=&r,r,r,r,r,r", [first, second, first_offset, second_offset, scale],
             (tl.float16, tl.float16), True, 2,
         )  # fmt: skip
-    return tl.inline_asm_elementwise(
-        "{ sub.bf16x2 $0, $2, $4; mul.bf16x2 $0, $0, $6; sub.bf16x2 $1, $3, $5; mul.bf16x2 $1, $1, $6; }",
-        "=&r,=&r,r,r,r,r,r", [first, second, first_offset, second_offset, scale],
-        (tl.bfloat16, tl.bfloat16), True, 2,
-    )  # fmt: skip
+    else:
+        found = tl.inline_asm_elementwise(
+            "{ sub.bf16x2 $0, $2, $4; mul.bf16x2 $0, $0, $6; sub.bf16x2 $1, $3, $5; mul.bf16x2 $1, $1, $6; }",
+            "=&r,=&r,r,r,r,r,r", [first, second, first_offset, second_offset, scale],
+            (tl.bfloat16, tl.bfloat16), True, 2,
+        )  # fmt: skip
+    return found
 
 
 @triton.jit
