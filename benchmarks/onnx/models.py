@@ -34,6 +34,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Call]]] = {
     "ResNet-18": (resnet.resnet18, _image(224)),
     "ResNet-50": (resnet.resnet50, _image(224)),
     "MobileNetV2": (mobilenet.MobileNetV2, _image(224)),
+    "MobileNetV3-small, shortened": (mobilenet.MobileNetV3Small, _image(224)),
     "EfficientNet-Lite0": (efficientnet_lite.EfficientNetLite0, _image(224)),
     "U-Net": (unet.UNet, _image(128)),
     "ViT-small": (vit.ViT, _image(224)),
