@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from sparsebit.sparse import use_sparse_kernels
 
 SHAPES = ((4096, 4096), (11008, 4096), (28672, 8192))
 BATCHES = (1, 8, 64, 512, 4096)
@@ -56,3 +58,26 @@ def measure(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
                         f"  {name} of {row['shape']} at {batch}: {type(error).__name__}: {str(error)[:200]}"
                     )
             yield row
+    yield from measure_verb()
+
+
+def measure_verb() -> Iterator[dict[str, Any]]:
+    """What ``use_sparse_kernels`` chooses for a layer of each shape at each batch, and how far its results are."""
+    for out, channels in SHAPES:
+        for batch in BATCHES:
+            layer = nn.Linear(channels, out, bias=False, device="cuda", dtype=torch.bfloat16)
+            layer.weight.data = prune(layer.weight.data)
+            x = torch.randn(batch, channels, device="cuda", dtype=torch.bfloat16)
+            with torch.no_grad():
+                exact = layer(x).float()
+                (found,) = use_sparse_kernels(layer, x).layers
+                error = float((layer(x).float() - exact).norm() / exact.norm())
+            yield {
+                "shape": [out, channels],
+                "batch": batch,
+                "verb": "2:4" if found.used else "dense",
+                "dense_us": found.dense_us,
+                "sparse_us": found.sparse_us,
+                "error": error,
+                "reason": found.reason,
+            }

@@ -6,6 +6,7 @@ from sparsebit.sparse.evidence.statistic import STATISTICS, Statistic, register_
 from sparsebit.sparse.masking.holding import hold, hold_zeros, release
 from sparsebit.sparse.pruning import prune
 from sparsebit.sparse.report import SparseReport
+from sparsebit.sparse.semi_structured import SparseKernelReport, use_sparse_kernels
 from sparsebit.sparse.shrink import ShrinkPlan, make_plan, shrink_graph, shrink_state_dict
 from sparsebit.sparse.sparse_config import parse_sconfig
 from sparsebit.sparse.sparse_model import SparseModel
@@ -19,6 +20,7 @@ __all__ = [
     "Rows",
     "SConfig",
     "ShrinkPlan",
+    "SparseKernelReport",
     "SparseModel",
     "SparseReport",
     "Sparser",
@@ -36,4 +38,5 @@ __all__ = [
     "save",
     "shrink_graph",
     "shrink_state_dict",
+    "use_sparse_kernels",
 ]

@@ -1,0 +1,228 @@
+"""Linear layers with 2:4 weights on the GPU: torch's semi-structured kernels, in the layers where they are faster.
+
+They are faster with many vectors and slower with few, so every layer is measured with as many as an example has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized
+
+from sparsebit.display import as_text, in_notebook
+from sparsebit.errors import SparsebitError
+
+ROUNDS, CALLS = (
+    7,
+    10,
+)  # medians of so many rounds; in each, both products are called so often, one after the other
+
+_times: dict[tuple[Any, ...], tuple[float, float]] = {}  # dense and 2:4, measured once in a process
+
+
+@dataclass(frozen=True)
+class SparseLinear:
+    """What was decided for one layer.
+
+    Attributes:
+        layer: its dotted name.
+        shape: of its weight, (outputs, inputs).
+        vectors: how many it is given in one call of the model.
+        dense_us, sparse_us: microseconds of both products in one call of the model; None where they were not measured.
+        used: whether the layer has the 2:4 kernel now.
+        reason: why it was not measured.
+    """
+
+    layer: str
+    shape: tuple[int, ...]
+    vectors: int = 0
+    dense_us: float | None = None
+    sparse_us: float | None = None
+    used: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SparseKernelReport:
+    """The linear layers of a model, and which of them have 2:4 kernels now."""
+
+    layers: tuple[SparseLinear, ...]
+
+    _repr_html_ = in_notebook
+
+    def __rich__(self) -> Table:
+        used = sum(layer.used for layer in self.layers)
+        table = Table(title=f"2:4 kernels in {used} of {len(self.layers)} linear layers")
+        for header in ("layer", "weight", "vectors", "dense us", "2:4 us", "chosen"):
+            table.add_column(header, justify="right" if header.endswith("us") else "left")
+        for layer in self.layers:
+            times = [f"{us:.1f}" if us is not None else "" for us in (layer.dense_us, layer.sparse_us)]
+            chosen = layer.reason or ("2:4" if layer.used else "dense")
+            weight = "x".join(str(size) for size in layer.shape)
+            table.add_row(layer.layer, weight, str(layer.vectors or ""), *times, chosen)
+        return table
+
+    __str__ = as_text
+
+
+def use_sparse_kernels(model: nn.Module, *example_inputs: Any, **example_kwargs: Any) -> SparseKernelReport:
+    """Give linear layers with 2:4 weights the GPU's 2:4 kernels, where these are faster on inputs like the example.
+
+    The model is changed, for inference: the weights of these layers become compressed tensors without gradients. Save
+    it before. Both products of each layer are measured with as many vectors as the example has; a measurement is used
+    again for layers of the same size in this process.
+
+    Args:
+        model: on a GPU, in float16 or bfloat16. Only ``nn.Linear`` layers are looked at.
+        example_inputs, example_kwargs: the arguments of one call, of the size that the model will be used with.
+
+    Returns:
+        Every linear layer with both times and what was chosen; print it.
+    """
+    found = {name or "(model)": module for name, module in model.named_modules() if is_plain_linear(module)}
+    refused = {name: reason for name, module in found.items() if (reason := why_dense(module.weight))}
+    if len(refused) == len(found):
+        raise _refusal(refused)
+    vectors = count_vectors(
+        model,
+        {name: module for name, module in found.items() if name not in refused},
+        example_inputs,
+        example_kwargs,
+    )
+    layers = []
+    for name, module in found.items():
+        shape = tuple(module.weight.shape)
+        if name in refused:
+            layers.append(SparseLinear(name, shape, reason=refused[name]))
+        elif not vectors[name]:
+            layers.append(SparseLinear(name, shape, reason="dense: the example does not use it"))
+        else:
+            layers.append(_choose(name, module, vectors[name]))
+    return SparseKernelReport(tuple(layers))
+
+
+def is_plain_linear(module: nn.Module) -> bool:
+    """Whether a module is multiplied by ``weight`` as it is held."""
+    return (
+        isinstance(module, nn.Linear)
+        and type(module).forward is nn.Linear.forward
+        and not is_parametrized(module)
+    )
+
+
+def is_two_of_four(weight: Tensor) -> bool:
+    """Whether at most two of every four neighbours along the inputs are not zero.
+
+    Example:
+        >>> is_two_of_four(torch.tensor([[0.0, 1.0, 2.0, 0.0]])), is_two_of_four(torch.ones(1, 4))
+        (True, False)
+    """
+    if weight.dim() != 2 or weight.shape[1] % 4:
+        return False
+    return bool(((weight.detach().reshape(-1, 4) != 0).sum(1) <= 2).all())
+
+
+def why_dense(weight: Tensor) -> str:
+    """The reason why a weight cannot have the kernels; empty where it can."""
+    if not weight.is_cuda:
+        return f"dense: on {weight.device}, not on a GPU"
+    if weight.dtype not in (torch.float16, torch.bfloat16):
+        return f"dense: {str(weight.dtype).removeprefix('torch.')}, not float16 or bfloat16"
+    return "" if is_two_of_four(weight) else "dense: the weight is not 2:4"
+
+
+def count_vectors(
+    model: nn.Module, layers: Mapping[str, nn.Module], inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Counter[int]]:
+    """How many vectors each layer is given in one call of the model, and how often."""
+    if not inputs and not kwargs:
+        raise SparsebitError(
+            "which kernel is faster depends on how many vectors a layer is given",
+            expected="example inputs of the size that the model will be used with",
+            hint="use_sparse_kernels(model, batch)",
+        )
+    seen: dict[str, Counter[int]] = {name: Counter() for name in layers}
+
+    def count(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        return lambda module, args: seen[name].update([args[0].numel() // args[0].shape[-1]])
+
+    handles = [module.register_forward_pre_hook(count(name)) for name, module in layers.items()]
+    modes = {module: module.training for module in model.modules()}
+    try:
+        with torch.no_grad():
+            model.eval()(*inputs, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, training in modes.items():
+            module.training = training
+    return seen
+
+
+def compress(weight: Tensor) -> Tensor:
+    """A 2:4 weight as its nonzero values and their places; raises RuntimeError for sizes the kernels do not take."""
+    compressed: Tensor = torch.sparse.to_sparse_semi_structured(weight.detach().contiguous())
+    return compressed
+
+
+def measure_products(
+    weight: Tensor, compressed: Tensor, bias: Tensor | None, vectors: int
+) -> tuple[float, float]:
+    """Median microseconds of the dense and the 2:4 product, called in turns as the layer calls them."""
+    key = (tuple(weight.shape), vectors, weight.dtype, weight.device, bias is not None)
+    if key not in _times:
+        x = torch.randn(vectors, weight.shape[1], dtype=weight.dtype, device=weight.device)
+        spans: dict[int, list[float]] = {0: [], 1: []}
+        with torch.no_grad(), torch.cuda.device(weight.device):
+            for _ in range(ROUNDS + 1):
+                for which, held in enumerate((weight, compressed)):
+                    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                    start.record()
+                    for _ in range(CALLS):
+                        F.linear(x, held, bias)
+                    end.record()
+                    end.synchronize()
+                    spans[which].append(1000 * start.elapsed_time(end) / CALLS)
+        dense, sparse = (
+            sorted(times[1:])[ROUNDS // 2] for times in spans.values()
+        )  # the first round warms up
+        _times[key] = dense, sparse
+    return _times[key]
+
+
+def _choose(name: str, module: Any, vectors: Counter[int]) -> SparseLinear:
+    """Measure one layer, and replace its weight where the 2:4 product is faster over one call of the model."""
+    shape, total = tuple(module.weight.shape), sum(vectors.elements())
+    try:
+        compressed = compress(module.weight)
+        times = {count: measure_products(module.weight, compressed, module.bias, count) for count in vectors}
+    except RuntimeError as error:  # torch says so for sizes that its kernels do not take
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return SparseLinear(name, shape, total, reason=f"dense: {reason}")
+    dense, sparse = (sum(calls * times[count][which] for count, calls in vectors.items()) for which in (0, 1))
+    if sparse < dense:
+        module.weight = nn.Parameter(compressed, requires_grad=False)
+    return SparseLinear(name, shape, total, dense, sparse, used=sparse < dense)
+
+
+def _refusal(refused: Mapping[str, str]) -> SparsebitError:
+    if not refused:
+        return SparsebitError(
+            "this model has no nn.Linear layer to give 2:4 kernels to",
+            hint="call it on the float module, not on a quantized or captured one with layers of its own",
+        )
+    shown = [f"{name} ({reason.removeprefix('dense: ')})" for name, reason in list(refused.items())[:3]]
+    more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
+    return SparsebitError(
+        "no linear layer can have 2:4 kernels",
+        expected="a model on a GPU, in float16 or bfloat16, with weights of which two of every four are zero",
+        got=", ".join(shown) + more,
+        hint="prune it with SPARSER.TYPE nm and NM 2:4, then model.to('cuda', torch.bfloat16)",
+    )

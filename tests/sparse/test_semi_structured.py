@@ -1,0 +1,144 @@
+"""2:4 kernels are given to the layers where they are faster, by a measurement that is made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.gpu.semi_structured import prune
+from sparsebit.errors import SparsebitError
+from sparsebit.sparse import prune as sparsebit_prune
+from sparsebit.sparse import semi_structured as subject
+from sparsebit.sparse import use_sparse_kernels
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.Linear(64, 4))
+    with torch.no_grad():
+        for index in (0, 2):
+            layers[index].weight.copy_(prune(layers[index].weight))
+    return layers
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """As on a GPU, with these times for weights of these numbers of outputs."""
+
+    def use(times: dict[int, tuple[float, float]]) -> list[Any]:
+        asked: list[Any] = []
+
+        def measure(weight: Tensor, compressed: Tensor, bias: Any, vectors: int) -> tuple[float, float]:
+            asked.append((tuple(weight.shape), vectors))
+            return times[weight.shape[0]]
+
+        monkeypatch.setattr(subject, "measure_products", measure)
+        monkeypatch.setattr(subject, "compress", lambda weight: weight.detach().clone())
+        monkeypatch.setattr(
+            subject,
+            "why_dense",
+            lambda weight: "" if subject.is_two_of_four(weight) else "dense: the weight is not 2:4",
+        )
+        return asked
+
+    return use
+
+
+def test_only_layers_where_it_is_faster_are_replaced(on_a_gpu: Callable[..., list[Any]]) -> None:
+    model = net().train()
+    asked = on_a_gpu({128: (30.0, 20.0), 64: (10.0, 25.0)})
+    weights = {name: module.weight for name, module in model.named_children() if hasattr(module, "weight")}
+    x = torch.randn(3, 5, 64)
+    expected = model(x)
+    report = use_sparse_kernels(model, x)
+    assert asked == [((128, 64), 15), ((64, 128), 15)]
+    assert [(layer.layer, layer.used) for layer in report.layers] == [("0", True), ("2", False), ("3", False)]
+    assert model[0].weight is not weights["0"] and not model[0].weight.requires_grad
+    assert model[2].weight is weights["2"] and model[3].weight is weights["3"]
+    assert torch.equal(model(x), expected) and model.training and model[1].training
+    text = str(report)
+    assert "2:4 kernels in 1 of 3 linear layers" in text and "the weight is not 2:4" in text
+    row = next(line for line in text.splitlines() if "128x64" in line)
+    assert "15" in row and "30.0" in row and "20.0" in row and row.rstrip(" │").endswith("2:4")
+
+
+def test_a_layer_that_is_called_twice_counts_with_both_calls(on_a_gpu: Callable[..., list[Any]]) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(64, 64), nn.Linear(64, 128)
+            for layer in (self.used, self.unused):
+                layer.weight.data = prune(layer.weight.data)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(self.used(x)[:2])
+
+    on_a_gpu({64: (10.0, 4.0)})
+    used, unused = use_sparse_kernels(Twice(), torch.randn(8, 64)).layers
+    assert used.vectors == 10 and used.dense_us == 20.0 and used.sparse_us == 8.0 and used.used
+    assert not unused.used and unused.reason == "dense: the example does not use it"
+
+
+def test_sizes_that_the_kernels_refuse_stay_dense_with_the_reason(
+    on_a_gpu: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_gpu({})
+
+    def refuse(weight: Tensor) -> Tensor:
+        raise RuntimeError("Error original_tensor.shape is not supported!\nmore")
+
+    monkeypatch.setattr(subject, "compress", refuse)
+    report = use_sparse_kernels(net(), torch.randn(2, 64))
+    assert report.layers[0].reason == "dense: Error original_tensor.shape is not supported!"
+    assert not any(layer.used for layer in report.layers)
+
+
+def test_refused_without_a_gpu_a_2_4_weight_an_example_or_a_layer(on_a_gpu: Callable[..., list[Any]]) -> None:
+    with pytest.raises(
+        SparsebitError,
+        match=r"(?s)no linear layer can have 2:4 kernels.*got: *0 \(on cpu, not on a GPU\), 2 .*next: *prune it",
+    ):
+        use_sparse_kernels(net(), torch.randn(2, 64))
+    on_a_gpu({})
+    with pytest.raises(SparsebitError, match=r"got: *0 \(the weight is not 2:4\)"):
+        use_sparse_kernels(nn.Sequential(nn.Linear(64, 4)), torch.randn(2, 64))
+    with pytest.raises(
+        SparsebitError, match=r"(?s)depends on how many vectors.*use_sparse_kernels\(model, batch\)"
+    ):
+        use_sparse_kernels(net())
+    with pytest.raises(SparsebitError, match=r"this model has no nn.Linear layer"):
+        use_sparse_kernels(nn.ReLU(), torch.randn(2))
+
+
+def test_what_pruning_leaves_is_found() -> None:
+    config = {"SPARSER": {"TYPE": "nm", "STRATEGY": "l1norm", "CLASSIFIER": True}}
+    pruned = sparsebit_prune(
+        nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64)), config, [torch.ones(2, 64)]
+    )
+    found = [module for module in pruned.modules() if subject.is_plain_linear(module)]
+    assert len(found) == 2 and all(subject.is_two_of_four(module.weight) for module in found)
+
+
+def test_two_of_four() -> None:
+    assert subject.is_two_of_four(prune(torch.randn(6, 8))) and subject.is_two_of_four(torch.zeros(2, 4))
+    assert not subject.is_two_of_four(torch.ones(2, 6)) and not subject.is_two_of_four(torch.ones(2, 8))
+
+
+@pytest.mark.gpu
+def test_the_real_kernels_give_the_same_results_and_a_time_is_measured_once() -> None:
+    subject._times.clear()
+    layers = nn.Sequential(nn.Linear(4096, 11008), nn.ReLU(), nn.Linear(11008, 4096), nn.Linear(4096, 11008))
+    layers = layers.to("cuda", torch.bfloat16).eval()
+    with torch.no_grad():
+        for index in (0, 2, 3):
+            layers[index].weight.copy_(prune(layers[index].weight))
+        x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+        expected = layers(x)
+        report = use_sparse_kernels(layers, x)
+        assert len(subject._times) == 2 and report.layers[0].dense_us == report.layers[2].dense_us
+        assert any(layer.used for layer in report.layers)
+        torch.testing.assert_close(layers(x), expected, rtol=0.05, atol=0.05)
