@@ -2,7 +2,7 @@
 
 Commands run in a forked process that is killed after a random part of the time they take. Then what is on the disk must
 be absent or complete, the same command (with ``--resume``) must end well, and its result must be that of a run that was
-never killed, with no other file left.
+never killed, with no other file left. The result is added to those in the file of results.
 
 Run from the repository root: ``python -m benchmarks.robustness.kill --kills 30 --seed 0``
 """
@@ -32,6 +32,7 @@ from sparsebit.__main__ import main as command_line
 from sparsebit.demo.digits_net import net
 from sparsebit.errors import SparsebitError
 from sparsebit.llm import LanguageModel
+from sparsebit.storage import write_text
 
 RESULTS = Path(__file__).parent / "results"
 MOST_RUNS = 20
@@ -276,10 +277,9 @@ def main() -> None:
     begun = time.perf_counter()
     result = run(arguments.kills, arguments.seed)
     result |= {"kills": arguments.kills, "took_s": round(time.perf_counter() - begun, 1)}
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(
-        json.dumps({"environment": describe(arguments.seed), **result}, indent=1) + "\n"
-    )
+    result = {"environment": describe(arguments.seed), **result}
+    runs = json.loads(arguments.output.read_text())["runs"] if arguments.output.exists() else []
+    write_text(arguments.output, json.dumps({"runs": [*runs, result]}, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 
 
