@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from operator import attrgetter
 from typing import Any
 
@@ -24,6 +25,8 @@ def convert_graph(exported: fx.GraphModule, owner: nn.Module, modules: dict[str,
     constants = 0
     tensors = [*owner.named_parameters(remove_duplicate=False), *owner.named_buffers(remove_duplicate=False)]
     state = {name for name, _ in tensors}
+    operators = Counter(_path_of(node) for node in graph.nodes if node.op == "call_function")
+    alone = {path: module for path, module in modules.items() if operators[path] == 1}
     for node in list(graph.nodes):
         _describe(node)
         if node.meta.get("mutates") and _writes_privately(node):
@@ -32,7 +35,7 @@ def convert_graph(exported: fx.GraphModule, owner: nn.Module, modules: dict[str,
             node.meta["constant"] = attrgetter(str(node.target))(exported)
             prefix = "_submodule" if isinstance(node.meta["constant"], nn.Module) else "_tensor_constant"
             node.target, constants = f"{prefix}{constants}", constants + 1
-        elif node.op == "call_function" and _raise_module(graph, node, modules):
+        elif node.op == "call_function" and _raise_module(node, alone):
             continue
         elif node.op == "call_function":
             _canonicalize(node)
@@ -90,8 +93,8 @@ def _make_functional(node: fx.Node) -> None:
         del node.meta["mutates"]
 
 
-def _raise_module(graph: fx.Graph, node: fx.Node, modules: dict[str, nn.Module]) -> bool:
-    """Replace the single operator of a ``torch.nn`` module by a call of the module."""
+def _raise_module(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    """Replace the operator of a ``torch.nn`` module by a call of the module; ``modules`` have one operator each."""
     path = node.meta["module_path"]
     single = isinstance(node.target, torch._ops.OpOverload)
     module = modules.get(path) if path and single else None
@@ -102,12 +105,7 @@ def _raise_module(graph: fx.Graph, node: fx.Node, modules: dict[str, nn.Module])
         for arg in node.all_input_nodes
         if arg.op != "get_attr" or str(arg.target).rpartition(".")[0] != path
     ]
-    inside = [other for other in graph.nodes if other.op == "call_function" and _path_of(other) == path]
-    if (
-        len(inputs) != 1
-        or (node.args[:1] != (inputs[0],) and not isinstance(module, nn.Embedding))
-        or len(inside) != 1
-    ):
+    if len(inputs) != 1 or (node.args[:1] != (inputs[0],) and not isinstance(module, nn.Embedding)):
         return False
     node.op, node.target, node.args, node.kwargs = "call_module", path, (inputs[0],), {}
     node.meta["module_path"] = path.rpartition(".")[0]

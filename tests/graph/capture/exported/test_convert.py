@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from sparsebit.graph.capture import capture
+from sparsebit.graph.capture.exported import convert
 from sparsebit.graph.value import TensorInfo
 from tests.graph.capture.exported.models import Small, export
 from tests.graph.capture.recording.applies import Applies
@@ -78,3 +79,36 @@ def test_a_plain_tensor_of_a_model_is_a_constant() -> None:
 def test_a_plain_tensor_of_a_program_is_a_constant() -> None:
     graph = capture(export(Plain(), X))
     assert torch.equal(graph(X), X + torch.arange(4.0))
+
+
+def test_a_module_with_one_operator_is_raised_and_one_that_is_called_twice_is_not() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.once, self.twice = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.twice(self.twice(self.once(x)))
+
+    model = Net().eval()
+    graph = capture(model, X, frontend="exported")
+    assert [node.target for node in graph.graph.nodes if node.op == "call_module"] == ["once"]
+    assert torch.equal(graph(X), model(X))
+
+
+def test_the_graph_is_gone_through_a_fixed_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each node to look at all others would take minutes at 10,000 nodes."""
+    seen = []
+    path_of = convert._path_of
+
+    def counted(node: fx.Node) -> str:
+        seen.append(node)
+        return path_of(node)
+
+    monkeypatch.setattr(convert, "_path_of", counted)
+    counts = []
+    for layers in (10, 20):
+        seen.clear()
+        capture(nn.Sequential(*(nn.Linear(4, 4) for _ in range(layers))).eval(), X, frontend="exported")
+        counts.append(len(seen) / layers)
+    assert counts[1] <= counts[0] * 1.1
