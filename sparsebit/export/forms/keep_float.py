@@ -33,6 +33,8 @@ PASSED = MOVES | {
     "SpaceToDepth",
     "Tile",
 }
+LEFT_OUT = PASSED | {"Cast", "Dropout", "Concat"}  # dropped where they change nothing
+NEUTRAL = ("Add", "Sub", "Mul", "Div")  # likewise, with a 0 or a 1
 
 
 def keep_float_weight(editor: Editor, node: Any) -> bool:
@@ -40,13 +42,27 @@ def keep_float_weight(editor: Editor, node: Any) -> bool:
 
     Between quantized tensors ONNX Runtime would quantize it itself, with one scale for all.
     """
-    ends = any(reader.op_type in ("QuantizeLinear", "Relu", "Clip") for reader in readers(node.outputs[0]))
-    if not ends or quantized_source(node.inputs[0], behind=PASSED) is None:
+    if quantized_source(node.inputs[0], behind=PASSED) is None or not _is_quantized_later(node.outputs[0]):
         return False
     if dequantized(node.inputs[1], behind=MOVES) is not None:
         return False
     editor.put_behind(node.outputs[0], "Sum", name=f"{node.name}/Sum")
     return True
+
+
+def _is_quantized_later(value: Any) -> bool:
+    """Whether a value is quantized right away, or after what ONNX Runtime fuses, drops or moves the step before."""
+    waiting = [value]
+    while waiting:
+        for reader in readers(waiting.pop()):
+            if reader.op_type in ("QuantizeLinear", "Relu", "Clip"):
+                return True
+            neutral = [array for entry in reader.inputs[1:] if (array := array_of(entry)) is not None]
+            if reader.op_type in LEFT_OUT or (
+                reader.op_type in NEUTRAL and any(a.size == 1 for a in neutral)
+            ):
+                waiting.extend(reader.outputs)
+    return False
 
 
 def keep_softmax_float(editor: Editor, node: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -80,6 +81,14 @@ def exp_minus_one(input: Tensor) -> Tensor:
 def hypotenuse(input: Tensor, other: Tensor) -> Tensor:
     """``torch.hypot``."""
     return torch.sqrt(input * input + other * other)
+
+
+def angle_of(input: Tensor, other: Tensor) -> Tensor:
+    """``torch.atan2``, for which exporters write -π where it is π: at 0 on the left."""
+    y, x = input * 1.0, other * 1.0
+    below, left = (y < 0) | (1 / y < 0), (x < 0) | (1 / x < 0)  # 1 / -0.0 is below 0
+    angle = torch.where((x == 0) & (y == 0), y, torch.atan(y / x))
+    return torch.where(left, torch.where(below, angle - math.pi, angle + math.pi), angle)
 
 
 def threshold_by_where(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
@@ -230,6 +239,7 @@ SPELLINGS: dict[Any, Callable[..., Any]] = {
     torch.tile: repeat_all,
     torch.expm1: exp_minus_one,
     torch.hypot: hypotenuse,
+    torch.atan2: angle_of,
     functional.threshold: threshold_by_where,
     functional.channel_shuffle: shuffle_channels,
     functional.rms_norm: norm_by_mean_square,

@@ -50,6 +50,14 @@ class Cut(Computed):
         return self.last(torch.relu(x))  # type: ignore[no-any-return]
 
 
+class Recast(Computed):
+    """A cast to the same type, which ONNX Runtime drops, before the result is quantized."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.conv2d(torch.relu(self.first(x)), self.gain * self.weight)
+        return self.last(x.float().type_as(x))  # type: ignore[no-any-return]
+
+
 class Vectors(nn.Module):
     """A weighted mean, as detectors decode boxes: a transpose in front of a product with a vector."""
 
@@ -87,6 +95,7 @@ IMAGE, ROWS = (2, 3, 8, 8), (4, 8)
 CASES: dict[str, tuple[type[nn.Module], tuple[int, ...], dict[str, Any]]] = {
     "keep_float_weight": (Computed, IMAGE, config()),
     "float_weight": (Cut, IMAGE, config()),
+    "_weight": (Recast, IMAGE, config()),
     "keep_vector_matmul_float": (Vectors, IMAGE, config()),
     "keep_softmax_float": (Probabilities, IMAGE, config(BACKEND="virtual")),
     "keep_float8": (Computed, IMAGE, config(w=FLOAT8, a=FLOAT8, BACKEND="virtual")),

@@ -26,6 +26,7 @@ GROUPED_MM = [
     for owner, name in ((F, "grouped_mm"), (torch, "_grouped_mm"))
     if hasattr(owner, name)
 ]
+ENDS = torch.tensor([-2.0, -1e-9, -0.0, 0.0, 1e-9, 0.5, 3.0])
 MASK = torch.ones(6, 6).tril().bool()
 
 CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
@@ -40,6 +41,7 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (torch.tile, (X, (2, 1)), {}),
     (torch.expm1, (torch.tensor([-90.0, -3.0, -1e-6, 0.0, 1e-7, 0.9, 5.0, 80.0]),), {}),
     (torch.hypot, tuple(IMAGES), {}),
+    (torch.atan2, (ENDS[:, None], ENDS[None]), {}),
     (F.threshold, (X, 0.3, -1.0), {}),
     (F.channel_shuffle, (X, 3), {}),
     (F.rms_norm, (X, (5, 7)), {"weight": torch.rand(5, 7), "eps": 1e-3}),
