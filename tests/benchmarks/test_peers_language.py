@@ -88,6 +88,7 @@ def test_a_setting_that_fails_is_a_row_with_the_reason(
         raise RuntimeError("ImportError: no module named peer")
 
     monkeypatch.setattr(part, "solve", fail)
-    (row,) = part.measure("bitsandbytes", options(tmp_path))
-    assert row.failed == "ImportError: no module named peer"
-    assert (row.setting, row.measures) == ("W4, g64 NF4, no data", {})
+    rows = part.measure("bitsandbytes", options(tmp_path))
+    assert {row.failed for row in rows} == {"ImportError: no module named peer"}
+    assert [row.setting for row in rows] == [f"W{bits}, g64 NormalFloat, no data" for bits in (4, 3, 2)]
+    assert not any(row.measures for row in rows)

@@ -46,18 +46,6 @@ PROTOCOL: dict[str, Any] = {
     "time": "CPU seconds of one thread, from the float folder to the quantized model, imports not counted",
     "bits": "what the tool holds in memory or in its file for each weight, scales and zero points counted",
 }
-SCRIPTS: dict[str, dict[str, tuple[int, ...]]] = {  # by peer: its scripts, and the widths that each can do
-    "sparsebit": {"sparsebit": (4, 3, 2), "sparsebit_tuned": (3, 2)},
-    "llm_compressor": {"llm_compressor": (4, 3, 2)},
-    "auto_round": {"auto_round": (4, 3, 2)},
-    "gptqmodel": {"gptqmodel": (4, 3, 2)},
-    "hqq": {"hqq": (4, 3, 2)},
-    "torchao": {"torchao": (4, 3, 2)},
-    "optimum_quanto": {"optimum_quanto": (4, 2)},
-    "bitsandbytes": {"bitsandbytes": (4,)},
-    "llama_cpp": {"llama_cpp": (4, 3, 2)},
-}
-PEERS = ("float", *SCRIPTS)
 WEIGHTS = 106_168_320  # in the 210 linear layers of the blocks
 METHODS = {  # by script: what is done, as the table names it
     "sparsebit": "g64 affine, GPTQ",
@@ -68,9 +56,17 @@ METHODS = {  # by script: what is done, as the table names it
     "hqq": "g64 affine, no data",
     "torchao": "g64 affine, no data",
     "optimum_quanto": "g96 affine, no data",
-    "bitsandbytes": "g64 NF4, no data",
+    "bitsandbytes": "g64 NormalFloat, no data",
     "llama_cpp": "its own types, no data",
 }
+TUNED = "sparsebit_tuned"
+SCRIPTS = {name: (name,) for name in METHODS if name != TUNED} | {
+    "sparsebit": ("sparsebit", TUNED)
+}  # by peer
+PEERS = ("float", *SCRIPTS)
+WIDTHS = {
+    TUNED: (3, 2)
+}  # of a script; every other is asked for all widths, and one it cannot do is its own error
 
 
 def measure(peer: str, options: Options) -> list[Row]:
@@ -88,7 +84,7 @@ def measure(peer: str, options: Options) -> list[Row]:
                 lines=None,
             )
         ]
-    return [row(peer, name, bits, options) for name, widths in SCRIPTS[peer].items() for bits in widths]
+    return [row(peer, name, bits, options) for name in SCRIPTS[peer] for bits in WIDTHS.get(name, (4, 3, 2))]
 
 
 def row(peer: str, name: str, bits: int, options: Options) -> Row:

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 def quantize(folder, samples, bits):
     config = BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
+        load_in_4bit=True, bnb_4bit_quant_type=f"nf{bits}", bnb_4bit_compute_dtype=torch.float32
     )
     return AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, quantization_config=config, device_map="cpu"

@@ -3,14 +3,14 @@
 # ruff: noqa: E402
 # user: begin
 import torch
-from optimum.quanto import QLinear, freeze, qint2, qint4
+from optimum.quanto import QLinear, freeze, qtypes
 from optimum.quanto import quantize as quantize_modules
 from transformers import AutoModelForCausalLM
 
 
 def quantize(folder, samples, bits):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    quantize_modules(model, weights={4: qint4, 2: qint2}[bits], exclude="lm_head")
+    quantize_modules(model, weights=qtypes[f"qint{bits}"], exclude="lm_head")
     freeze(model)
     return model
 
