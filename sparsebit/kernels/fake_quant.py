@@ -20,7 +20,7 @@ from sparsebit.kernels.tiling import DenseMatrix, as_matrix
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _library = torch.library.Library("sparsebit", "FRAGMENT")
-_MATRIX = "int rows, int width, int channels, bool by_column"
+_MATRIX = "int rows, int width, int channels, bool by_column, bool magnitude"
 _library.define(
     "snap(Tensor x, Tensor scale, Tensor zero_point, Tensor? factor, float low, float high,"
     f" float gradient_scale, {_MATRIX}) -> Tensor",
@@ -54,10 +54,24 @@ def snap_fused(
         # The operator would do the same, with several times the work on the host.
         kernels = snap_kernels(matrix, x.dtype, x.get_device(), float(low), float(high), False)
         return snap_with(kernels, x, scale, zero_point, gradient_scale)
+    return snap_operator(x, scale, zero_point, low, high, matrix, gradient_scale, magnitude=False)
+
+
+def snap_operator(
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    low: int,
+    high: int,
+    matrix: DenseMatrix,
+    gradient_scale: float | Tensor,
+    magnitude: bool,
+) -> Tensor:
+    """The torch operator, for compilers: one node of their graph, and one for all its gradients."""
     factor, number = None, gradient_scale
     if isinstance(gradient_scale, Tensor):
         factor, number = gradient_scale.detach(), 1.0
-    sizes = (matrix.rows, matrix.width, matrix.channels, matrix.by_column)
+    sizes = (matrix.rows, matrix.width, matrix.channels, matrix.by_column, magnitude)
     settings = (factor, float(low), float(high), number)
     return torch.ops.sparsebit.snap(x, scale, zero_point, *settings, *sizes)  # type: ignore[no-any-return]
 
@@ -211,18 +225,18 @@ _apply: Callable[..., Any] = super(torch.autograd.Function, _Snap).apply
 
 def _run_forward(
     x: Tensor, scale: Tensor, zero_point: Tensor, factor: Tensor | None, low: float, high: float,
-    gradient_scale: float, *matrix: Any,
+    gradient_scale: float, rows: int, width: int, channels: int, by_column: bool, magnitude: bool,
 ) -> Tensor:  # fmt: skip
-    kernels = snap_kernels(DenseMatrix(*matrix), x.dtype, x.get_device(), low, high, False)
-    return kernels.snap(x, scale, zero_point)
+    matrix = DenseMatrix(rows, width, channels, by_column)
+    return snap_kernels(matrix, x.dtype, x.get_device(), low, high, magnitude).snap(x, scale, zero_point)
 
 
 def _run_backward(
     grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, factor: Tensor | None, low: float, high: float,
-    gradient_scale: float, rows: int, width: int, channels: int, by_column: bool, learned: bool,
+    gradient_scale: float, rows: int, width: int, channels: int, by_column: bool, magnitude: bool, learned: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     matrix = DenseMatrix(rows, width, channels, by_column)
-    kernels = snap_kernels(matrix, x.dtype, x.get_device(), low, high, False)
+    kernels = snap_kernels(matrix, x.dtype, x.get_device(), low, high, magnitude)
     backward = kernels.backward(learned, learned, factor is not None)
     to_x, *found = backward(grad, x, scale, zero_point, gradient_scale, factor)
     to_scale, to_zero_point = (scale.new_empty(0) if sums is None else sums for sums in found)

@@ -28,6 +28,7 @@ from sparsebit.kernels.fake_quant import (
     is_one_number,
     snap_fused,
     snap_kernels,
+    snap_operator,
     snap_with,
 )
 from sparsebit.kernels.tiling import DenseMatrix, find_matrix
@@ -63,6 +64,10 @@ def snap_tensor(
         kernels = kernels_for(x, scale, zero_point, code, layout, magnitude)
         if kernels is not None and is_one_number(gradient_scale, x):
             return snap_with(kernels, x, scale, zero_point, gradient_scale)
+    if order is None and torch.compiler.is_compiling() and operator_runs_on(x) and code.is_integer:
+        y = _snap_compiled(x, scale, zero_point, code, layout, gradient_scale, magnitude)
+        if y is not None:
+            return y
     view, scale, zero_point = align_grid(x, scale, zero_point, layout, order)
     if magnitude:
         scale = scale.abs()
@@ -72,6 +77,37 @@ def snap_tensor(
 def kernels_run_on(x: Tensor) -> bool:
     """Whether fused kernels may be started for this tensor from here; a compiler is given operators instead."""
     return not torch.compiler.is_compiling() and USE_KERNELS and x.is_cuda and type(x) in _PLAIN
+
+
+def operator_runs_on(x: Tensor) -> bool:
+    """Whether a compiler is given the fused operator for this tensor, and not a composition of torch's own."""
+    return USE_KERNELS and x.is_cuda
+
+
+def _snap_compiled(
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    code: CodeType,
+    layout: Layout,
+    gradient_scale: float | Tensor,
+    magnitude: bool,
+) -> Tensor | None:
+    """One operator for a tensor as it is, without the views of ``align_grid``; None where it needs them.
+
+    A compiler's graph has a node for every view and one for its gradient, for every quantizer of a model.
+    """
+    shape = [1] * x.dim()
+    if scale.numel() != 1:
+        if layout.kind != "channel" or len(layout.axes) != 1 or layout.groups != 1:
+            return None
+        shape[layout.axes[0]] = scale.numel()
+    if scale.dim() != 1 or not covers(x, scale, zero_point) or not is_one_number(gradient_scale, x):
+        return None
+    found = find_matrix(x.shape, x.stride(), shape)
+    if found is None:
+        return None
+    return snap_operator(x, scale, zero_point, code.low, code.high, found[0], gradient_scale, magnitude)
 
 
 def kernels_for(
@@ -133,7 +169,7 @@ def snap(
     x: Tensor, scale: Tensor, zero_point: Tensor, code: CodeType, gradient_scale: float | Tensor = 1.0
 ) -> Tensor:
     """``x`` on the grid, in its own dtype; gradients to scale and zero point are multiplied by ``gradient_scale``."""
-    if USE_KERNELS and x.is_cuda and code.is_integer:
+    if operator_runs_on(x) and code.is_integer:
         fused = snap_fused(x, scale, zero_point, code.low, code.high, gradient_scale)
         if fused is not None:
             return fused
