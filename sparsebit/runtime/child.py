@@ -12,20 +12,20 @@ from typing import Any
 
 from sparsebit.errors import SparsebitError
 from sparsebit.runtime.session import Session, SessionError, SessionOptions, first_line, open_source
-from sparsebit.runtime.wire import receive, send
+from sparsebit.runtime.wire import Receiver, Sender
 
 ERROR_PARTS = ("message", "where", "expected", "got", "hint")
 
 
-def serve() -> None:
-    """Answer requests from standard input until it ends."""
+def serve(asked: int, answered: int) -> None:
+    """Answer requests from standard input until it ends; the arguments are the files with the arrays of each way."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
-    answers = os.fdopen(os.dup(1), "wb")
+    requests, answers = Receiver(sys.stdin.buffer, asked), Sender(os.fdopen(os.dup(1), "wb"), answered)
     os.dup2(2, 1)  # whatever a runtime prints must not get between the answers
     sessions: dict[int, Session] = {}
     while True:
         try:
-            request, arrays = receive(sys.stdin.buffer)
+            request, arrays = requests.receive()
         except EOFError:
             return
         for number in request["close"]:
@@ -33,10 +33,11 @@ def serve() -> None:
         if request["do"] == "close":
             continue
         try:
-            send(answers, *_answer(request, arrays, sessions))
+            answers.send(*_answer(request, arrays, sessions))
         except Exception as error:
             told = error if isinstance(error, SparsebitError) else SessionError(first_line(error))
-            send(answers, {"error": {name: getattr(told, name) for name in ERROR_PARTS}})
+            answers.send({"error": {name: getattr(told, name) for name in ERROR_PARTS}})
+        requests.release()
 
 
 def _answer(

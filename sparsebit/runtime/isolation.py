@@ -30,9 +30,14 @@ from sparsebit.runtime.session import (
     describe,
     open_source,
 )
-from sparsebit.runtime.wire import dtype_named, receive, send
+from sparsebit.runtime.wire import Receiver, Sender, dtype_named, shared_file
 
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sparsebit.runtime.child import serve; serve()"
+_START = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from sparsebit.runtime.child import serve
+serve(*map(int, sys.argv[2:]))
+"""
 _numbers = itertools.count()
 
 
@@ -44,13 +49,18 @@ class Child:
         self.said = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the child may write to it
         self.lock = threading.Lock()
         self.unused: list[int] = []  # sessions to close with the next request
+        self.files = (shared_file(), shared_file())  # for the arrays of requests, and of answers
+        asked, answered = numbers = [file.fileno() for file in self.files]
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", _START, json.dumps(sys.path)],
+            [sys.executable, "-W", "ignore", "-c", _START, json.dumps(sys.path), *map(str, numbers)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.said,
-            pipesize=2**20,  # arrays of many megabytes: fewer turns between the two
+            pass_fds=numbers,
         )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.requests = Sender(self.process.stdin, asked)
+        self.answers = Receiver(self.process.stdout, answered)
 
     @property
     def usable(self) -> bool:
@@ -61,18 +71,24 @@ class Child:
         self, header: Mapping[str, Any], arrays: Mapping[str, Any], *, what: str, where: str
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """One request and its answer; ``what`` begins the message of the error if the child ends."""
-        assert self.process.stdin is not None and self.process.stdout is not None
         with self.lock:
-            closing, self.unused = self.unused, []
+            closing = list(self.unused)
             try:
-                send(self.process.stdin, {**header, "close": closing}, arrays)
-                answer, results = receive(self.process.stdout)
-            except (EOFError, OSError):
+                self.requests.send({**header, "close": closing}, arrays)
+                del self.unused[: len(closing)]
+                answer, shared = self.answers.receive()
+                results = {name: array.copy() for name, array in shared.items()}
+                self.answers.release()
+            except (EOFError, BrokenPipeError):
                 code = self.process.wait()
                 reason = f": {said}" if (said := self.last_words()) else ""
                 raise SessionError(f"{what} ended with {_ending(code)}{reason}", where=where) from None
             except TypeError:  # nothing was sent
                 raise
+            except OSError as error:  # nor here
+                raise SessionError(
+                    f"no memory to share with the process of the runtime: {error.strerror}", where=where
+                ) from error
             except BaseException:  # interrupted in the middle of an answer: the next one could not be read
                 self.process.kill()
                 self.process.wait()
@@ -88,9 +104,9 @@ class Child:
         if not self.usable or not self.lock.acquire(blocking=False):
             return
         try:
-            assert self.process.stdin is not None
-            closing, self.unused = self.unused, []
-            send(self.process.stdin, {"do": "close", "close": closing})
+            closing = list(self.unused)
+            self.requests.send({"do": "close", "close": closing})
+            del self.unused[: len(closing)]
         except OSError:
             pass  # it has ended, and its sessions with it
         finally:
@@ -110,7 +126,8 @@ class Child:
         if self.owner == os.getpid():
             self.process.kill()
             self.process.communicate()
-        self.said.close()
+        for file in (self.said, *self.files):
+            file.close()
 
 
 _child: Child | None = None

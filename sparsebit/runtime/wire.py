@@ -1,9 +1,12 @@
-"""Messages between two processes over a pipe: a header in JSON, then the bytes of arrays."""
+"""Messages between two processes: a header in JSON through a pipe, and the bytes of arrays in memory that both see."""
 
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import struct
+import tempfile
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -12,47 +15,87 @@ import numpy as np
 from sparsebit.runtime.packages import require
 
 _LENGTH = struct.Struct("<Q")
+_ALIGNMENT = 64  # bytes; what vector instructions like
+LARGEST_KEPT = 2**28  # bytes; shared memory that is larger is given back after its message
 
 
-def send(stream: IO[bytes], header: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
-    """Write one message; nothing is written where a value is not an array of numbers."""
-    arrays = arrays or {}
-    if wrong := [name for name, array in arrays.items() if not _is_numbers(array)]:
-        raise TypeError(f"not an array of numbers: {', '.join(wrong)}")
-    told = [(name, str(array.dtype), array.shape) for name, array in arrays.items()]
-    text = json.dumps({**header, "arrays": told}).encode()
-    stream.write(_LENGTH.pack(len(text)) + text)
-    for array in arrays.values():
-        stream.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    stream.flush()
+def shared_file() -> IO[bytes]:
+    """A file without a name, for a process that is started with its number; in memory where the system can do that."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("sparsebit"), "r+b")
+    return tempfile.TemporaryFile()
 
 
-def receive(stream: IO[bytes]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read one message: its header, and its arrays by name.
+class Sender:
+    """The end that writes: headers into a stream, arrays from the start of a file that the other end maps.
 
-    Raises:
-        EOFError: the other process has ended.
+    A message must have been answered before the next is sent, since it takes the place of the last one.
     """
-    (length,) = _LENGTH.unpack(_read(stream, _LENGTH.size))
-    header = json.loads(_read(stream, length))
-    arrays = {}
-    for name, kind, shape in header.pop("arrays"):
-        dtype = dtype_named(kind)
-        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        arrays[name] = np.frombuffer(_read(stream, count), np.uint8).view(dtype).reshape(shape)
-    return header, arrays
+
+    def __init__(self, stream: IO[bytes], file: int) -> None:
+        self.stream, self.file = stream, file
+
+    def send(self, header: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
+        """Write one message; nothing is sent where a value is not an array of numbers, or memory ends."""
+        arrays = arrays or {}
+        if wrong := [name for name, array in arrays.items() if not _is_numbers(array)]:
+            raise TypeError(f"not an array of numbers: {', '.join(wrong)}")
+        told, end = [], 0
+        for name, array in arrays.items():
+            begin = -(-end // _ALIGNMENT) * _ALIGNMENT
+            told.append((name, str(array.dtype), array.shape, begin))
+            end = begin + self._write(array, begin)
+        text = json.dumps({**header, "arrays": told, "bytes": end}).encode()
+        self.stream.write(_LENGTH.pack(len(text)) + text)
+        self.stream.flush()
+
+    def _write(self, array: Any, begin: int) -> int:
+        """Write the bytes of an array; by a call, since a full disk under a mapping would end the process."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self.file, data[done:], begin + done)
+        return done
 
 
-def _read(stream: IO[bytes], count: int) -> bytearray:
-    """So many bytes; writable, since torch takes arrays as they are."""
-    buffer = bytearray(count)
-    view, done = memoryview(buffer), 0
-    while done < count:
-        got = stream.readinto(view[done:])  # type: ignore[attr-defined]
-        if not got:
+class Receiver:
+    """The end that reads."""
+
+    def __init__(self, stream: IO[bytes], file: int) -> None:
+        self.stream, self.file = stream, file
+        self._memory: mmap.mmap | None = None
+
+    def receive(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Read one message: its header, and its arrays by name, which are valid until ``release``.
+
+        Raises:
+            EOFError: the other process has ended.
+        """
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
+        header = json.loads(self._read(length))
+        size = header.pop("bytes")
+        if size and (self._memory is None or len(self._memory) < size):
+            self._memory = mmap.mmap(self.file, size, access=mmap.ACCESS_READ)
+        arrays = {}
+        for name, kind, shape, begin in header.pop("arrays"):
+            dtype, count = dtype_named(kind), int(np.prod(shape, dtype=np.int64))
+            if self._memory is None or not count:
+                arrays[name] = np.empty(shape, dtype)
+            else:
+                arrays[name] = np.frombuffer(self._memory, dtype, count, begin).reshape(shape)
+        return header, arrays
+
+    def release(self) -> None:
+        """Say that the arrays of the last message are not needed any more."""
+        if self._memory is not None and len(self._memory) > LARGEST_KEPT:
+            self._memory = None
+            os.ftruncate(self.file, 0)
+
+    def _read(self, count: int) -> bytes:
+        data = self.stream.read(count)
+        if len(data) < count:
             raise EOFError("the other process has ended")
-        done += got
-    return buffer
+        return data
 
 
 def dtype_named(name: str) -> np.dtype[Any]:

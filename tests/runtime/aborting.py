@@ -15,7 +15,7 @@ def abort(*args, **named):
     sys.stderr.flush()
     os.abort()
 child.open_source = abort
-child.serve()
+child.serve(*map(int, sys.argv[2:]))
 """
 
 
@@ -33,6 +33,6 @@ def no_child() -> Iterator[None]:
 @contextmanager
 def aborting_runtime() -> Iterator[None]:
     """Inside the block every model that is opened in the child aborts it."""
-    changed = isolation._START.replace("serve()", ABORTS)
-    with no_child(), patch.object(isolation, "_START", changed):
+    before, _, _ = isolation._START.partition("from sparsebit.runtime.child")
+    with no_child(), patch.object(isolation, "_START", before + ABORTS):
         yield

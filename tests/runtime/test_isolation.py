@@ -46,8 +46,10 @@ def test_sessions_of_a_child_that_ended_say_so() -> None:
 
 def test_a_session_that_nothing_refers_to_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[int]] = []
-    real = isolation.send
-    monkeypatch.setattr(isolation, "send", lambda s, h, a=None: (sent.append(h["close"]), real(s, h, a)))
+    real = isolation.Sender.send
+    monkeypatch.setattr(
+        isolation.Sender, "send", lambda self, h, a=None: (sent.append(h["close"]), real(self, h, a))
+    )
     session = open_session(model(), isolated=True)
     del session
     gc.collect()
@@ -57,10 +59,29 @@ def test_a_session_that_nothing_refers_to_is_closed(monkeypatch: pytest.MonkeyPa
 def test_an_interrupted_answer_does_not_become_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     session = open_session(model(), isolated=True)
     with monkeypatch.context() as patched:
-        patched.setattr(isolation, "receive", lambda stream: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(isolation.Receiver, "receive", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             session.run(FEED)
     assert open_session(model(), isolated=True).run(FEED)["sum"].shape == (2, 3)
+
+
+def test_results_stay_when_the_next_one_comes() -> None:
+    session = open_session(model(), isolated=True)
+    first = session.run(FEED)["sum"]
+    first += 1  # torch takes arrays as they are, so they must be writable
+    second = session.run({**FEED, "x": np.zeros((2, 3), np.float32)})["sum"]
+    assert first.tolist() == [[2, 3, 4]] * 2 and second.tolist() == [[0, 1, 2]] * 2
+
+
+def test_memory_that_ends_is_an_error_and_the_next_call_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session(model(), isolated=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            os, "pwrite", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        )
+        with pytest.raises(SessionError, match=r"no memory to share .*: No space left on device"):
+            session.run(FEED)
+    assert session.run(FEED)["sum"].shape == (2, 3)
 
 
 def test_paths_are_those_of_the_process_that_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
