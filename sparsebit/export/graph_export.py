@@ -25,7 +25,6 @@ from sparsebit.export.translate.axes import (
     FixedAxes,
     axis_choices,
     fixed_axes,
-    resized,
 )
 from sparsebit.export.translate.engines import Engine, possible_axes, translate
 from sparsebit.export.translate.example_run import run_example
@@ -116,11 +115,12 @@ def export_graph(
         stack.enter_context(torch.no_grad())
         draft = stack.enter_context(ModelDraft(path))
         flat = FlatGraph(gm).eval()
+        stateful = writes_in_place(flat.body)
         inputs = example_leaves(flat, _flat_inputs(gm, tuple(args), dict(kwargs or {})), device_of(gm))
         quantizers = quantizers_of(flat)
         markers = Markers(dynamic=[q.name for q in quantizers if q.layout.kind == "token"])
         static = [quantizer for quantizer in quantizers if quantizer.layout.kind != "token"]
-        with substituted(static, markers.note), same_state(flat, parameters=writes_in_place(gm)):
+        with substituted(static, markers.note), same_state(flat, parameters=stateful):
             results = run_example(flat, inputs, markers)
         opset = _opset(markers, opset)
         names = _names("input_names", input_names, flat.input_names)
@@ -133,11 +133,12 @@ def export_graph(
             outputs,
             axis_choices(dynamic_axes, names, outputs, inputs, proven),
             opset,
+            stateful=stateful,
             marked=markers.tensors,
         )
         with substituted(quantizers, mark_tensor):
             request.choices, refused = possible_axes(request)
-            fix_sizes(flat, inputs, resized(inputs, names, request.choices[0]))
+            fix_sizes(request)
             translation = translate(request, engine)
         model = translation.model
         strip_prefix(model)

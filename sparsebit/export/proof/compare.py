@@ -113,28 +113,25 @@ class _Check:
         self.folder = exported.path.parent
         self.target = TARGETS[exported.target]
         self.optimize = self.target.forms == "cpu"  # the forms that ONNX Runtime fuses right
-        self.ir = require("onnx_ir")
-        self.model = self.ir.load(exported.path)  # weights in a file of their own stay there
         self.ops: Any = ()
         self.float_ops: Mapping[str, int] = {}
         self.problems: list[str] = []
         self.allowed = ROUNDS_RESULTS  # what the runtime's kernels may do in their own way
-        self.whole = self._open_whole().run
-        self.cut: CutModel | None = None
-        self.pieces: Run | None = None
-        self._plain: Run | None = None
-        floats = [x.abs().max() for x in first.inputs if x.is_floating_point() and x.numel()]
-        self.rounding_steps = rounding_steps(self.model, max(map(float, floats), default=0.0))
-        # OpenVINO finds no second file for a cut model
-        if runtime == "onnxruntime" or len(exported.files) == 1:
-            self.cut = cut(
-                self.ir.load(exported.path), {name: codes.dim() for name, codes in first.codes.items()}
-            )
-            self.pieces = self._open(self.cut.proto).run
         self.tensors: dict[str, TensorAgreement] = {}
         self.outputs = {name: OutputTally(name) for name in exported.output_names}
         self.output_error = max(OUTPUT_ERROR, _token_step(gm) if exported.quantized else 0.0)
-        self._compare_weights(first)
+        model = require("onnx_ir").load(exported.path)  # weights in a file of their own stay there
+        self.whole = self._open_whole(model).run
+        floats = [x.abs().max() for x in first.inputs if x.is_floating_point() and x.numel()]
+        self.rounding_steps = rounding_steps(model, max(map(float, floats), default=0.0))
+        self._compare_weights(model, first)
+        self.cut: CutModel | None = None
+        self.pieces: Run | None = None
+        self._plain: Run | None = None
+        # OpenVINO finds no second file for a cut model
+        if runtime == "onnxruntime" or len(exported.files) == 1:
+            self.cut = cut(model, {name: codes.dim() for name, codes in first.codes.items()})
+            self.pieces = self._open(self.cut.proto).run
         self._require_all(gm, first)
 
     def _open(self, model: Any, *, plain: bool = False, save_optimized: Path | None = None) -> Session:
@@ -148,14 +145,14 @@ class _Check:
             isolated=True,
         )
 
-    def _open_whole(self) -> Session:
+    def _open_whole(self, model: Any) -> Session:
         if self.runtime != "onnxruntime" or not self.optimize:
             return self._open(self.exported.path)
         with tempfile.TemporaryDirectory() as folder:
             optimized = Path(folder) / "optimized.onnx"
             session = self._open(self.exported.path, save_optimized=optimized)
-            made = self.ir.load(optimized)
-            self.ops = integer_ops(self.model, made, self.target.kernels)
+            made = require("onnx_ir").load(optimized)
+            self.ops = integer_ops(model, made, self.target.kernels)
             self.float_ops = float_ops(made)
             if any(node.op_type in ROUNDING_INPUTS for node in made.graph):
                 self.allowed = ROUNDS_INPUTS
@@ -164,8 +161,8 @@ class _Check:
     def _marked(self, name: str) -> Marked:
         return self.exported.markers.tensors[name.rpartition("@")[0] if "@" in name else name]
 
-    def _compare_weights(self, run: TorchRun) -> None:
-        for name, got in stored_weights(self.model):
+    def _compare_weights(self, model: Any, run: TorchRun) -> None:
+        for name, got in stored_weights(model):
             wanted = run.weights.get(name)
             if wanted is None:
                 continue  # a bias

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
-from sparsebit.export.translate.flat_graph import FlatGraph
-from sparsebit.export.translate.undisturbed import same_state
+from sparsebit.export.translate.axes import resized
+from sparsebit.export.translate.request import TranslationRequest
 from sparsebit.graph.run import run_graph
 
 
-def fix_sizes(flat: FlatGraph, inputs: Sequence[Tensor], other: Sequence[Tensor] | None) -> int:
-    """Replace the sizes that are the same for inputs of another size by numbers; returns how many.
-
-    ``other`` are the inputs in another size along every dynamic axis, or None if no axis is dynamic.
-    """
-    body = flat.body
+def fix_sizes(request: TranslationRequest) -> int:
+    """Replace the sizes that are the same for inputs of another size along every dynamic axis; returns how many."""
+    body = request.flat.body
     if not any(_reads_size(node) for node in body.graph.nodes):
         return 0
     runs: list[dict[str, int]] = []
@@ -27,12 +23,12 @@ def fix_sizes(flat: FlatGraph, inputs: Sequence[Tensor], other: Sequence[Tensor]
         if _reads_size(node) and type(value) is int:
             runs[-1][node.name] = value
 
-    for values in (inputs, other):
+    for values in (request.inputs, resized(request.inputs, request.names, request.choices[0])):
         if values is None:
             continue
         runs.append({})
         try:
-            with torch.no_grad(), same_state(flat):
+            with torch.no_grad(), request.undone():
                 run_graph(body, [x.clone() for x in values], watch=note)
         except Exception:
             return 0  # the model takes no other size: nothing is known

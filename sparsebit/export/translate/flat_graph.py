@@ -57,8 +57,8 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
             twin.target = _adopt(root, gm, node)
         twins[node] = twin
     body = fx.GraphModule(root, make_safe(graph), "FlatGraph")
-    _drop_dead(body)
-    body.recompile()
+    if _drop_dead(body):
+        body.recompile()
     return body
 
 
@@ -91,11 +91,13 @@ def _is_check(target: Any) -> bool:
     return target is check_branch or name.startswith("_assert")
 
 
-def _drop_dead(body: fx.GraphModule) -> None:
-    """Erase what only the checks read."""
+def _drop_dead(body: fx.GraphModule) -> int:
+    """Erase what only the checks read; returns how many nodes that were."""
+    before = len(body.graph.nodes)
     for node in reversed(list(body.graph.nodes)):
         if not node.users and node.op not in ("placeholder", "output") and not is_effect(body, node):
             body.graph.erase_node(node)
+    return before - len(body.graph.nodes)
 
 
 def example_leaves(flat: FlatGraph, values: Sequence[Any], device: torch.device | None) -> list[Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparsebit.export.translate.axes import AxisNames
 from sparsebit.export.translate.flat_graph import FlatGraph
-from sparsebit.export.translate.undisturbed import same_state, writes_in_place
+from sparsebit.export.translate.undisturbed import same_state
 from sparsebit.graph.exclusive import exclusively, without_warnings
 
 
@@ -26,12 +26,8 @@ class TranslationRequest:
     outputs: Sequence[str]
     choices: Sequence[AxisNames]  # dynamic axes to try, the freest first
     opset: int
+    stateful: bool = False  # whether a run changes the model's state
     marked: Collection[str] = ()  # tensors whose markers the translation must have
-
-    @property
-    def stateful(self) -> bool:
-        """Whether a run changes the model's state."""
-        return writes_in_place(self.flat.body)
 
     def undone(self) -> AbstractContextManager[None]:
         """Changes that a run inside the block makes to the model are undone after it."""

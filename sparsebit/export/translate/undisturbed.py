@@ -40,7 +40,7 @@ def undisturbed(model: GraphModule, *, quantized: bool = True) -> Iterator[None]
 
 
 @contextlib.contextmanager
-def same_state(model: nn.Module, *, parameters: bool = True) -> Iterator[None]:
+def same_state(model: nn.Module, *, parameters: bool) -> Iterator[None]:
     """Put back what a run inside the block writes into buffers, and if told so into parameters."""
     tensors = [*model.buffers(), *(model.parameters() if parameters else ())]
     kept = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]

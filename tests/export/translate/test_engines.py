@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sparsebit import capture
 from sparsebit.export import ExportError, export_graph
 from sparsebit.export.translate.engines import _require_equal
+from sparsebit.graph.functional import check_branch
 
 
 class Counter(nn.Module):
@@ -66,3 +67,14 @@ def test_a_translation_that_computes_something_else_is_refused() -> None:
     ):
         with pytest.raises(ExportError, match=words):
             _require_equal(got, wanted)
+
+
+def test_a_check_inside_a_model_does_not_make_it_one_that_writes(tmp_path: Path) -> None:
+    class Checked(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1 if x.sum() > -1e9 else x
+
+    x = torch.randn(2, 4)
+    graph = capture(Checked(), (x,), on_data="specialise")
+    assert any(node.target is check_branch for node in graph.graph.nodes)
+    assert export_graph(graph, (x,), path=tmp_path / "net.onnx").engine == "script"

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from sparsebit import capture
 from sparsebit.export import check, export_graph
-from sparsebit.export.translate.axes import resized
 from sparsebit.export.translate.fixed_sizes import fix_sizes
 from sparsebit.export.translate.flat_graph import FlatGraph
+from sparsebit.export.translate.request import TranslationRequest
 from tests.export.nets import op_types, quantized, run_file
 
 
@@ -29,7 +29,8 @@ class Same(nn.Module):
 def test_only_what_follows_no_dynamic_axis_is_fixed() -> None:
     x = torch.randn(2, 3, 9, 9)
     flat = FlatGraph(capture(Same(), x))
-    assert fix_sizes(flat, [x], resized([x], ["x"], {"x": {0: "batch"}})) >= 1
+    request = TranslationRequest(flat, [x], ["x"], ["y"], [{"x": {0: "batch"}}], 20)
+    assert fix_sizes(request) >= 1
     left = [node for node in flat.body.graph.nodes if node.target is torch.Tensor.size]
     assert [node.args[1] for node in left] == [0]
     assert flat(torch.randn(5, 3, 9, 9))[0].shape[0] == 5

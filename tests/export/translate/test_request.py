@@ -31,8 +31,7 @@ class Counter(nn.Module):
 def test_what_a_run_writes_is_put_back(net: nn.Module) -> None:
     x = torch.zeros(2)
     flat = FlatGraph(capture(net.eval(), x))
-    request = TranslationRequest(flat, [x], ["x"], ["y"], [{}], 20)
-    assert request.stateful == isinstance(net, Counter)
+    request = TranslationRequest(flat, [x], ["x"], ["y"], [{}], 20, stateful=isinstance(net, Counter))
     with request.undone(), torch.no_grad():
         first = flat(x)[0].clone()
     with torch.no_grad():
