@@ -17,12 +17,12 @@ from torch.fx.graph import CodeGen, PythonCode
 
 from sparsebit.errors import GraphError
 
-_PLAIN = re.compile(r"[A-Za-z0-9_ \-]*")
+_ODD = re.compile(r"[^A-Za-z0-9_ \-]")
 
 
 def is_plain_name(name: str) -> bool:
     """Whether ``torch.fx`` writes this part of a dotted name into code so that it means the same there."""
-    return bool(_PLAIN.fullmatch(name)) and not keyword.iskeyword(name)
+    return not _ODD.search(name) and not keyword.iskeyword(name)
 
 
 def is_plain_path(path: str) -> bool:
@@ -39,9 +39,8 @@ def find_unsafe_name(model: nn.Module) -> str | None:
 
 def _escape(name: str) -> str:
     """The inside of a string literal with this value; never an identifier, so that ``torch.fx`` quotes it."""
-    if is_plain_name(name):
-        return name
-    return "".join(f"\\U{ord(char):08x}" for char in name)
+    odd = re.compile(".") if keyword.iskeyword(name) else _ODD
+    return odd.sub(lambda found: f"\\U{ord(found[0]):08x}", name)
 
 
 class SafeCodeGen(CodeGen):

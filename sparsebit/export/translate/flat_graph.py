@@ -43,23 +43,18 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
     root = nn.Module()
     graph = fx.Graph()
     twins: dict[fx.Node, fx.Node] = {}
-    for node in gm.graph.nodes:
+    for node in _live(gm):
         if node.op == "output":
             leaves = [value for value in _leaves(node.args[0]) if isinstance(value, fx.Node)]
             if not leaves:
                 raise ExportError("the model returns no tensor", hint="export a part of it that computes one")
             graph.output(tuple(twins[value] for value in leaves))
             continue
-        if node.op == "call_function" and _is_check(node.target):
-            continue
         twin = graph.node_copy(node, twins.__getitem__)
         if node.op in ("call_module", "get_attr"):
             twin.target = _adopt(root, gm, node)
         twins[node] = twin
-    body = fx.GraphModule(root, make_safe(graph), "FlatGraph")
-    if _drop_dead(body):
-        body.recompile()
-    return body
+    return fx.GraphModule(root, make_safe(graph), "FlatGraph")
 
 
 def _adopt(root: nn.Module, gm: fx.GraphModule, node: fx.Node) -> str:
@@ -86,18 +81,21 @@ def _leaves(value: Any) -> list[Any]:
     return found
 
 
-def _is_check(target: Any) -> bool:
-    name = getattr(target, "__name__", "")
-    return target is check_branch or name.startswith("_assert")
+def _live(gm: fx.GraphModule) -> list[fx.Node]:
+    """The nodes of a graph without its checks and what only they read."""
+    live: dict[fx.Node, None] = {}
+    for node in reversed(gm.graph.nodes):
+        if _is_check(node):
+            continue
+        read = any(user in live for user in node.users)
+        if read or node.op in ("placeholder", "output") or is_effect(gm, node):
+            live[node] = None
+    return list(live)[::-1]
 
 
-def _drop_dead(body: fx.GraphModule) -> int:
-    """Erase what only the checks read; returns how many nodes that were."""
-    before = len(body.graph.nodes)
-    for node in reversed(list(body.graph.nodes)):
-        if not node.users and node.op not in ("placeholder", "output") and not is_effect(body, node):
-            body.graph.erase_node(node)
-    return before - len(body.graph.nodes)
+def _is_check(node: fx.Node) -> bool:
+    name = getattr(node.target, "__name__", "")
+    return node.op == "call_function" and (node.target is check_branch or name.startswith("_assert"))
 
 
 def example_leaves(flat: FlatGraph, values: Sequence[Any], device: torch.device | None) -> list[Tensor]:

@@ -72,9 +72,9 @@ def test_a_translation_that_computes_something_else_is_refused() -> None:
 def test_a_check_inside_a_model_does_not_make_it_one_that_writes(tmp_path: Path) -> None:
     class Checked(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x + 1 if x.sum() > -1e9 else x
+            return x + 1 if x.size(0) < 1000 else x
 
     x = torch.randn(2, 4)
-    graph = capture(Checked(), (x,), on_data="specialise")
+    graph = capture(Checked(), (x,))
     assert any(node.target is check_branch for node in graph.graph.nodes)
     assert export_graph(graph, (x,), path=tmp_path / "net.onnx").engine == "script"
