@@ -44,6 +44,7 @@ class CalibrationRound:
         self.gm, self.quantizers, self.record = gm, quantizers, record or CalibrationRecord()
         self.inputs = SpillList(copies=True)  # the caller may fill the same tensors again for the next batch
         self._calls = 0  # also those that failed
+        self._checks_each_call = all(is_free_to_ask(quantizer.scale) for quantizer in quantizers.values())
         self._grids = {
             name: {key: value.clone() for key, value in q.state_dict().items()}
             for name, q in quantizers.items()
@@ -70,11 +71,11 @@ class CalibrationRound:
             )
         self.inputs.append((args, kwargs))
         self._calls += 1
-        undo = [quantizer.remember() for quantizer in self.quantizers.values()]
+        undo = [quantizer.remember() for _, quantizer in self._active("A")]
         try:
             with torch.no_grad():
                 yield
-            if all(is_free_to_ask(quantizer.scale) for quantizer in self.quantizers.values()):
+            if self._checks_each_call:
                 self._require_finite(len(self.inputs) - 1, self._calls)
         except BaseException:
             for put_back in undo:
@@ -243,7 +244,8 @@ class CalibrationRound:
                 hint="for x, _ in loader: qmodel(x)",
             )
         with failing_together():
-            self._require_finite()
+            if not self._checks_each_call:
+                self._require_finite()
             # What no quantizer measures: the bias of the last layer, say. Weights are looked at by their quantizers.
             _require_finite_tensors(self.gm, skipped={name for name, _ in self._active("W")})
         first = next((n for n in everywhere[0][1] if all(n in names for _, names in everywhere)), None)

@@ -18,10 +18,12 @@ def quantizer_at(gm: GraphModule, node: Node) -> Quantizer | None:
 
 def weights_read(gm: GraphModule, node: Node) -> Iterator[tuple[str, Quantizer]]:
     """The quantized weights of an operator, as (path, quantizer): held in its module, or read through a quantizer."""
-    if not node.op.startswith("call_") or quantizer_at(gm, node) is not None:
+    if not node.op.startswith("call_"):
         return
     if node.op == "call_module":
         module = gm.get_submodule(str(node.target))
+        if isinstance(module, Quantizer):
+            return
         quantizer, weight = (getattr(module, name, None) for name in ("weight_quantizer", "weight"))
         if isinstance(quantizer, Quantizer) and isinstance(weight, Tensor):
             yield f"{node.target}.weight", quantizer
