@@ -16,3 +16,14 @@ def test_agreement_at_its_ends() -> None:
     assert Agreement.of(torch.zeros(3), x).sqnr_db == -math.inf
     assert Agreement.of(x, -x).cosine == pytest.approx(-1)
     assert ErrorProfile(layers=(), tensors=(), output=Agreement()).keep_float() == ()
+
+
+@pytest.mark.parametrize("count", [0, 1, 4095, 4096, 3 * 4096 + 5])
+def test_sums_are_those_of_float64(count: int) -> None:
+    x = torch.randn(count, generator=torch.manual_seed(count)) + 3
+    y = x + 1e-3 * torch.randn(count, generator=torch.manual_seed(count + 1))
+    found, wide = Agreement.of(x, y), (x.double(), y.double())
+    assert found.signal == pytest.approx(float(wide[0].square().sum()), rel=1e-6)
+    assert found.product == pytest.approx(float((wide[0] * wide[1]).sum()), rel=1e-6)
+    assert found.noise == pytest.approx(float((wide[0] - wide[1]).square().sum()), rel=1e-6)
+    assert found.count == count
