@@ -95,8 +95,7 @@ def check_packed_matmul() -> list[str]:
             case, rows=rows, channels=min(case.channels, 2048), dtype=torch.float16, scale_dtype=torch.float16
         )
         x, packed, grid = case.make("cpu")
-        zero_point = None if grid.code.symmetric else grid.zero_point.to(torch.int16)
-        arguments = (x, packed, grid.scale, zero_point, grid.code.bits, grid.code.low)
+        arguments = (x, *packed_cases.kernel_arguments(packed, grid))
         weight = grid.numbers(grid.unpack(packed, case.channels), torch.float64)
         expected = F.linear(x.double(), weight)
         for name, found in (

@@ -67,17 +67,20 @@ def draw_cases(count: int, seed: int) -> list[Case]:
     ]
 
 
-def compare(case: Case, device: str, is_covered: Callable[..., bool] = packed_matmul.covers) -> str | None:
+def kernel_arguments(packed: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor | None, int, int]:
+    """A packed weight and its grid as the kernels take them."""
+    scale, zero_point = (one.reshape(len(packed), -1).T.contiguous() for one in (grid.scale, grid.zero_point))
+    points = None if grid.code.symmetric else zero_point.to(torch.int16)
+    return packed, scale, points, grid.code.bits, grid.code.low
+
+
+def compare(case: Case, device: str) -> str | None:
     """How the product differs from that with the unpacked weight in float64; None where it does not."""
     x, packed, grid = case.make(device)
-    code = grid.code
-    zero_point = None if code.symmetric else grid.zero_point.to(torch.int16)
-    if not is_covered(x, packed, grid.scale, code.bits, case.group_size):
+    arguments = kernel_arguments(packed, grid)
+    if not packed_matmul.covers(x, packed, arguments[1], grid.code.bits):
         return "not covered"
-    got, again = (
-        packed_matmul.multiply_packed(x, packed, grid.scale, zero_point, code.bits, code.low)
-        for _ in range(2)
-    )
+    got, again = (packed_matmul.multiply_packed(x, *arguments) for _ in range(2))
     weight = grid.numbers(grid.unpack(packed, case.channels), torch.float64)
     expected = F.linear(x.double(), weight)
     error = float((got.double() - expected).norm() / expected.norm())
@@ -121,12 +124,11 @@ def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> Iter
 def make_step(case: Case) -> tuple[Callable[[], Tensor], int]:
     """One product, with copies of the weight in turn, so that none is found in the cache; and the bytes it moves."""
     x, packed, grid = case.make("cuda")
-    zero_point = None if grid.code.symmetric else grid.zero_point.to(torch.int16)
+    _, *arguments = kernel_arguments(packed, grid)
     copies = [packed.clone() for _ in range(max(1, 2**28 // packed.numel()))]
     turn = itertools.cycle(copies)
-    arguments = (grid.scale, zero_point, grid.code.bits, grid.code.low)
-    moved = packed.nbytes + grid.scale.nbytes + x.nbytes + 2 * case.batch * case.rows
-    moved += 0 if zero_point is None else zero_point.nbytes
+    moved = packed.nbytes + x.nbytes + 2 * case.batch * case.rows
+    moved += sum(one.nbytes for one in arguments if isinstance(one, Tensor))
     return lambda: packed_matmul.multiply_packed(x, next(turn), *arguments), moved
 
 

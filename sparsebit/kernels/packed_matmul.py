@@ -33,21 +33,19 @@ _library.define(
 )
 
 
-def covers(x: Tensor, packed: Tensor, scale: Tensor, bits: int, group_size: int | None) -> bool:
-    """Whether the kernels can multiply x [..., in] with a packed weight [out, bytes], scales in row order.
+def covers(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> bool:
+    """Whether the kernels can multiply x [..., in] with a packed weight [out, bytes] that has scales [groups, out].
 
-    Groups (or rows, where there are none) have to consist of 32-bit words, of 3 words for 3 bits. No gradients are
-    computed.
+    Groups have to consist of 32-bit words, of 3 words for 3 bits. No gradients are computed.
     """
-    rows, channels = packed.shape[0], x.shape[-1]
-    size = channels if group_size is None else min(group_size, channels)
+    rows, channels, groups = packed.shape[0], x.shape[-1], scale.shape[0]
     if not x.is_cuda or bits not in (2, 3, 4, 8) or x.dtype not in (torch.float16, torch.bfloat16):
         return False
     if x.requires_grad and torch.is_grad_enabled():
         return False
-    if not x.numel() or not rows or channels % size or size % values_of(bits) or not packed.is_contiguous():
+    if not x.numel() or not rows or channels % (groups * values_of(bits)) or scale.shape[1] != rows:
         return False
-    return scale.numel() == rows * (channels // size) and packed.storage_offset() % 4 == 0 and AVAILABLE
+    return packed.is_contiguous() and packed.storage_offset() % 4 == 0 and AVAILABLE
 
 
 def multiply_packed(
@@ -55,7 +53,8 @@ def multiply_packed(
 ) -> Tensor:
     """``x @ weight.T`` where ``covers`` says yes.
 
-    ``zero_point`` counts in the values of the type, from ``low``; None where all are 0.
+    ``scale`` and ``zero_point`` are [groups, out]; zero points count in the values of the type, and are None where all
+    are 0.
     """
     if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
         return torch.ops.sparsebit.packed_matmul(x, packed, scale, zero_point, bits, low)  # type: ignore[no-any-return]
@@ -78,11 +77,10 @@ def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bi
     return y.reshape(*x.shape[:-1], rows)
 
 
-def _sizes(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> tuple[int, int, int, int]:
-    """Rows, units a row, groups a row and units a group."""
-    rows, units = packed.shape[0], x.shape[-1] // values_of(bits)
-    groups = scale.numel() // rows
-    return rows, units, groups, units // groups
+def _sizes(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> tuple[int, int, int]:
+    """Rows, units a row and units a group."""
+    units = x.shape[-1] // values_of(bits)
+    return packed.shape[0], units, units // scale.shape[0]
 
 
 def _multiply(
@@ -90,7 +88,7 @@ def _multiply(
 ) -> Tensor:
     from sparsebit.kernels import packed_matmul_triton as kernels
 
-    rows, units, groups, per_group = _sizes(x, packed, scale, bits)
+    rows, units, per_group = _sizes(x, packed, scale, bits)
     batch, places = x.shape[0], {2: 16, 3: 32}.get(bits, 8)
     tile, at_once, stages, warps, programs = next(of for most, of in TILES.items() if batch <= most)[bits]
     block = math.gcd(per_group, BLOCK)
@@ -124,7 +122,7 @@ def _multiply(
         ),
         (),
         (
-            *(batch, rows, units, groups, per_program, low),
+            *(batch, rows, units, per_program, low),
             *(bits, 3 if bits == 3 else 1, places, zero_point is not None, per_group),
             *(arranged_before, parts),
             *(tile, max(8, 1 << (batch - 1).bit_length()), block, at_once, stages),
@@ -184,7 +182,7 @@ def _write_numbers(
 ) -> Tensor:
     from sparsebit.kernels import packed_matmul_triton as kernels
 
-    rows, units, groups, per_group = _sizes(x, packed, scale, bits)
+    rows, units, per_group = _sizes(x, packed, scale, bits)
     values, has_zero = values_of(bits), zero_point is not None
     channels = units * values
     weight = torch.empty(rows, channels, dtype=x.dtype, device=x.device)
@@ -192,11 +190,11 @@ def _write_numbers(
     tensors = (packed.view(torch.int32), scale, points, weight)
     if bits == 3:
         programs = math.ceil(rows / 4) * math.ceil(channels / 512)
-        sizes = (rows, channels, groups, low, has_zero, per_group * values, 4, 512)
+        sizes = (rows, channels, low, has_zero, per_group * values, 4, 512)
         launch(kernels.write_numbers_of_3_bits, programs, tensors, (), sizes)
     else:
         programs = math.ceil(rows / 8) * math.ceil(units / 64)
-        settings = (rows, units, groups, low, bits, values, has_zero, per_group, 8, 64)
+        settings = (rows, units, low, bits, values, has_zero, per_group, 8, 64)
         launch(kernels.write_numbers, programs, tensors, (), settings)
     return weight
 

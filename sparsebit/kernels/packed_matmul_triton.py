@@ -2,6 +2,7 @@
 
 A row of the weight is a little-endian stream of values in 32-bit words. A unit is one word of 16, 8 or 4 values of 2, 4
 or 8 bits, or three words of 32 values of 3 bits. A value ``q`` stands for ``(q + low - zero_point) * scale``.
+Scales and zero points are [groups, rows]: those of neighbouring rows are read together.
 """
 
 # Triton's own language: its functions have no types.
@@ -168,7 +169,7 @@ def arrange(
 @triton.jit
 def multiply(
     x_ptr, sums_ptr, words_ptr, scale_ptr, zero_point_ptr, parts_ptr, counts_ptr, y_ptr,
-    batch, rows, units_per_row, groups, per_program, low,
+    batch, rows, units_per_row, per_program, low,
     BITS: tl.constexpr, UNIT: tl.constexpr, PLACES: tl.constexpr, HAS_ZERO: tl.constexpr,
     UNITS_PER_GROUP: tl.constexpr, ARRANGED: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, STAGES: tl.constexpr,
@@ -201,6 +202,9 @@ def multiply(
         inside = row < rows
         at_words = words_ptr + (row.to(tl.int64)[:, None] * units_per_row + unit[None, :]) * UNIT
         total = tl.zeros((ROWS, BATCH), tl.float32)
+        at_group = begin * BLOCK // UNITS_PER_GROUP * rows + row
+        next_scale = tl.load(scale_ptr + at_group, mask=inside, other=0.0)
+        next_zero = tl.load(zero_point_ptr + at_group, mask=inside, other=0) if HAS_ZERO else next_scale
         for first in tl.range(begin, end, AT_ONCE, num_stages=STAGES):
             for one in tl.static_range(AT_ONCE):
                 block = first + one
@@ -223,12 +227,16 @@ def multiply(
                     x = tl.trans(_ordered(tl.load(at_x, mask=known[:, None], other=0.0), BITS, PLACES, BLOCK))
                 v = _values(w0, w1, w2, BITS, dtype)
                 if UNITS_PER_GROUP % BLOCK == 0:
-                    group = row * groups + start // UNITS_PER_GROUP
-                    scale = tl.load(scale_ptr + group, mask=here, other=0.0).to(tl.float32)
-                    offset = tl.zeros((ROWS,), tl.float32) - low
-                    if HAS_ZERO:
-                        offset += tl.load(zero_point_ptr + group, mask=here, other=0).to(tl.float32)
+                    scale = next_scale.to(tl.float32)
+                    offset = (next_zero.to(tl.float32) if HAS_ZERO else tl.zeros((ROWS,), tl.float32)) - low
                     offset = offset * share + raised
+                    # Those of the next block, so that nothing waits for them there.
+                    at_group = (block + 1) * BLOCK // UNITS_PER_GROUP * rows + row
+                    later = inside & (block + 1 < end)
+                    next_scale = tl.load(scale_ptr + at_group, mask=later, other=0.0)
+                    next_zero = (
+                        tl.load(zero_point_ptr + at_group, mask=later, other=0) if HAS_ZERO else next_scale
+                    )
                     if ARRANGED:
                         sums = tl.load(sums_ptr + block * batch + sample, mask=known, other=0.0)[None, :]
                     else:
@@ -236,7 +244,7 @@ def multiply(
                     found = tl.dot(_in_order(v, BITS, BLOCK, size), x)
                     total += (found - offset[:, None] * sums) * scale[:, None]
                 else:
-                    group = row[:, None] * groups + ((start + unit) // UNITS_PER_GROUP)[None, :]
+                    group = ((start + unit) // UNITS_PER_GROUP)[None, :] * rows + row[:, None]
                     scale = tl.load(scale_ptr + group, mask=here[:, None], other=0.0).to(dtype)
                     zero = tl.zeros((ROWS, BLOCK), tl.int32) - low
                     if HAS_ZERO:
@@ -300,7 +308,7 @@ def _unpack(words, low, BITS: tl.constexpr):
 
 @triton.jit
 def write_numbers(
-    words_ptr, scale_ptr, zero_point_ptr, weight_ptr, rows, units_per_row, groups, low,
+    words_ptr, scale_ptr, zero_point_ptr, weight_ptr, rows, units_per_row, low,
     BITS: tl.constexpr, VALUES: tl.constexpr, HAS_ZERO: tl.constexpr, UNITS_PER_GROUP: tl.constexpr,
     ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
@@ -310,7 +318,7 @@ def write_numbers(
     word = (tl.program_id(0) % across) * UNITS + tl.arange(0, UNITS)[None, :]
     here = (row < rows) & (word < units_per_row)
     at = row * units_per_row + word
-    group = row * groups + word // UNITS_PER_GROUP
+    group = word // UNITS_PER_GROUP * rows + row
     scale = tl.load(scale_ptr + group, mask=here, other=0.0).to(tl.float32)
     words = tl.load(words_ptr + at, mask=here, other=0)
     steps = _unpack(words, low, BITS)
@@ -322,7 +330,7 @@ def write_numbers(
 
 @triton.jit
 def write_numbers_of_3_bits(
-    words_ptr, scale_ptr, zero_point_ptr, weight_ptr, rows, channels, groups, low,
+    words_ptr, scale_ptr, zero_point_ptr, weight_ptr, rows, channels, low,
     HAS_ZERO: tl.constexpr, GROUP_SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The same where values run across words."""
@@ -338,7 +346,7 @@ def write_numbers_of_3_bits(
     crosses = here & (bit % 32 > 29)
     following = tl.load(words_ptr + word + 1, mask=crosses, other=0).to(tl.uint32, bitcast=True)
     value = tl.where(crosses, value | (following << (32 - bit % 32).to(tl.uint32)), value)
-    group = row * groups + column // GROUP_SIZE
+    group = column // GROUP_SIZE * rows + row
     scale = tl.load(scale_ptr + group, mask=here, other=0.0).to(tl.float32)
     steps = (value & 7).to(tl.float32) + low
     if HAS_ZERO:

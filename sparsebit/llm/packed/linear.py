@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from sparsebit.llm.packed.product import CpuWeight, multiply_with_gradient, suits_cpu_kernel
+from sparsebit.llm.packed.product import KernelWeight, kernel_for, multiply_with_gradient
 from sparsebit.numerics import Grid, Layout
 from sparsebit.numerics.packed import PackedTensor
 
@@ -67,20 +67,21 @@ class PackedLinear(_Packed):
         super().__init__(held)
         self.out_features, self.in_features = held.shape
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
-        # The weight in the order of torch's CPU kernel and the tensor it was made from: a second packed copy, which
-        # is made when a product can use it.
-        self._for_cpu: tuple[Tensor, CpuWeight | None] | None = None
+        # The weight as a kernel reads it, and the tensor and the kernel it was made for: made when it can be used.
+        self._made: tuple[Tensor, type, KernelWeight | None] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """``x @ weight.T + bias``."""
-        cpu = self._cpu_weight() if suits_cpu_kernel(x) else None
-        product = multiply_with_gradient(x, self.held, cpu)
+        product = multiply_with_gradient(x, self.held, self._for_kernel(x))
         return product if self.bias is None else product + self.bias.to(product.dtype)
 
-    def _cpu_weight(self) -> CpuWeight | None:
-        if self._for_cpu is None or self._for_cpu[0] is not self.packed:
-            self._for_cpu = self.packed, CpuWeight.of(self.held)
-        return self._for_cpu[1]
+    def _for_kernel(self, x: Tensor) -> KernelWeight | None:
+        kind = kernel_for(x)
+        if kind is None:
+            return None
+        if self._made is None or self._made[0] is not self.packed or self._made[1] is not kind:
+            self._made = self.packed, kind, kind.of(self.held)
+        return self._made[2]
 
     def extra_repr(self) -> str:
         """Sizes and grid, as printing the model shows them."""

@@ -1,7 +1,7 @@
 """Products with a packed weight: by a kernel where torch or sparsebit has one, else with the unpacked weight.
 
 The kernels are for half precision: on a CPU torch's own for 4-bit weights in bfloat16 (2 to 4 times faster than float32
-at one vector, as exact as bfloat16), on a GPU those of ``sparsebit.kernels``, once they are switched on. In float32
+at one vector, as exact as bfloat16), on a GPU those of ``sparsebit.kernels``. In float32
 torch's kernel is slower than a product of floats, so the weight is unpacked for each product: the plain reference.
 """
 
@@ -17,9 +17,6 @@ from torch import Tensor
 from sparsebit.kernels.packed_matmul import covers, multiply_packed
 from sparsebit.numerics.packed import PackedTensor
 
-USE_GPU_KERNELS = (
-    False  # until `python -m benchmarks.gpu.run packed_matmul` has shown them right and faster on a GPU
-)
 CPU_VECTORS = 64  # as many vectors at once as the kernel is faster for
 _GROUPS = (256, 128, 64, 32)
 
@@ -63,29 +60,62 @@ class CpuWeight(NamedTuple):
         )
         return made.reshape(*x.shape[:-1], -1)  # type: ignore[no-any-return]
 
+    def covers(self, x: Tensor) -> bool:
+        """Whether the kernel can multiply these vectors."""
+        return True
 
-def suits_cpu_kernel(x: Tensor) -> bool:
-    """Whether torch's CPU kernel is the fastest way to multiply these vectors."""
-    return x.device.type == "cpu" and x.dtype == torch.bfloat16 and 0 < math.prod(x.shape[:-1]) <= CPU_VECTORS
+
+class GpuWeight(NamedTuple):
+    """A weight for the kernels of ``sparsebit.kernels``: as it is held, with scales and zero points [groups, out]."""
+
+    packed: Tensor
+    scale: Tensor
+    zero_point: Tensor | None
+    width: int
+    low: int
+
+    @classmethod
+    def of(cls, held: PackedTensor) -> GpuWeight | None:
+        """The weight; None where the kernels have no such grid."""
+        grid, rows = held.grid, held.shape[0]
+        if not grid.code.is_integer or grid.order is not None:
+            return None
+        scale, point = (one.reshape(rows, -1).T.contiguous() for one in (grid.scale, grid.zero_point))
+        points = None if grid.code.symmetric else point.to(torch.int16)
+        return cls(held.bits, scale, points, grid.code.bits, grid.code.low)
+
+    def covers(self, x: Tensor) -> bool:
+        """Whether the kernels can multiply these vectors."""
+        return covers(x, self.packed, self.scale, self.width)
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """``x @ weight.T`` for x [..., in] in half precision."""
+        return multiply_packed(x, self.packed, self.scale, self.zero_point, self.width, self.low)
 
 
-def multiply(x: Tensor, held: PackedTensor, cpu: CpuWeight | None) -> Tensor:
-    """``x @ weight.T``, by the fastest way there is."""
-    if cpu is not None and suits_cpu_kernel(x):
-        return cpu.multiply(x)
-    grid, size = held.grid, held.grid.layout.group_size
-    plain = USE_GPU_KERNELS and grid.order is None and grid.code.is_integer
-    if plain and covers(x, held.bits, grid.scale, grid.code.bits, size):
-        points = None if grid.code.symmetric else grid.zero_point.to(torch.int16)
-        return multiply_packed(x, held.bits, grid.scale, points, grid.code.bits, grid.code.low)
+KernelWeight = CpuWeight | GpuWeight
+
+
+def kernel_for(x: Tensor) -> type[CpuWeight] | type[GpuWeight] | None:
+    """The weight whose kernel is the fastest way to multiply these vectors; None where that is the unpacked weight."""
+    if x.is_cuda:
+        return GpuWeight if x.dtype in (torch.float16, torch.bfloat16) else None
+    few = 0 < math.prod(x.shape[:-1]) <= CPU_VECTORS
+    return CpuWeight if x.device.type == "cpu" and x.dtype == torch.bfloat16 and few else None
+
+
+def multiply(x: Tensor, held: PackedTensor, kernel: KernelWeight | None) -> Tensor:
+    """``x @ weight.T``, by a kernel where there is one."""
+    if kernel is not None and kernel.covers(x):
+        return kernel.multiply(x)
     return F.linear(x, held.numbers(x.dtype))
 
 
-def multiply_with_gradient(x: Tensor, held: PackedTensor, cpu: CpuWeight | None) -> Tensor:
+def multiply_with_gradient(x: Tensor, held: PackedTensor, kernel: KernelWeight | None) -> Tensor:
     """``multiply``, through which gradients reach x."""
     if not (torch.is_grad_enabled() and x.requires_grad):
-        return multiply(x, held, cpu)
-    found: Tensor = _Product.apply(x, held, cpu)  # type: ignore[no-untyped-call]
+        return multiply(x, held, kernel)
+    found: Tensor = _Product.apply(x, held, kernel)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -93,10 +123,10 @@ class _Product(torch.autograd.Function):
     """The product with a gradient for x; the weight is unpacked again for it instead of being kept."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, held: PackedTensor, cpu: CpuWeight | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, held: PackedTensor, kernel: KernelWeight | None) -> Tensor:
         """``x @ weight.T``."""
         ctx.held = held
-        return multiply(x, held, cpu)
+        return multiply(x, held, kernel)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
