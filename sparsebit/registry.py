@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
@@ -36,10 +37,14 @@ class Registry(Mapping[str, T]):
         """Decorator that files what it decorates under ``name``; ``replace=True`` to override one on purpose."""
 
         def add(item: Item) -> Item:
+            if not isinstance(name, str) or not name.strip() or not name.isprintable():
+                raise RegistryError(
+                    f"{name!r} is not a name for a {self.kind}", expected="a text of one line"
+                )
             key = name.lower()
             if key in self._items and not replace:
                 raise RegistryError(
-                    f"{self.kind} {name!r} is already taken by {self._items[key]!r}",
+                    f"{self.kind} {name!r} is already taken by {reprlib.repr(self._items[key])}",
                     hint="choose another name, or pass replace=True to override it on purpose",
                 )
             self._items[key] = item  # type: ignore[assignment]
@@ -49,6 +54,7 @@ class Registry(Mapping[str, T]):
 
     def remove(self, name: str) -> None:
         """Take one plug-in out again (tests and notebooks re-register)."""
+        self[name]  # raises, with the names there are
         del self._items[name.lower()]
 
     def __getitem__(self, name: str) -> T:

@@ -102,3 +102,22 @@ def test_it_decorates_classes_and_functions_unchanged() -> None:
     assert registry["A Class"] is Thing
     assert registry["a function"] is act
     assert act() == 1
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\nb", None, 3])
+def test_what_is_not_a_name_is_refused(name: object) -> None:
+    with pytest.raises(RegistryError, match=r"is not a name for a shape\n  expected: a text of one line"):
+        shapes().register(name)("oval")  # type: ignore[arg-type]
+
+
+def test_a_clash_with_something_long_is_told_in_short() -> None:
+    registry = shapes()
+    registry.register("long")("x" * 10_000)
+    with pytest.raises(RegistryError) as caught:
+        registry.register("long")("y")
+    assert len(str(caught.value)) < 300
+
+
+def test_removing_what_is_not_there_says_what_is() -> None:
+    with pytest.raises(RegistryError, match=r"no shape named 'cirle'[\s\S]*did you mean 'circle'"):
+        shapes().remove("cirle")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.tokens import Text, as_ids
 from sparsebit.llm.weights.uses import stores_transposed
 from sparsebit.numerics.packed import PackedTensor
 
@@ -91,11 +92,9 @@ class LanguageModel:
         seen = {t.untyped_storage().data_ptr(): t.nbytes for t in self.model.state_dict().values()}
         return sum(seen.values())
 
-    def evaluate(
-        self, tokens: Tensor, *, reference: nn.Module | None = None, length: int = 2048
-    ) -> Evaluation:
-        """Perplexity, and divergence from ``reference``; see ``sparsebit.llm.evaluate``."""
-        return evaluate(self.model, tokens, reference=reference, length=length)
+    def evaluate(self, tokens: Text, *, reference: nn.Module | None = None, length: int = 2048) -> Evaluation:
+        """Perplexity of token ids or a text, and divergence from ``reference``; see ``sparsebit.llm.evaluate``."""
+        return evaluate(self.model, as_ids(tokens, self.tokenizer), reference=reference, length=length)
 
     def export(
         self, path: str | os.PathLike[str], format: str, *, ids: Tensor | None = None, **options: Any

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from sparsebit.config.llm import LlmConfig, MatrixSpec
+from sparsebit.errors import SparsebitError
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.methods.masks import Sparsity
 from sparsebit.llm.methods.solver import WeightSpec
@@ -42,6 +43,12 @@ class Plan:
         self._outside = [] if head is None else embedding_and_head(source.model)
         if head is not None:
             self._specs |= dict.fromkeys(self._outside, as_weight_spec(head))
+        if not self._specs:
+            raise SparsebitError(
+                "the config leaves every weight in float",
+                got=", ".join(sorted(set(self.ignored.values()))),
+                hint="set W.BIT, or remove patterns from IGNORE",
+            )
 
     def spec(self, name: str) -> WeightSpec | None:
         """What the parameter of this name becomes; None where it stays in float."""

@@ -39,6 +39,11 @@ class WeightSource:
     def open(cls, origin: nn.Module | str | os.PathLike[str]) -> WeightSource:
         """A module, or a folder as ``save_pretrained`` writes it."""
         if isinstance(origin, nn.Module):
+            if empty := next((n for n, p in origin.named_parameters() if p.is_meta), None):
+                raise SparsebitError(
+                    f"{empty!r} of the model has a shape and no numbers (device 'meta')",
+                    hint="load the model's weights, or pass the folder they are in",
+                )
             if bad := next((n for n, p in origin.named_parameters() if not is_finite(p)), None):
                 raise SparsebitError(
                     f"{bad!r} of the model holds NaN or infinite numbers",

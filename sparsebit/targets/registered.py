@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparsebit.errors import RegistryError
 from sparsebit.registry import Registry
 from sparsebit.targets.onnxruntime import ONNXRUNTIME
 from sparsebit.targets.openvino import OPENVINO
@@ -22,6 +23,12 @@ def register_target(target: Target, *, replace: bool = False) -> Target:
         True
         >>> unregister_target("my_accelerator")
     """
+    if not isinstance(target, Target):
+        raise RegistryError(
+            "a target is a sparsebit.targets.Target",
+            got=repr(target)[:80],
+            hint='build one from another: dataclasses.replace(TARGETS["onnxruntime"], name="mine")',
+        )
     return TARGETS.register(target.name, replace=replace)(target)
 
 

@@ -46,6 +46,15 @@ def test_a_pattern_that_matches_nothing_is_an_error() -> None:
         plan(IGNORE=["*.no_such"])
 
 
+@pytest.mark.parametrize("settings", [{"IGNORE": ["*"]}, {"W": {"BIT": 0}}])
+def test_a_config_that_quantizes_nothing_is_an_error(settings: dict[str, Any]) -> None:
+    with pytest.raises(
+        SparsebitError, match=r"leaves every weight in float[\s\S]*set W.BIT, or remove patterns"
+    ):
+        plan(**settings)
+    assert plan(**settings, HEAD={"BIT": 8}).outside()
+
+
 def test_what_the_block_does_not_use_is_said(caplog: pytest.LogCaptureFixture) -> None:
     found = plan()
     found.note_unseen("model.layers.1", [])

@@ -120,3 +120,8 @@ def test_a_module_with_numbers_that_are_not_finite_is_refused(name: str, bad: fl
         model.get_parameter(name).view(-1)[3] = bad
     with pytest.raises(SparsebitError, match=f"'{name}' of the model holds NaN or infinite numbers"):
         WeightSource.open(model)
+
+
+def test_a_module_without_numbers_is_refused() -> None:
+    with pytest.raises(SparsebitError, match=r"has a shape and no numbers[\s\S]*load the model's weights"):
+        WeightSource.open(DECODERS["llama"]().to("meta"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sparsebit.errors import RegistryError
-from sparsebit.targets import TARGETS, register_target, unregister_target
+from sparsebit.targets import TARGETS, Target, register_target, unregister_target
 
 
 def test_the_built_in_targets_are_there_under_their_own_names() -> None:
@@ -25,3 +25,11 @@ def test_one_may_be_replaced_on_purpose_and_taken_out() -> None:
     assert register_target(other, replace=True) is TARGETS["mine"]
     unregister_target("mine")
     assert "mine" not in TARGETS
+
+
+@pytest.mark.parametrize("wrong", [None, "npu", Target])
+def test_what_is_not_a_target_is_refused(wrong: object) -> None:
+    with pytest.raises(
+        RegistryError, match=r"a target is a sparsebit.targets.Target[\s\S]*dataclasses.replace"
+    ):
+        register_target(wrong)  # type: ignore[arg-type]

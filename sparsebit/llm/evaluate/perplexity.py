@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import logits_of
-from sparsebit.llm.tokens import require_known
+from sparsebit.llm.tokens import as_ids, require_known
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,11 @@ def evaluate(
         length: of a window.
         batch: windows at a time.
     """
-    windows = tokens.flatten()
+    if length < 2:
+        raise SparsebitError(
+            "a window has at least two tokens: one is predicted from those before", got=f"length={length}"
+        )
+    windows = as_ids(tokens)
     require_known(windows, model)
     count = len(windows) // length
     if not count:

@@ -45,3 +45,9 @@ def test_they_are_what_they_are_defined_to_be() -> None:
 def test_too_little_text_is_refused() -> None:
     with pytest.raises(SparsebitError, match="the text has 3 tokens, less than one window"):
         evaluate(Table(0), torch.arange(3), length=5)
+    with pytest.raises(SparsebitError, match=r"at least two tokens[\s\S]*length=1"):
+        evaluate(Table(0), torch.arange(3), length=1)
+    with pytest.raises(SparsebitError, match="token ids are integers"):
+        evaluate(Table(0), torch.rand(9), length=5)
+    with pytest.raises(SparsebitError, match="text needs a tokenizer"):
+        evaluate(Table(0), "a text", length=5)  # type: ignore[arg-type]
