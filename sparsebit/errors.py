@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class SparsebitError(Exception):
     """Base of every error raised on purpose by this library.
@@ -63,6 +66,16 @@ class ArtifactError(SparsebitError):
 def damaged(where: object, what: str, **parts: str | None) -> ArtifactError:
     """The error for a damaged file or folder."""
     return ArtifactError(f"{where} is damaged: {what}", hint="save the model again", **parts)
+
+
+@contextmanager
+def advised(hint: str) -> Iterator[None]:
+    """Around the reading of a file that is not a saved model: what is wrong with it ends in this hint."""
+    try:
+        yield
+    except ArtifactError as error:
+        parts = {"where": error.where, "expected": error.expected, "got": error.got}
+        raise ArtifactError(error.message, hint=hint, **parts) from None
 
 
 class SpecializationWarning(UserWarning):

@@ -11,10 +11,12 @@ import pytest
 
 from sparsebit import errors
 from sparsebit.errors import (
+    ArtifactError,
     ConfigError,
     RegistryError,
     SparsebitError,
     SpecializationWarning,
+    advised,
     damaged,
     with_article,
 )
@@ -102,3 +104,11 @@ def test_what_is_damaged_says_where_and_what_to_do() -> None:
     assert str(damaged("a.json", "its length is wrong", expected="3 bytes")) == (
         "a.json is damaged: its length is wrong\n  expected: 3 bytes\n  next:     save the model again"
     )
+
+
+def test_another_hint_for_what_is_not_a_saved_model() -> None:
+    said = r"a.json is damaged: x\n  got:  y\n  next: remove it"
+    with pytest.raises(ArtifactError, match=said), advised("remove it"):
+        raise damaged("a.json", "x", got="y")
+    with pytest.raises(ConfigError, match=r"^other$"), advised("remove it"):
+        raise ConfigError("other")

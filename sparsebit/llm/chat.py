@@ -25,7 +25,10 @@ class Chat:
     def answer(self, text: str) -> Iterator[str]:
         """The model's most likely answer, piece by piece as it is made; it is part of the conversation from then on."""
         self._turns.append({"role": "user", "content": text})
-        ids = torch.tensor([self._ids()])
+        if not (found := self._ids()):
+            self._turns.pop()
+            raise SparsebitError("the prompt has no tokens", got=repr(text)[:80], hint="write some words")
+        ids = torch.tensor([found])
         require_known(ids, self._model)
         model: Any = self._model
         ends = model.generation_config.eos_token_id

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.config.llm import LlmConfig
-from sparsebit.errors import ArtifactError, SparsebitError, damaged
+from sparsebit.errors import SparsebitError, advised, damaged
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.packed.stored import from_stored, to_stored
@@ -106,15 +106,10 @@ class FinishedBlocks:
         place = self._folder / f"block-{index:04d}"
         if not all(gather_values((place / MANIFEST).exists())):
             return None
-        try:
+        with advised(f"remove {place}; that block is then computed again"):
             found = self._read(place)
             if (problem := found.find_problem(block, name)) is not None:
                 raise damaged(place, problem)
-        except ArtifactError as error:
-            parts = {"where": error.where, "expected": error.expected, "got": error.got}
-            raise ArtifactError(
-                error.message, hint=f"remove {place}; that block is then computed again", **parts
-            ) from None
         return found
 
     def _read(self, place: Path) -> FinishedBlock:

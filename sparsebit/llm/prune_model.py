@@ -52,6 +52,9 @@ def prune(
     """
     if not (hidden or heads or blocks):
         raise SparsebitError("no part to prune was named", expected="hidden=, heads= or blocks=")
+    for name, part in (("hidden", hidden), ("heads", heads)):
+        if not 0 <= part < 1:
+            raise SparsebitError(f"{name}: expected at least 0 and less than 1", got=str(part))
     if not isinstance(model, nn.Module):
         tokenizer = tokenizer or read_tokenizer(model)
         model = load_module(model)

@@ -233,8 +233,16 @@ def load_module(folder: str | os.PathLike[str]) -> nn.Module:
     from transformers import AutoConfig
 
     tensor_files(Path(folder))  # raises where there is nothing to load
-    made = _class_for(AutoConfig.from_pretrained(folder, trust_remote_code=False))
-    model: nn.Module = made.from_pretrained(folder, dtype=torch.float32)
+    try:
+        made = _class_for(AutoConfig.from_pretrained(folder, trust_remote_code=False))
+        model: nn.Module = made.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+    except Exception as error:  # transformers raises what its config classes raise
+        raise ArtifactError(
+            "transformers cannot load a float model from this folder",
+            where=os.fspath(folder),
+            expected="a folder as save_pretrained writes it",
+            got=str(error)[:200],
+        ) from error
     return model.eval()
 
 

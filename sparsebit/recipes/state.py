@@ -13,7 +13,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, advised
 from sparsebit.recipes.goals import Measured
 from sparsebit.recipes.trial import Trial
 from sparsebit.storage import Fields, write_text
@@ -37,7 +37,8 @@ class State:
         self.base: Measured | None = None
         self.trials: dict[str, Trial] = {}
         if self.file is not None and self.file.exists():
-            self._load(self.file)
+            with advised(f"choose another folder, or remove {self.file} to start again"):
+                self._load(self.file)
 
     def _load(self, file: Path) -> None:
         try:

@@ -14,6 +14,10 @@ def test_answers_are_those_of_generate_and_are_remembered() -> None:
     model = llm.quantize(sharp("llama"), None, {"METHOD": "rtn"}, tokenizer=tokenizer(), progress=False)
     model.model.generation_config.eos_token_id = None
     chat = Chat(model, most_tokens=5)
+    with pytest.raises(
+        SparsebitError, match=r"the prompt has no tokens\n  got:  ''\n  next: write some words"
+    ):
+        list(chat.answer(""))
     answer = "".join(chat.answer("the"))
     ids = model.tokenizer("the", return_tensors="pt")["input_ids"]
     wanted = model.model.generate(ids, max_new_tokens=5, do_sample=False)[0, ids.shape[1] :]

@@ -52,3 +52,5 @@ def test_what_cannot_be_done_is_said() -> None:
         llm.prune(DECODERS["llama"](), tokens(), blocks=3)
     with pytest.raises(SparsebitError, match="the heads of GPT2LMHeadModel are unknown"):
         llm.prune(DECODERS["gpt2"](), heads=0.5)
+    with pytest.raises(SparsebitError, match=r"hidden: expected at least 0 and less than 1\n  got: 1.5"):
+        llm.prune(DECODERS["llama"](), hidden=1.5)

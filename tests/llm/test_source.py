@@ -125,3 +125,10 @@ def test_a_module_with_numbers_that_are_not_finite_is_refused(name: str, bad: fl
 def test_a_module_without_numbers_is_refused() -> None:
     with pytest.raises(SparsebitError, match=r"has a shape and no numbers[\s\S]*load the model's weights"):
         WeightSource.open(DECODERS["llama"]().to("meta"))
+
+
+def test_a_folder_that_transformers_cannot_load_is_refused(tmp_path: Path) -> None:
+    DECODERS["llama"]().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"cannot load a float model[\s\S]*as save_pretrained writes it"):
+        load_module(tmp_path)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, advised
 from sparsebit.llm.evaluate.perplexity import log_probabilities
 from sparsebit.llm.tokens import require_known
 from sparsebit.storage import Fields, read_text
@@ -50,12 +50,13 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
         if not line.strip():
             continue
         where = f"{os.fspath(path)}, line {number}"
-        said = Fields(read_json(line.encode(), where), where)
-        choices = said.texts("choices")
-        answer = said.integer("answer")
-        if len(choices) < 2 or answer >= len(choices):
-            raise said.wrong("answer", "the place of one of at least two choices, counted from 0")
-        found.append(Question(said.text("question"), tuple(choices), answer))
+        with advised('write each line as {"question": "…", "choices": ["…", "…"], "answer": 0}'):
+            said = Fields(read_json(line.encode(), where), where)
+            choices = said.texts("choices")
+            answer = said.integer("answer")
+            if len(choices) < 2 or answer >= len(choices):
+                raise said.wrong("answer", "the place of one of at least two choices, counted from 0")
+            found.append(Question(said.text("question"), tuple(choices), answer))
     if not found:
         raise SparsebitError(f"{os.fspath(path)!r} has no questions", expected="one JSON object on each line")
     return found
