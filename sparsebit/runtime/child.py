@@ -37,7 +37,6 @@ def serve(asked: int, answered: int) -> None:
         except Exception as error:
             told = error if isinstance(error, SparsebitError) else SessionError(first_line(error))
             answers.send({"error": {name: getattr(told, name) for name in ERROR_PARTS}})
-        requests.release()
 
 
 def _answer(

@@ -30,7 +30,7 @@ from sparsebit.runtime.session import (
     describe,
     open_source,
 )
-from sparsebit.runtime.wire import Receiver, Sender, dtype_named, shared_file
+from sparsebit.runtime.wire import Receiver, Sender, dtype_named, give_back, shared_file
 
 _START = """
 import json, sys
@@ -78,7 +78,8 @@ class Child:
                 del self.unused[: len(closing)]
                 answer, shared = self.answers.receive()
                 results = {name: array.copy() for name, array in shared.items()}
-                self.answers.release()
+                for file in self.files:  # here for both: the other process waits for the next request
+                    give_back(file.fileno())
             except (EOFError, BrokenPipeError):
                 code = self.process.wait()
                 reason = f": {said}" if (said := self.last_words()) else ""

@@ -16,7 +16,7 @@ from sparsebit.runtime.packages import require
 
 _LENGTH = struct.Struct("<Q")
 _ALIGNMENT = 64  # bytes; what vector instructions like
-LARGEST_KEPT = 2**28  # bytes; shared memory that is larger is given back after its message
+LARGEST_KEPT = 2**28  # bytes; a shared file that is larger is emptied after its message
 
 
 def shared_file() -> IO[bytes]:
@@ -24,6 +24,12 @@ def shared_file() -> IO[bytes]:
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("sparsebit"), "r+b")
     return tempfile.TemporaryFile()
+
+
+def give_back(file: int) -> None:
+    """Empty a shared file that is large; while no message is on its way, or the other end would lose it."""
+    if os.fstat(file).st_size > LARGEST_KEPT:
+        os.ftruncate(file, 0)
 
 
 class Sender:
@@ -66,7 +72,7 @@ class Receiver:
         self._memory: mmap.mmap | None = None
 
     def receive(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Read one message: its header, and its arrays by name, which are valid until ``release``.
+        """Read one message: its header, and its arrays by name, which are valid until the next one or ``give_back``.
 
         Raises:
             EOFError: the other process has ended.
@@ -84,12 +90,6 @@ class Receiver:
             else:
                 arrays[name] = np.frombuffer(self._memory, dtype, count, begin).reshape(shape)
         return header, arrays
-
-    def release(self) -> None:
-        """Say that the arrays of the last message are not needed any more."""
-        if self._memory is not None and len(self._memory) > LARGEST_KEPT:
-            self._memory = None
-            os.ftruncate(self.file, 0)
 
     def _read(self, count: int) -> bytes:
         data = self.stream.read(count)

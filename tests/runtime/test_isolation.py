@@ -73,6 +73,14 @@ def test_results_stay_when_the_next_one_comes() -> None:
     assert first.tolist() == [[2, 3, 4]] * 2 and second.tolist() == [[0, 1, 2]] * 2
 
 
+def test_memory_given_back_after_each_call_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparsebit.runtime.wire.LARGEST_KEPT", 0)
+    session = open_session(model(), isolated=True)
+    for rows in (1, 5000, 2, 9000, 3):
+        x = np.full((rows, 3), rows, np.float32)
+        assert np.array_equal(session.run({**FEED, "x": x})["sum"], x + FEED["y"])
+
+
 def test_memory_that_ends_is_an_error_and_the_next_call_works(monkeypatch: pytest.MonkeyPatch) -> None:
     session = open_session(model(), isolated=True)
     with monkeypatch.context() as patched:

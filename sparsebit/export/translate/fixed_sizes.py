@@ -9,6 +9,7 @@ from torch import fx
 
 from sparsebit.export.translate.axes import resized
 from sparsebit.export.translate.request import TranslationRequest
+from sparsebit.graph.passes.edit import replace_value
 from sparsebit.graph.run import run_graph
 
 
@@ -35,21 +36,10 @@ def fix_sizes(request: TranslationRequest) -> int:
     fixed = 0
     for node in [node for node in body.graph.nodes if node.name in runs[0]]:
         if all(run.get(node.name) == runs[0][node.name] for run in runs):
-            _put(node, runs[0][node.name])
-            body.graph.erase_node(node)
+            replace_value(node, runs[0][node.name])
             fixed += 1
     body.recompile()
     return fixed
-
-
-def _put(node: fx.Node, value: int) -> None:
-    """Let everything that reads a size read a number."""
-
-    def swap(arg: fx.Node) -> Any:
-        return value if arg is node else arg
-
-    for user in list(node.users):
-        user.args, user.kwargs = fx.node.map_arg(user.args, swap), fx.node.map_arg(user.kwargs, swap)
 
 
 def _reads_size(node: fx.Node) -> bool:
