@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.utils._pytree as pytree
 
+from sparsebit.errors import CaptureError
 from sparsebit.graph.capture import capture
 from tests.graph.capture.test_zoo_record import CAPTURED, FIXED
 from tests.graph.capture.zoo_checks import Call, fresh, run, third_party_warnings_ignored
@@ -59,7 +60,12 @@ def test_on_a_gpu(name: str) -> None:
     with third_party_warnings_ignored():
         there = capture(fresh(entry).cuda(), *calls[0])
         moved = capture(fresh(entry), *entry.inputs(entry.batches[0])).cuda()
-    for call, wanted in zip(calls, expected, strict=True):
-        if not entry.random:
+    if entry.random:
+        return
+    for number, (call, wanted) in enumerate(zip(calls, expected, strict=True)):
+        close(run(moved, copy.deepcopy(call)), wanted)
+        try:
             close(run(there, call), wanted)
-            close(run(moved, call), wanted)
+        except CaptureError as error:
+            # Sizes are tried on a copy on the CPU; what cannot be copied, or has hooks that know the original, is fixed.
+            assert number > 0 and "was not captured for" in str(error)

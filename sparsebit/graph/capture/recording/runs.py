@@ -206,7 +206,13 @@ class Runs:
 
     def _on_cpu(self) -> Runs:
         if self._copy is None:
-            model = copy.deepcopy(self.model).to("cpu")
+            try:
+                model = copy.deepcopy(self.model).to("cpu")
+            except Exception as error:  # anything may stand in a module, and refuse to be copied
+                raise CaptureError(
+                    f"other sizes are tried on a copy of the model on the CPU, and it cannot be copied: {error}",
+                    hint="capture the model on the CPU and move the graph: capture(model, ...).cuda()",
+                ) from error
             pairs = zip(self.model.modules(), model.modules(), strict=True)
             ids = {id(twin) for module, twin in pairs if id(module) in self.leaf_modules.ids}
             hooked = {name: model.get_submodule(name) for name in self.leaf_modules.hooked}
