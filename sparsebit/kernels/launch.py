@@ -24,20 +24,23 @@ def launch(
     settings: tuple[int | bool, ...],
     warps: int = 4,
     across: int = 1,
+    registers: int | None = None,
 ) -> None:
     """``kernel[programs, across](*tensors, *floats, *settings)`` on the tensors' device, which is the current one.
 
     Triton compiles for the dtypes of tensors, whether they begin at a multiple of 16 bytes, and some properties of the
     integers. With all of these in one key, what it compiled is started again without its own, slower, look-up; and
-    with addresses instead of tensors, which it would ask the driver about one by one.
+    with addresses instead of tensors, which it would ask the driver about one by one. ``registers`` is the most that a
+    thread may take: with fewer, more threads run at once.
     """
     addresses, dtypes = [t.data_ptr() for t in tensors], tuple([t.dtype for t in tensors])
     aligned = tuple([address % 16 == 0 for address in addresses])
     device = tensors[0].get_device()
-    key = (id(kernel), device, warps, settings, dtypes, aligned)
+    key = (id(kernel), device, warps, registers, settings, dtypes, aligned)
     found = _compiled.get(key)
     if found is None:
-        _compiled[key] = kernel[(programs, across)](*tensors, *floats, *settings, num_warps=warps)
+        options = {"num_warps": warps, "maxnreg": registers}
+        _compiled[key] = kernel[(programs, across)](*tensors, *floats, *settings, **options)
         return
     metadata = found.packed_metadata
     # What Triton's own start does, less its hooks.

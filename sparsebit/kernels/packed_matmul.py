@@ -16,14 +16,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 from sparsebit.kernels.launch import AVAILABLE, current_stream, launch, on_device_of
 
 BATCH = 64  # the most vectors that are multiplied with the packed weight
-NATURAL = 16  # up to so many vectors are arranged where they are multiplied, more beforehand
+NATURAL = 0  # up to so many vectors are arranged where they are multiplied, more beforehand
 BLOCK = 16  # units of a row that are multiplied at once
-# For up to so many vectors and each width: rows of a tile, blocks that are read at once, stages, warps, programs.
-# Replaced in benchmarks to compare.
-TILES = {
-    16: {2: (64, 4, 3, 4, 528), 3: (64, 2, 3, 4, 528), 4: (64, 4, 3, 4, 528), 8: (64, 4, 3, 4, 528)},
-    32: {2: (64, 2, 3, 4, 396), 3: (64, 1, 3, 4, 396), 4: (64, 2, 3, 4, 396), 8: (64, 2, 3, 4, 396)},
-    64: {2: (64, 1, 3, 4, 264), 3: (64, 1, 3, 4, 264), 4: (128, 1, 3, 4, 264), 8: (128, 1, 3, 4, 264)},
+# For up to so many vectors and each width: rows of a tile, blocks that are read at once, stages, warps, programs, and the
+# registers of a thread. Replaced in benchmarks to compare.
+TILES: dict[int, dict[int, tuple[int, int, int, int, int, int | None]]] = {
+    8: dict.fromkeys((2, 3, 4, 8), (64, 2, 3, 4, 792, 80)),
+    16: dict.fromkeys((2, 3, 4, 8), (64, 2, 3, 4, 660, 96)),
+    32: dict.fromkeys((2, 3, 4, 8), (64, 2, 3, 4, 396, None)),
+    64: dict.fromkeys((2, 3, 4, 8), (128, 1, 3, 4, 264, None)),
 }
 
 _library = torch.library.Library("sparsebit", "FRAGMENT")
@@ -90,7 +91,8 @@ def _multiply(
 
     rows, units, per_group = _sizes(x, packed, scale, bits)
     batch, places = x.shape[0], {2: 16, 3: 32}.get(bits, 8)
-    tile, at_once, stages, warps, programs = next(of for most, of in TILES.items() if batch <= most)[bits]
+    chosen = next(of for most, of in TILES.items() if batch <= most)[bits]
+    tile, at_once, stages, warps, programs, registers = chosen
     block = math.gcd(per_group, BLOCK)
     if block < 4:  # too few for the matrix units: several scales in a block
         block = math.gcd(units, BLOCK)
@@ -128,6 +130,7 @@ def _multiply(
             *(tile, max(8, 1 << (batch - 1).bit_length()), block, at_once, stages),
         ),
         warps=warps,
+        registers=registers,
     )
     return y
 

@@ -67,5 +67,5 @@ def test_on_a_gpu(name: str) -> None:
         try:
             close(run(there, call), wanted)
         except CaptureError as error:
-            # Sizes are tried on a copy on the CPU; what cannot be copied, or has hooks that know the original, is fixed.
+            # Sizes are tried on a copy on the CPU; what cannot be copied, or has hooks on the original, is fixed.
             assert number > 0 and "was not captured for" in str(error)
