@@ -39,7 +39,7 @@ def launch(
     key = (id(kernel), device, warps, registers, settings, dtypes, aligned)
     found = _compiled.get(key)
     if found is None:
-        options = {"num_warps": warps, "maxnreg": registers}
+        options = {"num_warps": warps} if registers is None else {"num_warps": warps, "maxnreg": registers}
         _compiled[key] = kernel[(programs, across)](*tensors, *floats, *settings, **options)
         return
     metadata = found.packed_metadata

@@ -18,8 +18,8 @@ from sparsebit.kernels.launch import AVAILABLE, current_stream, launch, on_devic
 BATCH = 64  # the most vectors that are multiplied with the packed weight
 NATURAL = 0  # up to so many vectors are arranged where they are multiplied, more beforehand
 BLOCK = 16  # units of a row that are multiplied at once
-# For up to so many vectors and each width: rows of a tile, blocks that are read at once, stages, warps, programs, and the
-# registers of a thread. Replaced in benchmarks to compare.
+# For up to so many vectors and each width: rows of a tile, blocks that are read at once, stages, warps, programs, and
+# the registers of a thread. Replaced in benchmarks to compare.
 TILES: dict[int, dict[int, tuple[int, int, int, int, int, int | None]]] = {
     8: dict.fromkeys((2, 3, 4, 8), (64, 2, 3, 4, 792, 80)),
     16: dict.fromkeys((2, 3, 4, 8), (64, 2, 3, 4, 660, 96)),
