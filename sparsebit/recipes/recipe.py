@@ -13,6 +13,7 @@ from torch import nn
 from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
 from sparsebit.config.engine.yaml_file import read_yaml, write_yaml
 from sparsebit.errors import ConfigError
+from sparsebit.graph.seeded import seeded
 from sparsebit.quantization import QuantModel
 from sparsebit.recipes.reestimate import reestimate_norms
 from sparsebit.sparse import SparseModel
@@ -114,19 +115,19 @@ def prune_by(
         raise ConfigError(
             "this recipe trains the pruned model", hint="pass finetune=, the function that does it"
         )
-    torch.manual_seed(recipe.seed)
-    smodel = SparseModel(model, recipe.prune, example_inputs, example_kwargs)
-    smodel.prepare_calibration()
-    with torch.no_grad():
-        for args, kwargs in smodel.inputs.calls(data, device=smodel.device):
-            smodel(*args, **kwargs)
-    smodel.calc_params()
-    small = smodel.shrink()
-    if recipe.reestimate:
-        reestimate_norms(small, data, example_inputs, example_kwargs)
-    if recipe.finetune and finetune is not None:
-        small.train()
-        finetune(small)
+    with seeded(recipe.seed, model):
+        smodel = SparseModel(model, recipe.prune, example_inputs, example_kwargs)
+        smodel.prepare_calibration()
+        with torch.no_grad():
+            for args, kwargs in smodel.inputs.calls(data, device=smodel.device):
+                smodel(*args, **kwargs)
+        smodel.calc_params()
+        small = smodel.shrink()
+        if recipe.reestimate:
+            reestimate_norms(small, data, example_inputs, example_kwargs)
+        if recipe.finetune and finetune is not None:
+            small.train()
+            finetune(small)
     return small.eval()
 
 
@@ -138,9 +139,9 @@ def quantize_by(
     example_kwargs: Mapping[str, Any] | None = None,
 ) -> QuantModel:
     """The calibrated model that a recipe gives."""
-    torch.manual_seed(recipe.seed)
-    qmodel = QuantModel(model, recipe.quantize, example_inputs, example_kwargs)
-    qmodel.calibrate(data, progress=False)
+    with seeded(recipe.seed, model):
+        qmodel = QuantModel(model, recipe.quantize, example_inputs, example_kwargs)
+        qmodel.calibrate(data, progress=False)
     qmodel.set_quant(w_quant=True, a_quant=True)
     return qmodel.eval()
 

@@ -112,6 +112,16 @@ def test_what_is_not_a_model_is_refused(net: nn.Module, batches: Batches) -> Non
         compress(batches, net)  # type: ignore[arg-type]
 
 
+def test_the_random_numbers_of_others_go_on_as_if_there_had_been_no_search(
+    net: nn.Module, batches: Batches
+) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    compress(net, batches, size=0.4, max_drop=0.1, seed=1)
+    assert torch.equal(torch.rand(3), expected)
+
+
 def test_a_second_search_in_the_same_folder_is_refused(
     net: nn.Module, batches: Batches, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.seeded import seeded
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.lora.attach import lora_layers
 from sparsebit.llm.lora.pipeline import BlockPipeline
@@ -56,18 +57,18 @@ def train_lora(
     else:
         step_of = WholeModel(model.model, rank, world, batch)
     optimizer = torch.optim.AdamW(step_of.parameters, lr=rate, weight_decay=0.0)
-    torch.manual_seed(seed)
     losses = []
     model.model.train()
     try:
-        for step, rows in enumerate(batches(ids, steps, batch, length, seed)):
-            share = rate_at(step, steps, warmup)
-            for group in optimizer.param_groups:
-                group["lr"] = rate * share
-            optimizer.zero_grad()
-            losses.append(step_of.backward(rows))
-            torch.nn.utils.clip_grads_with_norm_(step_of.parameters, 1.0, step_of.gradient_norm())
-            optimizer.step()
+        with seeded(seed, model.model):
+            for step, rows in enumerate(batches(ids, steps, batch, length, seed)):
+                share = rate_at(step, steps, warmup)
+                for group in optimizer.param_groups:
+                    group["lr"] = rate * share
+                optimizer.zero_grad()
+                losses.append(step_of.backward(rows))
+                torch.nn.utils.clip_grads_with_norm_(step_of.parameters, 1.0, step_of.gradient_norm())
+                optimizer.step()
     finally:
         model.model.eval()
     step_of.share()
