@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sparsebit.batches import Call, ModelInputs, device_of
 from sparsebit.config import SConfig
 from sparsebit.display import in_notebook
+from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.graph.capture.unwrap import unwrap
@@ -224,6 +225,13 @@ class SparseModel(nn.Module):
         twin.pruner = make_pruner(twin.model, twin.cfg, sparsers, sizes_known=twin.sizes_known)
         twin._hold({})
         return twin
+
+    def __reduce__(self) -> Any:
+        """Refused: a pickle would run code when it is loaded."""
+        raise SparsebitError(
+            "a SparseModel cannot be pickled (torch.save)",
+            hint="smodel.save(folder) and SparseModel.load(folder, model), or torch.save(smodel.state_dict(), file)",
+        )
 
     def _choose(
         self, progress: float, data: Any, loss: Loss | None, latency: Latency | None, **known: Any

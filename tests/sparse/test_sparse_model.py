@@ -286,3 +286,8 @@ def test_copies_hold_their_own_zeros() -> None:
 def test_the_device_of_a_config_is_one() -> None:
     assert make().to(make().cfg.DEVICE).device.type in ("cpu", "cuda")
     assert make().to(torch.float32).model.conv1.weight.dtype == torch.float32  # type: ignore[union-attr]
+
+
+def test_a_pickle_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    with pytest.raises(SparsebitError, match=r"cannot be pickled(.|\n)*smodel.save\(folder\)"):
+        torch.save(make(), tmp_path / "model.pt")
