@@ -182,7 +182,10 @@ def snap_with(
     if torch.is_grad_enabled() and (x.requires_grad or scale.requires_grad or zero_point.requires_grad):
         # Without functorch's transforms ``Function.apply`` only looks at each argument once more.
         apply = _Snap.apply if torch._C._are_functorch_transforms_active() else _apply
-        return cast("Tensor", apply(x, scale, zero_point, (kernels, gradient_scale)))
+        factor = gradient_scale.detach() if isinstance(gradient_scale, Tensor) else None
+        number = 1.0 if isinstance(gradient_scale, Tensor) else gradient_scale
+        backward = kernels.backward(scale.requires_grad, zero_point.requires_grad, factor is not None)
+        return cast("Tensor", apply(x, scale, zero_point, (kernels, backward, number, factor)))
     return kernels.snap(x, scale, zero_point)
 
 
@@ -195,7 +198,7 @@ class _Snap(torch.autograd.Function):
         x: Tensor,
         scale: Tensor,
         zero_point: Tensor,
-        settings: tuple[SnapKernels, float | Tensor],
+        settings: tuple[SnapKernels, SnapBackward, float, Tensor | None],
     ) -> Tensor:
         ctx.save_for_backward(x, scale, zero_point)
         ctx.settings = settings
@@ -210,12 +213,7 @@ class _Snap(torch.autograd.Function):
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, scale, zero_point = ctx.saved_tensors
-    kernels, number = ctx.settings
-    _, learned, learned_zero, _ = ctx.needs_input_grad
-    factor = None
-    if isinstance(number, Tensor):
-        factor, number = number.detach(), 1.0
-    backward = kernels.backward(learned, learned_zero, factor is not None)
+    _, backward, number, factor = ctx.settings
     return *backward(grad, x, scale, zero_point, number, factor), None
 
 

@@ -20,6 +20,9 @@ LARGEST = 2**22  # numbers of one weight: a larger one has enough work for a lau
 GROUP = 2**23
 
 
+Found = tuple[Tensor, Quantizer, Tensor]  # a weight, its quantizer, and the scale of that
+
+
 class WeightGroups:
     """Finds which weights of a graph can be snapped together, and does it for the time of a forward.
 
@@ -39,16 +42,19 @@ class WeightGroups:
         found = self._find(gm)
         try:
             for part, group in self._grouped(found):
-                weights = [weight for weight, _ in found[part]]
-                results = snap_group(group, weights, [quantizer.scale for _, quantizer in found[part]])
-                for (weight, quantizer), result in zip(found[part], results, strict=True):
-                    quantizer.ready = weight, result
+                weights = [weight for weight, _, _ in found[part]]
+                results = snap_group(group, weights, [scale for _, _, scale in found[part]])
+                for (weight, quantizer, _), result in zip(found[part], results, strict=True):
+                    vars(quantizer)["ready"] = (
+                        weight,
+                        result,
+                    )  # an nn.Module would search all its parts for it
             yield
         finally:
-            for _, quantizer in found:
-                quantizer.ready = None
+            for _, quantizer, _ in found:
+                vars(quantizer)["ready"] = None
 
-    def _find(self, gm: nn.Module) -> list[tuple[Tensor, Quantizer]]:
+    def _find(self, gm: nn.Module) -> list[Found]:
         if self._leaves is None:
             self._leaves = [
                 module
@@ -56,20 +62,20 @@ class WeightGroups:
                 if isinstance(getattr(module, "weight_quantizer", None), Quantizer)
                 and not isinstance(module, QuantOpr)
             ]
-        found: dict[int, tuple[Tensor, Quantizer]] = {}  # one that two layers share is snapped once
+        found: dict[int, Found] = {}  # one that two layers share is snapped once
         for leaf in self._leaves:
             quantizer: Any = leaf.weight_quantizer
             weight: Any = leaf.weight
             if type(weight) is nn.Parameter and weight.is_cuda and _is_plain(quantizer):
-                found.setdefault(id(quantizer), (weight, quantizer))
+                found.setdefault(id(quantizer), (weight, quantizer, quantizer.scale))
         return list(found.values())
 
-    def _grouped(self, found: list[tuple[Tensor, Quantizer]]) -> list[tuple[slice, WeightGroup]]:
+    def _grouped(self, found: list[Found]) -> list[tuple[slice, WeightGroup]]:
         """Groups of consecutive weights, as slices of what was found."""
         key = tuple(
             [
-                (id(q), w.shape, w.stride(), w.dtype, w.get_device(), q.scale.shape, q.scale.requires_grad)
-                for w, q in found
+                (id(q), w.shape, w.stride(), w.dtype, w.get_device(), scale.shape, scale.requires_grad)
+                for w, q, scale in found
             ]
         )
         if key not in self._groups:
@@ -80,7 +86,8 @@ class WeightGroups:
 def _is_plain(quantizer: Quantizer) -> bool:
     kind = type(quantizer)
     return (
-        quantizer.is_enable
+        quantizer.use_quant
+        and not quantizer.fake_fused
         and quantizer.substitute is None
         and not quantizer.observing
         and not quantizer.following
@@ -91,7 +98,7 @@ def _is_plain(quantizer: Quantizer) -> bool:
     )
 
 
-def _divide(found: list[tuple[Tensor, Quantizer]]) -> list[tuple[slice, WeightGroup]]:
+def _divide(found: list[Found]) -> list[tuple[slice, WeightGroup]]:
     """Cut into groups that the kernels cover; weights between them stay alone."""
     groups: list[tuple[slice, WeightGroup]] = []
     members: list[Member] = []
@@ -105,9 +112,9 @@ def _divide(found: list[tuple[Tensor, Quantizer]]) -> list[tuple[slice, WeightGr
             groups.append((slice(end - len(members), end), WeightGroup(members, device, magnitude)))
         members, size = [], 0
 
-    for index, (weight, quantizer) in enumerate(found):
+    for index, (weight, quantizer, scale) in enumerate(found):
         member = _member(weight, quantizer)
-        own = (weight.device, weight.dtype, quantizer.MAGNITUDE, quantizer.scale.requires_grad)
+        own = (weight.device, weight.dtype, quantizer.MAGNITUDE, scale.requires_grad)
         if member is None or own != kind or size + weight.numel() > GROUP:
             close(index)
         kind = own
