@@ -36,6 +36,7 @@ from sparsebit.export.translate.request import TranslationRequest
 from sparsebit.export.translate.undisturbed import same_state, undisturbed, writes_in_place
 from sparsebit.graph.run import flatten_call
 from sparsebit.quantization.switches import substituted
+from sparsebit.runtime.isolation import start_child
 from sparsebit.runtime.packages import require
 from sparsebit.targets import TARGETS
 
@@ -110,6 +111,7 @@ def export_graph(
     for package in ("onnx", "onnx_ir", "onnxscript", "onnxruntime"):
         require(package)
     path = Path(path)
+    start_child()  # the first file to run is there in half a second
     with ExitStack() as stack:
         stack.enter_context(undisturbed(gm, quantized=quantized))
         stack.enter_context(torch.no_grad())

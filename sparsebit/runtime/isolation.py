@@ -1,7 +1,7 @@
 """Open and run models in a child process, so that a runtime that ends its process does not end the user's.
 
-One child serves all sessions of a process. It starts with the first, and again after one that ended it; it ends with
-the process that started it. Measured in ``docs/decisions/031-isolated-sessions.md``.
+One child serves all sessions of a process. It starts with the first or before it, and again after one that ended it; it
+ends with the process that started it. Measured in ``docs/decisions/046-shared-memory.md``.
 """
 
 from __future__ import annotations
@@ -135,9 +135,15 @@ _child: Child | None = None
 _starting = threading.Lock()
 
 
+def start_child() -> None:
+    """Start the child before it is needed: it gets ready while this process does something else."""
+    if _can_start():
+        _running_child()
+
+
 def open_isolated(source: str | bytes, runtime: str, options: SessionOptions) -> Session:
     """Open a path or a serialized model in the child; in this process where Python cannot be started again."""
-    if not sys.executable or getattr(sys, "frozen", False):  # an application with Python inside
+    if not _can_start():
         return open_source(source, runtime, options)
     child, number = _running_child(), next(_numbers)
     where = describe(source)
@@ -173,6 +179,10 @@ def open_isolated(source: str | bytes, runtime: str, options: SessionOptions) ->
         output_names=tuple(told["outputs"]),
         execute=execute,
     )
+
+
+def _can_start() -> bool:
+    return bool(sys.executable) and not getattr(sys, "frozen", False)  # an application with Python inside
 
 
 def _running_child() -> Child:

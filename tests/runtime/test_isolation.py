@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from sparsebit.runtime import SessionError, isolation, open_session
+from sparsebit.runtime.isolation import start_child
 from tests.runtime.aborting import aborting_runtime, no_child
 from tests.runtime.test_session import model
 
@@ -104,5 +105,14 @@ def test_paths_are_those_of_the_process_that_asks(monkeypatch: pytest.MonkeyPatc
 
 def test_an_application_with_python_inside_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.frozen", True, raising=False)
+    start_child()
     assert open_session(model(), isolated=True).run(FEED)["sum"].shape == (2, 3)
     assert isolation._child is None
+
+
+def test_a_child_that_was_started_early_serves_the_first_session() -> None:
+    start_child()
+    early = isolation._child
+    start_child()
+    open_session(model(), isolated=True)
+    assert early is not None and isolation._child is early
