@@ -150,19 +150,14 @@ def _load_file(place: str) -> ModuleType:
 def _load_module(place: str) -> ModuleType:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (place + ".").startswith(error.name + "."):
-            raise UsageError(f"{place!r} imports {error.name!r}, which is not installed") from error
-        hint = "a file is named with its ending: net.py:make_model"
-        raise UsageError(f"no module named {error.name!r}", hint=hint) from error
-    except SparsebitError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"the module {place!r} failed: {type(error).__name__}: {error}", where=_last_line(error)
-        ) from error
+    with blamed_on(f"the module {place!r}"):
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (place + ".").startswith(error.name + "."):
+                raise UsageError(f"{place!r} imports {error.name!r}, which is not installed") from error
+            hint = "a file is named with its ending: net.py:make_model"
+            raise UsageError(f"no module named {error.name!r}", hint=hint) from error
 
 
 def _missing(known: Sequence[str], name: str, place: str, kind: str) -> UsageError:
