@@ -33,7 +33,7 @@ from sparsebit.export.translate.flat_graph import FlatGraph, example_leaves
 from sparsebit.export.translate.marker import Markers, mark_tensor, quantizers_of
 from sparsebit.export.translate.naming import label_shapes, own_output_names, strip_prefix
 from sparsebit.export.translate.request import TranslationRequest
-from sparsebit.export.translate.undisturbed import same_state, undisturbed, writes_in_place
+from sparsebit.export.translate.undisturbed import SavedState, undisturbed, writes_in_place
 from sparsebit.graph.run import flatten_call
 from sparsebit.quantization.switches import substituted
 from sparsebit.runtime.isolation import start_child
@@ -122,7 +122,7 @@ def export_graph(
         quantizers = quantizers_of(flat)
         markers = Markers(dynamic=[q.name for q in quantizers if q.layout.kind == "token"])
         static = [quantizer for quantizer in quantizers if quantizer.layout.kind != "token"]
-        with substituted(static, markers.note), same_state(flat, parameters=stateful):
+        with substituted(static, markers.note), SavedState(flat, parameters=stateful).undone():
             results = run_example(flat, inputs, markers)
         opset = _opset(markers, opset)
         names = _names("input_names", input_names, flat.input_names)

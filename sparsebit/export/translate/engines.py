@@ -57,7 +57,7 @@ def translate(request: TranslationRequest, engine: Engine = "auto") -> Translati
     for axes in request.choices:
         for name in order:
             try:
-                with request.undone():
+                with request.state.undone():
                     model, shapes = _RUN[name](request, axes)
                 _require_markers(model, request.marked)
             except Exception as error:
@@ -87,7 +87,7 @@ def possible_axes(request: TranslationRequest) -> tuple[list[AxisNames], list[st
         other = resized(request.inputs, request.names, axes)
         try:
             if other is not None and len(request.choices) > 1:
-                with torch.no_grad(), request.undone():
+                with torch.no_grad(), request.state.undone():
                     request.flat(*other)
             possible.append(axes)
         except Exception as error:
@@ -178,7 +178,7 @@ def _verify(request: TranslationRequest, axes: AxisNames, proto: Any, weights: d
 def _reference(request: TranslationRequest, inputs: Sequence[Tensor]) -> list[Tensor] | None:
     """What the graph computes; None if it draws random numbers."""
     before = torch.get_rng_state()
-    with torch.no_grad(), request.undone(), Spelled(TIES):
+    with torch.no_grad(), request.state.undone(), Spelled(TIES):
         results = [value.clone() for value in request.flat(*(x.clone() for x in inputs))]
     return results if torch.equal(before, torch.get_rng_state()) else None
 

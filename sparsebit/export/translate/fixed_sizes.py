@@ -29,7 +29,7 @@ def fix_sizes(request: TranslationRequest) -> int:
             continue
         runs.append({})
         try:
-            with torch.no_grad(), request.undone():
+            with torch.no_grad(), request.state.undone():
                 run_graph(body, [x.clone() for x in values], watch=note)
         except Exception:
             return 0  # the model takes no other size: nothing is known

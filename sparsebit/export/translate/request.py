@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from sparsebit.export.translate.axes import AxisNames
 from sparsebit.export.translate.flat_graph import FlatGraph
-from sparsebit.export.translate.undisturbed import same_state
+from sparsebit.export.translate.undisturbed import SavedState
 from sparsebit.graph.exclusive import exclusively, without_warnings
 
 
@@ -28,10 +27,10 @@ class TranslationRequest:
     opset: int
     stateful: bool = False  # whether a run changes the model's state
     marked: Collection[str] = ()  # tensors whose markers the translation must have
+    state: SavedState = field(init=False)  # of the graph, which every run must leave as it was
 
-    def undone(self) -> AbstractContextManager[None]:
-        """Changes that a run inside the block makes to the model are undone after it."""
-        return same_state(self.flat, parameters=self.stateful)
+    def __post_init__(self) -> None:
+        self.state = SavedState(self.flat, parameters=self.stateful)
 
 
 @exclusively

@@ -30,7 +30,10 @@ def undisturbed(model: GraphModule, *, quantized: bool = True) -> Iterator[None]
             module.training = False
         for quantizer in quantizers:
             quantizer.use_quant, quantizer.observing = quantized, False
-        with torch.random.fork_rng(devices=devices), same_state(model, parameters=writes_in_place(model)):
+        with (
+            torch.random.fork_rng(devices=devices),
+            SavedState(model, parameters=writes_in_place(model)).undone(),
+        ):
             yield
     finally:
         for module, mode in modes:
@@ -39,18 +42,23 @@ def undisturbed(model: GraphModule, *, quantized: bool = True) -> Iterator[None]
             quantizer.use_quant, quantizer.observing = use_quant, observing
 
 
-@contextlib.contextmanager
-def same_state(model: nn.Module, *, parameters: bool) -> Iterator[None]:
-    """Put back what a run inside the block writes into buffers, and if told so into parameters."""
-    tensors = [*model.buffers(), *(model.parameters() if parameters else ())]
-    kept = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for tensor, version, before in kept:
-                if tensor._version != version and not torch.equal(tensor, before):
-                    tensor.copy_(before)
+class SavedState:
+    """The buffers of a model as they are now, and if told so its parameters, to go back to any number of times."""
+
+    def __init__(self, model: nn.Module, *, parameters: bool) -> None:
+        tensors = [*model.buffers(), *(model.parameters() if parameters else ())]
+        self._kept = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
+
+    @contextlib.contextmanager
+    def undone(self) -> Iterator[None]:
+        """What a run inside the block writes is put back after it."""
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor, version, before in self._kept:
+                    if tensor._version != version and not torch.equal(tensor, before):
+                        tensor.copy_(before)
 
 
 def writes_in_place(gm: GraphModule) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit import capture
-from sparsebit.export.translate.undisturbed import on_cpu, same_state, undisturbed, writes_in_place
+from sparsebit.export.translate.undisturbed import SavedState, on_cpu, undisturbed, writes_in_place
 from tests.export.nets import quantized
 
 
@@ -45,7 +45,7 @@ def test_everything_is_as_before_also_after_a_failure(on: bool) -> None:
 def test_parameters_are_put_back_where_they_are_asked_for() -> None:
     net = nn.Linear(2, 2)
     before = net.weight.detach().clone()
-    with same_state(net, parameters=True), torch.no_grad():
+    with SavedState(net, parameters=True).undone(), torch.no_grad():
         net.weight.zero_()
     assert torch.equal(net.weight, before)
 
