@@ -49,6 +49,11 @@ class Options:
     threads: int = 1
     quick: bool = False  # few samples: does everything run?
     models: tuple[str, ...] = ()  # of the part's models; all if empty
+    settings: tuple[str, ...] = ()  # how the names of settings begin; all if empty
+
+    def wants(self, setting: str) -> bool:
+        """Whether this setting is to be measured."""
+        return not self.settings or setting.startswith(self.settings)
 
 
 def failed_row(peer: str, model: str, setting: str, reason: str, version: str = "") -> Row:

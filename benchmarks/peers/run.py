@@ -33,17 +33,21 @@ def run_part(name: str, peers: list[str] | None, options: Options, results: Path
     part = importlib.import_module(f"benchmarks.peers.{name}.part")
     path = results / f"{name}.json"
     rows = _earlier_rows(path)
+    known = list(dict.fromkeys(row.setting for row in rows))
     for peer in part.PEERS:
         if peers is not None and peer not in peers:
             continue
         console.log(f"{name}: {peer}")
         environment = describe(SEED, ("torch", "numpy", "onnx", "onnxruntime"))
         measured = [replace(row, commit=environment["commit"]) for row in measure_peer(part, peer, options)]
-        rows = [row for row in rows if not _is_replaced(row, peer, options.models)] + measured
+        rows = [row for row in rows if not _is_replaced(row, peer, options)] + measured
         for row in measured:
             console.print(row)
-        # In the order of PEERS and models, whatever the order they were run in.
-        order = sorted(rows, key=lambda row: (part.PEERS.index(row.peer), row.model))
+            known += [] if row.setting in known else [row.setting]
+        # In the order of PEERS, models and earlier settings, whatever the order they were run in.
+        order = sorted(
+            rows, key=lambda row: (part.PEERS.index(row.peer), row.model, known.index(row.setting))
+        )
         content = {
             "environment": environment,
             "part": name,
@@ -62,9 +66,10 @@ def _earlier_rows(path: Path) -> list[Row]:
     return [row_from({"commit": content["environment"]["commit"]} | row) for row in content["rows"]]
 
 
-def _is_replaced(row: Row, peer: str, models: tuple[str, ...]) -> bool:
-    """Does a run of this peer on these models (all, if none are named) say again what an earlier row says?"""
-    return row.peer == peer and (not models or row.model in (*models, "all"))
+def _is_replaced(row: Row, peer: str, options: Options) -> bool:
+    """Does a run of this peer on these models and settings say again what an earlier row says?"""
+    of_model = not options.models or row.model in (*options.models, "all")
+    return row.peer == peer and of_model and (options.wants(row.setting) or row.setting == "all")
 
 
 def measure_peer(part: Any, peer: str, options: Options) -> list[Row]:
@@ -84,6 +89,9 @@ def main() -> None:
     parser.add_argument("--part", action="append", choices=PARTS, help="repeatable; all if left out")
     parser.add_argument("--peer", action="append", help="repeatable; all if left out")
     parser.add_argument("--model", action="append", help="of the part; repeatable; all if left out")
+    parser.add_argument(
+        "--setting", action="append", help="how its name begins, such as W4; repeatable; all if left out"
+    )
     parser.add_argument("--work", type=Path, help="folder for scratch files; a temporary one if left out")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="few samples: does everything run?")
@@ -107,6 +115,7 @@ def main() -> None:
                     threads=arguments.threads,
                     quick=arguments.quick,
                     models=tuple(arguments.model or ()),
+                    settings=tuple(arguments.setting or ()),
                 )
                 run_part(name, arguments.peer, options, arguments.output, Console(stderr=True))
     write_page(arguments.output, arguments.page, PARTS)

@@ -110,6 +110,24 @@ def test_rows_of_other_peers_stay_and_a_failure_is_a_row(
     assert rows[1]["failed"] == "RuntimeError: cannot read WORK/file"
 
 
+def test_a_run_of_one_setting_replaces_only_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(peer: str, options: Options) -> list[Row]:
+        return [row(peer, setting, accuracy=value) for setting in ("W8A8", "W4A8") if options.wants(setting)]
+
+    monkeypatch.setattr(
+        run.importlib,
+        "import_module",
+        lambda name: SimpleNamespace(PEERS=("a",), PROTOCOL={}, measure=measure),
+    )
+    value = 1.0
+    run.run_part("x", None, Options(venvs=tmp_path, work=tmp_path), tmp_path, Console(quiet=True))
+    value = 2.0
+    only = Options(venvs=tmp_path, work=tmp_path, settings=("W8",))
+    run.run_part("x", None, only, tmp_path, Console(quiet=True))
+    rows = json.loads((tmp_path / "x.json").read_text())["rows"]
+    assert [(one["setting"], one["measures"]["accuracy"]) for one in rows] == [("W8A8", 2.0), ("W4A8", 1.0)]
+
+
 def test_a_run_replaces_every_earlier_row_of_its_peer_and_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,12 +84,18 @@ def measure(peer: str, options: Options) -> list[Row]:
                 lines=None,
             )
         ]
-    return [row(peer, name, bits, options) for name in SCRIPTS[peer] for bits in WIDTHS.get(name, (4, 3, 2))]
+    scripts = [(name, bits) for name in SCRIPTS[peer] for bits in WIDTHS.get(name, (4, 3, 2))]
+    return [row(peer, name, bits, options) for name, bits in scripts if options.wants(setting_of(name, bits))]
+
+
+def setting_of(name: str, bits: int) -> str:
+    """A script at one width, as the table names it."""
+    return f"W{bits}, {METHODS[name]}"
 
 
 def row(peer: str, name: str, bits: int, options: Options) -> Row:
     """One script at one width."""
-    setting = f"W{bits}, {METHODS[name]}"
+    setting = setting_of(name, bits)
     try:
         solved = solve(peer, name, bits, options)
         found = judge(f"{name}_{bits}", weights_of(name, bits, options), options)

@@ -43,7 +43,12 @@ def measure(peer: str, options: Options) -> list[Row]:
     """Every model and setting of one tool."""
     python = python_of(PART, peer, options)
     models = options.models or MODELS
-    return [_row(peer, model, setting, python, options) for model in models for setting in SETTINGS]
+    return [
+        _row(peer, model, setting, python, options)
+        for model in models
+        for setting in SETTINGS
+        if options.wants(setting)
+    ]
 
 
 def _row(peer: str, model: str, setting: str, python: Path, options: Options) -> Row:

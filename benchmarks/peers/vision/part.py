@@ -55,6 +55,7 @@ def measure(peer: str, options: Options) -> list[Row]:
         _row(peer, model, setting, python, options)
         for model in (options.models or MODELS)
         for setting in SETTINGS.get(peer, WIDTHS)
+        if options.wants(setting)
     ]
 
 
