@@ -45,8 +45,10 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """The commit of the tree; where the tree came without its history, SPARSEBIT_COMMIT may name it."""
+    """The commit of the tree; one that came without its history, or with an older one, is named in SPARSEBIT_COMMIT."""
+    if named := os.environ.get("SPARSEBIT_COMMIT"):
+        return named
     done = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
-    return done.stdout.strip() or os.environ.get("SPARSEBIT_COMMIT", "unknown")
+    return done.stdout.strip() or "unknown"

@@ -1,7 +1,8 @@
 """Products with a weight that stays packed in 2, 3, 4 or 8 bits: the torch operator ``sparsebit::packed_matmul``.
 
-Up to ``BATCH`` vectors go through the matrix units, with the weight unpacked in registers; for more, the weight is
-written out in float in one pass and cuBLAS multiplies. The reference is ``F.linear`` with ``Grid.numbers``.
+Up to ``BATCH`` vectors (twice as many, in two parts, where the weight is large) go through the matrix units, with the
+weight unpacked in registers; for more, the weight is written out in float in one pass and cuBLAS multiplies. The
+reference is ``F.linear`` with ``Grid.numbers``.
 """
 
 from __future__ import annotations
@@ -15,16 +16,33 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from sparsebit.kernels.launch import AVAILABLE, current_stream, launch, on_device_of
 
-BATCH = 64  # the most vectors that are multiplied with the packed weight
-NATURAL = 0  # up to so many vectors are arranged where they are multiplied, more beforehand
+BATCH = 64  # the most vectors that are multiplied with the packed weight at once
+LARGE = 2**25  # numbers of a large weight
 BLOCK = 16  # units of a row that are multiplied at once
-# For up to so many vectors and each width: rows of a tile, blocks that are read at once, stages, warps, programs, and
-# the registers of a thread. Replaced in benchmarks to compare.
-TILES: dict[int, dict[int, tuple[int, int, int, int, int, int | None]]] = {
-    8: dict.fromkeys((2, 3, 4, 8), (64, 2, 3, 4, 792, 80)),
-    16: dict.fromkeys((2, 3, 4, 8), (64, 2, 3, 4, 660, 96)),
-    32: dict.fromkeys((2, 3, 4, 8), (64, 2, 3, 4, 396, None)),
-    64: dict.fromkeys((2, 3, 4, 8), (128, 1, 3, 4, 264, None)),
+# Vectors that are computed at least: for 3 bits the instructions for more of them are faster also for one.
+FEWEST = {3: 16}
+# Rows of a tile, blocks that are read at once, stages, warps, programs, and registers of a thread (None: as many as
+# there are), for up to so many vectors and each width, for small and for large weights. The fastest of those that
+# were measured on an H200 with groups of 128; replaced in benchmarks to compare.
+Tile = tuple[int, int, int, int, int, int | None]
+_FEW: Tile = (64, 2, 3, 4, 792, 80)
+_MANY: Tile = (128, 1, 3, 4, 264, None)
+_SMALL: Tile = (64, 1, 3, 4, 264, None)
+_EIGHT: Tile = (64, 2, 3, 4, 528, None)
+TILES: dict[int, dict[int, tuple[Tile, Tile]]] = {
+    8: {
+        2: (_FEW, (128, 1, 3, 4, 528, 128)),
+        4: (_FEW, (64, 2, 3, 4, 660, 96)),
+        8: (_EIGHT, _EIGHT),
+    },
+    16: {
+        2: ((128, 1, 3, 4, 528, None), (128, 1, 3, 4, 528, None)),
+        3: ((64, 1, 4, 4, 528, None), (64, 1, 4, 4, 528, None)),
+        4: ((64, 2, 3, 4, 660, 96), (128, 1, 3, 4, 792, None)),
+        8: (_EIGHT, _EIGHT),
+    },
+    32: {2: (_SMALL, _MANY), 3: (_SMALL, _MANY), 4: (_MANY, _MANY), 8: (_SMALL, _SMALL)},
+    64: {2: (_SMALL, _MANY), 3: (_SMALL, _MANY), 4: ((64, 1, 4, 4, 264, None), _MANY), 8: (_SMALL, _SMALL)},
 }
 
 _library = torch.library.Library("sparsebit", "FRAGMENT")
@@ -71,8 +89,10 @@ def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bi
     rows, channels = packed.shape[0], x.shape[-1]
     flat = x.reshape(-1, channels).contiguous()
     with on_device_of(x):
-        if flat.shape[0] <= BATCH:
-            y = _multiply(flat, packed, scale, zero_point, bits, low)
+        large = rows * channels >= LARGE
+        if flat.shape[0] <= (2 * BATCH if large else BATCH):
+            parts = [_multiply(part, packed, scale, zero_point, bits, low) for part in flat.split(BATCH)]
+            y = torch.cat(parts) if len(parts) > 1 else parts[0]
         else:
             y = F.linear(flat, _write_numbers(flat, packed, scale, zero_point, bits, low))
     return y.reshape(*x.shape[:-1], rows)
@@ -91,25 +111,25 @@ def _multiply(
 
     rows, units, per_group = _sizes(x, packed, scale, bits)
     batch, places = x.shape[0], {2: 16, 3: 32}.get(bits, 8)
-    chosen = next(of for most, of in TILES.items() if batch <= most)[bits]
+    padded = max(8, FEWEST.get(bits, 0), 1 << (batch - 1).bit_length())
+    small, large = next(of for most, of in TILES.items() if padded <= most)[bits]
+    chosen = large if rows * x.shape[1] >= LARGE else small
     tile, at_once, stages, warps, programs, registers = chosen
     block = math.gcd(per_group, BLOCK)
     if block < 4:  # too few for the matrix units: several scales in a block
         block = math.gcd(units, BLOCK)
-    blocks, arranged_before = units // block, batch > NATURAL
-    arranged, sums = x, scale  # not read
-    if arranged_before:
-        arranged = torch.empty(batch, units * places, dtype=x.dtype, device=x.device)
-        sums = torch.empty(blocks, batch, device=x.device)
-        several = max(1, 1024 // (block * places))
-        launch(
-            kernels.arrange,
-            math.ceil(blocks / several),
-            (x, arranged, sums),
-            (),
-            (blocks, batch, bits, places, block, several),
-            across=batch,
-        )
+    blocks = units // block
+    arranged = torch.empty(batch, units * places, dtype=x.dtype, device=x.device)
+    sums = torch.empty(blocks, batch, device=x.device)
+    several = max(1, 1024 // (block * places))
+    launch(
+        kernels.arrange,
+        math.ceil(blocks / several),
+        (x, arranged, sums),
+        (),
+        (blocks, batch, bits, places, block, several),
+        across=batch,
+    )
     tiles = math.ceil(rows / tile)
     per_program = at_once * math.ceil(tiles * blocks / at_once / programs)
     parts = 1 if per_program % blocks == 0 else math.ceil(blocks / per_program) + 1
@@ -126,8 +146,7 @@ def _multiply(
         (
             *(batch, rows, units, per_program, low),
             *(bits, 3 if bits == 3 else 1, places, zero_point is not None, per_group),
-            *(arranged_before, parts),
-            *(tile, max(8, 1 << (batch - 1).bit_length()), block, at_once, stages),
+            *(parts, tile, padded, block, at_once, stages),
         ),
         warps=warps,
         registers=registers,

@@ -171,21 +171,19 @@ def multiply(
     x_ptr, sums_ptr, words_ptr, scale_ptr, zero_point_ptr, parts_ptr, counts_ptr, y_ptr,
     batch, rows, units_per_row, per_program, low,
     BITS: tl.constexpr, UNIT: tl.constexpr, PLACES: tl.constexpr, HAS_ZERO: tl.constexpr,
-    UNITS_PER_GROUP: tl.constexpr, ARRANGED: tl.constexpr, PARTS: tl.constexpr,
+    UNITS_PER_GROUP: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """``x @ weight.T`` for up to ``BATCH`` vectors.
+    """``x @ weight.T`` for up to ``BATCH`` vectors; x and sums are those of ``arrange``.
 
     The blocks of all tiles of rows, one tile behind the other, are divided evenly among the programs. The program that
     comes last to a tile adds up the parts of it, always in the same order. ``AT_ONCE`` blocks are read together: memory
-    is faster when it is read in longer pieces. ``ARRANGED``: x and sums are those of ``arrange``. Where a block has one
-    scale a row, the product is multiplied with it, and what values are raised by is subtracted with the sum of x;
-    otherwise each value is scaled.
+    is faster when it is read in longer pieces. Where a block has one scale a row, the product is multiplied with it,
+    and what values are raised by is subtracted with the sum of x; otherwise each value is scaled.
     """
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     raised: tl.constexpr = 1024.0 if dtype == tl.float16 else 128.0
     size: tl.constexpr = BLOCK * PLACES
-    given: tl.constexpr = size // 2 if BITS == 8 else size
     # Of 8 bits a value has two halves: the sum of what they meet is 17 / 16 of the channels' own.
     share: tl.constexpr = 1.0 / 17.0 if BITS == 8 else 1.0
     program = tl.program_id(0)
@@ -217,14 +215,9 @@ def multiply(
                     w1 = tl.load(at_words + start * UNIT + 1, mask=here[:, None], other=0)
                     w2 = tl.load(at_words + start * UNIT + 2, mask=here[:, None], other=0)
                 known = (sample < batch) & (block < end)
-                if ARRANGED:
-                    place = tl.arange(0, size)
-                    at_x = x_ptr + sample[None, :] * (blocks * size) + block * size + place[:, None]
-                    x = tl.load(at_x, mask=known[None, :], other=0.0)
-                else:
-                    place = tl.arange(0, given)
-                    at_x = x_ptr + sample[:, None] * (blocks * given) + block * given + place[None, :]
-                    x = tl.trans(_ordered(tl.load(at_x, mask=known[:, None], other=0.0), BITS, PLACES, BLOCK))
+                place = tl.arange(0, size)
+                at_x = x_ptr + sample[None, :] * (blocks * size) + block * size + place[:, None]
+                x = tl.load(at_x, mask=known[None, :], other=0.0)
                 v = _values(w0, w1, w2, BITS, dtype)
                 if UNITS_PER_GROUP % BLOCK == 0:
                     scale = next_scale.to(tl.float32)
@@ -237,10 +230,7 @@ def multiply(
                     next_zero = (
                         tl.load(zero_point_ptr + at_group, mask=later, other=0) if HAS_ZERO else next_scale
                     )
-                    if ARRANGED:
-                        sums = tl.load(sums_ptr + block * batch + sample, mask=known, other=0.0)[None, :]
-                    else:
-                        sums = tl.dot(tl.full((ROWS, size), 1.0, dtype), x)
+                    sums = tl.load(sums_ptr + block * batch + sample, mask=known, other=0.0)[None, :]
                     found = tl.dot(_in_order(v, BITS, BLOCK, size), x)
                     total += (found - offset[:, None] * sums) * scale[:, None]
                 else:

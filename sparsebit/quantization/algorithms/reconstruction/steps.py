@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 log = logging.getLogger(__name__)
-# Whether steps are recorded on CUDA. Off until `python -m benchmarks.gpu.run reconstruction` has shown the same errors.
-USE_GRAPHS = False
+USE_GRAPHS = True  # whether steps are recorded on CUDA; replaced in benchmarks to compare
 CALLED_FIRST = 3  # steps before recording: libraries load their kernels and choose among them
 WORTH_RECORDING = 16  # steps from which recording pays
 
