@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from sparsebit.storage import write_text
+
 
 def describe(seed: int, packages: tuple[str, ...] = ("torch", "numpy")) -> dict[str, Any]:
     """Seed, versions, hardware and commit."""
@@ -34,6 +36,13 @@ def report(result: dict[str, Any], path: Path | None) -> None:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n", encoding="utf-8")
+
+
+def add_run(result: dict[str, Any], path: Path) -> None:
+    """Print a result, and add it to the runs in a file."""
+    print(json.dumps(result, indent=1))
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    write_text(path, json.dumps({"runs": [*runs, result]}, indent=1) + "\n")
 
 
 def _processor() -> str:

@@ -26,13 +26,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.environment import describe
+from benchmarks.environment import add_run, describe
 from sparsebit import QuantModel, llm
 from sparsebit.__main__ import main as command_line
 from sparsebit.demo.digits_net import net
 from sparsebit.errors import SparsebitError
 from sparsebit.llm import LanguageModel
-from sparsebit.storage import write_text
 
 RESULTS = Path(__file__).parent / "results"
 MOST_RUNS = 20
@@ -277,10 +276,7 @@ def main() -> None:
     begun = time.perf_counter()
     result = run(arguments.kills, arguments.seed)
     result |= {"kills": arguments.kills, "took_s": round(time.perf_counter() - begun, 1)}
-    result = {"environment": describe(arguments.seed), **result}
-    runs = json.loads(arguments.output.read_text())["runs"] if arguments.output.exists() else []
-    write_text(arguments.output, json.dumps({"runs": [*runs, result]}, indent=1) + "\n")
-    print(json.dumps(result, indent=1))
+    add_run({"environment": describe(arguments.seed), **result}, arguments.output)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Saved models (quantized, in training, pruned, shrunk), what stopped runs leave (a search, blocks of a reconstruction and
 of a language model), a recipe, weights and arrays are changed at random, one edit at a time: values and types of JSON
 fields, file names, tensors, bytes. Each is then loaded. Right is an error of ours or a loaded model; wrong is any other
-exception, or more than ``--seconds`` for one case.
+exception, or more than ``--seconds`` for one case. The result is added to those in the file of results.
 
 Run from the repository root: ``python -m benchmarks.robustness.tamper --cases 1000 --seed 0``
 """
@@ -31,7 +31,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import nn
 
-from benchmarks.environment import describe
+from benchmarks.environment import add_run, describe
 from sparsebit import QuantModel, SparseModel
 from sparsebit.cli.data import read_npz
 from sparsebit.cli.model import fill
@@ -314,11 +314,7 @@ def main() -> None:
         "seed": arguments.seed,
         "took_s": round(time.perf_counter() - start, 1),
     }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(
-        json.dumps({"environment": describe(arguments.seed), **result}, indent=1) + "\n"
-    )
-    print(json.dumps(result, indent=1))
+    add_run({"environment": describe(arguments.seed), **result}, arguments.output)
 
 
 if __name__ == "__main__":
