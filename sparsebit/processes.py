@@ -8,6 +8,7 @@ inside ``failing_together`` and lives on does so too, at their next ``gather_val
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -108,6 +109,23 @@ def take_from_first(tensors: Iterable[Tensor]) -> None:
         _broadcast(sent, 0)
         if rank():
             tensor.data.copy_(sent)
+
+
+def require_same(values: Iterable[Tensor | str], what: str) -> None:
+    """Raise if processes hold different numbers or texts: what they do from here on would be mixed from two models."""
+    if not is_distributed():
+        return
+    digest = hashlib.sha256()
+    for value in values:
+        if isinstance(value, str):
+            digest.update(value.encode())
+        else:
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    if len(set(gather_values(digest.hexdigest()))) > 1:
+        raise SparsebitError(
+            f"{what} differs between processes",
+            expected="the same model, data and config on each, and processors of one kind",
+        )
 
 
 def raise_together(error: Exception | None) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed
 
+from sparsebit.errors import SparsebitError
 from sparsebit.processes import (
     ProcessError,
     failing_together,
@@ -20,6 +21,7 @@ from sparsebit.processes import (
     max_tensors,
     raise_together,
     rank,
+    require_same,
     share_tensors,
     sum_tensors,
     take_from_first,
@@ -57,6 +59,12 @@ def work(number: int, folder: str) -> None:
                 gather_values("and the others?")
         except Exception as error:
             messages.append(f"{type(error).__name__}: {error}")
+    for values in (["a text", torch.ones(2)], [torch.arange(3) + (number == 1)], [f"text {number == 2}"]):
+        try:
+            require_same(values, "the model")
+            messages.append("the same")
+        except SparsebitError as error:
+            messages.append(error.message)
     found["messages"] = messages
     try:  # and all can go on after it
         found["after"] = gather_values(number)
@@ -84,7 +92,9 @@ def test_what_one_process_knows_all_know(tmp_path: Path) -> None:
             ["torch.bfloat16", [[1.5]]],
         ]
         assert found["first"] == [[0.0, 0.0], [0.0, 0.0]]
-        for failing, message in zip((0, 2), found["messages"], strict=True):
+        *failed, same, tensors, texts = found["messages"]
+        assert same == "the same" and tensors == texts == "the model differs between processes"
+        for failing, message in zip((0, 2), failed, strict=True):
             if number == failing:
                 assert message == f"ValueError: no luck on {failing}"
             else:
@@ -105,5 +115,6 @@ def test_one_process_alone() -> None:
     assert tensor.tolist() == [0, 1, 2]
     assert [one.item() for one in share_tensors({3: torch.tensor(1), 2: torch.tensor(0)})] == [0, 1]
     raise_together(None)
+    require_same([tensor, "a text"], "it")
     with pytest.raises(ValueError, match="mine"), failing_together():
         raise ValueError("mine")

@@ -85,6 +85,10 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError("llm eval needs --text or --questions")
     if arguments.verb == "prune" and not (arguments.hidden or arguments.heads or arguments.blocks):
         raise UsageError("llm prune needs --hidden, --heads or --blocks")
+    if arguments.verb == "prune" and arguments.blocks and arguments.text is None:
+        raise UsageError(
+            "llm prune --blocks needs --text", hint="the blocks that change it least are removed"
+        )
     for path in (arguments.text, arguments.questions):
         if path is not None and not path.is_file():
             raise UsageError(f"no such file: {path}", expected="a text file in UTF-8")

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from sparsebit.batches import device_of
 from sparsebit.config.llm import LlmConfig, load_llm_config
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.across_processes import require_same
 from sparsebit.llm.blocks.calls import BlockRuns, BlockStreams, record_calls, returns_tuple
 from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_data
 from sparsebit.llm.blocks.spill import spilled
@@ -32,7 +31,7 @@ from sparsebit.llm.solve_outside import solve_outside
 from sparsebit.llm.source import WeightSource
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, windows
 from sparsebit.numerics.packed import PackedTensor
-from sparsebit.processes import failing_together, rank
+from sparsebit.processes import failing_together, rank, require_same
 from sparsebit.progress import progress as shown_progress
 from sparsebit.storage import working_in
 

@@ -27,6 +27,7 @@ from tests.storage.processes import held_by_another
         (["eval", "gone", "--text", "gone.txt"], "no such file: gone.txt"),
         (["eval", "gone"], "llm eval needs --text or --questions"),
         (["prune", "gone", "-o", "out"], "llm prune needs --hidden, --heads or --blocks"),
+        (["prune", "gone", "-o", "out", "--blocks", "1"], "llm prune --blocks needs --text"),
         (["chat", "gone"], "gone is not a saved language model"),
     ],
 )

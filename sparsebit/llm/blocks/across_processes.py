@@ -6,15 +6,13 @@ divided is the running of blocks, and the statistics of what their weights are m
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sparsebit.errors import SparsebitError
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix
 from sparsebit.processes import (
@@ -71,20 +69,6 @@ def merge_statistics(found: dict[Matrix, InputStatistics]) -> dict[Matrix, Input
         own.tokens = int(tokens)
         merged[matrix] = own
     return merged
-
-
-def require_same(tensors: Iterable[Tensor], what: str) -> None:
-    """Raise if processes hold different numbers: what they do from here on would be mixed from two models."""
-    if not is_distributed():
-        return
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    if len(set(gather_values(digest.hexdigest()))) > 1:
-        raise SparsebitError(
-            f"{what} differs between processes",
-            expected="the same model, data and config on each, and processors of one kind",
-        )
 
 
 def _tensors(statistics: InputStatistics) -> Iterator[tuple[str, Tensor]]:

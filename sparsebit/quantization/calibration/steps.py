@@ -15,6 +15,7 @@ from sparsebit.processes import (
     gather_values,
     is_distributed,
     rank,
+    require_same,
     take_from_first,
     world_size,
 )
@@ -66,6 +67,8 @@ def finish_round(
     qmodel.calibration = None  # from here the round is over, also if it fails
     held = folder if qmodel.recovery and not rank() else None
     with failing_together(), working_in(held):
+        specs = (f"{name} {quantizer.spec}" for name, quantizer in qmodel.quantizers.items())
+        require_same((*specs, *qmodel.model.parameters()), "the model or its config")
         job = make_job(qmodel, calibration, folder, shown)
         with calibration.finishing():
             if before := [step for step in qmodel.recovery if step.stage == "before"]:

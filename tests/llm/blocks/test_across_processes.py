@@ -13,7 +13,7 @@ from torch import Tensor
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm import finished_blocks
-from sparsebit.llm.blocks.across_processes import merge_statistics, own_batches, require_same, share_runs
+from sparsebit.llm.blocks.across_processes import merge_statistics, own_batches, share_runs
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix
 from tests.llm.models import DECODERS, tokens
@@ -107,4 +107,3 @@ def test_one_process_runs_everything() -> None:
     assert [int(one) for one in share_runs(2, torch.tensor)] == [0, 1]
     found = {Matrix("it"): InputStatistics.empty(2, shift=False)}
     assert merge_statistics(found) is found
-    require_same([torch.ones(2)], "it")

@@ -13,6 +13,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from sparsebit.errors import SparsebitError
 from sparsebit.processes import ProcessError
 from sparsebit.quantization import OBSERVERS, QuantModel
 from sparsebit.quantization.algorithms.reconstruction import apply
@@ -162,3 +163,27 @@ def test_a_rank_that_is_killed_ends_the_others_with_a_message(tmp_path: Path) ->
         *message, _ = (tmp_path / f"{number}.txt").read_text(encoding="utf-8").splitlines()
         assert message[0] == "another process of this run has ended, or does not answer", DEADLY[number]
         assert "start all of them again" in message[-1]
+
+
+def differ(rank: int, folder: str) -> None:
+    """Another width on the second process, and then other weights."""
+    join_group(rank, 2, folder)
+    messages = []
+    for bits, offset in ((8 - 4 * rank, 0.0), (8, float(rank))):
+        net = residual()
+        next(net.parameters()).data += offset
+        qmodel = QuantModel(net, config(W__QUANTIZER__BIT=bits), images())
+        try:
+            qmodel.calibrate([BATCHES[rank]], progress=False)
+        except SparsebitError as error:
+            messages.append(error.message)
+    Path(f"{folder}/{rank}.txt").write_text("\n".join(messages), encoding="utf-8")
+    torch.distributed.destroy_process_group()
+
+
+@needs_distributed
+def test_processes_with_different_models_are_refused_on_all_of_them(tmp_path: Path) -> None:
+    wait_for(start_ranks(differ, range(2), tmp_path))
+    for rank in range(2):
+        said = (tmp_path / f"{rank}.txt").read_text(encoding="utf-8").splitlines()
+        assert said == ["the model or its config differs between processes"] * 2
