@@ -9,7 +9,8 @@ from torch.fx import Node
 from sparsebit.analysis import ErrorProfile, LayerError
 from sparsebit.graph.ops import op_name
 from sparsebit.graph.value import TensorInfo, tensors_in
-from sparsebit.quantization import Quantizer, QuantModel
+from sparsebit.quantization import QuantModel
+from sparsebit.quantization.modules.weights import quantizer_at
 from sparsebit.report.content import GraphNode
 
 
@@ -21,7 +22,7 @@ def graph_nodes(qmodel: QuantModel, errors: ErrorProfile) -> tuple[GraphNode, ..
     found: list[GraphNode] = []
     for node in gm.graph.nodes:
         inputs = tuple(dict.fromkeys(place for source in node.all_input_nodes for place in places[source]))
-        if _is_quantizer(qmodel, node) or _computes_nothing(node):
+        if quantizer_at(gm, node) is not None or _computes_nothing(node):
             places[node] = inputs
             continue
         places[node] = (len(found),)
@@ -46,10 +47,6 @@ def _bits(layer: LayerError | None) -> str:
         return ""
     weight = f"W{layer.weight.bits} " if layer.weight is not None else ""
     return weight + (f"A{layer.inputs[0].bits}" if layer.inputs else "A float")
-
-
-def _is_quantizer(qmodel: QuantModel, node: Node) -> bool:
-    return node.op == "call_module" and isinstance(qmodel.model.get_submodule(str(node.target)), Quantizer)
 
 
 def _computes_nothing(node: Node) -> bool:
