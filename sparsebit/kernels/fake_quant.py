@@ -218,7 +218,8 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _differentiate_once = once_differentiable(_gradients)
-_apply: Callable[..., Any] = super(torch.autograd.Function, _Snap).apply
+_base: Any = super(torch.autograd.Function, _Snap)
+_apply: Callable[..., Any] = _base.apply
 
 
 def _run_forward(

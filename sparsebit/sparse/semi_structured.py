@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from rich.table import Table
@@ -108,7 +108,7 @@ def use_sparse_kernels(model: nn.Module, *example_inputs: Any, **example_kwargs:
     return SparseKernelReport(tuple(layers))
 
 
-def is_plain_linear(module: nn.Module) -> bool:
+def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether a module is multiplied by ``weight`` as it is held."""
     return (
         isinstance(module, nn.Linear)

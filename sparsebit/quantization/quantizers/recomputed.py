@@ -88,7 +88,7 @@ def recompute_input(x: Tensor) -> contextlib.AbstractContextManager[Any] | None:
     found = _recipes.get(id(x))
     if found is None or found[0]() is not x or not torch.is_grad_enabled():
         return None
-    hooks = torch._C._autograd
+    hooks: Any = torch._C._autograd
     if (
         not hooks._saved_tensors_hooks_is_enabled()
         or hooks._top_saved_tensors_default_hooks(True) is not None

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from sparsebit.errors import SparsebitError
@@ -33,8 +35,11 @@ MADE: list[PlainKernels] = []
 
 
 @pytest.fixture(autouse=True)
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, and with every activation counted as large."""
+    monkeypatch.setattr(recomputed, "LARGE", 1)
+    if request.node.get_closest_marker("gpu"):
+        return
     MADE.clear()
 
     def kernels_for(x: Any, scale: Any, zero_point: Any, *settings: Any) -> PlainKernels:
@@ -49,7 +54,6 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "kernels_run_on", lambda x: not torch.compiler.is_compiling())
     monkeypatch.setattr(base, "kernels_for", kernels_for)
     monkeypatch.setattr(base, "snap_with", snap_with)
-    monkeypatch.setattr(recomputed, "LARGE", 1)
 
 
 class TwoReaders(nn.Module):
@@ -159,6 +163,19 @@ def test_hooks_of_others_come_first() -> None:
     loss.backward()
 
 
+def test_distributed_training_has_the_same_gradients() -> None:
+    qmodel, x = trained()
+    expected = gradients(qmodel, x)
+    before = activation_snaps()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        found = gradients(qmodel, x, DistributedDataParallel(qmodel))
+    finally:
+        dist.destroy_process_group()
+    assert activation_snaps() == 2 * before
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 def test_without_gradients_nothing_is_remembered() -> None:
     qmodel, x = trained()
     with torch.no_grad():
@@ -174,3 +191,22 @@ def test_a_compiled_model_is_left_to_its_compiler() -> None:
     found = gradients(qmodel, x, torch.compile(qmodel, backend="aot_eager", fullgraph=True))
     assert activation_snaps() == before
     assert all(torch.allclose(found[name], expected[name], rtol=1e-4, atol=1e-5) for name in expected)
+
+
+@pytest.mark.gpu
+def test_on_a_real_gpu_gradients_stay_and_less_memory_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    qmodel, _ = trained()
+    qmodel.cuda()
+    x = torch.randn(16, 3, 130, 130, device="cuda")
+    found, held = [], []
+    for large in (2**60, 1):
+        monkeypatch.setattr(recomputed, "LARGE", large)
+        gradients(qmodel, x)
+        before = torch.cuda.memory_allocated()
+        loss = qmodel(x).square().sum()
+        held.append(torch.cuda.memory_allocated() - before)
+        del loss
+        found.append(gradients(qmodel, x))
+    assert held[1] <= held[0] - 16 * 8 * 128 * 128 * 4
+    for name, expected in found[0].items():  # convolutions may add up in another order
+        torch.testing.assert_close(found[1][name], expected, rtol=1e-3, atol=1e-3)
