@@ -3,11 +3,12 @@
 Frantar et al., "GPTQ" (arXiv 2210.17323). With H the second moments of the inputs and U the upper Cholesky factor of
 H⁻¹, column j is rounded to q and every later column k gets ``w_k -= (w_j - q_j) / U_jj * U_jk``.
 
-Two things are done before. The range of each group is searched for (``grid_search``), and the target is moved: the
-inputs x of a layer are not those of the float model, f, because the layers before it are compressed already. The layer
-should still give W f, and the weights that come closest to it from x are ``W + W (Σ (f - x) xᵀ) (Σ x xᵀ)⁻¹``. This is
-the aim of GPTAQ's asymmetric term (arXiv 2504.02692), as plain least squares. ``follow`` says how much of that move is
-made.
+Two things are done before. The range of each group is searched for (``grid_search``): an error e of column j that the
+later columns make up for costs ``e² / U_jj²``, which is less than the ``e² H_jj`` of an error that stays. And the target
+is moved: the inputs x of a layer are not those of the float model, f, because the layers before it are compressed
+already. The layer should still give W f, and the weights that come closest to it from x are
+``W + W (Σ (f - x) xᵀ) (Σ x xᵀ)⁻¹``. This is the aim of GPTAQ's asymmetric term (arXiv 2504.02692), as plain least
+squares. ``follow`` says how much of that move is made.
 """
 
 from __future__ import annotations
@@ -51,14 +52,13 @@ class Gptq(GptqSettings):
         target = weight.masked_fill(dead, 0.0)
         if shift is not None and self.follow:
             target = move_target(target, gram, shift, self.follow, self.follow_damping)
+        elimination = eliminate(gram, self.damping, act_order=self.act_order, sparsity=spec.sparsity)
         grid = None
         if spec.code is not None:
-            grid = search_grid(target, gram.diagonal(), spec, steps=self.steps)
-        columns = solve_columns(
-            target, gram, grid, self.damping, act_order=self.act_order, sparsity=spec.sparsity
-        )
-        raised = columns.damping != self.damping
-        remark = f"damping raised to {columns.damping:g}: H had no inverse" if raised else ""
+            grid = search_grid(target, elimination.cost(), spec, steps=self.steps)
+        columns = solve_columns(target, elimination, grid, spec.sparsity)
+        raised = elimination.damping != self.damping
+        remark = f"damping raised to {elimination.damping:g}: H had no inverse" if raised else ""
         return Solved(columns.weight, grid, columns.latent, remark, columns.kept)
 
 
@@ -95,23 +95,44 @@ def factorize(gram: Tensor, damping: float) -> tuple[Tensor, float]:
     )
 
 
+class Elimination(NamedTuple):
+    """In which order columns are rounded, and what each leaves to the later ones.
+
+    Attributes:
+        order: [in], the columns in their order.
+        upper: [in, in], the upper Cholesky factor U of the inverse of H, in that order.
+        damping: what it took.
+    """
+
+    order: Tensor
+    upper: Tensor
+    damping: float
+
+    def cost(self) -> Tensor:
+        """[in]: what the square of a column's error costs behind the correction, ``1 / U_jj²``."""
+        return torch.empty_like(self.upper[0]).scatter_(0, self.order, self.upper.diagonal().pow(-2))
+
+
+def eliminate(gram: Tensor, damping: float, *, act_order: bool, sparsity: Sparsity | None) -> Elimination:
+    """The order of the columns and the factor for it; with N:M sparsity, M neighbours stay together."""
+    size = sparsity.size if sparsity is not None and sparsity.size is not None else 1
+    # Without N:M the same part goes from each block of columns: it must not be the block of the strongest ones.
+    sorted_first = act_order and (sparsity is None or sparsity.size is not None)
+    order = _order(gram.diagonal(), size) if sorted_first else torch.arange(len(gram), device=gram.device)
+    factor, damping = factorize(gram[order][:, order], damping)
+    return Elimination(order, torch.linalg.cholesky(torch.cholesky_inverse(factor), upper=True), damping)
+
+
 class Columns(NamedTuple):
     """A solved weight [out, in], what each number was before it was rounded, which may be other than zero."""
 
     weight: Tensor
     latent: Tensor
     kept: Tensor | None
-    damping: float  # what it took
 
 
 def solve_columns(
-    weight: Tensor,
-    gram: Tensor,
-    grid: Grid | None,
-    damping: float,
-    *,
-    act_order: bool,
-    sparsity: Sparsity | None = None,
+    weight: Tensor, elimination: Elimination, grid: Grid | None, sparsity: Sparsity | None = None
 ) -> Columns:
     """``weight`` [out, in] column by column: on ``grid`` where there is one, and pruned where that is asked for.
 
@@ -120,11 +141,7 @@ def solve_columns(
     ``w² / U_jj²`` on what is left of the weight at that point: for each block of columns, or for each M neighbours.
     """
     size = sparsity.size if sparsity is not None and sparsity.size is not None else 1
-    # Without N:M the same part goes from each block of columns: it must not be the block of the strongest ones.
-    sorted_first = act_order and (sparsity is None or sparsity.size is not None)
-    order = _order(gram.diagonal(), size) if sorted_first else torch.arange(len(gram), device=gram.device)
-    factor, damping = factorize(gram[order][:, order], damping)
-    upper = torch.linalg.cholesky(torch.cholesky_inverse(factor), upper=True)
+    order, upper, _ = elimination
     pivot_of = upper.diagonal().tolist()
     left = weight.T.contiguous()[order]  # [in, out]: a column of the weight is a row in memory
     scales = zero_points = left  # not read without a grid
@@ -161,7 +178,7 @@ def solve_columns(
         left[end:].addmm_(upper[start:end, end:].T, losses, alpha=-1)
     back = torch.argsort(order)
     weight, latent = done[back].T.contiguous(), left[back].T.contiguous()
-    return Columns(weight, latent, None if kept is None else kept[back].T.contiguous(), damping)
+    return Columns(weight, latent, None if kept is None else kept[back].T.contiguous())
 
 
 def _order(driven: Tensor, size: int) -> Tensor:

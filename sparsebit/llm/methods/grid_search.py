@@ -1,7 +1,8 @@
 """The range of each group that costs least, counted with how strongly each input channel is driven.
 
 At 3 bits the choice of the range matters more than the choice of the rounding. The cost of a range is the sum of
-``h_i (w_i - q_i)²`` over its group, with h_i the mean square of input channel i (the diagonal of GPTQ's Hessian).
+``h_i (w_i - q_i)²`` over its group. For rounding to nearest, h_i is the mean square of input channel i; for GPTQ it is
+what is left of that when later channels make up for the error.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def keep_cheaper(best: Grid, lowest: Tensor, grid: Grid, cost: Tensor) -> tuple[
 
 
 def _ends(lo: Tensor, hi: Tensor, code: CodeType, *, tried: bool) -> list[tuple[Tensor, Tensor]]:
-    """The ranges to try at one size: a signed scale may count from either end."""
+    """The ranges to try at one size: a signed scale may count from either end, which reaches one step less far."""
     if code.kind == "full" and tried:
-        return [(lo, hi), (-hi, -lo)]
+        wider = -code.low / code.high
+        return [(lo, hi), (-hi * wider, -lo * wider)]
     return [(lo, hi)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.methods.gptq import Gptq, factorize, move_target, solve_columns
+from sparsebit.llm.methods.gptq import Gptq, eliminate, factorize, move_target, solve_columns
 from sparsebit.llm.methods.grid_search import search_grid
 from sparsebit.llm.methods.masks import Sparsity
 from sparsebit.llm.methods.rtn import Rtn
@@ -54,14 +54,38 @@ def test_columns_are_solved_as_in_the_paper(act_order: bool) -> None:
     weight, statistics = problem()
     gram = statistics.mean_gram()
     grid = search_grid(weight, gram.diagonal(), SPEC)
-    columns = solve_columns(weight, gram, grid, 0.01, act_order=act_order)
+    elimination = eliminate(gram, 0.01, act_order=act_order, sparsity=None)
+    columns = solve_columns(weight, elimination, grid)
     found = columns.weight
     damped = damped_gram(gram)
     order = gram.diagonal().argsort(descending=True) if act_order else torch.arange(80)
     wanted = by_the_paper(weight, damped, grid, order)
-    assert columns.damping == 0.01 and columns.kept is None
+    assert elimination.damping == 0.01 and columns.kept is None
     assert (found == wanted).float().mean() > 0.999  # the rest are ties of float32
     assert torch.equal(grid.snap(columns.latent), found)
+
+
+@pytest.mark.parametrize("act_order", [False, True])
+def test_the_cost_of_a_column_is_what_the_later_ones_cannot_make_up_for(act_order: bool) -> None:
+    _, statistics = problem()
+    gram = statistics.mean_gram()
+    found = eliminate(gram, 0.01, act_order=act_order, sparsity=None).cost()
+    order = gram.diagonal().argsort(descending=True) if act_order else torch.arange(80)
+    ordered = damped_gram(gram).double()[order][:, order]
+    for place in (0, 40, 79):
+        after = ordered[place + 1 :, place + 1 :]
+        explained = ordered[place, place + 1 :] @ torch.linalg.solve(after, ordered[place + 1 :, place])
+        assert float(found[order[place]]) == pytest.approx(float(ordered[place, place] - explained), rel=1e-2)
+
+
+@pytest.mark.parametrize("code", ["uint3", "int3_full"])
+def test_the_grid_counts_errors_behind_their_correction(code: str) -> None:
+    weight, statistics = problem()
+    gram, spec = statistics.mean_gram(), WeightSpec(code=CodeType.parse(code), group_size=16)
+    elimination = eliminate(gram, 0.01, act_order=True, sparsity=None)
+    by_energy = solve_columns(weight, elimination, search_grid(weight, gram.diagonal(), spec)).weight
+    solved = Gptq(follow=0.0).solve(weight, statistics, spec)
+    assert loss(solved, weight, statistics) < 0.99 * output_loss(weight, by_energy, gram)
 
 
 def test_it_beats_rounding_to_nearest_on_the_same_grid() -> None:
@@ -135,7 +159,8 @@ def sparse_by_the_paper(weight: torch.Tensor, gram: torch.Tensor, kept: int, siz
 def test_pruned_columns_are_those_of_sparsegpt() -> None:
     weight, statistics = problem()
     gram = statistics.mean_gram()
-    found = solve_columns(weight, gram, None, 0.01, act_order=False, sparsity=Sparsity(0.5, 2, 4))
+    sparsity = Sparsity(0.5, 2, 4)
+    found = solve_columns(weight, eliminate(gram, 0.01, act_order=False, sparsity=sparsity), None, sparsity)
     wanted = sparse_by_the_paper(weight, damped_gram(gram), 2, 4)
     assert found.kept is not None and (found.kept == (wanted != 0)).float().mean() > 0.99
     assert (found.weight - wanted).norm() < 0.05 * wanted.norm()

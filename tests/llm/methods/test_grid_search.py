@@ -31,3 +31,10 @@ def test_a_signed_scale_counts_from_either_end() -> None:
     grid = search_grid(weight, importance, spec, steps=40)
     assert float(grid.scale) < 0  # so that two steps reach the positive numbers
     assert (grid.snap(weight)[0, 1:] - 0.9).abs().max() < 0.05
+
+
+def test_a_signed_scale_reaches_the_extreme_from_its_short_end_too() -> None:
+    weight = torch.tensor([[3.0, 1.0, -2.0, 2.0]])  # multiples of 1, of which there are three above zero
+    spec = WeightSpec(code=CodeType("full", 3), group_size=None, scale_dtype=torch.float32)
+    grid = search_grid(weight, None, spec)
+    assert float(grid.scale) == 1.0 and torch.equal(grid.snap(weight), weight)
