@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sparsebit.batches import device_of
 from sparsebit.llm.blocks.across_processes import share_runs
 from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.measure import measure_inputs, stored
@@ -17,6 +18,7 @@ from sparsebit.llm.blocks.replay import Replay
 from sparsebit.llm.blocks.spill import MOST_BYTES, spilled
 from sparsebit.llm.blocks.stages import find_stages
 from sparsebit.llm.methods.solver import Solved, SolvedMatrix, Solver, SpecOf, WeightSpec, output_loss
+from sparsebit.llm.weights.half_products import half_products
 from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights, stores_transposed
 from sparsebit.quantization.calibration.spill_list import SpillList
 
@@ -55,12 +57,12 @@ def solve_block(
     float_inputs: list[Any] = []  # by stage, so that each goes when it has been read
     float_outputs: Any = None
     if floats is not None:
-        float_runs = runs.on(floats)
+        float_runs, device = runs.on(floats), device_of(runs.block)
         float_inputs = [SpillList(MOST_BYTES // len(stages)) for _ in stages]
 
         def run_float(number: int) -> Tensor:
             seen: dict[Matrix, Tensor] = {}
-            with WatchWeights(parameters, partial(_keep_first, seen)):
+            with half_products(device), WatchWeights(parameters, partial(_keep_first, seen)):
                 output = float_runs.run(number)
             for kept, of_stage in zip(float_inputs, leaders, strict=True):
                 kept.append({leader: seen[leader] for leader in of_stage})
@@ -93,7 +95,7 @@ def run_block(runs: BlockRuns, replay: Replay | None = None) -> Sequence[Tensor]
     replay = Replay(len(runs.calls), limit=0) if replay is None else replay
 
     def run(number: int) -> Tensor:
-        with replay.run(number):
+        with half_products(device_of(runs.block)), replay.run(number):
             return runs.run(number)
 
     return spilled(share_runs(len(runs.calls), run))

@@ -3,10 +3,10 @@
 Frantar et al., "GPTQ" (arXiv 2210.17323). With H the second moments of the inputs and U the upper Cholesky factor of
 H⁻¹, column j is rounded to q and every later column k gets ``w_k -= (w_j - q_j) / U_jj * U_jk``.
 
-Two things are done before. The range of each group is searched for (``grid_search``): an error e of column j that the
-later columns make up for costs ``e² / U_jj²``, which is less than the ``e² H_jj`` of an error that stays. And the target
-is moved: the inputs x of a layer are not those of the float model, f, because the layers before it are compressed
-already. The layer should still give W f, and the weights that come closest to it from x are
+Two things are done before. The range of each group is searched for (``grid_search``): an error e of column j that
+later columns make up for costs ``e² / U_jj²``, which is less than the ``e² H_jj`` of an error that stays. And the
+target is moved: the inputs x of a layer are not those of the float model, f, because the layers before it are
+compressed already. The layer should still give W f, and the weights that come closest to it from x are
 ``W + W (Σ (f - x) xᵀ) (Σ x xᵀ)⁻¹``. This is the aim of GPTAQ's asymmetric term (arXiv 2504.02692), as plain least
 squares. ``follow`` says how much of that move is made.
 """
@@ -144,12 +144,8 @@ def solve_columns(
     order, upper, _ = elimination
     pivot_of = upper.diagonal().tolist()
     left = weight.T.contiguous()[order]  # [in, out]: a column of the weight is a row in memory
-    scales = zero_points = left  # not read without a grid
-    if grid is not None:  # [groups, out]
-        scales, zero_points = (
-            values.float().reshape(len(weight), -1).T.contiguous() for values in (grid.scale, grid.zero_point)
-        )
-    group_of = (order // (len(left) // len(scales))).tolist()
+    groups = None if grid is None else GroupRows(grid, len(weight))
+    group_of = (order // (len(left) // (1 if groups is None else groups.count))).tolist()
     done = torch.empty_like(left)
     kept = None if sparsity is None else torch.ones_like(left, dtype=torch.bool)
     width = BLOCK - BLOCK % size
@@ -167,10 +163,10 @@ def solve_columns(
                     chosen_rows.T if sparsity.size is not None else chosen_rows.view_as(scores)
                 )
             column, chosen = left[index], done[index]
-            group = group_of[index]
-            chosen.copy_(
-                column if grid is None else snap(column, scales[group], zero_points[group], grid.code)
-            )
+            if groups is None:
+                chosen.copy_(column)
+            else:
+                groups.snap(column, group_of[index], chosen)
             if kept is not None:
                 chosen.mul_(kept[index])
             loss = torch.sub(column, chosen, out=losses[index - start]).div_(pivot_of[index])
@@ -179,6 +175,28 @@ def solve_columns(
     back = torch.argsort(order)
     weight, latent = done[back].T.contiguous(), left[back].T.contiguous()
     return Columns(weight, latent, None if kept is None else kept[back].T.contiguous())
+
+
+class GroupRows:
+    """The scales and zero points of a weight [rows, in] by group: those of one column lie beside each other."""
+
+    def __init__(self, grid: Grid, rows: int) -> None:
+        self._code = grid.code
+        self._scales, self._zero_points = (
+            values.float().reshape(rows, -1).T.contiguous() for values in (grid.scale, grid.zero_point)
+        )
+        self._lowest, self._highest = (end - self._zero_points for end in (grid.code.low, grid.code.high))
+        self.count = len(self._scales)
+
+    def snap(self, column: Tensor, group: int, out: Tensor) -> None:
+        """A column [rows] on its grid."""
+        scale = self._scales[group]
+        if column.is_cuda or not self._code.is_integer:
+            out.copy_(snap(column, scale, self._zero_points[group], self._code))
+            return
+        # The same operations in the same order as ``snap``, without the bounds of a group for each of its columns.
+        steps = torch.div(column, scale, out=out).round_()
+        steps.clamp_(min=self._lowest[group]).clamp_(max=self._highest[group]).mul_(scale)
 
 
 def _order(driven: Tensor, size: int) -> Tensor:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsebit.llm.weights.half_products import multiplies_bfloat16_faster
+
 TILE = 256  # rows of the second moments that are computed at once, from the diagonal on
 
 
@@ -60,5 +62,6 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
     Two or three digits are enough for the sum of a difference; of the full products they would leave nothing.
     """
-    fast = a.is_cuda or torch.cpu.get_capabilities().get("avx512_bf16", False)
-    return (a.bfloat16().T @ b.bfloat16()).float() if fast else a.T @ b
+    if multiplies_bfloat16_faster(a.device):
+        return (a.bfloat16().T @ b.bfloat16()).float()
+    return a.T @ b
