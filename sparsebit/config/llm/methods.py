@@ -64,7 +64,7 @@ class GptqSettings(Settings):
     """
 
     act_order: bool = True
-    damping: Positive = 0.01
+    damping: Positive = 0.03
     steps: Count = 24
     follow: Part = 0.5
     follow_damping: Positive = 0.05
