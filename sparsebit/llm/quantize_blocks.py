@@ -89,6 +89,7 @@ def _quantize(
     result = LanguageModel(source.model, {}, [], tokenizer, plan.ignored)
     prepare = [one.start(source.model, source.stack) for one in pipeline.preparations]
     streams = _start(source, sequences, follow=pipeline.follows)
+    streams.half = settings.CALIBRATION.DTYPE == "bfloat16"
     for one in streams.recorded:
         one.hidden = one.hidden[:0]  # held by the streams, on disk where it is much
     if settings.BUDGET.BITS or settings.BUDGET.BYTES:

@@ -165,6 +165,11 @@ class CalibrationSection(Section):
     SAMPLES: int = key(whole(1), "Sequences.", default=64)
     LENGTH: int = key(whole(1), "Tokens of a sequence.", default=512)
     SEED: int = key(whole(0), "Where in the text they are taken.", default=0)
+    DTYPE: Literal["float32", "bfloat16"] = key(
+        one_of(("float32", "bfloat16")),
+        "What weights are multiplied in while the text runs; bfloat16 is faster on GPUs and processors that have it.",
+        default="float32",
+    )
 
 
 class BudgetSection(Section):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.find import Stack
+from sparsebit.llm.weights.half_products import HalfProducts
 from sparsebit.llm.weights.uses import Enough
 
 
@@ -51,11 +52,16 @@ class BlockCall:
 
 @dataclass(frozen=True)
 class BlockRuns:
-    """A block, how it is called and what it is called on, batch by batch."""
+    """A block, how it is called and what it is called on, batch by batch; ``half`` allows products in bfloat16."""
 
     block: nn.Module
     calls: Sequence[BlockCall]
     hidden: Sequence[Tensor]
+    half: bool = False
+
+    def products(self) -> contextlib.AbstractContextManager[object]:
+        """The mode in which the block runs on calibration data; entered before any other."""
+        return HalfProducts() if self.half else contextlib.nullcontext()
 
     def run(self, number: int = 0) -> Tensor:
         """The hidden states behind the block for one batch."""
@@ -89,6 +95,7 @@ class BlockStreams:
         floats: what the same block of the float model gave; None where nothing looks at it.
         ids: the tokens.
         as_tuple: whether blocks return tuples.
+        half: whether weights are multiplied in bfloat16.
     """
 
     recorded: list[Recorded]
@@ -96,10 +103,11 @@ class BlockStreams:
     floats: Sequence[Tensor] | None
     ids: Sequence[Tensor] = ()
     as_tuple: bool = False
+    half: bool = False
 
     def runs(self, block: nn.Module, index: int) -> BlockRuns:
         """The block of this place on what the compressed blocks before it give."""
-        return BlockRuns(block, [one.calls[index] for one in self.recorded], self.hidden)
+        return BlockRuns(block, [one.calls[index] for one in self.recorded], self.hidden, self.half)
 
 
 def hidden_in(output: Any) -> Tensor:

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from sparsebit.batches import device_of
 from sparsebit.llm.blocks.across_processes import merge_statistics, own_batches
 from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.replay import Replay, ReplayedRun
 from sparsebit.llm.blocks.stages import MatrixGroup, Stage
-from sparsebit.llm.weights.half_products import half_products
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Enough, Matrix, Use, WatchWeights
 
@@ -40,7 +38,6 @@ def measure_inputs(
     replay = Replay(len(runs.calls), limit=0) if replay is None else replay
     leaders: dict[Matrix, MatrixGroup] = {group.leader: group for group in stage.groups}
     found: dict[Matrix, InputStatistics] = {}
-    device = device_of(runs.block)
     for place, number in enumerate(own_batches(len(runs.calls))):
         run = replay.run(number)
 
@@ -61,7 +58,6 @@ def measure_inputs(
             if stage.single:
                 raise Enough
 
-        half = half_products(device)
-        with contextlib.suppress(Enough), half, run, WatchWeights(parameters, see):
+        with contextlib.suppress(Enough), runs.products(), run, WatchWeights(parameters, see):
             runs.run(number)
     return merge_statistics(found)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sparsebit.batches import device_of
 from sparsebit.llm.blocks.across_processes import share_runs
 from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.measure import measure_inputs, stored
@@ -18,7 +17,6 @@ from sparsebit.llm.blocks.replay import Replay
 from sparsebit.llm.blocks.spill import MOST_BYTES, spilled
 from sparsebit.llm.blocks.stages import find_stages
 from sparsebit.llm.methods.solver import Solved, SolvedMatrix, Solver, SpecOf, WeightSpec, output_loss
-from sparsebit.llm.weights.half_products import half_products
 from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights, stores_transposed
 from sparsebit.quantization.calibration.spill_list import SpillList
 
@@ -57,12 +55,12 @@ def solve_block(
     float_inputs: list[Any] = []  # by stage, so that each goes when it has been read
     float_outputs: Any = None
     if floats is not None:
-        float_runs, device = runs.on(floats), device_of(runs.block)
+        float_runs = runs.on(floats)
         float_inputs = [SpillList(MOST_BYTES // len(stages)) for _ in stages]
 
         def run_float(number: int) -> Tensor:
             seen: dict[Matrix, Tensor] = {}
-            with half_products(device), WatchWeights(parameters, partial(_keep_first, seen)):
+            with float_runs.products(), WatchWeights(parameters, partial(_keep_first, seen)):
                 output = float_runs.run(number)
             for kept, of_stage in zip(float_inputs, leaders, strict=True):
                 kept.append({leader: seen[leader] for leader in of_stage})
@@ -95,7 +93,7 @@ def run_block(runs: BlockRuns, replay: Replay | None = None) -> Sequence[Tensor]
     replay = Replay(len(runs.calls), limit=0) if replay is None else replay
 
     def run(number: int) -> Tensor:
-        with half_products(device_of(runs.block)), replay.run(number):
+        with runs.products(), replay.run(number):
             return runs.run(number)
 
     return spilled(share_runs(len(runs.calls), run))

@@ -1,13 +1,12 @@
-"""Products with weights from bfloat16 numbers, where the processor multiplies those faster than float32.
+"""Products with weights from bfloat16 numbers, which some processors multiply twice as fast as float32.
 
-Runs of the float model and of compressed blocks on calibration data are measured, not kept: what bfloat16 rounds off a
-product (two parts in a thousand, different for each token) is far below what quantization does to it, and sums over
-thousands of tokens lose it. Hidden states, attention, norms and second moments stay in float32.
+Runs on calibration data are measured, not kept: what bfloat16 rounds off a product (two parts in a thousand, different
+for each token) is far below what quantization does to it. Hidden states, attention, norms and second moments stay in
+float32. The price: sums in another order, such as those of several processes, change more of the result.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,13 +23,11 @@ def multiplies_bfloat16_faster(device: torch.device) -> bool:
     return device.type == "cuda" or bool(torch.cpu.get_capabilities().get("avx512_bf16", False))
 
 
-def half_products(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """A mode for runs on calibration data; enter it before any other mode that looks at products."""
-    return HalfProducts() if multiplies_bfloat16_faster(device) else contextlib.nullcontext()
-
-
 class HalfProducts(TorchFunctionMode):
-    """While active, ``F.linear`` of float32 tensors multiplies their bfloat16 values and returns float32."""
+    """While active, ``F.linear`` of float32 tensors multiplies their bfloat16 values and returns float32.
+
+    It has to be entered before any other mode that looks at products, which then see float32.
+    """
 
     def __init__(self) -> None:
         super().__init__()

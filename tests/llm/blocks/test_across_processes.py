@@ -87,9 +87,9 @@ def test_ranks_make_what_one_process_makes(tmp_path: Path) -> None:
             for name, weight in alone[case].items():
                 for one in ranks:
                     assert one[case][name].equal(ranks[0][case][name]), (size, case, name)
-                # Sums in another order, and products in bfloat16: where that decides, a weight goes to its other neighbour.
+                # Sums in another order: where that decides, a weight goes to its other neighbour.
                 other = (ranks[0][case][name] != weight).float().mean()
-                assert float(other) <= (0 if case == "rtn" else 0.05), (size, case, name, float(other))
+                assert float(other) <= (0 if case == "rtn" else 0.02), (size, case, name, float(other))
         assert all(one["kept"][name].equal(weight) for one in ranks for name, weight in one["gptq"].items())
         # Blocks are written once, by the first rank.
         assert [one["writes"] for one in ranks] == [
