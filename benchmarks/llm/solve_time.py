@@ -1,8 +1,9 @@
 """What does GPTQ cost on one thread, beside another commit?
 
 The first blocks of a model are quantized to 3 bits (groups of 64, with zero points) by this tree and by another one, in
-turn and each in a process of its own, and the processor time of ``llm.quantize`` is taken. What is done once for the
-model is part of it, so the estimate for all blocks is a little too high.
+turn and each in a process of its own, and the processor time of ``llm.quantize`` is taken; by this tree also with the
+settings that make it faster. What is done once for the model is part of it, so the estimate for all blocks is a little
+too high.
 
 Run from the repository root: ``python -m benchmarks.llm.solve_time MODEL_FOLDER OTHER_TREE``, where OTHER_TREE is made
 with ``git worktree add``.
@@ -21,7 +22,8 @@ from typing import Any
 
 from benchmarks.environment import describe
 
-CONFIG = {"W": {"BIT": 3, "SCHEME": "affine", "GROUP_SIZE": 64}, "METHOD": "gptq"}
+CONFIG: dict[str, Any] = {"W": {"BIT": 3, "SCHEME": "affine", "GROUP_SIZE": 64}}
+FAST = {"DTYPE": "bfloat16"}
 CHILD = """
 import json, sys, time
 from pathlib import Path
@@ -72,28 +74,39 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=16, help="of 512 tokens")
     parser.add_argument("--out", default="benchmarks/llm/results/solve_time.json")
     options = parser.parse_args()
-    config = {**CONFIG, "CALIBRATION": {"SAMPLES": options.samples, "LENGTH": 512, "SEED": 0}}
-    asked = {"model": options.model, "text": options.text, "blocks": options.blocks, "config": config}
-    trees = {"other": options.other.resolve(), "here": Path.cwd()}
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
+    text = {"SAMPLES": options.samples, "LENGTH": 512, "SEED": 0}
+    other, here = options.other.resolve(), Path.cwd()
+    cases: dict[str, tuple[Path, dict[str, Any]]] = {
+        "other": (other, {"METHOD": "gptq", "CALIBRATION": text}),
+        "here": (here, {"METHOD": "gptq", "CALIBRATION": text}),
+        "here, bfloat16": (here, {"METHOD": "gptq", "CALIBRATION": text | FAST}),
+        "here, bfloat16, follow 0": (here, {"METHOD": {"gptq": {"follow": 0}}, "CALIBRATION": text | FAST}),
+    }
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in cases}
     for _ in range(options.rounds):
-        for name, tree in trees.items():
-            found[name].append(measure(tree, asked))
+        for name, (tree, config) in cases.items():
+            asked = {"model": options.model, "text": options.text, "blocks": options.blocks}
+            found[name].append(measure(tree, asked | {"config": CONFIG | config}))
             print(name, found[name][-1], flush=True)
-    result: dict[str, Any] = {**describe(0, ("torch", "transformers")), "config": config}
-    result |= {"model": Path(options.model).name, "blocks": options.blocks, "threads": 1}
-    for name, tree in trees.items():
+    result: dict[str, Any] = {**describe(0, ("torch", "transformers")), "threads": 1}
+    result |= {"model": Path(options.model).name, "blocks": options.blocks, "rows": {}}
+    base = [one["cpu_seconds"] for one in found["other"]]
+    for name, (tree, config) in cases.items():
         per_block = [one["cpu_seconds"] / options.blocks for one in found[name]]
-        result[name] = {
+        result["rows"][name] = {
             "commit": commit_of(tree),
+            "config": CONFIG | config,
             "cpu_seconds_per_block": per_block,
             "estimate_for_all_blocks": statistics.median(per_block) * found[name][0]["blocks_of_model"],
+            "over_other": statistics.median(
+                one["cpu_seconds"] / beside for one, beside in zip(found[name], base, strict=True)
+            ),
             "mean_loss": found[name][0]["mean_loss"],
         }
-    result["ratio"] = result["here"]["estimate_for_all_blocks"] / result["other"]["estimate_for_all_blocks"]
     Path(options.out).parent.mkdir(parents=True, exist_ok=True)
     Path(options.out).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"ratio {result['ratio']:.3f}, {result['here']['estimate_for_all_blocks']:.0f} s for all blocks")
+    for name, row in result["rows"].items():
+        print(f"{name}: {row['over_other']:.3f}, {row['estimate_for_all_blocks']:.0f} s for all blocks")
 
 
 if __name__ == "__main__":
