@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.chart import draw_bars
-from benchmarks.peers.row import Column, Row, row_from
+from benchmarks.peers.row import NOT_YET, Column, Row, row_from
 
 INTRODUCTION = """# Comparison with other tools
 
@@ -71,8 +71,10 @@ def _reasons(rows: Iterable[Row]) -> list[str]:
     for row in rows:
         if row.failed or row.note:
             said = " ".join((row.failed or row.note).split()).replace("`", "'")
-            verb = "failed: " if row.failed else ""
-            models.setdefault((f"{row.peer} {row.setting}", f"{verb}`{said}`"), []).append(row.model)
+            outcome = f"failed: `{said}`" if row.failed else f"`{said}`"
+            if said.startswith(NOT_YET):
+                outcome = NOT_YET
+            models.setdefault((f"{row.peer} {row.setting}", outcome), []).append(row.model)
     lines = []
     for (what, said), names in models.items():
         where = "" if "all" in names else f" on {' and '.join(names)}"

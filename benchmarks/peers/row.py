@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 BEGIN, END = "# user: begin", "# user: end"
+NOT_YET = "not measured yet"  # how the reason of a row begins that no run has tried
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -242,12 +242,15 @@ def test_the_page_says_what_is_missing(tmp_path: Path) -> None:
         "rows": [
             row_as_dict(row("sparsebit", accuracy=90.0)),
             row_as_dict(failed_row("nncf", "net", "W8A8", "ImportError: `x`")),
+            row_as_dict(failed_row("aimet", "net", "W8A8", "not measured yet: this run only collected")),
+            row_as_dict(failed_row("aimet", "other", "W8A8", "not measured yet: this run only collected")),
         ],
     }
     (tmp_path / "vision.json").write_text(json.dumps(content))
     write_page(tmp_path, tmp_path / "peers.md", ("vision", "pruning"))
     text = (tmp_path / "peers.md").read_text()
     assert "- nncf W8A8 on net: failed: `ImportError: 'x'`" in text
+    assert "- aimet W8A8 on net and other: not measured yet\n" in text
     assert "- test images: 5" in text and "Structured pruning" not in text
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.peers.language import protocol
 from benchmarks.peers.language.prepare import float_folder, save_tokens
-from benchmarks.peers.row import Column, Options, Row, count_lines, failed_row
+from benchmarks.peers.row import NOT_YET, Column, Options, Row, count_lines, failed_row
 from benchmarks.peers.venv import ensure, run_script
 
 HERE = Path(__file__).parent
@@ -175,7 +175,7 @@ def _kept(path: Path, given: tuple[Any, ...], run: Callable[[], dict[str, Any]])
         if kept["key"] == key:
             return kept
     if os.environ.get("ONLY_KEPT"):
-        raise RuntimeError("not measured yet: this run only collected what was there")
+        raise RuntimeError(f"{NOT_YET}: this run only collected what was there")
     kept = run() | {"key": key}
     path.write_text(json.dumps(kept), encoding="utf-8")
     return kept
