@@ -14,7 +14,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
 from sparsebit.numerics.grid import choose_scale
 from sparsebit.numerics.layout import activation_axis, join_blocks, row_blocks, to_rows, to_samples
-from sparsebit.numerics.snapping import kernels_for, kernels_run_on, snap_tensor, snap_with
+from sparsebit.numerics.snapping import kernels_run_on, snap_tensor
 from sparsebit.processes import is_distributed, sum_tensors
 from sparsebit.quantization.observers import (
     OBSERVERS,
@@ -25,23 +25,13 @@ from sparsebit.quantization.observers import (
     observe,
     require_finite,
 )
-from sparsebit.quantization.quantizers import recomputed
-from sparsebit.quantization.quantizers.measured import other_channels, warn_of_outliers
+from sparsebit.quantization.quantizers.measured import in_batch, other_channels, span, warn_of_outliers
+from sparsebit.quantization.quantizers.prepared_kernels import PreparedKernels
 
 Substitute = Callable[["Quantizer", Tensor], Tensor]
 
 # Layouts by the axis of the channels, made once: torch.compile can read an object, but not make one.
 _BY_AXIS = tuple(Layout(kind="channel", axes=(axis,)) for axis in range(64))
-
-
-class PreparedKernels(dict[Any, Any]):
-    """Kernels by the shape, strides, dtype and device of their tensors. A copy, or a pickled one, is empty."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> PreparedKernels:
-        return PreparedKernels()
-
-    def __reduce__(self) -> tuple[type[PreparedKernels], tuple[()]]:
-        return PreparedKernels, ()
 
 
 class Quantizer(nn.Module):
@@ -197,13 +187,7 @@ class Quantizer(nn.Module):
         try:
             require_finite(self._rows_of(x))
         except CalibrationError as error:
-            raise CalibrationError(
-                f"{self.name!r} cannot be calibrated: {error.message}",
-                row=error.row,
-                where=f"batch {batch} (counted from 1)",
-                got=error.got,
-                hint=error.hint,
-            ) from None
+            raise in_batch(self.name, batch, error) from None
 
     def _rows_of(self, x: Tensor) -> Tensor:
         """A tensor as its observer takes it."""
@@ -350,37 +334,12 @@ class Quantizer(nn.Module):
         if self.OWN_GRID:
             return self.grid(x).snap(x, self.gradient_scale(x))
         if self.HELD_GRID and kernels_run_on(x):
-            y = self._snap_on_gpu(x)
+            y = self._kernels.snap(self, x)
             if y is not None:
                 return y
         scale, zero_point = self.scale_and_zero_point(x)
         layout, factor = self.layout_of(x), self.gradient_scale(x)
         return snap_tensor(x, scale, zero_point, self.code, layout, factor, magnitude=self.MAGNITUDE)
-
-    def _snap_on_gpu(self, x: Tensor) -> Tensor | None:
-        """``snap`` with kernels that are kept for tensors of this kind; None where there are none.
-
-        A training step of a small network is host time, so nothing is looked up here that was looked up before.
-        """
-        learned, fixed = self._parameters, self._buffers  # not by attributes, which cost a search each
-        scale: Any = learned["scale"] if "scale" in learned else fixed["scale"]
-        zero_point: Any = learned["zero_point"] if "zero_point" in learned else fixed["zero_point"]
-        key = (x.shape, x.stride(), x.dtype, x.get_device())
-        kernels = self._kernels.get(key)
-        if kernels is None:
-            if key in self._kernels or self.layout.kind == "token":
-                return None
-            kernels = kernels_for(x, scale, zero_point, self.code, self.layout_of(x), self.MAGNITUDE)
-            self._kernels[key] = kernels
-            if kernels is None:
-                return None
-        factor = self.gradient_scale(x)
-        if type(factor) is not float:
-            return None
-        y = snap_with(kernels, x, scale, zero_point, factor)
-        if x.nbytes >= recomputed.LARGE and y.requires_grad and self.side == "A":
-            recomputed.remember_recipe(y, kernels.snap, x, scale, zero_point)
-        return y
 
     def forward(self, x: Tensor) -> Tensor:
         """Measure if observing, round if switched on."""
@@ -433,14 +392,8 @@ class Quantizer(nn.Module):
         state = "" if self.is_enable else " (off)" if self.calibrated else " (not calibrated)"
         numbers = ""
         if self.scale.numel():
-            numbers = f" scale {_span(self.scale)}"
-            numbers += "" if self.spec.symmetric else f" zero point {_span(self.zero_point)}"
+            numbers = f" scale {span(self.scale)}"
+            numbers += "" if self.spec.symmetric else f" zero point {span(self.zero_point)}"
         return f"{self.side} {self.name}: {self.spec}{numbers}{state}"
 
     extra_repr = describe
-
-
-def _span(values: Tensor) -> str:
-    values = values.detach()
-    low, high = float(values.min()) + 0.0, float(values.max()) + 0.0  # -0 reads as 0
-    return f"{low:.4g}" if low == high else f"[{low:.4g}, {high:.4g}]"

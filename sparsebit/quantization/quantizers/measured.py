@@ -7,6 +7,7 @@ import warnings
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
+from sparsebit.quantization.observers import CalibrationError
 
 # A grid with a step so many times the size of typical values turns nearly all of them into zeros.
 OUTLIER_STEP = 1e4
@@ -21,6 +22,30 @@ def other_channels(name: str, shape: tuple[int, ...], axis: int, before: int) ->
         hint="name the axis of the channels with A.OBSERVER.LAYOUT (NCHW: axis 1, NLC: the last), "
         "or use a per-tensor scheme for this tensor under SPECIFIC",
     )
+
+
+def in_batch(name: str, batch: int, error: CalibrationError) -> CalibrationError:
+    """The error for a tensor that holds NaN or infinity in a batch, counted from 1."""
+    return CalibrationError(
+        f"{name!r} cannot be calibrated: {error.message}",
+        row=error.row,
+        where=f"batch {batch} (counted from 1)",
+        got=error.got,
+        hint=error.hint,
+    )
+
+
+def span(values: Tensor) -> str:
+    """The numbers of a grid in few words.
+
+    Example:
+        >>> import torch
+        >>> span(torch.tensor([0.5, 0.25])), span(torch.tensor([-0.0]))
+        ('[0.25, 0.5]', '0')
+    """
+    values = values.detach()
+    low, high = float(values.min()) + 0.0, float(values.max()) + 0.0  # -0 reads as 0
+    return f"{low:.4g}" if low == high else f"[{low:.4g}, {high:.4g}]"
 
 
 def warn_of_outliers(name: str, step: float, some: Tensor, reach: float) -> None:

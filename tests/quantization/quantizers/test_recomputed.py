@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from sparsebit.errors import SparsebitError
 from sparsebit.numerics.snapping import snap_tensor
 from sparsebit.quantization import QuantModel
-from sparsebit.quantization.quantizers import base, recomputed
+from sparsebit.quantization.quantizers import base, prepared_kernels, recomputed
 from tests.quantization.nets import config
 
 
@@ -52,8 +52,8 @@ def on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         return snap_tensor(x, scale, zero_point, *kernels.settings, factor, magnitude=kernels.magnitude)
 
     monkeypatch.setattr(base, "kernels_run_on", lambda x: not torch.compiler.is_compiling())
-    monkeypatch.setattr(base, "kernels_for", kernels_for)
-    monkeypatch.setattr(base, "snap_with", snap_with)
+    monkeypatch.setattr(prepared_kernels, "kernels_for", kernels_for)
+    monkeypatch.setattr(prepared_kernels, "snap_with", snap_with)
 
 
 class TwoReaders(nn.Module):
