@@ -181,11 +181,12 @@ def snap_with(
     """Snap with prepared kernels, which fit these tensors, and with gradients where they are needed."""
     if torch.is_grad_enabled() and (x.requires_grad or scale.requires_grad or zero_point.requires_grad):
         # Without functorch's transforms ``Function.apply`` only looks at each argument once more.
-        apply = _Snap.apply if torch._C._are_functorch_transforms_active() else _apply
+        transformed = torch._C._are_functorch_transforms_active()
+        apply = cast("Callable[..., Tensor]", _Snap.apply if transformed else _apply)
         factor = gradient_scale.detach() if isinstance(gradient_scale, Tensor) else None
         number = 1.0 if isinstance(gradient_scale, Tensor) else gradient_scale
         backward = kernels.backward(scale.requires_grad, zero_point.requires_grad, factor is not None)
-        return cast("Tensor", apply(x, scale, zero_point, (kernels, backward, number, factor)))
+        return apply(x, scale, zero_point, (kernels, backward, number, factor))
     return kernels.snap(x, scale, zero_point)
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from sparsebit.numerics.snapping import kernels_for, snap_with
+from sparsebit.kernels.fake_quant import snap_with
+from sparsebit.numerics.snapping import kernels_for
 from sparsebit.quantization.quantizers import recomputed
 
 if TYPE_CHECKING:
