@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,10 @@ def export_file(
             if not kind.extension:
                 draft.file.mkdir()
             kind.write(model, draft.file, ids)
+        # Proven before it takes its place: a run that is stopped meanwhile leaves nothing that looks finished.
+        report = prove(model, draft.file, format, kind.engine, ids)
         draft.move_to_place()
-    return prove(model, place, format, kind.engine, ids)
+    return replace(report, path=os.fspath(place))
 
 
 def make_format(name: str, options: dict[str, Any]) -> Format:

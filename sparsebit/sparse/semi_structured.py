@@ -19,10 +19,8 @@ from torch.nn.utils.parametrize import is_parametrized
 from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import SparsebitError
 
-ROUNDS, CALLS = (
-    7,
-    10,
-)  # medians of so many rounds; in each, both products are called so often, one after the other
+# Medians of so many rounds; in each, both products are called so often, one after the other.
+ROUNDS, CALLS = 7, 10
 
 _times: dict[tuple[Any, ...], tuple[float, float]] = {}  # dense and 2:4, measured once in a process
 
@@ -150,10 +148,16 @@ def count_vectors(
         )
     seen: dict[str, Counter[int]] = {name: Counter() for name in layers}
 
-    def count(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        return lambda module, args: seen[name].update([args[0].numel() // args[0].shape[-1]])
+    def count(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            x = args[0] if args else kwargs["input"]
+            seen[name].update([x.numel() // x.shape[-1]])
 
-    handles = [module.register_forward_pre_hook(count(name)) for name, module in layers.items()]
+        return look
+
+    handles = [
+        module.register_forward_pre_hook(count(name), with_kwargs=True) for name, module in layers.items()
+    ]
     modes = {module: module.training for module in model.modules()}
     try:
         with torch.no_grad():
@@ -190,9 +194,8 @@ def measure_products(
                     end.record()
                     end.synchronize()
                     spans[which].append(1000 * start.elapsed_time(end) / CALLS)
-        dense, sparse = (
-            sorted(times[1:])[ROUNDS // 2] for times in spans.values()
-        )  # the first round warms up
+        # The first round warms up.
+        dense, sparse = (sorted(times[1:])[ROUNDS // 2] for times in spans.values())
         _times[key] = dense, sparse
     return _times[key]
 

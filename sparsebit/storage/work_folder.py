@@ -39,9 +39,8 @@ def working_in(folder: str | os.PathLike[str] | None) -> Iterator[None]:
         yield
     finally:
         if made:
-            with contextlib.suppress(
-                OSError
-            ):  # it has failed before it kept anything, or there was nothing to keep
+            # It has failed before it kept anything, or there was nothing to keep.
+            with contextlib.suppress(OSError):
                 lock.path.rmdir()
         lock.release()
 

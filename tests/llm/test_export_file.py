@@ -26,10 +26,11 @@ def test_places_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def fail(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sparsebit.llm.formats.gptq.GptqV1.write", fail)
-    with pytest.raises(KeyboardInterrupt):
-        model.export(tmp_path / "out", "gptq")
-    assert [one.name for one in tmp_path.iterdir()] == ["taken"]
+    for step in ("sparsebit.llm.export_file.prove", "sparsebit.llm.formats.gptq.GptqV1.write"):
+        monkeypatch.setattr(step, fail)  # stopped while it is proven, and while it is written
+        with pytest.raises(KeyboardInterrupt):
+            model.export(tmp_path / "out", "gptq")
+        assert [one.name for one in tmp_path.iterdir()] == ["taken"]
 
     for error in (OSError(28, "No space left on device"), SafetensorError("No space left on device")):
         monkeypatch.setattr("sparsebit.llm.formats.gptq.GptqV1.write", Mock(side_effect=error))

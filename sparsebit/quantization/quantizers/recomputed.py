@@ -19,9 +19,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from sparsebit.errors import SparsebitError
 
-LARGE = (
-    2**25
-)  # bytes; the few large activations of a network are most of its memory, and hooks cost host time
+# Bytes. The few large activations of a network are most of its memory, and hooks cost host time.
+LARGE = 2**25
 
 Snap = Callable[[Tensor, Tensor, Tensor], Tensor]
 
