@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class SparsebitError(Exception):
@@ -107,4 +108,14 @@ def missing_package(
     return SparsebitError(
         f"{what} needs the package {package!r}, which {why}",
         hint=f'in Sparsebit\'s source folder: pip install -e ".[{extra}]"',
+    )
+
+
+def refuse_pickle(model: Any) -> Any:
+    """``__reduce__`` of a model with ``save`` and ``load``: a pickle would run code when it is loaded."""
+    kind = type(model).__name__
+    name = f"{kind[0].lower()}model"
+    raise SparsebitError(
+        f"a {kind} cannot be pickled (torch.save)",
+        hint=f"{name}.save(folder) and {kind}.load(folder, model), or torch.save({name}.state_dict(), file)",
     )

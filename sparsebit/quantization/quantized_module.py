@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sparsebit.batches import ModelInputs, device_of, to_device
 from sparsebit.config import QConfig
 from sparsebit.display import in_notebook
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, refuse_pickle
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.show import mermaid
 from sparsebit.quantization.batch_norm.fold import fold_quantized
@@ -186,9 +186,4 @@ class QuantizedModule(nn.Module):
         twin.__dict__.update({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
         return twin
 
-    def __reduce__(self) -> Any:
-        """Refused: a pickle would run code when it is loaded, and could not name the classes of the graph."""
-        raise SparsebitError(
-            "a QuantModel cannot be pickled (torch.save)",
-            hint="qmodel.save(folder) and QuantModel.load(folder, model), or torch.save(qmodel.state_dict(), file)",
-        )
+    __reduce__ = refuse_pickle

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparsebit.batches import Call, ModelInputs, device_of
 from sparsebit.config import SConfig
 from sparsebit.display import in_notebook
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import refuse_pickle
 from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.graph.capture.unwrap import unwrap
@@ -43,8 +43,7 @@ class SparseModel(nn.Module):
     Args:
         model: any ``nn.Module``; it is copied and not changed. Build the optimizer from this object's parameters.
         config: what ``parse_sconfig`` gives, or anything it takes.
-        example_inputs: positional inputs to record the model with; guessed if none are given and channels are removed.
-        example_kwargs: keyword inputs to record it with.
+        example_inputs, example_kwargs: inputs to record the model with; guessed if needed and none are given.
         match: whether a pattern of the config that matches no layer is an error.
         copy_model: False prunes the weights of ``model`` itself, without a second copy.
         dynamic: dimensions of the inputs that must be free, as for ``sparsebit.capture``.
@@ -63,6 +62,7 @@ class SparseModel(nn.Module):
     schedule_step: Tensor
     accepts_loss_kwargs = False  # transformers' Trainer would add arguments of its own to those of the model
     _repr_html_ = in_notebook
+    __reduce__ = refuse_pickle
 
     @property
     def why_not_capture(self) -> str | None:
@@ -225,13 +225,6 @@ class SparseModel(nn.Module):
         twin.pruner = make_pruner(twin.model, twin.cfg, sparsers, sizes_known=twin.sizes_known)
         twin._hold({})
         return twin
-
-    def __reduce__(self) -> Any:
-        """Refused: a pickle would run code when it is loaded."""
-        raise SparsebitError(
-            "a SparseModel cannot be pickled (torch.save)",
-            hint="smodel.save(folder) and SparseModel.load(folder, model), or torch.save(smodel.state_dict(), file)",
-        )
 
     def _choose(
         self, progress: float, data: Any, loss: Loss | None, latency: Latency | None, **known: Any
