@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparsebit.errors import ArtifactError
+from sparsebit.errors import ArtifactError, with_article
 from sparsebit.storage.drafts import DRAFT, Draft, sweep, sync
 from sparsebit.storage.fields import Fields
 from sparsebit.storage.json_text import canonical, read_json
@@ -158,6 +158,8 @@ def read_folder(
     folder: str | os.PathLike[str], kind: str, version: int
 ) -> tuple[Fields, dict[str, dict[str, Tensor]]]:
     """Content and tensors of an artifact, after every check; the content's fields are checked as they are asked for."""
+    if not isinstance(folder, str | os.PathLike):
+        raise ArtifactError("a saved model is loaded from a folder", got=with_article(type(folder).__name__))
     place = Path(folder)
     try:
         manifest = _read_manifest(place, kind, version)

@@ -216,6 +216,8 @@ def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
 
 
 def test_what_is_not_there_or_of_another_kind_or_version(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"loaded from a folder(.|\n)*an int"):
+        read_folder(3, "thing", 2)  # type: ignore[arg-type]
     with pytest.raises(ArtifactError, match=r"is not a saved model(.|\n)*a folder with sparsebit.json"):
         read_folder(tmp_path / "nowhere", "thing", 2)
     write(tmp_path / "it")
