@@ -45,11 +45,11 @@ def main(words: list[str] | None = None) -> dict[str, float]:
     if together:
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank, world = (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
-    torch.manual_seed(rank)
-
     mine = load(options.data, options.size, options.batch, options.limit)[rank::world]
     test = load(options.test, options.size, options.batch, options.limit)
-    model = make_model(options.model, options.weights)
+    torch.manual_seed(0)
+    model = make_model(options.model, options.weights)  # the same on all processes
+    torch.manual_seed(rank)
     config = {
         "DEVICE": str(device),
         "FIRST_LAST": 8,

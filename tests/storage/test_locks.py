@@ -52,17 +52,20 @@ def test_a_forked_process_does_not_keep_the_lock(tmp_path: Path) -> None:
     lock, other = Lock(tmp_path), Lock(tmp_path)
     assert lock.take()
     told, tell = os.pipe()
+    started, start = os.pipe()
     child = os.fork()
     if not child:  # a worker of a data loader, which outlives the process that started it
+        os.write(start, b"x")  # what is done after a fork is done now
         os.read(told, 1)
         os._exit(0)
+    os.read(started, 1)
     assert not other.take(), "the child's copy was closed, ours was not"
     lock.release()
     assert other.take()
     os.write(tell, b"x")
     os.waitpid(child, 0)
-    os.close(told)
-    os.close(tell)
+    for end in (told, tell, started, start):
+        os.close(end)
 
 
 def test_a_file_system_without_locks_is_not_a_busy_one(
