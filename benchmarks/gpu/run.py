@@ -12,7 +12,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -162,41 +162,11 @@ def ask_resnet50(bandwidth: float, found: dict[str, Any], is_compiled: bool = Fa
         )
 
 
-def ask_reconstruction(bandwidth: float, found: dict[str, Any]) -> None:
-    """Reconstruction with steps that are recorded, beside steps that are called."""
-    rows = found["rows"] = []
-    for row in reconstruction.measure():
-        rows.append(row)
-        print(
-            f"{row['method']:8s} recorded {row['recorded']!s:5s} {row['steps']} steps a block: {row['seconds']:6.1f} s,"
-            f" relative error {row['error']:.4f}"
-        )
-
-
-def ask_semi_structured(bandwidth: float, found: dict[str, Any]) -> None:
-    """2:4 weights beside dense ones."""
-    rows = found["rows"] = []
-    for row in semi_structured.measure(time_of):
-        rows.append(row)
-        print(" ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
-
-
-def ask_calibration(bandwidth: float, found: dict[str, Any]) -> None:
-    """How often each observer makes the host wait."""
-    rows = found["rows"] = []
-    for row in calibration.measure():
-        rows.append(row)
-        print(
-            f"{row['observer']:12s} {row['waits_per_batch']:.1f} waits a batch, {row['waits_outside']} outside,"
-            f" {row['ms_per_batch']:.1f} ms a batch {row['places']}"
-        )
-
-
-def ask_gptq(bandwidth: float, found: dict[str, Any]) -> None:
-    """GPTQ of a 7B-shaped model."""
-    rows = found["rows"] = []
-    for row in gptq.measure():
-        rows.append(row)
+def show_rows(rows: Iterable[dict[str, Any]], found: dict[str, Any]) -> None:
+    """Keep and print rows as they come: a run may be cut short."""
+    found["rows"] = []
+    for row in rows:
+        found["rows"].append(row)
         print(" ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
 
 
@@ -207,10 +177,10 @@ QUESTIONS: dict[str, Callable[[float, dict[str, Any]], None]] = {
     "compiled": ask_compiled,
     "resnet50": ask_resnet50,
     "resnet50_compiled": lambda bandwidth, found: ask_resnet50(bandwidth, found, is_compiled=True),
-    "reconstruction": ask_reconstruction,
-    "semi_structured": ask_semi_structured,
-    "calibration": ask_calibration,
-    "gptq": ask_gptq,
+    "reconstruction": lambda bandwidth, found: show_rows(reconstruction.measure(), found),
+    "semi_structured": lambda bandwidth, found: show_rows(semi_structured.measure(time_of), found),
+    "calibration": lambda bandwidth, found: show_rows(calibration.measure(), found),
+    "gptq": lambda bandwidth, found: show_rows(gptq.measure(), found),
 }
 
 

@@ -10,9 +10,7 @@ Run from the repository root: ``SPARSEBIT_DATA=... python -m benchmarks.llm.grid
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.environment import describe
-from benchmarks.llm.run import HELD_OUT, LENGTH, NOTE, SAMPLES, SEED, open_model
+from benchmarks.llm.run import HELD_OUT, LENGTH, NOTE, SAMPLES, SEED, make_parser, open_model
 from sparsebit.llm.methods.gptq import eliminate, solve_columns
 from sparsebit.llm.methods.grid_search import search_grid
 from sparsebit.llm.methods.solver import WeightSpec, output_loss
@@ -54,13 +52,7 @@ def measure_moments(model: Any, sequences: Tensor) -> dict[str, Tensor]:
 
 def main() -> None:
     """Solve each layer in every way, write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", help="a folder as save_pretrained writes it, with its tokenizer")
-    parser.add_argument(
-        "--text", default=os.path.join(os.environ.get("SPARSEBIT_DATA", ""), "wikitext2_valid.txt")
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument("--out", default="benchmarks/llm/results/grid_cost.json")
     options = parser.parse_args()

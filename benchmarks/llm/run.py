@@ -123,15 +123,20 @@ def open_model(folder: str, blocks: int | None, device: str) -> nn.Module:
     return moved
 
 
-def main() -> None:
-    """Measure, show, write."""
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser of what every question needs: a model and a text."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", help="a folder as save_pretrained writes it, with its tokenizer")
-    parser.add_argument(
-        "--text", default=os.path.join(os.environ.get("SPARSEBIT_DATA", ""), "wikitext2_valid.txt")
-    )
+    data = os.environ.get("SPARSEBIT_DATA", "")
+    parser.add_argument("--text", default=os.path.join(data, "wikitext2_valid.txt"))
+    return parser
+
+
+def main() -> None:
+    """Measure, show, write."""
+    parser = make_parser(__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument("--length", type=int, default=LENGTH)

@@ -52,9 +52,12 @@ def keep_float_weight(editor: Editor, node: Any) -> bool:
 
 def _is_quantized_later(value: Any) -> bool:
     """Whether a value is quantized right away, or after what ONNX Runtime fuses, drops or moves the step before."""
-    waiting = [value]
+    waiting, seen = [value], set[Any]()
     while waiting:
         for reader in readers(waiting.pop()):
+            if reader in seen:  # paths part and meet again: without this there would be too many
+                continue
+            seen.add(reader)
             if reader.op_type in ("QuantizeLinear", "Relu", "Clip"):
                 return True
             neutral = [array for entry in reader.inputs[1:] if (array := array_of(entry)) is not None]

@@ -163,10 +163,7 @@ def solve_columns(
                     chosen_rows.T if sparsity.size is not None else chosen_rows.view_as(scores)
                 )
             column, chosen = left[index], done[index]
-            if groups is None:
-                chosen.copy_(column)
-            else:
-                groups.snap(column, group_of[index], chosen)
+            chosen.copy_(column if groups is None else groups.snap(column, group_of[index]))
             if kept is not None:
                 chosen.mul_(kept[index])
             loss = torch.sub(column, chosen, out=losses[index - start]).div_(pivot_of[index])
@@ -185,18 +182,11 @@ class GroupRows:
         self._scales, self._zero_points = (
             values.float().reshape(rows, -1).T.contiguous() for values in (grid.scale, grid.zero_point)
         )
-        self._lowest, self._highest = (end - self._zero_points for end in (grid.code.low, grid.code.high))
         self.count = len(self._scales)
 
-    def snap(self, column: Tensor, group: int, out: Tensor) -> None:
+    def snap(self, column: Tensor, group: int) -> Tensor:
         """A column [rows] on its grid."""
-        scale = self._scales[group]
-        if column.is_cuda or not self._code.is_integer:
-            out.copy_(snap(column, scale, self._zero_points[group], self._code))
-            return
-        # The same operations in the same order as ``snap``, without the bounds of a group for each of its columns.
-        steps = torch.div(column, scale, out=out).round_()
-        steps.clamp_(min=self._lowest[group]).clamp_(max=self._highest[group]).mul_(scale)
+        return snap(column, self._scales[group], self._zero_points[group], self._code)
 
 
 def _order(driven: Tensor, size: int) -> Tensor:

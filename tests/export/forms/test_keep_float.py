@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.export import CheckReport, check, export_graph
-from sparsebit.export.forms import target_form
+from sparsebit.export.forms import keep_float, target_form
 from sparsebit.export.forms.editor import Editor, only_reader
 from sparsebit.export.translate.marker import Markers
 from sparsebit.runtime import open_session
@@ -166,3 +166,14 @@ def test_what_a_branch_reads_is_float() -> None:
     session = open_session(onnx_ir.serde.serialize_model(model))
     x = np.array([-2, -1, 1, 2], np.float32)
     assert session.run({"x": x, "which": np.array(False)})["y"].tolist() == [1.5, 1.0, -1.0, -2.0]
+
+
+def test_paths_that_part_and_meet_are_walked_once() -> None:
+    """Forty times two ways are 2**40 paths; every node is looked at once, so this ends."""
+    first = value = onnx_ir.Value(name="x")
+    for _ in range(40):
+        left, right = (onnx_ir.Node("", "Reshape", [value]).outputs[0] for _ in range(2))
+        value = onnx_ir.Node("", "Concat", [left, right]).outputs[0]
+    assert not keep_float._is_quantized_later(first)
+    onnx_ir.Node("", "QuantizeLinear", [value])
+    assert keep_float._is_quantized_later(first)

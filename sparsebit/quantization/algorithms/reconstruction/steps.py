@@ -66,9 +66,8 @@ def _call_and_replay(
         graphs = _record(step, schedule, noise, CALLED_FIRST)
     except RuntimeError as error:  # an operator that waits for the device, or does not allow recording
         log.warning("steps are called one by one, because they cannot be recorded: %s", error)
-        for generator, state in zip(
-            generators, before, strict=True
-        ):  # a broken recording leaves them unusable
+        # A broken recording leaves them unusable.
+        for generator, state in zip(generators, before, strict=True):
             generator.graphsafe_set_state(state)
         return _call(step, schedule, set_rate, ticks, range(CALLED_FIRST, steps))
     for index in range(CALLED_FIRST, steps):
