@@ -49,7 +49,8 @@ PROTOCOL: dict[str, Any] = {
 WEIGHTS = 106_168_320  # in the 210 linear layers of the blocks
 METHODS = {  # by script: what is done, as the table names it
     "sparsebit": "g64 affine, GPTQ",
-    "sparsebit_tuned": "g64 affine, GPTQ, tuned",
+    "sparsebit_fast": "g64 affine, GPTQ, fast setting",
+    "sparsebit_tuned": "g64 affine, tuned after GPTQ",
     "llm_compressor": "g64 affine, GPTQ",
     "auto_round": "g64 affine, signed rounding",
     "gptqmodel": "g64 symmetric, GPTQ",
@@ -59,14 +60,10 @@ METHODS = {  # by script: what is done, as the table names it
     "bitsandbytes": "g64 NormalFloat, no data",
     "llama_cpp": "its own types, no data",
 }
-TUNED = "sparsebit_tuned"
-SCRIPTS = {name: (name,) for name in METHODS if name != TUNED} | {
-    "sparsebit": ("sparsebit", TUNED)
-}  # by peer
+OURS = tuple(name for name in METHODS if name.startswith("sparsebit"))
+SCRIPTS = {"sparsebit": OURS} | {name: (name,) for name in METHODS if name not in OURS}  # by peer
 PEERS = ("float", *SCRIPTS)
-WIDTHS = {
-    TUNED: (3, 2)
-}  # of a script; every other is asked for all widths, and one it cannot do is its own error
+WIDTHS = (4, 3, 2)  # every script is asked for all of them, and one it cannot do is its own error
 
 
 def measure(peer: str, options: Options) -> list[Row]:
@@ -84,7 +81,7 @@ def measure(peer: str, options: Options) -> list[Row]:
                 lines=None,
             )
         ]
-    scripts = [(name, bits) for name in SCRIPTS[peer] for bits in WIDTHS.get(name, (4, 3, 2))]
+    scripts = [(name, bits) for name in SCRIPTS[peer] for bits in WIDTHS]
     return [row(peer, name, bits, options) for name, bits in scripts if options.wants(setting_of(name, bits))]
 
 
