@@ -14,7 +14,9 @@ class OldNameError(SparsebitError, ImportError):
 # Old path -> "module:name" of what it is now.
 MOVED = {
     "sparsebit.utils.update_config": "sparsebit.compat.config_tree:update_config",
+    "sparsebit.utils.yaml_utils.update_config": "sparsebit.compat.config_tree:update_config",
     "sparsebit.utils.check_torch_version": "sparsebit.compat.common:check_torch_version",
+    "sparsebit.utils.common.check_torch_version": "sparsebit.compat.common:check_torch_version",
     "sparsebit.quantization.quant_config._C": "sparsebit.compat.config_tree:QUANTIZATION",
     "sparsebit.sparse.sparse_config._C": "sparsebit.compat.config_tree:PRUNING",
     "sparsebit.quantization.common.Backend": "sparsebit.compat.common:Backend",
@@ -24,6 +26,10 @@ MOVED = {
     "sparsebit.quantization.modules.register_qmodule": "sparsebit.quantization.modules.qmodules:register_qmodule",
     "sparsebit.quantization.quantizers.QUANTIZERS_MAP": "sparsebit.quantization.quantizers:QUANTIZERS",
     "sparsebit.quantization.observers.OBSERVERS_MAP": "sparsebit.quantization.observers:OBSERVERS",
+    "sparsebit.quantization.observers.aciq.Observer": "sparsebit.quantization.observers:ACIQ",
+    "sparsebit.quantization.observers.kl_histogram.Observer": "sparsebit.quantization.observers:KLHistogram",
+    "sparsebit.quantization.observers.mse.Observer": "sparsebit.quantization.observers:MSE",
+    "sparsebit.quantization.observers.percentile.Observer": "sparsebit.quantization.observers:Percentile",
     "sparsebit.sparse.sparsers.SPARSERS_MAP": "sparsebit.sparse.sparsers:SPARSERS",
     "sparsebit.sparse.sparsers.l1norm.Sparser": "sparsebit.sparse.sparsers.of_weights:L1Norm",
 }
@@ -33,24 +39,44 @@ _GRID = (
 )
 _PATTERN = "sparsebit.graph.match.Pattern and register_replacement; docs/how-to/fusion.md shows a pattern of your own"
 _RUNNER = "QuantModel.calibrate(batches), which streams the data once"
+_PROFILER = "QuantModel.get_quantization_error(batch)"
+_ADAROUND = "SCHEDULE.RECOVERY: [adaround] in the config"
+_KL = "OBSERVER.TYPE: kl_histogram in the config"
+_CHECKS = "parse_qconfig, which checks every key"
+_DEVICE = "QuantModel.calibrate(batches), which moves the data to the model's device by itself"
+_TRACE = "sparsebit.capture(model, example_inputs), or QTracer"
 
 # Old path -> what replaces it.
 GONE = {
     "sparsebit.quantization.quantizers.build_quantizer": "sparsebit.quantization.QUANTIZERS: look a class up "
     "by name and call it with tensor name, side and spec",
     "sparsebit.quantization.quantizers.quant_descriptor.QuantDescriptor": _GRID,
-    "sparsebit.quantization.quantizers.quant_tensor.STE": _GRID,
-    "sparsebit.quantization.quantizers.quant_tensor.torch_fake_quant": _GRID,
-    "sparsebit.quantization.quantizers.quant_tensor.fake_quant_factory": _GRID,
+    "sparsebit.quantization.quantizers.adaround.reconstruct_qlayer": _ADAROUND,
+    "sparsebit.quantization.quantizers.adaround.LinearTempDecay": _ADAROUND,
+    "sparsebit.quantization.quantizers.lsq.gs_scaling": "QUANTIZER.TYPE: lsq, which scales its gradients by itself",
     "sparsebit.quantization.observers.build_observer": "sparsebit.quantization.OBSERVERS: look a class up "
     "by name and call it with its options",
     "sparsebit.quantization.observers.base.DataCache": "the state of an observer, which update() returns: "
     "data is streamed and not kept; docs/how-to/observer.md",
+    "sparsebit.quantization.observers.kl_histogram.run_distributed": _KL,
+    "sparsebit.quantization.observers.kl_histogram.get_best_threshold": _KL,
+    "sparsebit.quantization.observers.kl_histogram.calibrate_entropy": _KL,
+    "sparsebit.quantization.observers.utils.mse_loss": "torch.nn.functional.mse_loss",
+    "sparsebit.quantization.quant_config.verify_bits": _CHECKS,
+    "sparsebit.quantization.quant_config.verify_backend": _CHECKS,
+    "sparsebit.quantization.quant_config.verify_schedule": _CHECKS,
+    "sparsebit.quantization.utils.fx_symbolic_trace": _TRACE,
     "sparsebit.quantization.common.Granularity": "Quantizer.layout, a sparsebit.numerics.Layout",
     "sparsebit.quantization.common.get_qscheme": "the scheme as a string, such as 'per-channel-symmetric'",
     "sparsebit.quantization.tools.calibration.CalibrationRunner": _RUNNER,
     "sparsebit.quantization.tools.CalibrationRunner": _RUNNER,
-    "sparsebit.quantization.tools.QuantizationErrorProfiler": "QuantModel.get_quantization_error(batch)",
+    "sparsebit.quantization.tools.QuantizationErrorProfiler": _PROFILER,
+    "sparsebit.quantization.tools.errors_profiler.QuantizationErrorProfiler": _PROFILER,
+    "sparsebit.quantization.tools.fx_symbolic_trace": _TRACE,
+    "sparsebit.quantization.tools.graph_wrapper.fx_symbolic_trace": _TRACE,
+    "sparsebit.quantization.tools.SharedData": "sparsebit.graph.run, which frees values by itself",
+    "sparsebit.quantization.tools.to_cpu": _DEVICE,
+    "sparsebit.quantization.tools.to_detach": _DEVICE,
     "sparsebit.quantization.tools.graph_wrapper.GraphVisitor": "sparsebit.graph.run, an interpreter of the graph",
     "sparsebit.quantization.tools.graph_wrapper.SharedData": "sparsebit.graph.run, which frees values by itself",
     "sparsebit.quantization.converters.simplify": "sparsebit.graph.passes, which QuantModel runs by itself",
@@ -59,11 +85,39 @@ GONE = {
     "sparsebit.quantization.converters.base.ReplacePatternBase": _PATTERN,
     "sparsebit.quantization.converters.utils.MatchingNode": _PATTERN,
     "sparsebit.quantization.converters.utils.SubgraphMatcher": _PATTERN,
+    "sparsebit.quantization.modules.PASSTHROUGHT_MODULES": "qmodel.plan, which says for every tensor whether it is "
+    "quantized, and why",
     "sparsebit.quantization.converters.prune.PruneGraph": "sparsebit.graph.passes.remove_dead_nodes",
     "sparsebit.sparse.modules.SMODULE_MAP": "channel rules of operators; docs/how-to/operator.md",
     "sparsebit.sparse.modules.register_smodule": "sparsebit.register_op, which says how channels flow through an "
     "operator; docs/how-to/operator.md",
     "sparsebit.sparse.sparsers.build_sparser": "sparsebit.sparse.sparsers.make_sparser(name, options)",
+    "sparsebit.utils.yaml_utils._parse_config": "parse_qconfig or parse_sconfig",
+}
+
+_PASSES = (
+    "sparsebit.graph.passes, which QuantModel runs by itself, or a pass of your own; docs/how-to/fusion.md"
+)
+# Old files of which nothing is left -> what replaces each name in them.
+GONE_FILES = {
+    "sparsebit.quantization.converters.fuse_operations": _PASSES,
+    "sparsebit.quantization.converters.fuse_operations.disable_unnecessary_quant": _PASSES,
+    "sparsebit.quantization.converters.fuse_operations.fuse_bn": _PASSES,
+    "sparsebit.quantization.converters.fuse_operations.lists": _PASSES,
+    "sparsebit.quantization.converters.simplifiers": _PASSES,
+    "sparsebit.quantization.converters.simplifiers.getattr_to_shape": _PASSES,
+    "sparsebit.quantization.converters.simplifiers.lists": _PASSES,
+    "sparsebit.quantization.converters.simplifiers.remove_identity": _PASSES,
+    "sparsebit.quantization.converters.simplifiers.unbind_getitem_to_subtensor": _PASSES,
+    "sparsebit.quantization.converters.utils.bitpartite_graph_matching": _PATTERN,
+    "sparsebit.quantization.converters.utils.disjoint_set_union": _PATTERN,
+    "sparsebit.quantization.converters.utils.dominator_tree": _PATTERN,
+    "sparsebit.quantization.converters.utils.subgraph_matching": _PATTERN,
+    "sparsebit.quantization.converters.utils.subgraph_matching_node": _PATTERN,
+    "sparsebit.quantization.converters.utils.subgraph_matching_replace_pattern": _PATTERN,
+    "sparsebit.quantization.converters.utils.subgraph_matching_utils": _PATTERN,
+    "sparsebit.quantization.quantizers.quant_tensor": _GRID,
+    "sparsebit.quantization.tools.tensor_wrapper": _DEVICE,
 }
 
 # Names of operator classes, by the old file of sparsebit/quantization/modules that had them, and what they stand for.
@@ -78,7 +132,6 @@ OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
         "QSigmoid": ("sigmoid",),
         "QGELU": ("gelu",),
         "QTanh": ("tanh",),
-        "QSoftmax": ("softmax",),
     },
     "conv": {"QConv2d": ("conv2d",), "QConvTranspose2d": ("conv_transpose2d",)},
     "embedding": {"QEmbedding": ("embedding",)},
@@ -88,7 +141,7 @@ OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
     "normalization": {"QBatchNorm2d": ("batch_norm",), "QLayerNorm": ("layer_norm",)},
     "pool": {"QAvgPool2d": ("avg_pool2d",), "QAdaptiveAvgPool2d": ("adaptive_avg_pool2d",)},
     "resize": {"QUpsample": ("interpolate",), "QInterpolate": ("interpolate",)},
-    "unary": {"QIdentity": ("identity",)},
+    "unary": {"QIdentity": ("identity",), "QSoftmax": ("softmax",)},
     "base": {"MultipleInputsQuantOpr": ("add", "matmul")},
 }
 # Classes that were never quantized and only wrapped torch's own.
@@ -112,11 +165,8 @@ FUNCTIONS = {
         "Permute",
         "Split",
         "Concat",
-        "Clone",
-        "Contiguous",
-        "Detach",
-        "Where",
     ),
+    "unary": ("Clone", "Contiguous", "Detach", "Where"),
     "torchvision_ops": ("StochasticDepth",),
 }
 
@@ -152,13 +202,16 @@ GONE |= _class_paths()[1]
 
 
 def find(path: str) -> object:
-    """What an old path names now. Raises ``OldNameError`` for what is gone, ``KeyError`` for what never was.
+    """What an old path names now.
+
+    Raises ``OldNameError`` for what is gone, and ``KeyError`` for what was never there.
 
     Example:
         >>> find("sparsebit.quantization.observers.OBSERVERS_MAP")["MinMax"].__name__
         'MinMax'
     """
-    if path in GONE:
-        raise OldNameError(f"{path} of the old Sparsebit does not exist here", hint=f"use {GONE[path]}")
+    advice = GONE.get(path) or GONE_FILES.get(path.rpartition(".")[0])
+    if advice is not None:
+        raise OldNameError(f"{path} of the old Sparsebit does not exist here", hint=f"use {advice}")
     module, _, name = MOVED[path].partition(":")
     return getattr(importlib.import_module(module), name)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from sparsebit.compat.extra_info import add_extra_info_to_onnx
-from sparsebit.compat.names import GONE, MOVED, OldNameError, find
+from sparsebit.compat.names import GONE, GONE_FILES, MOVED, OldNameError, find
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.modules.qmodules import QuantOpr, Reader
 from sparsebit.quantization.quantizers import Quantizer
@@ -17,8 +17,8 @@ from sparsebit.quantization.quantizers import Quantizer
 
 def add_old_paths() -> None:
     """Make every path of ``names`` importable. Names that exist today keep their meaning."""
-    for path in [*MOVED, *GONE]:
-        module = _module(path.rpartition(".")[0])
+    for path in dict.fromkeys([*(path.rpartition(".")[0] for path in [*MOVED, *GONE]), *GONE_FILES]):
+        module = _module(path)
         if not isinstance(vars(module).get("__getattr__"), _OldNames):
             vars(module)["__getattr__"] = _OldNames(module.__name__, vars(module).get("__getattr__"))
     for owner, name, value in OLD_ATTRIBUTES:
@@ -33,7 +33,7 @@ class _OldNames:
 
     def __call__(self, name: str) -> object:
         path = f"{self.module}.{name}"
-        if path in MOVED or path in GONE:
+        if path in MOVED or path in GONE or (self.module in GONE_FILES and not name.startswith("__")):
             return find(path)
         if self.otherwise is not None:
             return self.otherwise(name)
@@ -51,7 +51,8 @@ def _module(path: str) -> ModuleType:
     module = ModuleType(path, "Names of the old Sparsebit, put here by sparsebit.compat.")
     module.__path__ = []  # a package without files: its parts are put beside it in the same way
     sys.modules[path] = module
-    setattr(parent, name, module)
+    if path not in GONE:  # a function of that name: asking the parent for it says what replaces it
+        setattr(parent, name, module)
     return module
 
 

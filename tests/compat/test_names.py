@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparsebit.compat.config_tree import PRUNING, QUANTIZATION, CfgNode
-from sparsebit.compat.names import FUNCTIONS, GONE, MOVED, OldNameError, find
+from sparsebit.compat.names import FUNCTIONS, GONE, GONE_FILES, MOVED, OldNameError, find
 from sparsebit.config import load_qconfig, load_sconfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "from_old_sparsebit.md").read_text(encoding="utf-8")
@@ -38,6 +38,16 @@ def test_the_page_lists_every_name_and_what_it_is_now() -> None:
             assert text == f"removed; use {GONE[path]}", path
     listed = {path.rpartition(".")[2] for path in said}
     assert {path.rpartition(".")[2] for path in [*MOVED, *GONE]} <= listed
+
+
+def test_the_page_lists_every_file_of_which_nothing_is_left() -> None:
+    said = rows("Files of which nothing is left")
+    assert said == {path: f"use {advice}" for path, advice in GONE_FILES.items()}
+
+
+def test_any_name_of_such_a_file_says_what_replaces_it() -> None:
+    with pytest.raises(OldNameError, match=r"use sparsebit\.numerics\.Grid"):
+        find("sparsebit.quantization.quantizers.quant_tensor.trt_fake_quant")
 
 
 def leaves(node: CfgNode, prefix: str = "") -> set[str]:

@@ -27,6 +27,18 @@ def test_importing_what_is_gone_keeps_the_advice() -> None:
         from sparsebit.sparse.modules import register_smodule  # type: ignore[import-not-found]  # noqa: F401
 
 
+def test_importing_from_a_file_that_is_gone_says_what_replaces_it() -> None:
+    with pytest.raises(OldNameError, match=r"use sparsebit\.graph\.match\.Pattern"):
+        importlib.import_module("sparsebit.quantization.converters.utils.dominator_tree").DominatorTree  # noqa: B018
+    importlib.import_module("sparsebit.quantization.converters.fuse_operations.lists")
+    with pytest.raises(
+        OldNameError, match=r"use SCHEDULE\.FUSE_BN"
+    ):  # a function with the name of its folder
+        from sparsebit.quantization.converters import (  # type: ignore[import-not-found]
+            fuse_operations,  # noqa: F401
+        )
+
+
 def test_a_name_that_never_was_is_an_ordinary_error() -> None:
     with pytest.raises(ImportError, match="cannot import name 'Nonsense'"):
         from sparsebit.quantization.modules import Nonsense  # type: ignore[attr-defined]  # noqa: F401
