@@ -86,8 +86,9 @@ def check_grouped() -> list[str]:
 
 
 def check_packed_matmul() -> list[str]:
-    """Both ways to multiply beside the unpacked weight in float64."""
+    """Every way to multiply beside the unpacked weight in float64."""
     packed_matmul_triton._values, packed_matmul_triton._scaled_pair = _values, _scaled_pair
+    packed_matmul.AT_ONCE, packed_matmul.ROWS_AT_ONCE = 2**15, 8  # several parts
     wrong = []
     for case in packed_cases.draw_cases(60, seed=5):
         rows = min(case.rows, 33)
@@ -98,10 +99,13 @@ def check_packed_matmul() -> list[str]:
         arguments = (x, *packed_cases.kernel_arguments(packed, grid))
         weight = grid.numbers(grid.unpack(packed, case.channels), torch.float64)
         expected = F.linear(x.double(), weight)
-        for name, found in (
-            ("written", F.linear(x, packed_matmul._write_numbers(*arguments))),
-            ("multiplied", packed_matmul._multiply(*arguments)),
-        ):
+        ways = {
+            "unpacked": packed_matmul._multiply_unpacked(*arguments),
+            "multiplied": packed_matmul._multiply(*arguments),
+        }
+        if case.batch == 1 and (case.group_size or 32) % 32 == 0:
+            ways["one vector"] = packed_matmul._multiply_vector(*arguments)
+        for name, found in ways.items():
             error = float((found.double() - expected).norm() / expected.norm())
             if not error < 3e-3:  # also NaN
                 wrong.append(f"{name} {case}: relative error {error:.3g}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -19,6 +18,7 @@ from sparsebit.kernels.launch import AVAILABLE, current_stream, launch, on_devic
 BATCH = 64  # the most vectors that are multiplied with the packed weight at once
 LARGE = 2**25  # numbers of a large weight
 BLOCK = 16  # units of a row that are multiplied at once
+FEWEST_UNITS = 4  # with one scale
 # Vectors that are computed at least: for 3 bits the instructions for more of them are faster also for one.
 FEWEST = {3: 16}
 # Rows of a tile, blocks that are read at once, stages, warps, programs, and registers of a thread (None: as many as
@@ -44,6 +44,18 @@ TILES: dict[int, dict[int, tuple[Tile, Tile]]] = {
     32: {2: (_SMALL, _MANY), 3: (_SMALL, _MANY), 4: (_MANY, _MANY), 8: (_SMALL, _SMALL)},
     64: {2: (_SMALL, _MANY), 3: (_SMALL, _MANY), 4: ((64, 1, 4, 4, 264, None), _MANY), 8: (_SMALL, _SMALL)},
 }
+
+# Rows of a program, warps, stages and registers for one vector, for each width.
+VECTOR_TILES: dict[int, tuple[int, int, int, int | None]] = {
+    2: (8, 4, 1, None),
+    3: (8, 4, 1, None),
+    4: (8, 4, 1, None),
+    8: (4, 4, 1, None),
+}
+PIECE = 32  # channels that a thread multiplies at once, for one vector
+ONE = 0x3F800000  # the bits of 1.0
+AT_ONCE = 2**60  # bytes of the unpacked weight that are made at once
+ROWS_AT_ONCE = 128  # and a multiple of so many rows
 
 _library = torch.library.Library("sparsebit", "FRAGMENT")
 _library.define(
@@ -90,11 +102,13 @@ def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bi
     flat = x.reshape(-1, channels).contiguous()
     with on_device_of(x):
         large = rows * channels >= LARGE
-        if flat.shape[0] <= (2 * BATCH if large else BATCH):
+        if flat.shape[0] == 1 and channels % (PIECE * scale.shape[0]) == 0:
+            y = _multiply_vector(flat, packed, scale, zero_point, bits, low)
+        elif flat.shape[0] <= (2 * BATCH if large else BATCH):
             parts = [_multiply(part, packed, scale, zero_point, bits, low) for part in flat.split(BATCH)]
             y = torch.cat(parts) if len(parts) > 1 else parts[0]
         else:
-            y = F.linear(flat, _write_numbers(flat, packed, scale, zero_point, bits, low))
+            y = _multiply_unpacked(flat, packed, scale, zero_point, bits, low)
     return y.reshape(*x.shape[:-1], rows)
 
 
@@ -116,7 +130,7 @@ def _multiply(
     chosen = large if rows * x.shape[1] >= LARGE else small
     tile, at_once, stages, warps, programs, registers = chosen
     block = math.gcd(per_group, BLOCK)
-    if block < 4:  # too few for the matrix units: several scales in a block
+    if block < FEWEST_UNITS:  # too few for the matrix units: several scales in a block
         block = math.gcd(units, BLOCK)
     blocks = units // block
     arranged = torch.empty(batch, units * places, dtype=x.dtype, device=x.device)
@@ -199,26 +213,69 @@ def _counts(device: torch.device, tiles: int) -> Tensor:
     return found.take(tiles)
 
 
-def _write_numbers(
+def _multiply_unpacked(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
 ) -> Tensor:
+    """The product with the weight in float, of which no more is made at once than the cache of the device holds."""
+    rows, channels = packed.shape[0], x.shape[1]
+    at_once = max(ROWS_AT_ONCE, AT_ONCE // (x.element_size() * channels) // ROWS_AT_ONCE * ROWS_AT_ONCE)
+    made = torch.empty(min(rows, at_once), channels, dtype=x.dtype, device=x.device)
+    y = torch.empty(x.shape[0], rows, dtype=x.dtype, device=x.device)
+    for first in range(0, rows, at_once):
+        end = min(rows, first + at_once)
+        _write_numbers(made, first, end, packed, scale, zero_point, bits, low)
+        torch.mm(x, made[: end - first].T, out=y[:, first:end])
+    return y
+
+
+def _write_numbers(
+    made: Tensor,
+    first: int,
+    end: int,
+    packed: Tensor,
+    scale: Tensor,
+    zero_point: Tensor | None,
+    bits: int,
+    low: int,
+) -> None:
+    """Rows ``first`` to ``end`` of the weight in float."""
     from sparsebit.kernels import packed_matmul_triton as kernels
 
-    rows, units, per_group = _sizes(x, packed, scale, bits)
-    values, has_zero = values_of(bits), zero_point is not None
-    channels = units * values
-    weight = torch.empty(rows, channels, dtype=x.dtype, device=x.device)
+    rows, units, per_group = _sizes(made, packed, scale, bits)
+    values, has_zero, channels = values_of(bits), zero_point is not None, made.shape[1]
     points = packed if zero_point is None else zero_point
-    tensors = (packed.view(torch.int32), scale, points, weight)
+    tensors = (packed.view(torch.int32), scale, points, made)
     if bits == 3:
-        programs = math.ceil(rows / 4) * math.ceil(channels / 512)
-        sizes = (rows, channels, low, has_zero, per_group * values, 4, 512)
+        programs = math.ceil((end - first) / 4) * math.ceil(channels / 512)
+        sizes = (rows, first, end, channels, low, has_zero, per_group * values, 4, 512)
         launch(kernels.write_numbers_of_3_bits, programs, tensors, (), sizes)
     else:
-        programs = math.ceil(rows / 8) * math.ceil(units / 64)
-        settings = (rows, units, low, bits, values, has_zero, per_group, 8, 64)
+        programs = math.ceil((end - first) / 8) * math.ceil(units / 64)
+        settings = (rows, first, end, units, low, bits, values, has_zero, per_group, 8, 64)
         launch(kernels.write_numbers, programs, tensors, (), settings)
-    return weight
+
+
+def _multiply_vector(
+    x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
+) -> Tensor:
+    from sparsebit.kernels import packed_vector_triton as kernels
+
+    rows, pieces = packed.shape[0], x.shape[1] // PIECE
+    at_once, warps, stages, registers = VECTOR_TILES[bits]
+    y = torch.empty(1, rows, dtype=x.dtype, device=x.device)
+    launch(
+        kernels.multiply_vector,
+        math.ceil(rows / at_once),
+        (x, packed.view(torch.int32), scale, packed if zero_point is None else zero_point, y),
+        (),
+        (
+            *(rows, pieces, low, ONE, bits, zero_point is not None, pieces // scale.shape[0]),
+            *(at_once, 32 * warps, stages),
+        ),
+        warps=warps,
+        registers=registers,
+    )
+    return y
 
 
 def _fake(x: Tensor, packed: Tensor, *_: object) -> Tensor:

@@ -298,15 +298,15 @@ def _unpack(words, low, BITS: tl.constexpr):
 
 @triton.jit
 def write_numbers(
-    words_ptr, scale_ptr, zero_point_ptr, weight_ptr, rows, units_per_row, low,
+    words_ptr, scale_ptr, zero_point_ptr, weight_ptr, rows, first, end, units_per_row, low,
     BITS: tl.constexpr, VALUES: tl.constexpr, HAS_ZERO: tl.constexpr, UNITS_PER_GROUP: tl.constexpr,
     ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
-    """The weight in float, in one pass over memory: each thread reads a word and writes its values."""
+    """Rows ``first`` to ``end`` in float, in one pass over memory: each thread reads a word and writes its values."""
     across = tl.cdiv(units_per_row, UNITS)
-    row = (tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    row = first + (tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     word = (tl.program_id(0) % across) * UNITS + tl.arange(0, UNITS)[None, :]
-    here = (row < rows) & (word < units_per_row)
+    here = (row < end) & (word < units_per_row)
     at = row * units_per_row + word
     group = word // UNITS_PER_GROUP * rows + row
     scale = tl.load(scale_ptr + group, mask=here, other=0.0).to(tl.float32)
@@ -314,20 +314,20 @@ def write_numbers(
     steps = _unpack(words, low, BITS)
     if HAS_ZERO:
         steps -= tl.load(zero_point_ptr + group, mask=here, other=0).to(tl.float32)[:, :, None]
-    out = weight_ptr + at[:, :, None] * VALUES + tl.arange(0, VALUES)[None, None, :]
+    out = weight_ptr + ((row - first) * units_per_row + word)[:, :, None] * VALUES + tl.arange(0, VALUES)[None, None, :]
     tl.store(out, (steps * scale[:, :, None]).to(weight_ptr.dtype.element_ty), mask=here[:, :, None])
 
 
 @triton.jit
 def write_numbers_of_3_bits(
-    words_ptr, scale_ptr, zero_point_ptr, weight_ptr, rows, channels, low,
+    words_ptr, scale_ptr, zero_point_ptr, weight_ptr, rows, first, end, channels, low,
     HAS_ZERO: tl.constexpr, GROUP_SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The same where values run across words."""
     across = tl.cdiv(channels, COLUMNS)
-    row = (tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    row = first + (tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    here = (row < rows) & (column < channels)
+    here = (row < end) & (column < channels)
     bit = column * 3
     word = row * (channels // 32 * 3) + bit // 32
     value = tl.load(words_ptr + word, mask=here, other=0).to(tl.uint32, bitcast=True) >> (bit % 32).to(
@@ -341,5 +341,5 @@ def write_numbers_of_3_bits(
     steps = (value & 7).to(tl.float32) + low
     if HAS_ZERO:
         steps -= tl.load(zero_point_ptr + group, mask=here, other=0).to(tl.float32)
-    at = row * channels + column
+    at = (row - first) * channels + column
     tl.store(weight_ptr + at, (steps * scale).to(weight_ptr.dtype.element_ty), mask=here)
