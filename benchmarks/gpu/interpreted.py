@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -86,29 +87,35 @@ def check_grouped() -> list[str]:
 
 
 def check_packed_matmul() -> list[str]:
-    """Every way to multiply beside the unpacked weight in float64."""
+    """Products of several vectors, with the packed weight and with parts of the unpacked one."""
     packed_matmul_triton._values, packed_matmul_triton._scaled_pair = _values, _scaled_pair
-    packed_matmul.AT_ONCE, packed_matmul.ROWS_AT_ONCE = 2**15, 8  # several parts
+    packed_matmul.AT_ONCE, packed_matmul.ROWS_AT_ONCE = 2**15, 8
     wrong = []
     for case in packed_cases.draw_cases(60, seed=5):
-        rows = min(case.rows, 33)
-        case = dataclasses.replace(
-            case, rows=rows, channels=min(case.channels, 2048), dtype=torch.float16, scale_dtype=torch.float16
-        )
-        x, packed, grid = case.make("cpu")
-        arguments = (x, *packed_cases.kernel_arguments(packed, grid))
-        weight = grid.numbers(grid.unpack(packed, case.channels), torch.float64)
-        expected = F.linear(x.double(), weight)
-        ways = {
-            "unpacked": packed_matmul._multiply_unpacked(*arguments),
-            "multiplied": packed_matmul._multiply(*arguments),
-        }
-        if case.batch == 1 and (case.group_size or 32) % 32 == 0:
-            ways["one vector"] = packed_matmul._multiply_vector(*arguments)
-        for name, found in ways.items():
-            error = float((found.double() - expected).norm() / expected.norm())
-            if not error < 3e-3:  # also NaN
-                wrong.append(f"{name} {case}: relative error {error:.3g}")
+        wrong += _wrong_products(case, packed_matmul._multiply, packed_matmul._multiply_unpacked)
+    return wrong
+
+
+def check_packed_vector() -> list[str]:
+    """The product of one vector with the packed weight."""
+    wrong = []
+    for case in packed_cases.draw_cases(40, seed=6):
+        wrong += _wrong_products(dataclasses.replace(case, batch=1), packed_matmul._multiply_vector)
+    return wrong
+
+
+def _wrong_products(case: packed_cases.Case, *ways: Callable[..., Tensor]) -> list[str]:
+    """Ways to multiply beside the unpacked weight in float64."""
+    channels, half = min(case.channels, 2048), torch.float16
+    case = dataclasses.replace(case, rows=min(case.rows, 33), channels=channels, dtype=half, scale_dtype=half)
+    x, packed, grid = case.make("cpu")
+    weight = grid.numbers(grid.unpack(packed, channels), torch.float64)
+    expected, wrong = F.linear(x.double(), weight), []
+    for multiply in ways:
+        found = multiply(x, *packed_cases.kernel_arguments(packed, grid))
+        error = float((found.double() - expected).norm() / expected.norm())
+        if not error < 3e-3:  # also NaN
+            wrong.append(f"{multiply.__name__} {case}: relative error {error:.3g}")
     return wrong
 
 
@@ -136,7 +143,12 @@ def _differences(what: str, found: list[Tensor], expected: list[Tensor]) -> list
     ]
 
 
-CHECKS = {"fake_quant": check_fake_quant, "grouped": check_grouped, "packed_matmul": check_packed_matmul}
+CHECKS = {
+    "fake_quant": check_fake_quant,
+    "grouped": check_grouped,
+    "packed_matmul": check_packed_matmul,
+    "packed_vector": check_packed_vector,
+}
 
 
 def main() -> None:

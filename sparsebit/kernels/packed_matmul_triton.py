@@ -314,7 +314,11 @@ def write_numbers(
     steps = _unpack(words, low, BITS)
     if HAS_ZERO:
         steps -= tl.load(zero_point_ptr + group, mask=here, other=0).to(tl.float32)[:, :, None]
-    out = weight_ptr + ((row - first) * units_per_row + word)[:, :, None] * VALUES + tl.arange(0, VALUES)[None, None, :]
+    out = (
+        weight_ptr
+        + ((row - first) * units_per_row + word)[:, :, None] * VALUES
+        + tl.arange(0, VALUES)[None, None, :]
+    )
     tl.store(out, (steps * scale[:, :, None]).to(weight_ptr.dtype.element_ty), mask=here[:, :, None])
 
 

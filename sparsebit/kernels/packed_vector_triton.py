@@ -1,7 +1,7 @@
 """A Triton kernel for one vector and a packed weight, without matrix units. Import only where Triton is installed.
 
-Values are counted from a multiple of 32 channels: 32 values of ``BITS`` bits are ``BITS`` words, and a thread multiplies
-them with the 32 channels that it holds. The layout of the weight is that of ``packed_matmul_triton``.
+32 values of ``BITS`` bits are ``BITS`` words, and a thread multiplies them with the 32 channels that it holds. The
+layout of the weight is that of ``packed_matmul_triton``.
 """
 
 # Triton's own language: its functions have no types.

@@ -1,0 +1,109 @@
+"""Which settings of the kernels for packed weights are fastest? The times that their tables were chosen by.
+
+``python -m benchmarks.gpu.run packed_tiles_vector packed_tiles_matrix packed_tiles_unpacked``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.packed_matmul import SHAPES, Case, make_plain_step, make_step
+from sparsebit.kernels import packed_matmul
+
+# Rows of a program, warps, stages and registers.
+VECTOR_TILES = (
+    (8, 4, 1, None), (4, 4, 1, None), (16, 4, 1, None), (8, 2, 1, None), (8, 8, 1, None), (4, 8, 1, None),
+    (8, 4, 1, 64), (8, 4, 2, None), (4, 2, 1, None), (4, 2, 2, None), (2, 4, 1, None),
+)  # fmt: skip
+# The width, group size, numbers of vectors, and tiles that are tried for them: see packed_matmul.Tile.
+MATRIX_TILES: dict[tuple[str, int, tuple[int, ...]], tuple[packed_matmul.Tile, ...]] = {
+    ("int4", 128, (128,)): (
+        (128, 1, 3, 4, 132, None), (128, 1, 3, 8, 132, None), (64, 1, 3, 4, 264, None),
+        (128, 1, 4, 8, 264, None), (256, 1, 3, 8, 132, None),
+    ),
+    ("int4", 128, (256,)): (
+        (64, 1, 3, 4, 132, None), (128, 1, 3, 8, 132, None), (128, 1, 4, 8, 132, None),
+    ),
+    ("int4", 128, (64,)): (
+        (64, 1, 4, 4, 264, None), (128, 1, 3, 4, 264, None), (128, 1, 3, 8, 132, None),
+        (64, 2, 3, 4, 396, None), (64, 1, 3, 4, 528, 128), (128, 2, 3, 8, 264, None),
+    ),
+    ("int4", 128, (16, 8)): (
+        (64, 2, 3, 4, 660, 96), (128, 1, 3, 4, 792, None), (64, 1, 4, 4, 528, None), (64, 4, 2, 4, 528, None),
+        (64, 2, 4, 4, 528, 80), (128, 2, 3, 8, 264, 128),
+    ),
+    ("int8", 128, (16, 64)): (
+        (64, 2, 3, 4, 528, None), (128, 1, 3, 8, 264, None), (128, 2, 3, 8, 132, None), (64, 1, 4, 4, 264, None),
+    ),
+    ("int3", 128, (16, 64)): (
+        (64, 1, 4, 4, 528, None), (128, 1, 3, 8, 264, None), (64, 1, 2, 4, 264, None),
+    ),
+    ("int2", 128, (16, 64)): (
+        (128, 1, 3, 4, 528, None), (128, 2, 3, 8, 264, None), (64, 1, 3, 4, 396, 128),
+    ),
+}  # fmt: skip
+
+
+def measure_vector(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
+    """One vector, every width, then groups of 32."""
+    for code, group, tiles in (
+        ("int4", 128, VECTOR_TILES),
+        ("int2", 128, VECTOR_TILES[:6]),
+        ("int3", 128, VECTOR_TILES[:6]),
+        ("int8", 128, VECTOR_TILES[:6]),
+        ("uint4", 128, VECTOR_TILES[:3]),
+        ("int4", 32, VECTOR_TILES[:3]),
+    ):
+        for tile in tiles:
+            bits = int(code[-1])
+            packed_matmul.VECTOR_TILES[bits] = tile
+            for shape in SHAPES:
+                yield _time(Case(*shape, 1, code, group), tile, time_of)
+
+
+def measure_matrix(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
+    """Several vectors; for groups of 32 and 64 also with the scales of each value."""
+    kept = packed_matmul.TILES, packed_matmul.BATCH
+    packed_matmul.BATCH = 256
+    for (code, group, batches), tiles in MATRIX_TILES.items():
+        for tile in tiles:
+            for batch in batches:
+                packed_matmul.TILES = {batch: {bits: (tile, tile) for bits in (2, 3, 4, 8)}}
+                for shape in SHAPES[:2]:
+                    yield _time(Case(*shape, batch, code, group), tile, time_of)
+    packed_matmul.TILES, packed_matmul.BATCH = kept
+    for units in (16, 4):
+        packed_matmul.FEWEST_UNITS = units
+        for group in (32, 64):
+            for batch in (8, 16, 64):
+                yield _time(Case(*SHAPES[0], batch, "int4", group), ("units", units), time_of)
+
+
+def measure_unpacked(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
+    """Many vectors with the unpacked weight, made in parts of so many MB (None: at once), beside bfloat16."""
+    packed_matmul.BATCH = 1
+    for shape in SHAPES:
+        weight = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+        plain = [weight] + [weight.clone() for _ in range(2**28 // weight.nbytes)]
+        for batch in (96, 128, 256, 512, 1024, 4096):
+            yield {
+                "shape": shape,
+                "batch": batch,
+                "bf16_us": time_of(make_plain_step(plain, batch), graph=True),
+            }
+            for megabytes in (None, 16, 24, 32, 48):
+                packed_matmul.AT_ONCE = 2**60 if megabytes is None else megabytes * 2**20
+                yield _time(Case(*shape, batch), ("MB", megabytes), time_of)
+
+
+def _time(case: Case, tile: tuple[Any, ...], time_of: Callable[..., float]) -> dict[str, Any]:
+    row = {"shape": (case.rows, case.channels), "code": case.code, "group_size": case.group_size}
+    row |= {"batch": case.batch, "tile": tile}
+    try:
+        step, moved = make_step(case)
+        return row | {"us": round(time_of(step, graph=True), 2), "mb": round(moved / 1e6, 1)}
+    except Exception as error:  # a setting that does not fit the device is a result as well
+        return row | {"us": float("nan"), "error": f"{type(error).__name__}: {error}"[:200]}
