@@ -188,6 +188,7 @@ class QuantModel(QuantizedModule):
 
     def train(self, mode: bool = True) -> QuantModel:
         """Switch mode; batch norms that were frozen for training stay as they are."""
+        self.model.train(mode)  # first: where it refuses, nothing has switched
         super().train(mode)
         self.qat.hold_norms(self.model)
         return self

@@ -312,3 +312,28 @@ def quantized_output(qmodel: QuantModel) -> Tensor:
     qmodel.set_quant(w_quant=True, a_quant=True)
     outputs: Tensor = qmodel(images())
     return outputs
+
+
+class RawOutputsInTraining(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = self.head(self.body(x).relu())
+        return maps if self.training else maps.softmax(1)
+
+
+def test_a_model_that_trains_with_other_operations_is_refused_as_a_whole_and_trains_on_request() -> None:
+    x = torch.randn(2, 3, 8, 8)
+    qmodel = QuantModel(RawOutputsInTraining().eval(), config(), example_inputs=(x,))
+    qmodel.calibrate([x], progress=False)
+    qmodel.init_QAT()
+    with pytest.raises(SparsebitError, match=r"qmodel\.model\.keep_operations\(\)"):
+        qmodel.train()
+    assert not any(module.training for module in qmodel.modules()), "nothing has switched"
+    qmodel.model.keep_operations()
+    qmodel.train()
+    assert qmodel.training and all(m.training for m in qmodel.modules() if isinstance(m, nn.BatchNorm2d))
+    qmodel(x).square().mean().backward()
+    assert qmodel.eval() is qmodel

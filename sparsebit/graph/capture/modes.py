@@ -98,6 +98,12 @@ class Comparison:
             elif _is_dropout(one):
                 self.extra.append(one)
                 left += 1
+            elif "get_attr" in (
+                one.op,
+                two.op,
+            ):  # sorted by name: the smaller one is missing in the other run
+                node = min((n for n in (one, two) if n.op == "get_attr"), key=lambda n: str(n.target))
+                raise Differs(next(iter(node.users)), f"only one of the modes reads {node.target}")
             else:
                 node = two if one.op == "output" else one
                 raise Differs(node, f"{_spell(one)} in one run, {_spell(two)} in the other")

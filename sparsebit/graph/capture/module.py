@@ -100,11 +100,13 @@ class CapturedModule(fx.GraphModule):
     def train(self, mode: bool = True) -> CapturedModule:
         """Switch mode; refused where the model's structure differs between the modes."""
         if mode != self.training and self._mode_conflict is not None:
-            wanted = "training" if mode else "evaluation"
+            wanted, now = ("training", "evaluation") if mode else ("evaluation", "training")
             raise CaptureError(
                 f"this graph cannot switch to {wanted} mode: the model runs different operations in it",
                 where=self._mode_conflict,
-                hint=f"call model.{'train' if mode else 'eval'}() before sparsebit.capture; use one graph per mode",
+                hint=f"call graph.keep_operations() first (qmodel.model.keep_operations() for a QuantModel) to "
+                f"switch with the operations of {now} mode; or call model.{'train' if mode else 'eval'}() before "
+                "sparsebit.capture",
             )
         notes = self.capture_report.of_kind("mode")
         if mode != self.training and notes:
@@ -123,6 +125,19 @@ class CapturedModule(fx.GraphModule):
                     child.training = flag
         return self
 
+    @property
+    def mode_conflict(self) -> str | None:
+        """Where the model runs different operations in the other mode, which this graph then refuses; or None."""
+        return self._mode_conflict
+
+    def keep_operations(self) -> None:
+        """Let the graph switch mode although the model runs different operations in the other one.
+
+        The graph keeps the operations it was captured with, and its outputs; only its layers follow the mode. This is
+        how a model whose training has more to it (an auxiliary head, raw maps of a detector) is trained as it is used.
+        """
+        self._mode_conflict = None
+
     def _own_state(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in ("_graph", "_code")}
 
@@ -139,6 +154,12 @@ class CapturedModule(fx.GraphModule):
     def __reduce__(self) -> Any:
         rows = flatten_graph(self.graph)
         return _restore_flat, (self.__class__.__name__, self._own_state(), rows, self.graph._codegen)
+
+
+def inherited_conflict(model: nn.Module) -> str | None:
+    """The mode conflict of a captured graph that is, or is part of, a model to be captured again."""
+    graphs = (module for module in model.modules() if isinstance(module, CapturedModule))
+    return next((graph.mode_conflict for graph in graphs if graph.mode_conflict is not None), None)
 
 
 def _own_part(name: str, module: nn.Module) -> Any:

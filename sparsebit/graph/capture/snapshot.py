@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sparsebit.graph.capture.module import inherited_conflict
+
 
 class Snapshot:
     """A model's attributes and the numbers in its buffers, to see what a run changed and to put everything back."""
@@ -130,7 +132,7 @@ def training_flags(model: nn.Module) -> dict[str, bool]:
 
 def overridden_modes(model: nn.Module) -> dict[bool, dict[str, bool]]:
     """For a model with a ``train`` of its own (a frozen batch norm): which module is in which mode after it."""
-    if all(type(module).train is nn.Module.train for module in model.modules()):
+    if all(type(module).train is nn.Module.train for module in model.modules()) or inherited_conflict(model):
         return {}
     trainable = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     flags: dict[bool, dict[str, bool]] = {}

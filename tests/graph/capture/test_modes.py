@@ -275,8 +275,41 @@ def test_a_switch_that_would_change_the_structure_is_refused(
     with pytest.raises(CaptureError, match=f"this graph cannot switch to {wanted} mode") as error:
         graph.train(not captured_in)
     assert "in one run" in str(error.value.where) or "one run does more" in str(error.value.where)
-    assert hint in str(error.value.hint)
+    assert hint in str(error.value.hint) and "keep_operations()" in str(error.value.hint)
     assert graph.training is captured_in and graph.train(captured_in) is graph, "staying is allowed"
+
+
+def test_keep_operations_lets_the_layers_alone_follow_the_mode() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), AuxiliaryHead()).eval()
+    graph = capture(model, X)
+    graph.keep_operations()
+    assert graph.train().training and graph.get_submodule("0").training
+    assert isinstance(graph(X), Tensor), "the outputs are those of evaluation mode"
+    assert torch.equal(graph.eval()(X), model.eval()(X))
+
+
+def test_a_graph_that_cannot_switch_is_captured_again_and_still_cannot() -> None:
+    graph = capture(AuxiliaryHead().eval(), X)
+    again = capture(nn.Sequential(graph, nn.ReLU()).eval(), X)
+    assert torch.equal(again(X), graph(X).relu())
+    with pytest.raises(CaptureError, match="cannot switch to training mode"):
+        again.train()
+    graph.keep_operations()
+    assert capture(graph, X).train().training
+
+
+class ReadsMore(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.a = nn.Linear(4, 4), nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x) if self.training else self.last(x) * self.a
+
+
+def test_a_tensor_that_one_mode_reads_is_named_with_the_line_that_reads_it() -> None:
+    conflict = str(capture(ReadsMore().eval(), X).mode_conflict)
+    assert "self.last(x) * self.a" in conflict and "only one of the modes reads a" in conflict
 
 
 class RandomLayerDrop(nn.Module):

@@ -12,7 +12,12 @@ from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.signature import CallSignature
 from sparsebit.graph.capture.leaves import find_leaves, is_stochastic_leaf, without_hooks
 from sparsebit.graph.capture.modes import Comparison, follow_mode
-from sparsebit.graph.capture.module import CapturedModule, build_shell, in_place_when_private
+from sparsebit.graph.capture.module import (
+    CapturedModule,
+    build_shell,
+    in_place_when_private,
+    inherited_conflict,
+)
 from sparsebit.graph.capture.placement import assemble
 from sparsebit.graph.capture.recording.data_reads import DataPolicy
 from sparsebit.graph.capture.recording.prove_sizes import SizeProof, is_same_program, tell_hidden_results
@@ -51,7 +56,7 @@ def record(
         proof = SizeProof(runs, trace)
     tell_hidden_results(runs, trace)
     proof.drop_settled_branches()
-    conflict = comparison if isinstance(comparison, str) else None
+    conflict = comparison if isinstance(comparison, str) else inherited_conflict(model)
     if not isinstance(comparison, str):
         follow_mode(trace.graph, comparison, training_flags(model).__getitem__)
     runs.signature.output = trace.output
