@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.packed_matmul import SHAPES, Case, make_plain_step, make_step
+from benchmarks.gpu.packed_matmul import SHAPES, Case, compare, make_plain_step, make_step
 from sparsebit.kernels import packed_matmul
 
 # Rows of a program, warps, stages and registers.
@@ -58,8 +58,9 @@ def measure_vector(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
         ("int4", 32, VECTOR_TILES[:3]),
     ):
         for tile in tiles:
-            bits = int(code[-1])
-            packed_matmul.VECTOR_TILES[bits] = tile
+            packed_matmul.VECTOR_TILES[int(code[-1])] = tile
+            if tile == tiles[0]:
+                yield {"code": code, "wrong": compare(Case(257, 4096, 1, code, group), "cuda")}
             for shape in SHAPES:
                 yield _time(Case(*shape, 1, code, group), tile, time_of)
 
