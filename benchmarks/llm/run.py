@@ -162,8 +162,8 @@ def main() -> None:
     model = open_model(options.model, options.blocks, options.device)
     folder = Path(tempfile.gettempdir()) / f"float-{Path(options.model).name}-{options.blocks or 'all'}"
     predictions = KeptPredictions(model, folder)
-    asked = dict(one.split("=", 1) for one in options.add)
-    every = {name: yaml.safe_load(text) for name, text in asked.items()}
+    added = dict(one.split("=", 1) for one in options.add)
+    every = {name: yaml.safe_load(text) for name, text in added.items()}
     for pattern in options.rows:
         every |= {name: one for name, one in rows().items() if fnmatch.fnmatch(name, pattern)}
     usual = (options.samples, options.length) == (SAMPLES, LENGTH)
@@ -192,9 +192,9 @@ def main() -> None:
             result["rows"][name + suffix] = {"config": config, "error": "not measured: the time was up"}
             continue
         try:
-            row = measure(
-                model, predictions, calibration, held_out, copy.deepcopy(config) | {"CALIBRATION": amount}
-            )
+            asked = copy.deepcopy(config)
+            asked["CALIBRATION"] = asked.get("CALIBRATION", {}) | amount
+            row = measure(model, predictions, calibration, held_out, asked)
         except Exception as error:
             traceback.print_exc()
             row = {"config": config, "error": f"{type(error).__name__}: {error}"}
