@@ -61,7 +61,9 @@ METHODS: dict[str, Any] = {
     "rotate+gptq": ["rotate", "gptq"],
     "hqq": "hqq",
     "gptq+tune": ["gptq", {"tune": FEW}],
+    "gptq+tune, 128 steps": ["gptq", "tune"],
     "signround": [{"wanda": {}}, {"signround": FEW}],
+    "signround, 128 steps": [{"wanda": {}}, "signround"],
 }
 SPARSE: dict[str, dict[str, Any]] = {
     "2:4 sparsegpt": {"METHOD": "sparsegpt"},
@@ -189,7 +191,7 @@ def main() -> None:
     table.add_row("float", f"{floats.perplexity:.2f}", "", "", "32", "")
     for name, config in every.items():
         if time.perf_counter() - begun > options.limit:
-            result["rows"][name + suffix] = {"config": config, "error": "not measured: the time was up"}
+            print(f"{name + suffix}: not measured, the time was up", flush=True)
             continue
         try:
             asked = copy.deepcopy(config)
