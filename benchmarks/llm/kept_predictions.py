@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import torch
@@ -26,6 +27,8 @@ class KeptPredictions:
         name = hashlib.sha256(rows.cpu().numpy().tobytes()).hexdigest()[:24]
         place = self._folder / f"{name}.pt"
         if not place.is_file():
-            torch.save(log_probabilities(self._model, rows).half().cpu(), place)
+            draft = place.with_suffix(f".{os.getpid()}")  # other processes may read the folder
+            torch.save(log_probabilities(self._model, rows).half().cpu(), draft)
+            draft.replace(place)
         found: Tensor = torch.load(place, mmap=True, weights_only=True)
         return found.to(rows.device)
