@@ -26,7 +26,8 @@ LARGE = 2**16  # elements from which a tensor is left out until it is asked for
 class WeightSource:
     """A model whose blocks get their float weights one at a time, as tensors that may be overwritten.
 
-    The user's module is never changed: it is copied without its tensors, and a block gets copies when its turn comes.
+    The user's module is never changed: it is copied without its blocks' tensors, and a block gets copies of them when its
+    turn comes.
     """
 
     def __init__(self, model: nn.Module, stored: StoredTensors | None, folder: Path | None) -> None:
@@ -92,9 +93,9 @@ class WeightSource:
 
 
 def twin_of(model: nn.Module) -> nn.Module:
-    """A copy in evaluation mode whose tensors are those of the model, until others are put in their place."""
-    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, tensors).eval()
+    """A copy in evaluation mode whose blocks hold the model's own tensors, until others are put in their place."""
+    shared = {id(tensor): tensor for block in find_stack(model).modules for tensor in block.parameters()}
+    return copy.deepcopy(model, shared).eval()
 
 
 def run_experts_in_turn(model: Any) -> None:

@@ -50,6 +50,16 @@ def test_every_decoder_is_quantized_and_stays_close(name: str) -> None:
     )
 
 
+def test_what_is_done_to_the_result_does_not_reach_the_given_model(tmp_path: Path) -> None:
+    model = DECODERS["llama"]()
+    made = llm.quantize(model, None, {"METHOD": "rtn"}, progress=False)
+    made.save(tmp_path / "saved")
+    loaded = llm.LanguageModel.load(tmp_path / "saved", model)
+    for one in (made, loaded):
+        one.model.bfloat16().requires_grad_(False)
+    assert {(p.dtype, p.requires_grad) for p in model.parameters()} == {(torch.float32, True)}
+
+
 def test_what_is_packed_is_what_was_solved() -> None:
     result = llm.quantize(DECODERS["llama"](), tokens(), CONFIG, progress=False)
     layer = result.model.get_submodule("model.layers.1.mlp.up_proj")
