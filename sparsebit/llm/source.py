@@ -26,8 +26,8 @@ LARGE = 2**16  # elements from which a tensor is left out until it is asked for
 class WeightSource:
     """A model whose blocks get their float weights one at a time, as tensors that may be overwritten.
 
-    The user's module is never changed: it is copied without its blocks' tensors, and a block gets copies of them when its
-    turn comes.
+    The user's module is never changed: it is copied without the tensors of its blocks, and a block gets copies of them
+    when its turn comes.
     """
 
     def __init__(self, model: nn.Module, stored: StoredTensors | None, folder: Path | None) -> None:
