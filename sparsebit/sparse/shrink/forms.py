@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Mapping
 from typing import Literal
 
+import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.batches import Call
 from sparsebit.errors import GraphError
 from sparsebit.graph.capture import CapturedModule
+from sparsebit.graph.capture.snapshot import undisturbed
 from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.choose.channel_pruner import ChannelPruner
 from sparsebit.sparse.choose.pruner import Pruner
@@ -55,6 +57,7 @@ def make_smaller(
     else:
         plan = pruner.plan(kept)
         small = shrink_graph(pruner.gm, plan)
+        _require_running(small, examples)
         if form == "pretrained":
             small = shrink_pretrained(original, plan, pruner.groups, small, *examples)
         elif form == "module":
@@ -62,6 +65,21 @@ def make_smaller(
     detach(small)
     small.__dict__["shrunk_from"] = origin_of(pruner, kept, form, examples if remember else None)
     return small
+
+
+def _require_running(small: CapturedModule, examples: Call) -> None:
+    """Raise if the smaller graph cannot run on the example inputs; it and the random numbers stay as they were."""
+    try:
+        with undisturbed(small), torch.no_grad():
+            for module in small.modules():
+                module.training = False  # batch norm in training refuses one sample
+            small(*examples.args, **examples.kwargs)
+    except Exception as error:
+        raise GraphError(
+            "the smaller model cannot run: an operator was given a size that does not fit the channels left",
+            got=str(error),
+            hint="keep the channels of the layers around that operator, IGNORE: [their.dotted.names], and report it",
+        ) from error
 
 
 def _own_class(

@@ -7,10 +7,14 @@ import torch
 from torch import nn
 
 from sparsebit.batches import Call
+from sparsebit.errors import GraphError
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.sparse import SparseModel
 from sparsebit.sparse.origin import Origin
+from sparsebit.sparse.shrink import forms
 from sparsebit.sparse.shrink.forms import fit_examples
+from sparsebit.sparse.shrink.graph import shrink_graph
+from sparsebit.sparse.shrink.plan import ShrinkPlan
 
 NET = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
 
@@ -32,6 +36,31 @@ def test_a_graph_and_the_users_own_class_compute_the_same(kind: str) -> None:
     for small, form in ((graph, "graph"), (own, "module")):
         origin = small.__dict__["shrunk_from"]
         assert isinstance(origin, Origin) and origin.form == form and origin.inputs is not None
+
+
+def test_a_smaller_graph_that_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    smodel = pruned("structured")
+    state = {name: tensor.clone() for name, tensor in smodel.state_dict().items()}
+
+    def broken(gm: CapturedModule, plan: ShrinkPlan) -> CapturedModule:
+        small = shrink_graph(gm, plan)
+        small.get_submodule("2").weight = nn.Parameter(torch.zeros(2, 8))
+        return small
+
+    monkeypatch.setattr(forms, "shrink_graph", broken)
+    with pytest.raises(GraphError, match="the smaller model cannot run") as error:
+        smodel.shrink()
+    assert "shapes cannot be multiplied" in str(error.value.got) and "IGNORE" in str(error.value.hint)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in smodel.state_dict().items())
+
+
+def test_a_graph_in_training_mode_is_tried_with_one_sample() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).train()
+    config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, "ROUND_TO": 1}}
+    smodel = SparseModel(net, config, torch.zeros(2, 4))
+    smodel.calc_params()
+    smodel.examples = Call((torch.zeros(1, 4),))
+    assert smodel.shrink().training
 
 
 def test_examples_fit_the_model() -> None:

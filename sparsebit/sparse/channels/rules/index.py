@@ -168,10 +168,9 @@ def _cat(at: Visit, main: int) -> Labels:
     crossing = {
         dim for _, value in found for layer in trace.simple(value) if main in layer.dims for dim in layer.dims
     } - {main}
-    for node, value in found:
+    for _, value in found:
         if value.wild:
             ends.append(Family((main,), trace.sets.fresh(value.shape[main])))
-            trace.adopt(node, (ends[-1],) if value.shape[main] > 1 else ())
             continue
         own, beside = _end(at, value, main, crossing)
         ends.append(own)
@@ -179,6 +178,9 @@ def _cat(at: Visit, main: int) -> Labels:
         part.extents.pop(main, None)
         across = part if across is None else at.match(across, part)
     layers = at.alive(across) if across is not None else []
+    for end, (node, value) in zip(ends, found, strict=True):
+        if value.wild:  # as large as the others along their dims, and free along its own
+            trace.adopt(node, (*((end,) if value.shape[main] > 1 else ()), *layers))
     dims = tuple(sorted({main}.union(*(end.dims for end in ends))))
     parts = []
     for end, (_, value) in zip(ends, found, strict=True):

@@ -1,4 +1,4 @@
-"""Embedding tables: rows are looked up by value, so a vocabulary never shrinks."""
+"""Embedding tables keep their vocabulary; a constant fill that is joined to channels shrinks with them."""
 
 from __future__ import annotations
 
@@ -33,3 +33,29 @@ def test_a_tied_table_keeps_its_vocabulary() -> None:
     assert "looks rows up" in str(smodel.groups())
     with torch.no_grad():
         assert torch.allclose(small(ids), smodel(ids), atol=1e-6)
+
+
+class ShiftedHeads(nn.Module):
+    """Zeros are put beside the scores of every head, as in relative positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.last = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, _ = x.shape
+        q, k, v = (one(x).view(b, t, 4, 2).transpose(1, 2) for one in (self.q, self.k, self.v))
+        scores = q @ k.transpose(-2, -1)
+        scores = torch.cat([scores.new_zeros(b, scores.shape[1], t, 1), scores], -1)[..., 1:]
+        y: Tensor = self.last((scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, -1))
+        return y
+
+
+def test_zeros_that_are_joined_to_heads_shrink_with_the_heads() -> None:
+    config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, "ROUND_TO": 1}}
+    smodel, x = SparseModel(ShiftedHeads().eval(), config, torch.randn(2, 5, 8)), torch.randn(3, 6, 8)
+    smodel.calc_params()
+    small = smodel.shrink()
+    assert small.q.weight.shape == (4, 8)  # type: ignore[union-attr]
+    with torch.no_grad():
+        assert torch.allclose(small(x), smodel(x), atol=1e-6)
