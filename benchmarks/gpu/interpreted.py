@@ -88,8 +88,8 @@ def check_grouped() -> list[str]:
 
 def check_packed_matmul() -> list[str]:
     """Products of several vectors, with the packed weight and with parts of the unpacked one."""
-    packed_matmul_triton._values, packed_matmul_triton._scaled_pair = _values, _scaled_pair
-    packed_matmul.AT_ONCE, packed_matmul.ROWS_AT_ONCE = 2**15, 8
+    packed_matmul_triton._values, packed_matmul_triton._scaled_values = _values, _scaled_values
+    packed_matmul.AT_ONCE, packed_matmul.ROWS_AT_ONCE, packed_matmul.SCALED_FROM = 2**15, 8, 16
     wrong = []
     for case in packed_cases.draw_cases(60, seed=5):
         wrong += _wrong_products(case, packed_matmul._multiply, packed_matmul._multiply_unpacked)
@@ -130,9 +130,12 @@ def _values(w0: Any, w1: Any, w2: Any, BITS: int, DTYPE: Any) -> tuple[Any, ...]
     return tuple(found)
 
 
-def _scaled_pair(first: Any, second: Any, even: Any, odd: Any, scale: Any, DTYPE: Any) -> tuple[Any, Any]:
+def _scaled_values(
+    w0: Any, w1: Any, w2: Any, even: Any, odd: Any, scale: Any, BITS: int, DTYPE: Any
+) -> tuple[Any, ...]:
     """Stands for the function of that name, which is written in assembly."""
-    return (first - even) * scale, (second - odd) * scale
+    raised = _values(w0, w1, w2, BITS, DTYPE)
+    return tuple((value - (odd if place % 2 else even)) * scale for place, value in enumerate(raised))
 
 
 def _differences(what: str, found: list[Tensor], expected: list[Tensor]) -> list[str]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,31 +19,37 @@ VECTOR_TILES = (
     (8, 4, 1, None), (4, 4, 1, None), (16, 4, 1, None), (8, 2, 1, None), (8, 8, 1, None), (4, 8, 1, None),
     (8, 4, 1, 64), (8, 4, 2, None), (4, 2, 1, None), (4, 2, 2, None), (2, 4, 1, None),
 )  # fmt: skip
-# The width, group size, numbers of vectors, and tiles that are tried for them: see packed_matmul.Tile.
-MATRIX_TILES: dict[tuple[str, int, tuple[int, ...]], tuple[packed_matmul.Tile, ...]] = {
+# The width, group size, numbers of vectors, and tiles that are tried for them (see packed_matmul.Tile), with whether
+# each value is scaled.
+MATRIX_TILES: dict[tuple[str, int, tuple[int, ...]], tuple[tuple[packed_matmul.Tile, bool], ...]] = {
     ("int4", 128, (128,)): (
-        (128, 1, 3, 4, 132, None), (128, 1, 3, 8, 132, None), (64, 1, 3, 4, 264, None),
-        (128, 1, 4, 8, 264, None), (256, 1, 3, 8, 132, None),
-    ),
-    ("int4", 128, (256,)): (
-        (64, 1, 3, 4, 132, None), (128, 1, 3, 8, 132, None), (128, 1, 4, 8, 132, None),
+        ((128, 1, 3, 8, 132, None), True), ((128, 1, 4, 8, 132, None), True), ((128, 1, 3, 4, 132, None), True),
+        ((64, 1, 3, 4, 264, None), True), ((256, 1, 3, 8, 132, None), True), ((128, 1, 3, 8, 132, None), False),
     ),
     ("int4", 128, (64,)): (
-        (64, 1, 4, 4, 264, None), (128, 1, 3, 4, 264, None), (128, 1, 3, 8, 132, None),
-        (64, 2, 3, 4, 396, None), (64, 1, 3, 4, 528, 128), (128, 2, 3, 8, 264, None),
+        ((128, 1, 3, 4, 264, None), True), ((128, 1, 4, 8, 264, None), True), ((64, 1, 4, 4, 396, None), True),
+        ((128, 1, 3, 8, 132, None), True), ((64, 2, 3, 4, 264, None), True), ((64, 1, 4, 4, 264, None), False),
     ),
-    ("int4", 128, (16, 8)): (
-        (64, 2, 3, 4, 660, 96), (128, 1, 3, 4, 792, None), (64, 1, 4, 4, 528, None), (64, 4, 2, 4, 528, None),
-        (64, 2, 4, 4, 528, 80), (128, 2, 3, 8, 264, 128),
+    ("int4", 128, (16, 32)): (
+        ((64, 2, 3, 4, 660, 96), False), ((128, 1, 3, 4, 792, None), False), ((64, 1, 4, 4, 528, None), True),
+        ((128, 1, 3, 4, 264, None), True), ((64, 2, 3, 4, 528, 128), True), ((64, 4, 2, 4, 528, None), False),
+    ),
+    ("int4", 32, (16, 64)): (
+        ((64, 1, 4, 4, 528, None), True), ((128, 1, 3, 4, 264, None), True), ((64, 2, 3, 4, 528, 128), True),
     ),
     ("int8", 128, (16, 64)): (
-        (64, 2, 3, 4, 528, None), (128, 1, 3, 8, 264, None), (128, 2, 3, 8, 132, None), (64, 1, 4, 4, 264, None),
+        ((64, 2, 3, 4, 528, None), False), ((128, 1, 3, 8, 264, None), False), ((128, 1, 3, 4, 264, None), True),
+        ((64, 1, 4, 4, 396, None), True),
     ),
     ("int3", 128, (16, 64)): (
-        (64, 1, 4, 4, 528, None), (128, 1, 3, 8, 264, None), (64, 1, 2, 4, 264, None),
+        ((64, 1, 4, 4, 528, None), False), ((128, 1, 3, 8, 264, None), False), ((128, 1, 3, 8, 132, None), True),
+        ((64, 1, 3, 4, 264, None), True),
     ),
     ("int2", 128, (16, 64)): (
-        (128, 1, 3, 4, 528, None), (128, 2, 3, 8, 264, None), (64, 1, 3, 4, 396, 128),
+        ((128, 1, 3, 4, 528, None), False), ((128, 1, 3, 8, 264, None), True), ((64, 1, 3, 4, 264, None), True),
+    ),
+    ("int4", 128, (256,)): (
+        ((128, 1, 2, 8, 132, None), True), ((128, 1, 3, 8, 132, None), True), ((64, 1, 2, 4, 132, None), True),
     ),
 }  # fmt: skip
 
@@ -66,21 +73,15 @@ def measure_vector(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
 
 
 def measure_matrix(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
-    """Several vectors; for groups of 32 and 64 also with the scales of each value."""
-    kept = packed_matmul.TILES, packed_matmul.BATCH
+    """Several vectors; groups of 32 channels also in blocks that have several scales."""
     packed_matmul.BATCH = 256
     for (code, group, batches), tiles in MATRIX_TILES.items():
-        for tile in tiles:
-            for batch in batches:
-                packed_matmul.TILES = {batch: {bits: (tile, tile) for bits in (2, 3, 4, 8)}}
-                for shape in SHAPES[:2]:
-                    yield _time(Case(*shape, batch, code, group), tile, time_of)
-    packed_matmul.TILES, packed_matmul.BATCH = kept
-    for units in (16, 4):
-        packed_matmul.FEWEST_UNITS = units
-        for group in (32, 64):
-            for batch in (8, 16, 64):
-                yield _time(Case(*SHAPES[0], batch, "int4", group), ("units", units), time_of)
+        for (tile, scaled), batch in itertools.product(tiles, batches):
+            packed_matmul.TILES = {batch: {bits: (tile, tile) for bits in (2, 3, 4, 8)}}
+            packed_matmul.SCALED_FROM = 0 if scaled else 1024
+            packed_matmul.FEWEST_UNITS = 16 if scaled else 4
+            for shape in SHAPES[:2]:
+                yield _time(Case(*shape, batch, code, group), (*tile, scaled), time_of)
 
 
 def measure_unpacked(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,7 @@ from sparsebit.kernels.launch import AVAILABLE, current_stream, launch, on_devic
 
 BATCH = 64  # the most vectors that are multiplied with the packed weight at once
 LARGE = 2**25  # numbers of a large weight
+SCALED_FROM = 64  # vectors, from which it is faster to scale each value than each product
 BLOCK = 16  # units of a row that are multiplied at once
 FEWEST_UNITS = 4  # with one scale
 # Vectors that are computed at least: for 3 bits the instructions for more of them are faster also for one.
@@ -160,7 +161,7 @@ def _multiply(
         (
             *(batch, rows, units, per_program, low),
             *(bits, 3 if bits == 3 else 1, places, zero_point is not None, per_group),
-            *(parts, tile, padded, block, at_once, stages),
+            *(per_group % block > 0 or padded >= SCALED_FROM, parts, tile, padded, block, at_once, stages),
         ),
         warps=warps,
         registers=registers,

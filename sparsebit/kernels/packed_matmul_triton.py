@@ -14,13 +14,19 @@ import triton
 import triton.language as tl
 
 
-def _write_assembly(bits: int, magic: int) -> str:
-    """PTX that takes the values of two units apart, as pairs of 16-bit numbers ``magic + value`` in one register.
+@triton.constexpr_function
+def write_assembly(bits: int, is_float16: bool, scaled: bool) -> str:
+    """PTX that takes the values of two units apart, as pairs of 16-bit numbers in one register.
 
     A value is set into the mantissa of a power of two, of which ``magic`` has the bits: (a & mask) | magic is one
-    instruction, and no conversion is needed. The same 16 bits of both units come together first.
+    instruction, and no conversion is needed. The same 16 bits of both units come together first. With ``scaled`` an
+    offset is subtracted, which is exact, one for even and one for odd places, and the difference is multiplied with a
+    scale; without, values stay raised by that power.
     """
+    twice = 0x10001  # a number of 16 bits in both halves of a register
+    magic, kind = (0x6400, "f16x2") if is_float16 else (0x4300, "bf16x2")  # 1024.0 and 128.0
     words = 3 if bits == 3 else 1
+    bits = min(bits, 4)
     count = 32 * words // bits
     lines = [f".reg .b32 t, u, {', '.join(f'h{i}' for i in range(2 * words))};"]
     for word in range(words):
@@ -36,70 +42,54 @@ def _write_assembly(bits: int, magic: int) -> str:
         if offset:
             lines.append(f"shr.u32 t, {taken}, {offset};")
             taken = "t"
-        lines.append(f"lop3.b32 ${value}, {taken}, {_twice((1 << inside) - 1)}, {_twice(magic)}, 0xEA;")
+        lines.append(
+            f"lop3.b32 ${value}, {taken}, 0x{((1 << inside) - 1) * twice:X}, 0x{magic * twice:X}, 0xEA;"
+        )
         if inside < bits:
             lines.append(f"shl.b32 u, h{half + 1}, {inside};")
             rest = ((1 << bits) - 1) ^ ((1 << inside) - 1)
-            lines.append(f"lop3.b32 ${value}, u, {_twice(rest)}, ${value}, 0xEA;")
+            lines.append(f"lop3.b32 ${value}, u, 0x{rest * twice:X}, ${value}, 0xEA;")
+        if scaled:
+            first = count + 2 * words
+            lines.append(f"sub.{kind} ${value}, ${value}, ${first + value % 2};")
+            lines.append(f"mul.{kind} ${value}, ${value}, ${first + 2};")
     return "{ " + " ".join(lines) + " }"
 
 
-def _twice(half: int) -> str:
-    return f"0x{half:04X}{half:04X}"
+@triton.constexpr_function
+def _registers(bits: int, inputs: int) -> str:
+    """The registers of that: results, then those of so many inputs."""
+    return ",".join(["=&r"] * {2: 16, 3: 32}.get(bits, 8) + ["r"] * inputs)
 
 
-FLOAT16, BFLOAT16 = 0x6400, 0x4300  # the bits of 1024.0 and 128.0
-_ASM_2_FLOAT16, _ASM_2_BFLOAT16 = (tl.constexpr(_write_assembly(2, magic)) for magic in (FLOAT16, BFLOAT16))
-_ASM_3_FLOAT16, _ASM_3_BFLOAT16 = (tl.constexpr(_write_assembly(3, magic)) for magic in (FLOAT16, BFLOAT16))
-_ASM_4_FLOAT16, _ASM_4_BFLOAT16 = (tl.constexpr(_write_assembly(4, magic)) for magic in (FLOAT16, BFLOAT16))
-_REGISTERS_2 = tl.constexpr(",".join(["=&r"] * 16 + ["r"] * 2))
-_REGISTERS_3 = tl.constexpr(",".join(["=&r"] * 32 + ["r"] * 6))
-_REGISTERS_4 = tl.constexpr(",".join(["=&r"] * 8 + ["r"] * 2))
-_FLOAT16_8, _BFLOAT16_8 = tl.constexpr((tl.float16,) * 8), tl.constexpr((tl.bfloat16,) * 8)
-_FLOAT16_16, _BFLOAT16_16 = tl.constexpr((tl.float16,) * 16), tl.constexpr((tl.bfloat16,) * 16)
-_FLOAT16_32, _BFLOAT16_32 = tl.constexpr((tl.float16,) * 32), tl.constexpr((tl.bfloat16,) * 32)
+@triton.constexpr_function
+def _results(bits: int, dtype: tl.dtype) -> tuple[tl.dtype, ...]:
+    return (dtype,) * {2: 16, 3: 32}.get(bits, 8)
 
 
 @triton.jit
 def _values(w0, w1, w2, BITS: tl.constexpr, DTYPE: tl.constexpr):
     """The values of each unit, raised by 128 or 1024, a tensor for each place. Of 8 bits: two halves."""
+    code: tl.constexpr = write_assembly(BITS, tl.float16 == DTYPE, False)
+    kinds: tl.constexpr = _results(BITS, DTYPE)
     if BITS == 3:
-        if tl.float16 == DTYPE:
-            found = tl.inline_asm_elementwise(
-                _ASM_3_FLOAT16, _REGISTERS_3, [w0, w1, w2], _FLOAT16_32, True, 2
-            )
-        else:
-            found = tl.inline_asm_elementwise(
-                _ASM_3_BFLOAT16, _REGISTERS_3, [w0, w1, w2], _BFLOAT16_32, True, 2
-            )
-    elif BITS == 2:
-        if tl.float16 == DTYPE:
-            found = tl.inline_asm_elementwise(_ASM_2_FLOAT16, _REGISTERS_2, [w0], _FLOAT16_16, True, 2)
-        else:
-            found = tl.inline_asm_elementwise(_ASM_2_BFLOAT16, _REGISTERS_2, [w0], _BFLOAT16_16, True, 2)
+        found = tl.inline_asm_elementwise(code, _registers(BITS, 6), [w0, w1, w2], kinds, True, 2)
     else:
-        if tl.float16 == DTYPE:
-            found = tl.inline_asm_elementwise(_ASM_4_FLOAT16, _REGISTERS_4, [w0], _FLOAT16_8, True, 2)
-        else:
-            found = tl.inline_asm_elementwise(_ASM_4_BFLOAT16, _REGISTERS_4, [w0], _BFLOAT16_8, True, 2)
+        found = tl.inline_asm_elementwise(code, _registers(BITS, 2), [w0], kinds, True, 2)
     return found
 
 
 @triton.jit
-def _scaled_pair(first, second, first_offset, second_offset, scale, DTYPE: tl.constexpr):
-    """``(value - offset) * scale`` of the values at two places. The difference is exact."""
-    if tl.float16 == DTYPE:
-        found = tl.inline_asm_elementwise(
-            "{ sub.f16x2 $0, $2, $4; mul.f16x2 $0, $0, $6; sub.f16x2 $1, $3, $5; mul.f16x2 $1, $1, $6; }",
-            "=&r,=&r,r,r,r,r,r", [first, second, first_offset, second_offset, scale],
-            (tl.float16, tl.float16), True, 2,
-        )  # fmt: skip
+def _scaled_values(w0, w1, w2, even, odd, scale, BITS: tl.constexpr, DTYPE: tl.constexpr):
+    """``(value - offset) * scale`` of each unit, with the offsets of even and of odd places."""
+    code: tl.constexpr = write_assembly(BITS, tl.float16 == DTYPE, True)
+    kinds: tl.constexpr = _results(BITS, DTYPE)
+    if BITS == 3:
+        given = [w0, w1, w2, even, odd, scale]
+        found = tl.inline_asm_elementwise(code, _registers(BITS, 9), given, kinds, True, 2)
     else:
-        found = tl.inline_asm_elementwise(
-            "{ sub.bf16x2 $0, $2, $4; mul.bf16x2 $0, $0, $6; sub.bf16x2 $1, $3, $5; mul.bf16x2 $1, $1, $6; }",
-            "=&r,=&r,r,r,r,r,r", [first, second, first_offset, second_offset, scale],
-            (tl.bfloat16, tl.bfloat16), True, 2,
-        )  # fmt: skip
+        given = [w0, even, odd, scale]
+        found = tl.inline_asm_elementwise(code, _registers(BITS, 5), given, kinds, True, 2)
     return found
 
 
@@ -169,17 +159,17 @@ def arrange(
 @triton.jit
 def multiply(
     x_ptr, sums_ptr, words_ptr, scale_ptr, zero_point_ptr, parts_ptr, counts_ptr, y_ptr,
-    batch, rows, units_per_row, per_program, low,
-    BITS: tl.constexpr, UNIT: tl.constexpr, PLACES: tl.constexpr, HAS_ZERO: tl.constexpr,
-    UNITS_PER_GROUP: tl.constexpr, PARTS: tl.constexpr,
+    batch, rows, units_per_row, per_program,
+    LOW: tl.constexpr, BITS: tl.constexpr, UNIT: tl.constexpr, PLACES: tl.constexpr, HAS_ZERO: tl.constexpr,
+    UNITS_PER_GROUP: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """``x @ weight.T`` for up to ``BATCH`` vectors; x and sums are those of ``arrange``.
 
     The blocks of all tiles of rows, one tile behind the other, are divided evenly among the programs. The program that
     comes last to a tile adds up the parts of it, always in the same order. ``AT_ONCE`` blocks are read together: memory
-    is faster when it is read in longer pieces. Where a block has one scale a row, the product is multiplied with it,
-    and what values are raised by is subtracted with the sum of x; otherwise each value is scaled.
+    is faster when it is read in longer pieces. With ``SCALED`` each value is scaled, in half precision, which costs less
+    for many vectors. Otherwise the product of a block is, and what values are raised by is subtracted with the sum of x.
     """
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     raised: tl.constexpr = 1024.0 if dtype == tl.float16 else 128.0
@@ -218,10 +208,25 @@ def multiply(
                 place = tl.arange(0, size)
                 at_x = x_ptr + sample[None, :] * (blocks * size) + block * size + place[:, None]
                 x = tl.load(at_x, mask=known[None, :], other=0.0)
-                v = _values(w0, w1, w2, BITS, dtype)
-                if UNITS_PER_GROUP % BLOCK == 0:
+                if SCALED:
+                    if UNITS_PER_GROUP % BLOCK == 0:
+                        group = (start // UNITS_PER_GROUP * rows + row)[:, None]
+                    else:
+                        group = ((start + unit) // UNITS_PER_GROUP)[None, :] * rows + row[:, None]
+                    scale = tl.broadcast_to(
+                        tl.load(scale_ptr + group, mask=here[:, None], other=0.0), (ROWS, BLOCK)
+                    )
+                    zero = tl.full((ROWS, BLOCK), -LOW, tl.int32)
+                    if HAS_ZERO:
+                        zero += tl.load(zero_point_ptr + group, mask=here[:, None], other=0)
+                    scale = scale.to(dtype)
+                    even = ((zero & 15 if BITS == 8 else zero) + raised).to(dtype)
+                    odd = ((zero >> 4 if BITS == 8 else zero) + raised).to(dtype)
+                    v = _scaled_values(w0, w1, w2, even, odd, scale, BITS, dtype)
+                    total = tl.dot(_in_order(v, BITS, BLOCK, size), x, total)
+                else:
                     scale = next_scale.to(tl.float32)
-                    offset = (next_zero.to(tl.float32) if HAS_ZERO else tl.zeros((ROWS,), tl.float32)) - low
+                    offset = (next_zero.to(tl.float32) if HAS_ZERO else tl.zeros((ROWS,), tl.float32)) - LOW
                     offset = offset * share + raised
                     # Those of the next block, so that nothing waits for them there.
                     at_group = (block + 1) * BLOCK // UNITS_PER_GROUP * rows + row
@@ -231,20 +236,9 @@ def multiply(
                         tl.load(zero_point_ptr + at_group, mask=later, other=0) if HAS_ZERO else next_scale
                     )
                     sums = tl.load(sums_ptr + block * batch + sample, mask=known, other=0.0)[None, :]
+                    v = _values(w0, w1, w2, BITS, dtype)
                     found = tl.dot(_in_order(v, BITS, BLOCK, size), x)
                     total += (found - offset[:, None] * sums) * scale[:, None]
-                else:
-                    group = ((start + unit) // UNITS_PER_GROUP)[None, :] * rows + row[:, None]
-                    scale = tl.load(scale_ptr + group, mask=here[:, None], other=0.0).to(dtype)
-                    zero = tl.zeros((ROWS, BLOCK), tl.int32) - low
-                    if HAS_ZERO:
-                        zero += tl.load(zero_point_ptr + group, mask=here[:, None], other=0)
-                    even = ((zero & 15 if BITS == 8 else zero) + raised).to(dtype)
-                    odd = ((zero >> 4 if BITS == 8 else zero) + raised).to(dtype)
-                    n = _scaled_pair(v[0], v[1], even, odd, scale, dtype)
-                    for j in tl.static_range(2, PLACES, 2):
-                        n = n + _scaled_pair(v[j], v[j + 1], even, odd, scale, dtype)
-                    total = tl.dot(_in_order(n, BITS, BLOCK, size), x, total)
         if BITS == 8:
             total *= 16.0
         head = tile * blocks // per_program
