@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from sparsebit.batches.calls import device_of
 from sparsebit.llm.evaluate.perplexity import log_probabilities
 
 
@@ -28,7 +29,7 @@ class KeptPredictions:
         place = self._folder / f"{name}.pt"
         if not place.is_file():
             draft = place.with_suffix(f".{os.getpid()}")  # other processes may read the folder
-            torch.save(log_probabilities(self._model, rows).half().cpu(), draft)
+            torch.save(log_probabilities(self._model, rows.to(device_of(self._model))).half().cpu(), draft)
             draft.replace(place)
         found: Tensor = torch.load(place, mmap=True, weights_only=True)
         return found.to(rows.device)
