@@ -22,6 +22,7 @@ from benchmarks.peers.pruning import part as pruning
 from benchmarks.peers.pruning.measure import count_macs, count_parameters
 from benchmarks.peers.row import Column, Options, Row, count_lines, failed_row, row_as_dict, row_from
 from benchmarks.peers.tests import run as peer_tests
+from benchmarks.peers.tests.old_names import run_old_names
 from benchmarks.peers.tests.suite import NotApplicable, Suite
 from benchmarks.peers.vision import part as vision
 from benchmarks.peers.vision.measure import sqnr
@@ -305,6 +306,18 @@ def test_a_failure_is_explained_by_its_name_or_by_what_it_said(
         "f.py::test_other": "calls no function that ours replaces",
     }
     assert suite.files == {"f.py": 1}
+
+
+def test_names_of_the_old_toolkit_are_found_or_say_what_replaces_them(tmp_path: Path) -> None:
+    old = tmp_path / "sparsebit" / "quantization" / "common.py"
+    old.parent.mkdir(parents=True)
+    old.write_text("import torch\nclass Backend: ...\ndef get_qscheme(x): ...\n_inner = never = 1\n")
+    suite = run_old_names(tmp_path)
+    assert suite.passed == 1
+    assert suite.not_applicable == {
+        "sparsebit.quantization.common.get_qscheme": "removed; the error says what replaces it"
+    }
+    assert list(suite.failed) == ["sparsebit.quantization.common.never"]
 
 
 def test_files_that_do_not_run_again_keep_their_counts() -> None:

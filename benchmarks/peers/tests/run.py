@@ -2,7 +2,7 @@
 
 Run from the repository root, with clones (or extracted archives) of the projects:
 ``python -m benchmarks.peers.tests.run --onnxruntime FOLDER --compressed-tensors FOLDER --pytorch FOLDER``
-torch's tests need the package expecttest.
+and ``--old-sparsebit FOLDER`` for the names of megvii-research/Sparsebit. torch's tests need the package expecttest.
 A suite whose folder is not given keeps its last counts. A test that never calls one of our functions, or that fails
 here without us too, is not applicable.
 """
@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parents[3]
 ABOUT = (
     "The tests of onnxruntime, compressed-tensors and torch.fx run unchanged, with our functions in place of theirs. "
     "A test that calls none of our functions is not applicable. For torch.ao's pruning tests and torch.export's "
-    "examples, the models are theirs and the assertions are repeated in `benchmarks/peers/tests`."
+    "examples, the models are theirs and the assertions are repeated in `benchmarks/peers/tests`. The names of the "
+    "2022 Sparsebit are imported from their old paths."
 )
 # What a failure means, found by reading it: by the end of the test's name, or by a part of what it said. Anything else
 # is shown as the test said it.
@@ -151,6 +152,7 @@ def main() -> None:
     parser.add_argument("--onnxruntime", type=Path, help="a clone, or its folder of quantization tests")
     parser.add_argument("--compressed-tensors", type=Path, help="a clone")
     parser.add_argument("--pytorch", type=Path, help="a clone")
+    parser.add_argument("--old-sparsebit", type=Path, help="a clone of megvii-research/Sparsebit")
     parser.add_argument("--files", default="test_*.py", help="pattern; other files keep their last counts")
     parser.add_argument("--no-torch", action="store_true", help="leave out what needs no clone")
     parser.add_argument("--limit", type=float, default=300, help="seconds for one file of tests")
@@ -170,6 +172,10 @@ def main() -> None:
         suites.append(fx_suite(options.pytorch.resolve(), options.limit))
     if options.onnxruntime:
         suites.append(onnxruntime_suite(options.onnxruntime.resolve(), options.limit, options.files))
+    if options.old_sparsebit:
+        from benchmarks.peers.tests.old_names import run_old_names
+
+        suites.append(run_old_names(options.old_sparsebit.resolve()))
     write(suites, options.output)
     for suite in suites:
         counts = (
