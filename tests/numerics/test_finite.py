@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparsebit.numerics.finite import is_finite
+from sparsebit.numerics.finite import all_finite, is_finite
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2]
 
@@ -34,3 +34,11 @@ def test_masks_may_hold_minus_infinity() -> None:
 def test_what_holds_no_numbers_is_finite() -> None:
     assert is_finite(torch.empty(0)) and is_finite(torch.ones(2, dtype=torch.int8))
     assert is_finite(torch.full((2,), torch.nan, device="meta"))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_one_bad_number_among_several_tensors_is_found(value: float) -> None:
+    most = torch.finfo(torch.float32).max
+    good = [torch.ones(2, 3), torch.tensor(most), torch.tensor([-most], dtype=torch.float64)]
+    assert all_finite(good) and all_finite([])
+    assert not all_finite([*good, torch.tensor([0.0, value])])

@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.run import RunState, run_graph
-from sparsebit.numerics.finite import is_finite
+from sparsebit.numerics.finite import all_finite, is_finite
 from sparsebit.processes import failing_together, gather_values
 from sparsebit.progress import progress
 from sparsebit.quantization.calibration.record import CalibrationRecord
@@ -88,9 +88,7 @@ class CalibrationRound:
 
         ``number`` is that of the call for messages, counted from 1.
         """
-        active = [quantizer for _, quantizer in self._active("A")]
-        finite = [found for quantizer in active if (found := quantizer.seen_is_finite) is not None]
-        if not finite or torch.stack([found.to(finite[0].device) for found in finite]).all():
+        if all_finite(field for _, quantizer in self._active("A") for field in quantizer.fields_to_check()):
             return
         for index in range(first, len(self.inputs)):
             self._name_broken(index, number + index - first)

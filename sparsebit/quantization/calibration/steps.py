@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +68,8 @@ def finish_round(
     qmodel.calibration = None  # from here the round is over, also if it fails
     held = folder if qmodel.recovery and not rank() else None
     with failing_together(), working_in(held):
-        specs = (f"{name} {quantizer.spec}" for name, quantizer in qmodel.quantizers.items())
-        require_same((*specs, *qmodel.model.parameters()), "the model or its config")
+        specs = (f"{name} {quantizer.spec}" for name, quantizer in calibration.quantizers.items())
+        require_same(chain(specs, qmodel.model.parameters()), "the model or its config")
         job = make_job(qmodel, calibration, folder, shown)
         with calibration.finishing():
             if before := [step for step in qmodel.recovery if step.stage == "before"]:
@@ -98,7 +99,7 @@ def make_job(
     return Job(
         gm=qmodel.model,
         plan=qmodel.plan,
-        quantizers=qmodel.quantizers,
+        quantizers=dict(calibration.quantizers),  # steps exchange some
         inputs=gather_inputs(calibration.inputs, qmodel.device) if qmodel.recovery else calibration.inputs,
         folder=Path(folder) if folder is not None else None,
         batch_norms=qmodel.record.batch_norms,

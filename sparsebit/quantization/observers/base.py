@@ -14,6 +14,7 @@ from sparsebit.config.engine.plugins import name_to_register
 from sparsebit.config.quantization.plugins import BOTH_STATIC, OBSERVER_RULES, STATIC_A, NameRule
 from sparsebit.errors import RegistryError, SparsebitError
 from sparsebit.numerics import CodeType
+from sparsebit.numerics.finite import all_finite
 from sparsebit.numerics.snapping import compute_dtype
 from sparsebit.registry import Registry
 
@@ -57,7 +58,7 @@ class Observer(ABC, Generic[State]):
     def update(self, state: State, x: Tensor) -> State:
         """The state after one more batch, without waiting for the device: nothing is read back from ``x``.
 
-        NaN and infinity stay in the state, where ``is_finite`` finds them.
+        NaN and infinity stay in the state, in the tensors of ``fields_to_check``.
         """
 
     @abstractmethod
@@ -68,18 +69,13 @@ class Observer(ABC, Generic[State]):
     def finish(self, state: State, code: CodeType) -> Range:
         """The range to cover with a grid of this kind. Without any data it is [0, 0]."""
 
-    def is_finite(self, state: State) -> Tensor:
-        """Whether all data of a state that saw some was finite: one boolean, still on the device.
+    def fields_to_check(self, state: State) -> list[Tensor]:
+        """The tensors of a state that are finite if all data was; by default its floating-point fields."""
+        return [field for field in state if field.is_floating_point()]
 
-        By default the floating-point fields of the state tell.
-        """
-        fields = [field.reshape(-1) for field in state if field.is_floating_point()]
-        if not fields:
-            return torch.ones((), dtype=torch.bool)
-        values = torch.cat(fields)
-        return (
-            values - values == 0
-        ).all()  # as ``isfinite``, in half of its operators: it is asked for every batch
+    def is_finite(self, state: State) -> Tensor:
+        """Whether all data of a state that saw some was finite: one boolean, still on the device."""
+        return all_finite(self.fields_to_check(state))
 
 
 @runtime_checkable

@@ -175,10 +175,9 @@ class Quantizer(nn.Module):
 
         return put_back
 
-    @property
-    def seen_is_finite(self) -> Tensor | None:
-        """Whether all observed values were finite, still on the device; None without data."""
-        return None if self._state is None else self.observer.is_finite(self._state)
+    def fields_to_check(self) -> list[Tensor]:
+        """Tensors that are finite if all observed values were; none without data."""
+        return [] if self._state is None else self.observer.fields_to_check(self._state)
 
     def require_finite(self, x: Tensor, batch: int) -> None:
         """Raise if a tensor to observe holds NaN or infinity, and name the batch of calibration."""
