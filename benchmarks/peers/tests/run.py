@@ -37,8 +37,10 @@ FORM = "by design: the test expects another form of the graph; ours has flat out
 SCRIPT = "by design: a captured graph cannot be compiled by TorchScript"
 FIXED = "by design: an argument that is not a tensor is fixed, and another value is an error"
 REFUSED = "both raise an error; the test expects torch's own exception"
+ZERO_RANGE = "by design: for a range of zero our scale is 2**-20, theirs is 1.0"
 EXPLAINED = {
-    "test_compute_scale_zp": "by design: for a range of zero our scale is 2**-20, theirs is 1.0",
+    "test_compute_scale_zp": ZERO_RANGE,
+    "TestMinimumRealRangeOption::test_default": ZERO_RANGE,
     "TestSymmetricFlag::test_3": (
         "a tie: the zero point is 127.5; we round it down, they round it up, and both are equally exact"
     ),
@@ -70,7 +72,7 @@ def onnxruntime_suite(folder: Path, limit: float, pattern: str) -> Suite:
     suite = Suite(
         "onnxruntime quantization",
         f"{ONNXRUNTIME}, on onnxruntime {importlib.metadata.version('onnxruntime')}; our choice of scales, "
-        "quantization and 4- and 2-bit packing stand in for theirs",
+        "quantization and packing of 2, 4 and 8 bits stand in for theirs",
     )
     for file in sorted(tests.glob(pattern)):
         run_file(suite, file, tests, "onnxruntime_adapter", [str(tests)], limit)
