@@ -87,20 +87,26 @@ def check_grouped() -> list[str]:
 
 
 def check_packed_matmul() -> list[str]:
-    """Products of several vectors, with the packed weight and with parts of the unpacked one."""
+    """Products of several vectors."""
     packed_matmul_triton._values, packed_matmul_triton._scaled_values = _values, _scaled_values
-    packed_matmul.AT_ONCE, packed_matmul.ROWS_AT_ONCE, packed_matmul.SCALED_FROM = 2**15, 8, 16
+    packed_matmul.SCALED_FROM = 16
     wrong = []
     for case in packed_cases.draw_cases(60, seed=5):
-        wrong += _wrong_products(case, packed_matmul._multiply, packed_matmul._multiply_unpacked)
+        wrong += _wrong_products(case, packed_matmul._multiply)
     return wrong
 
 
-def check_packed_vector() -> list[str]:
-    """The product of one vector with the packed weight."""
+def check_packed_pieces() -> list[str]:
+    """The product of one vector with the packed weight, and with parts of the unpacked one."""
+    packed_matmul.AT_ONCE, packed_matmul.ROWS_AT_ONCE = 2**15, 8
     wrong = []
     for case in packed_cases.draw_cases(40, seed=6):
-        wrong += _wrong_products(dataclasses.replace(case, batch=1), packed_matmul._multiply_vector)
+        case = dataclasses.replace(case, batch=1)
+        wrong += _wrong_products(case, packed_matmul._multiply_vector, packed_matmul._multiply_unpacked)
+        if case.code.endswith("4"):
+            wrong += _wrong_products(
+                dataclasses.replace(case, group_size=8), packed_matmul._multiply_unpacked
+            )
     return wrong
 
 
@@ -150,7 +156,7 @@ CHECKS = {
     "fake_quant": check_fake_quant,
     "grouped": check_grouped,
     "packed_matmul": check_packed_matmul,
-    "packed_vector": check_packed_vector,
+    "packed_pieces": check_packed_pieces,
 }
 
 

@@ -46,14 +46,14 @@ TILES: dict[int, dict[int, tuple[Tile, Tile]]] = {
     64: {2: (_SMALL, _MANY), 3: (_SMALL, _MANY), 4: ((64, 1, 4, 4, 264, None), _MANY), 8: (_SMALL, _SMALL)},
 }
 
-# Rows of a program, warps, stages and registers for one vector, for each width.
-VECTOR_TILES: dict[int, tuple[int, int, int, int | None]] = {
-    2: (8, 4, 1, None),
-    3: (8, 4, 1, None),
-    4: (8, 4, 1, None),
-    8: (4, 4, 1, None),
+# Rows of a program, warps, whether words are read ahead, and registers, for one vector and each width.
+VECTOR_TILES: dict[int, tuple[int, int, bool, int | None]] = {
+    2: (16, 4, False, None),
+    3: (8, 4, False, None),
+    4: (16, 4, False, None),
+    8: (4, 4, False, None),
 }
-PIECE = 32  # channels that a thread multiplies at once, for one vector
+PIECE = 32  # channels that a thread takes at once where there are no matrix units
 ONE = 0x3F800000  # the bits of 1.0
 AT_ONCE = 2**60  # bytes of the unpacked weight that are made at once
 ROWS_AT_ONCE = 128  # and a multiple of so many rows
@@ -68,14 +68,17 @@ _library.define(
 def covers(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> bool:
     """Whether the kernels can multiply x [..., in] with a packed weight [out, bytes] that has scales [groups, out].
 
-    Groups have to consist of 32-bit words, of 3 words for 3 bits. No gradients are computed.
+    There have to be a multiple of 32 channels, in groups of 32-bit words, of 3 words for 3 bits. No gradients are
+    computed.
     """
     rows, channels, groups = packed.shape[0], x.shape[-1], scale.shape[0]
     if not x.is_cuda or bits not in (2, 3, 4, 8) or x.dtype not in (torch.float16, torch.bfloat16):
         return False
     if x.requires_grad and torch.is_grad_enabled():
         return False
-    if not x.numel() or not rows or channels % (groups * values_of(bits)) or scale.shape[1] != rows:
+    if not x.numel() or not rows or scale.shape[1] != rows:
+        return False
+    if channels % PIECE or channels % (groups * values_of(bits)):
         return False
     return packed.is_contiguous() and packed.storage_offset() % 4 == 0 and AVAILABLE
 
@@ -240,29 +243,29 @@ def _write_numbers(
     low: int,
 ) -> None:
     """Rows ``first`` to ``end`` of the weight in float."""
-    from sparsebit.kernels import packed_matmul_triton as kernels
+    from sparsebit.kernels import packed_pieces_triton as kernels
 
-    rows, units, per_group = _sizes(made, packed, scale, bits)
-    values, has_zero, channels = values_of(bits), zero_point is not None, made.shape[1]
-    points = packed if zero_point is None else zero_point
-    tensors = (packed.view(torch.int32), scale, points, made)
-    if bits == 3:
-        programs = math.ceil((end - first) / 4) * math.ceil(channels / 512)
-        sizes = (rows, first, end, channels, low, has_zero, per_group * values, 4, 512)
-        launch(kernels.write_numbers_of_3_bits, programs, tensors, (), sizes)
-    else:
-        programs = math.ceil((end - first) / 8) * math.ceil(units / 64)
-        settings = (rows, first, end, units, low, bits, values, has_zero, per_group, 8, 64)
-        launch(kernels.write_numbers, programs, tensors, (), settings)
+    rows, channels = packed.shape[0], made.shape[1]
+    pieces, per_program = channels // PIECE, 128
+    launch(
+        kernels.write_numbers,
+        math.ceil((end - first) * pieces / per_program),
+        (packed.view(torch.int32), scale, packed if zero_point is None else zero_point, made),
+        (),
+        (
+            *(rows, first, end, pieces, low, ONE),
+            *(bits, zero_point is not None, channels // scale.shape[0], per_program),
+        ),
+    )
 
 
 def _multiply_vector(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
 ) -> Tensor:
-    from sparsebit.kernels import packed_vector_triton as kernels
+    from sparsebit.kernels import packed_pieces_triton as kernels
 
     rows, pieces = packed.shape[0], x.shape[1] // PIECE
-    at_once, warps, stages, registers = VECTOR_TILES[bits]
+    at_once, warps, ahead, registers = VECTOR_TILES[bits]
     y = torch.empty(1, rows, dtype=x.dtype, device=x.device)
     launch(
         kernels.multiply_vector,
@@ -271,7 +274,7 @@ def _multiply_vector(
         (),
         (
             *(rows, pieces, low, ONE, bits, zero_point is not None, pieces // scale.shape[0]),
-            *(at_once, 32 * warps, stages),
+            *(at_once, 32 * warps, ahead),
         ),
         warps=warps,
         registers=registers,
