@@ -15,6 +15,7 @@ from sparsebit.graph.capture.frontend import capture
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.graph.passes import SIMPLIFY, run_passes
 from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
+from sparsebit.graph.passes.fold_computed_weights import fold_computed_weights
 from sparsebit.graph.passes.remove_dead_nodes import remove_dead_nodes
 from sparsebit.graph.run import evaluating
 from sparsebit.quantization.algorithms import ALGORITHMS, AdaRoundLayers, Algorithm
@@ -63,6 +64,8 @@ def build_graph(
     target = TARGETS[config.BACKEND]
     own_leaves(captured)
     run_passes(captured, SIMPLIFY)
+    with evaluating(captured, if_possible=True):
+        run_passes(captured, (fold_computed_weights,))
     known = layers_for_config(captured)
     batch_norms: dict[str, tuple[Tensor, Tensor]] = {}
     if config.SCHEDULE.FUSE_BN and not config.SCHEDULE.BN_TUNING:
