@@ -10,6 +10,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
+from sparsebit.errors import SparsebitError, with_article
+
 
 class Call(NamedTuple):
     """The arguments of one call of a model."""
@@ -25,6 +27,12 @@ def example_call(example_inputs: Any = None, example_kwargs: Mapping[str, Any] |
         >>> example_call({"ids": 1}, {"mask": 2})
         Call(args=(), kwargs={'ids': 1, 'mask': 2})
     """
+    if not isinstance(example_kwargs, Mapping | None):
+        raise SparsebitError(
+            "example_kwargs holds the keyword arguments of a call",
+            expected="a dict",
+            got=with_article(type(example_kwargs).__name__),
+        )
     if isinstance(example_inputs, Call):
         return Call(example_inputs.args, {**example_inputs.kwargs, **(example_kwargs or {})})
     if isinstance(example_inputs, Mapping):

@@ -84,7 +84,7 @@ class ModelInputs:
         if isinstance(item, Call):
             return Batch(item.args, item.kwargs)
         if feed is not None:
-            return Batch(*_fed(feed(item)))
+            return Batch(*_fed(feed, item))
         if isinstance(item, Mapping):
             return self._from_dict(item)
         if isinstance(item, Tensor):
@@ -251,7 +251,10 @@ def _parameters_of(model: Any) -> list[inspect.Parameter]:
         return list(inspect.signature(anything).parameters.values())
 
 
-def _fed(made: Any) -> Call:
+def _fed(feed: Feed, item: Any) -> Call:
+    if not callable(feed):
+        raise DataError("feed cannot be called", got=with_article(type(feed).__name__), hint=FEED)
+    made = feed(item)
     if isinstance(made, (Tensor, Mapping, tuple, list)):
         return example_call(made)
     raise DataError(

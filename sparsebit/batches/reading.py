@@ -36,8 +36,8 @@ def read_batches(
     A single tensor or dict is one batch. At most ``MOST_BATCHES`` are read from a loader without a length, unless
     ``batches`` says how many; the log says so.
     """
-    if batches is not None and batches < 1:
-        raise DataError("at least one batch is needed", got=f"batches={batches}")
+    if batches is not None and not (isinstance(batches, int) and batches >= 1):
+        raise DataError("batches is the number of batches to read, 1 or more", got=f"batches={batches!r:.80}")
     items = _items(loader)
     total = length(items)
     limit = MOST_BATCHES if batches is None and total is None else batches

@@ -59,6 +59,12 @@ def build_graph(
     model: nn.Module, example: Call, config: QConfig, plan: QuantPlan | None, dynamic: Dynamic | None = None
 ) -> Built:
     """Capture and simplify a model, decide what is quantized (or follow ``plan``), and insert the quantizers."""
+    if not isinstance(plan, QuantPlan | None):
+        raise SparsebitError(
+            "plan must be a QuantPlan",
+            got=with_article(type(plan).__name__),
+            hint="pass the plan of another QuantModel",
+        )
     by_hand = [name for name, module in model.named_modules() if isinstance(module, QuantOpr)]
     captured = capture(model, *example, skip=(*config.SKIP_TRACE_MODULES, *by_hand), dynamic=dynamic)
     target = TARGETS[config.BACKEND]

@@ -103,8 +103,8 @@ class QuantizedModule(nn.Module):
 
     def set_quant(self, w_quant: bool = False, a_quant: bool = False) -> None:
         """Switch the quantizers of weights and of activations on or off; fused ones stay off."""
-        if wrong := [on for on in (w_quant, a_quant) if on not in (True, False)]:
-            raise SparsebitError("set_quant() takes True or False", got=repr(wrong[0]))
+        if wrong := [on for on in (w_quant, a_quant) if not isinstance(on, int) or on not in (True, False)]:
+            raise SparsebitError("set_quant() takes True or False", got=f"{wrong[0]!r:.80}")
         wanted = {q: w_quant if q.side == "W" else a_quant for q in self.quantizers.values()}
         require_calibrated(quantizer for quantizer, on in wanted.items() if on)
         for quantizer, on in wanted.items():

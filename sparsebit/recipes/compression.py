@@ -99,12 +99,12 @@ def compress(
             f"the {type(model).__name__} is in training mode",
             hint="call model.eval() first: dropout would distort the metric",
         )
+    goals = Goals(max_drop=max_drop, speedup=speedup, size=size)
     batches = list(read_batches(data))
     if example_inputs is None and example_kwargs is None:
         examples = ModelInputs(model).example_from(batches[0])
     else:
         examples = example_call(example_inputs, example_kwargs)
-    goals = Goals(max_drop=max_drop, speedup=speedup, size=size)
     metric = metric or accuracy_on(batches if validation is None else list(validation), examples)
     with working_in(folder):
         candidates = Candidates(

@@ -40,6 +40,10 @@ class Goals:
     size: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("max_drop", "speedup", "size"):
+            goal = getattr(self, name)
+            if not isinstance(goal, int | float) and (goal is not None or name == "max_drop"):
+                raise ConfigError(f"{name}: expected a number", got=f"{goal!r:.80}")
         if not self.max_drop >= 0:
             raise ConfigError(
                 "max_drop: expected the largest allowed loss of the metric, 0 or more", got=str(self.max_drop)

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sparsebit.display import short_bytes
-from sparsebit.errors import ArtifactError
+from sparsebit.errors import ArtifactError, with_article
 
 
 def require_name(path: str | os.PathLike[str]) -> Path:
     """A path whose names every later step can use."""
-    text = os.fspath(path)
-    place = Path(os.fsdecode(text))
+    if not isinstance(path, str | os.PathLike):
+        raise ArtifactError("the place to write to is not a path", got=with_article(type(path).__name__))
+    place = Path(path)
     if "\0" in str(place):
         raise ArtifactError(f"cannot write {str(place)!r}: a NUL character is in its name")
     above = existing_parent(place)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from sparsebit.batches import (
     example_call,
     to_device,
 )
+from sparsebit.errors import SparsebitError
 
 X, Y = torch.zeros(1), torch.ones(1)
 
@@ -47,3 +50,9 @@ def test_recorded_samples_are_cut_to_the_size_of_an_example() -> None:
 )
 def test_samples_of_another_kind_are_not_offered(dummy: object) -> None:
     assert crop_like(Call((torch.zeros(4, 3),)), dummy) is None
+
+
+@pytest.mark.parametrize("wrong", [3, "mask", [X], X])
+def test_keyword_arguments_are_a_dict(wrong: Any) -> None:
+    with pytest.raises(SparsebitError, match="example_kwargs holds the keyword arguments"):
+        example_call(X, wrong)

@@ -153,3 +153,9 @@ def test_an_example_is_made_from_a_batch() -> None:
     assert set(ModelInputs().example_from({"ids": x, "y": y}).kwargs) == {"ids"}
     uneven = Call((x, torch.zeros(5, 5)))  # a mask of its own sizes is not cut
     assert few(uneven) is uneven
+
+
+@pytest.mark.parametrize("wrong", [3, "images", [0]])
+def test_feed_is_a_function(wrong: Any) -> None:
+    with pytest.raises(DataError, match="feed cannot be called"):
+        ModelInputs(one).batch(X, wrong)

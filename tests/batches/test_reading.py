@@ -71,3 +71,9 @@ def test_a_batch_the_model_cannot_run_is_named() -> None:
     words = r"cannot run batch 7 (.|\n)*float32\[1, 3\](.|\n)*float32\[2, 4\]"
     with pytest.raises(DataError, match=words), explained(7, call, Call((torch.zeros(1, 3),))):
         layer(*call.args)
+
+
+@pytest.mark.parametrize("wrong", ["2", 2.0, torch.zeros(3)])
+def test_a_number_of_batches_is_an_integer(wrong: Any) -> None:
+    with pytest.raises(DataError, match="batches is the number of batches to read, 1 or more"):
+        list(read_batches([X], wrong))

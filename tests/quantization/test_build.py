@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -53,3 +55,9 @@ def test_adaround_quantizers_bring_their_step() -> None:
 def test_wrong_options_are_found_before_any_work() -> None:
     with pytest.raises(ConfigError, match="brecq"):
         QuantModel(residual(), config(SCHEDULE__RECOVERY=[{"brecq": {"steps": 0}}]), images())
+
+
+@pytest.mark.parametrize("wrong", [3, "plan", {}, torch.zeros(2)])
+def test_a_plan_is_one_of_ours(wrong: Any) -> None:
+    with pytest.raises(SparsebitError, match="plan must be a QuantPlan"):
+        QuantModel(residual(), config(), images(), plan=wrong)

@@ -58,7 +58,7 @@ def test_a_quantized_model_is_not_captured_or_pruned() -> None:
         capture(quantized(), images())
 
 
-@pytest.mark.parametrize("wrong", ["no", None, 2])
+@pytest.mark.parametrize("wrong", ["no", None, 2, torch.ones(2)])
 def test_a_switch_is_true_or_false(wrong: Any) -> None:
     qmodel = QuantModel(nn.Linear(4, 4).eval(), "int8_onnxruntime", example_inputs=torch.randn(2, 4))
     with pytest.raises(SparsebitError, match=r"set_quant\(\) takes True or False"):

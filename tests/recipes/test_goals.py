@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from sparsebit.errors import ConfigError
 from sparsebit.recipes import Goals, Measured
 
 BASE = Measured(metric=0.9, bytes=1000, seconds=0.01)
@@ -32,3 +35,10 @@ def test_goals_and_what_was_reached_in_words() -> None:
         "the metric is 0.85 (float 0.9, 0.05 lost, 0.01 allowed); the parameters take 300 B (30.0% of float, asked for"
         " 250 B); a call takes 4 ms (2.50 times as fast, asked for 2)"
     )
+
+
+@pytest.mark.parametrize("wrong", ["4", [0.5], b"1"])
+@pytest.mark.parametrize("name", ["max_drop", "speedup", "size"])
+def test_a_goal_is_a_number(name: str, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: expected a number"):
+        Goals(**{name: wrong})

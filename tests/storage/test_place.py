@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,3 +72,9 @@ def test_a_new_place_is_not_there_yet_or_is_an_empty_folder(tmp_path: Path) -> N
         require_new(tmp_path)
     with pytest.raises(ArtifactError, match=r"file exists already[\s\S]*choose a new name"):
         require_new(tmp_path / "file")
+
+
+@pytest.mark.parametrize("wrong", [None, 3, ["a"], b"a"])
+def test_what_is_not_a_path_is_named(wrong: Any) -> None:
+    with pytest.raises(ArtifactError, match="the place to write to is not a path"):
+        require_name(wrong)

@@ -16,6 +16,7 @@ def require_free(captured: CapturedModule, dynamic: Dynamic) -> None:
     ``dynamic`` gives dimensions by the name of the argument, or the same for all tensor arguments that have them. A
     graph that was traced without running the model follows every size.
     """
+    _require_dimensions(dynamic)
     sizes = captured.capture_report.sizes
     if captured.capture_report.frontend == "symbolic":
         return
@@ -40,3 +41,15 @@ def require_free(captured: CapturedModule, dynamic: Dynamic) -> None:
                     where=size.source,
                     hint=f"change that line of the model, or leave dimension {size.dim} out of dynamic",
                 )
+
+
+def _require_dimensions(dynamic: object) -> None:
+    """Refuse what does not list dimensions."""
+    for dims in dynamic.values() if isinstance(dynamic, Mapping) else (dynamic,):
+        listed = isinstance(dims, Collection) and not isinstance(dims, str | bytes | Mapping)
+        if not listed or not all(isinstance(dim, int) for dim in dims):
+            raise CaptureError(
+                "dynamic lists dimensions by number",
+                expected="[0], or {'images': [0, 2, 3]} with the names of the model's arguments",
+                got=f"{dynamic!r:.80}",
+            )

@@ -21,10 +21,11 @@ class Distillation:
     def __init__(
         self, teacher: nn.Module, weight: float, temperature: float = 4.0, *, folded: bool = False
     ) -> None:
-        if not 0 < weight <= 1 or temperature <= 0:
+        numbers = isinstance(weight, int | float) and isinstance(temperature, int | float)
+        if not numbers or not 0 < weight <= 1 or not temperature > 0:
             raise SparsebitError(
                 "distillation needs a weight above 0 and up to 1, and a positive temperature",
-                got=f"weight={weight}, temperature={temperature}",
+                got=f"weight={weight!r:.80}, temperature={temperature!r:.80}",
             )
         teacher.eval()
         for parameter in teacher.parameters():

@@ -85,7 +85,7 @@ class Training:
             )
         qmodel.set_quant(w_quant=True, a_quant=True)
         self.distillation = None
-        if distill:
+        if not isinstance(distill, int | float | None) or distill:
             self.distillation = Distillation(
                 _quantizers_off(copy.deepcopy(qmodel.model)), distill, temperature, folded=qmodel.tuned
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -63,3 +65,9 @@ def test_models_and_the_exported_front_end_take_it() -> None:
     with pytest.raises(CaptureError, match=r"cannot be dynamic: torch\.export fixed it"):
         capture(net, x, frontend="exported", dynamic=[1])
     assert capture(net, dynamic=[0])(x).shape == (2, 2)
+
+
+@pytest.mark.parametrize("wrong", [3, "x", b"x", True, {"x": 0}, {"x": ["0"]}, torch.zeros(2)])
+def test_dimensions_are_listed_by_number(wrong: Any) -> None:
+    with pytest.raises(CaptureError, match="dynamic lists dimensions by number"):
+        capture(nn.Linear(2, 2), torch.zeros(1, 2), dynamic=wrong)

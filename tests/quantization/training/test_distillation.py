@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization.training.distillation import Distillation
-from tests.quantization.nets import images, residual
+from tests.quantization.nets import images, quantized, residual
 from tests.quantization.training.test_training import LABELS, run, sgd, training
 
 
@@ -43,3 +44,9 @@ def test_distance_is_an_average_over_all_answers() -> None:
     student, answer = torch.randn(4, 6, 5), torch.randn(4, 6, 5)
     per_token._pending, per_sample._pending = (student, answer), (student.view(24, 5), answer.view(24, 5))
     torch.testing.assert_close(per_token.mix(torch.zeros(())), per_sample.mix(torch.zeros(())))
+
+
+@pytest.mark.parametrize("wrong", ["half", 2.0, -0.5, float("nan"), torch.ones(2)])
+def test_a_share_of_the_loss_is_a_number_up_to_one(wrong: Any) -> None:
+    with pytest.raises(SparsebitError, match="a weight above 0 and up to 1"):
+        quantized().init_QAT(distill=wrong)
