@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrize import is_parametrized
 
 from sparsebit.display import as_text, in_notebook
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, with_article
 
 # Medians of so many rounds; in each, both products are called so often, one after the other.
 ROUNDS, CALLS = 7, 10
@@ -84,6 +84,10 @@ def use_sparse_kernels(model: nn.Module, *example_inputs: Any, **example_kwargs:
     Returns:
         Every linear layer with both times and what was chosen; print it.
     """
+    if not isinstance(model, nn.Module):
+        raise SparsebitError(
+            "use_sparse_kernels takes a torch.nn.Module", got=with_article(type(model).__name__)
+        )
     found = {name or "(model)": module for name, module in model.named_modules() if is_plain_linear(module)}
     refused = {name: reason for name, module in found.items() if (reason := why_dense(module.weight))}
     if len(refused) == len(found):

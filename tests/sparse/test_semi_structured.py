@@ -142,3 +142,9 @@ def test_the_real_kernels_give_the_same_results_and_a_time_is_measured_once() ->
         assert len(subject._times) == 2 and report.layers[0].dense_us == report.layers[2].dense_us
         assert any(layer.used for layer in report.layers)
         torch.testing.assert_close(layers(x), expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("wrong", [3, None, {"a": nn.Linear(4, 4)}])
+def test_what_is_not_a_module_is_refused(wrong: Any) -> None:
+    with pytest.raises(SparsebitError, match=r"use_sparse_kernels takes a torch\.nn\.Module"):
+        use_sparse_kernels(wrong, torch.zeros(1, 4))
