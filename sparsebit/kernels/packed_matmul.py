@@ -109,8 +109,7 @@ def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bi
         if flat.shape[0] == 1 and channels % (PIECE * scale.shape[0]) == 0:
             y = _multiply_vector(flat, packed, scale, zero_point, bits, low)
         elif flat.shape[0] <= (2 * BATCH if large else BATCH):
-            parts = [_multiply(part, packed, scale, zero_point, bits, low) for part in flat.split(BATCH)]
-            y = torch.cat(parts) if len(parts) > 1 else parts[0]
+            y = _multiply(flat, packed, scale, zero_point, bits, low)
         else:
             y = _multiply_unpacked(flat, packed, scale, zero_point, bits, low)
     return y.reshape(*x.shape[:-1], rows)
@@ -125,6 +124,17 @@ def _sizes(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> tuple[int, in
 def _multiply(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
 ) -> Tensor:
+    """The product with the packed weight, up to ``BATCH`` vectors at once."""
+    y = torch.empty(x.shape[0], packed.shape[0], dtype=x.dtype, device=x.device)
+    at_once = math.ceil(x.shape[0] / math.ceil(x.shape[0] / BATCH))
+    for part, of_part in zip(x.split(at_once), y.split(at_once), strict=True):
+        _multiply_part(part, packed, scale, zero_point, bits, low, of_part)
+    return y
+
+
+def _multiply_part(
+    x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int, y: Tensor
+) -> None:
     from sparsebit.kernels import packed_matmul_triton as kernels
 
     rows, units, per_group = _sizes(x, packed, scale, bits)
@@ -151,7 +161,6 @@ def _multiply(
     tiles = math.ceil(rows / tile)
     per_program = at_once * math.ceil(tiles * blocks / at_once / programs)
     parts = 1 if per_program % blocks == 0 else math.ceil(blocks / per_program) + 1
-    y = torch.empty(batch, rows, dtype=x.dtype, device=x.device)
     made = torch.empty(parts * batch * rows if parts > 1 else 1, device=x.device)
     launch(
         kernels.multiply,
@@ -169,7 +178,6 @@ def _multiply(
         warps=warps,
         registers=registers,
     )
-    return y
 
 
 class _Counters:
