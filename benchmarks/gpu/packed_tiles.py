@@ -17,12 +17,12 @@ from sparsebit.kernels import packed_matmul
 # Rows of a program, warps, whether words are read ahead, and registers, for each width.
 VECTOR_TILES: dict[str, tuple[tuple[int, int, bool, int | None], ...]] = {
     "int4": (
-        (16, 4, False, None), (16, 4, True, None), (8, 4, True, None), (16, 2, False, None), (16, 2, True, None),
-        (8, 2, True, None), (8, 1, True, None), (16, 1, True, None), (4, 4, True, None), (8, 4, False, None),
+        (16, 4, False, 128), (16, 4, False, None), (16, 4, True, 128), (16, 4, True, None), (8, 4, False, None),
+        (8, 4, True, 96), (16, 2, False, 128), (16, 2, True, None), (8, 2, True, 96), (16, 4, False, 112),
     ),
-    "int2": ((16, 4, False, None), (16, 4, True, None), (16, 2, True, None), (32, 4, False, None)),
-    "int3": ((8, 4, False, None), (8, 4, True, None), (16, 2, True, None)),
-    "int8": ((4, 4, False, None), (4, 4, True, None), (4, 2, True, None), (2, 4, True, None)),
+    "int2": ((16, 4, False, 96), (16, 4, False, None), (16, 4, True, 96), (32, 4, False, 128)),
+    "int3": ((8, 4, False, None), (8, 4, True, 96), (16, 4, False, 112), (16, 2, True, 128)),
+    "int8": ((4, 4, False, None), (4, 4, True, 96), (4, 2, True, None)),
 }  # fmt: skip
 # The width, group size, numbers of vectors, and tiles that are tried for them (see packed_matmul.Tile), with whether
 # each value is scaled.
