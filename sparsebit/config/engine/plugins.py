@@ -25,10 +25,12 @@ class PlugInRule:
     """What a config must know of a plug-in.
 
     Attributes:
+        spellings: other names it is read by.
         options: a dataclass whose fields OPTIONS may set, or only their names; None where any are taken.
         because: why it cannot be used elsewhere, for messages.
     """
 
+    spellings: tuple[str, ...] = ()
     options: type[Any] | tuple[str, ...] | None = None
     because: str = ""
 
@@ -46,18 +48,25 @@ R = TypeVar("R", bound=PlugInRule)
 
 
 class PlugIns(Registry[R]):
-    """The plug-ins of one kind by name, with the other spellings that are read.
+    """The plug-ins of one kind by name. A ``table`` holds the built-in ones: all that a config knows of each, in a row.
 
     Example:
-        >>> shapes = PlugIns("shape", PlugInRule, aliases={"disc": "circle"})
-        >>> shapes.add("circle", PlugInRule(options=("radius",)))
+        >>> circle = PlugInRule(spellings=("disc",), options=("radius",))
+        >>> shapes = PlugIns("shape", PlugInRule, {"circle": circle})
         >>> shapes.canonical(" Disc "), list(shapes)
         ('circle', ['circle'])
     """
 
-    def __init__(self, kind: str, default: type[R], aliases: Mapping[str, str] | None = None) -> None:
+    def __init__(self, kind: str, default: type[R], table: Mapping[str, R] | None = None) -> None:
         super().__init__(kind)
-        self._default, self.aliases = default, dict(aliases or {})
+        self._default = default
+        for name, rule in (table or {}).items():
+            self.add(name, rule)
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """The name that each other spelling stands for."""
+        return {spelling: name for name, rule in self.items() for spelling in rule.spellings}
 
     def canonical(self, name: str) -> str:
         """The one spelling of a name: lower case, underscores, and no alias."""
@@ -65,13 +74,18 @@ class PlugIns(Registry[R]):
         return self.aliases.get(spelled, spelled)
 
     def add(self, name: str, rule: R | None = None) -> None:
-        """Let configs name a plug-in. Without a ``rule`` a known name keeps its own, and a new one has the default."""
+        """Let configs name a plug-in. Without a ``rule`` a known name keeps its own, and a new one has the default.
+
+        A new rule without spellings keeps those that are known.
+        """
         spelled = re.sub(r"[\s-]+", "_", name.strip().lower())
         if spelled in self.aliases:
             raise RegistryError(
                 f"{name!r} is another spelling of {self.kind} {self.aliases[spelled]!r}",
                 hint="choose another name",
             )
+        if rule is not None and not rule.spellings and spelled in self:
+            rule = replace(rule, spellings=self[spelled].spellings)
         if rule is not None or spelled not in self:
             self.register(spelled, replace=True)(rule or self._default())
 

@@ -145,24 +145,15 @@ METHOD_RULES = PlugIns(
     "method",
     MethodRule,
     {
-        "nearest": "rtn",
-        "round_to_nearest": "rtn",
-        "magnitude": "rtn",
-        "sparsegpt": "gptq",
-        "efficientqat": "tune",
+        "rotate": MethodRule(moment="before", options=RotateSettings),
+        "awq": MethodRule(moment="before", options=AwqSettings),
+        "smoothquant": MethodRule(moment="before", options=SmoothSettings),
+        "rtn": MethodRule(spellings=("nearest", "round_to_nearest", "magnitude"), options=RtnSettings),
+        "gptq": MethodRule(spellings=("sparsegpt",), options=GptqSettings),
+        "hqq": MethodRule(options=HqqSettings),
+        "wanda": MethodRule(options=WandaSettings),
+        "tune": MethodRule(moment="after", spellings=("efficientqat",), options=TuneSettings),
+        "signround": MethodRule(moment="after", options=SignRoundSettings),
     },
 )
-_METHODS: tuple[tuple[str, Moment, type[Settings]], ...] = (
-    ("rotate", "before", RotateSettings),
-    ("awq", "before", AwqSettings),
-    ("smoothquant", "before", SmoothSettings),
-    ("rtn", "solve", RtnSettings),
-    ("gptq", "solve", GptqSettings),
-    ("hqq", "solve", HqqSettings),
-    ("wanda", "solve", WandaSettings),
-    ("tune", "after", TuneSettings),
-    ("signround", "after", SignRoundSettings),
-)
-for _name, _moment, _settings in _METHODS:
-    METHOD_RULES.add(_name, MethodRule(options=_settings, moment=_moment))
 METHOD = steps_reader(METHOD_RULES, "{gptq: {damping: 0.1}}")

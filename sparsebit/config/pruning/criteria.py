@@ -51,56 +51,41 @@ class HessianSettings(Settings):
     seed: int = 0
 
 
+_CHANNELS: tuple[SparsityType, ...] = ("structured",)
+_PLAIN = SparserRule(options=())
+
 SPARSER_RULES = PlugIns(
     "pruning criterion",
     SparserRule,
     {
-        "l0": "l0norm",
-        "l0_norm": "l0norm",
-        "l1": "l1norm",
-        "l1_norm": "l1norm",
-        "magnitude": "l1norm",
-        "l2": "l2norm",
-        "l2_norm": "l2norm",
-        "bn_scale": "slimming",
-        "network_slimming": "slimming",
-        "taylor1": "taylor",
-        "obd": "hessian",
-        "hessian_diagonal": "hessian",
-        "wanda": "activation_norm",
-        "snip": "gradient_weight",
-        "gradient_x_weight": "gradient_weight",
-        "h_rank": "hrank",
+        "l0norm": SparserRule(
+            spellings=("l0", "l0_norm"),
+            types=("structured", "block"),
+            options=L0NormSettings,
+            because="it counts elements, so a single one always scores 0 or 1",
+        ),
+        "l1norm": SparserRule(spellings=("l1", "l1_norm", "magnitude"), options=()),
+        "l2norm": SparserRule(spellings=("l2", "l2_norm"), options=()),
+        "lamp": _PLAIN,
+        "fpgm": SparserRule(types=_CHANNELS, options=(), because="it compares filters with each other"),
+        "random": SparserRule(options=RandomSettings),
+        "slimming": SparserRule(
+            spellings=("bn_scale", "network_slimming"),
+            types=_CHANNELS,
+            options=SlimmingSettings,
+            because="it reads the scale that a norm gives to a channel",
+        ),
+        "activation_norm": SparserRule(spellings=("wanda",), options=()),
+        "hrank": SparserRule(
+            spellings=("h_rank",),
+            types=_CHANNELS,
+            options=(),
+            because="it needs the rank of a channel's feature map",
+        ),
+        "taylor": SparserRule(spellings=("taylor1",), options=()),
+        "taylor2": _PLAIN,
+        "fisher": _PLAIN,
+        "gradient_weight": SparserRule(spellings=("snip", "gradient_x_weight"), options=()),
+        "hessian": SparserRule(spellings=("obd", "hessian_diagonal"), options=HessianSettings),
     },
 )
-
-_CHANNELS: tuple[SparsityType, ...] = ("structured",)
-
-for _name in (
-    "l1norm",
-    "l2norm",
-    "fisher",
-    "taylor",
-    "taylor2",
-    "lamp",
-    "activation_norm",
-    "gradient_weight",
-):
-    SPARSER_RULES.add(_name, SparserRule(options=()))
-for _name, _rule in {
-    "l0norm": SparserRule(
-        types=("structured", "block"),
-        options=L0NormSettings,
-        because="it counts elements, so a single one always scores 0 or 1",
-    ),
-    "random": SparserRule(options=RandomSettings),
-    "hessian": SparserRule(options=HessianSettings),
-    "slimming": SparserRule(
-        types=_CHANNELS,
-        options=SlimmingSettings,
-        because="it reads the scale that a norm gives to a channel",
-    ),
-    "hrank": SparserRule(types=_CHANNELS, options=(), because="it needs the rank of a channel's feature map"),
-    "fpgm": SparserRule(types=_CHANNELS, options=(), because="it compares filters with each other"),
-}.items():
-    SPARSER_RULES.add(_name, _rule)

@@ -6,7 +6,7 @@ The classes that do the work live above this package. They inherit the settings 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -99,20 +99,57 @@ class ACIQSettings(HistogramSettings):
         super().__post_init__()
 
 
+_PER_TOKEN = (
+    "the range of a token is taken when it arrives, so there is nothing to learn or to gather beforehand"
+)
+_INTEGERS: tuple[NumberFormat, ...] = ("int",)
+_LEARNS = NameRule(schemes=BOTH_STATIC, dtypes=_INTEGERS, options=(), because=_PER_TOKEN)
+
 QUANTIZER_RULES = PlugIns(
     "quantizer",
     NameRule,
-    {"lsq_plus": "lsq+", "lsqplus": "lsq+", "lsq_+": "lsq+", "do_re_fa": "dorefa", "ada_round": "adaround"},
+    {
+        "uniform": NameRule(options=()),
+        "lsq": _LEARNS,
+        "dorefa": replace(_LEARNS, spellings=("do_re_fa",)),
+        "lsq+": NameRule(
+            spellings=("lsq_plus", "lsqplus", "lsq_+"),
+            schemes={"W": ("per-channel-symmetric",), "A": ("per-tensor-affine",)},
+            dtypes=_INTEGERS,
+            options=(),
+            because="LSQ+ is defined for per-channel-symmetric weights and per-tensor-affine activations",
+        ),
+        "pact": NameRule(
+            schemes={"A": ("per-tensor-symmetric", "per-tensor-affine")},
+            dtypes=_INTEGERS,
+            options=PactSettings,
+            because="PACT learns one clipping value for a whole activation",
+        ),
+        "adaround": NameRule(
+            spellings=("ada_round",),
+            schemes={"W": SCHEMES_OF["W"]},
+            dtypes=_INTEGERS,
+            options=(),
+            because="AdaRound chooses how weights are rounded",
+        ),
+    },
 )
+_MEASURES = NameRule(schemes=BOTH_STATIC, because=_PER_TOKEN)
 OBSERVER_RULES = PlugIns(
     "observer",
     NameRule,
     {
-        "min_max": "minmax",
-        "ema": "moving_average",
-        "movingaverage": "moving_average",
-        "kl": "kl_histogram",
-        "klhistogram": "kl_histogram",
+        "minmax": NameRule(spellings=("min_max",), options=()),
+        "moving_average": NameRule(
+            spellings=("ema", "movingaverage"),
+            schemes={"A": STATIC_A},
+            options=MovingAverageSettings,
+            because="it averages over samples, and a weight is the same for all of them",
+        ),
+        "percentile": replace(_MEASURES, options=PercentileSettings),
+        "mse": replace(_MEASURES, options=MSESettings),
+        "kl_histogram": replace(_MEASURES, spellings=("kl", "klhistogram"), options=KLSettings),
+        "aciq": replace(_MEASURES, options=ACIQSettings),
     },
 )
 RULES: Mapping[Kind, PlugIns[NameRule]] = {"quantizer": QUANTIZER_RULES, "observer": OBSERVER_RULES}
@@ -136,49 +173,3 @@ def register_name(kind: Kind, name: str, rule: NameRule | None = None) -> None:
 def names_for(kind: Kind, side: Side) -> list[str]:
     """The names that can be used on one side."""
     return [name for name, rule in RULES[kind].items() if rule.schemes.get(side)]
-
-
-_PER_TOKEN = (
-    "the range of a token is taken when it arrives, so there is nothing to learn or to gather beforehand"
-)
-_INTEGERS: tuple[NumberFormat, ...] = ("int",)
-_LEARNS = NameRule(schemes=BOTH_STATIC, dtypes=_INTEGERS, options=(), because=_PER_TOKEN)
-
-for _name, _rule in {
-    "uniform": NameRule(options=()),
-    "lsq": _LEARNS,
-    "dorefa": _LEARNS,
-    "lsq+": NameRule(
-        schemes={"W": ("per-channel-symmetric",), "A": ("per-tensor-affine",)},
-        dtypes=_INTEGERS,
-        options=(),
-        because="LSQ+ is defined for per-channel-symmetric weights and per-tensor-affine activations",
-    ),
-    "pact": NameRule(
-        schemes={"A": ("per-tensor-symmetric", "per-tensor-affine")},
-        dtypes=_INTEGERS,
-        options=PactSettings,
-        because="PACT learns one clipping value for a whole activation",
-    ),
-    "adaround": NameRule(
-        schemes={"W": SCHEMES_OF["W"]},
-        dtypes=_INTEGERS,
-        options=(),
-        because="AdaRound chooses how weights are rounded",
-    ),
-}.items():
-    QUANTIZER_RULES.add(_name, _rule)
-
-for _name, _rule in {
-    "minmax": NameRule(options=()),
-    "moving_average": NameRule(
-        schemes={"A": STATIC_A},
-        options=MovingAverageSettings,
-        because="it averages over samples, and a weight is the same for all of them",
-    ),
-    "percentile": NameRule(schemes=BOTH_STATIC, options=PercentileSettings, because=_PER_TOKEN),
-    "mse": NameRule(schemes=BOTH_STATIC, options=MSESettings, because=_PER_TOKEN),
-    "kl_histogram": NameRule(schemes=BOTH_STATIC, options=KLSettings, because=_PER_TOKEN),
-    "aciq": NameRule(schemes=BOTH_STATIC, options=ACIQSettings, because=_PER_TOKEN),
-}.items():
-    OBSERVER_RULES.add(_name, _rule)

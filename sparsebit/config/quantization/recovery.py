@@ -66,16 +66,16 @@ class AdaRoundSettings(ReconstructionSettings):
     drop: Annotated[float, PART] = 0.0
 
 
-STEP_RULES = PlugIns("recovery step", PlugInRule)
-for _name, _rule in {
-    "equalization": PlugInRule(options=EqualizationSettings),
-    "smoothquant": PlugInRule(options=SmoothQuantSettings),
-    "weight_correction": PlugInRule(options=()),
-    "bias_correction": PlugInRule(options=BiasCorrectionSettings),
-    "adaround": PlugInRule(options=AdaRoundSettings),
-    "brecq": PlugInRule(options=ReconstructionSettings),
-}.items():
-    STEP_RULES.add(_name, _rule)
-
-
+STEP_RULES = PlugIns(
+    "recovery step",
+    PlugInRule,
+    {
+        "equalization": PlugInRule(options=EqualizationSettings),
+        "smoothquant": PlugInRule(options=SmoothQuantSettings),
+        "weight_correction": PlugInRule(options=()),
+        "bias_correction": PlugInRule(options=BiasCorrectionSettings),
+        "adaround": PlugInRule(options=AdaRoundSettings),
+        "brecq": PlugInRule(options=ReconstructionSettings),
+    },
+)
 RECOVERY = steps_reader(STEP_RULES, "{brecq: {steps: 2000}}")

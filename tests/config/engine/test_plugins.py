@@ -73,8 +73,7 @@ def test_options_by_name_only_or_not_at_all() -> None:
 
 
 def test_names_in_any_spelling_and_advice_for_the_rest() -> None:
-    shapes = PlugIns("shape", PlugInRule, {"round_one": "circle"})
-    shapes.add("Circle")
+    shapes = PlugIns("shape", PlugInRule, {"Circle": PlugInRule(spellings=("round_one",))})
     read = shapes.reader()
     assert read.parse(" Round-One ") == read.parse("CIRCLE") == "circle"
     with pytest.raises(Refused) as caught:
@@ -82,6 +81,8 @@ def test_names_in_any_spelling_and_advice_for_the_rest() -> None:
     assert (caught.value.expected, caught.value.hint) == ("the name of a shape", "did you mean 'circle'?")
     with pytest.raises(RegistryError, match="'Round One' is another spelling of shape 'circle'"):
         shapes.add("Round One")
+    shapes.add("circle", PlugInRule(options=("radius",)))  # another rule keeps the spellings
+    assert read.parse("round one") == "circle" and shapes["circle"].option_names == ("radius",)
 
 
 def test_a_class_without_a_name_is_refused_at_once() -> None:

@@ -9,9 +9,11 @@ from sparsebit.config.engine.plugins import PlugInRule, PlugIns
 from sparsebit.config.engine.steps import Step, steps_reader
 from sparsebit.config.engine.values import Refused
 
-SHAPES = PlugIns("shape", PlugInRule, {"disc": "circle"})
-SHAPES.add("circle", PlugInRule(options=("radius",)))
-SHAPES.add("point", PlugInRule(options=()))
+SHAPES = PlugIns(
+    "shape",
+    PlugInRule,
+    {"circle": PlugInRule(spellings=("disc",), options=("radius",)), "point": PlugInRule(options=())},
+)
 READ = steps_reader(SHAPES, "{circle: {radius: 2}}")
 
 
