@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-_PLAIN = (bool, int, float, complex, str, type(None))
-_PLAIN_OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class TensorInfo(NamedTuple):
@@ -35,30 +32,76 @@ class TensorInfo(NamedTuple):
         return self.numel * self.dtype.itemsize
 
 
+_PLAIN = (
+    *(bool, float, complex, str, type(None), TensorInfo),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
+
+
 def describe(value: object) -> object:
     """Replace every tensor in ``value`` by its ``TensorInfo`` and keep the structure around it.
 
-    Tuples (named ones and ``torch.Size`` too) become plain tuples, lists stay lists, any mapping becomes a
-    dict; numbers, strings, dtypes and devices stay as they are. Anything else is opaque and becomes None:
-    what a node carries in its ``meta`` must stay printable and copyable.
+    Numbers, strings, dtypes and devices stay as they are. Anything else is opaque and becomes None: what a node carries
+    in its ``meta`` must stay printable and copyable.
 
     Example:
         >>> describe((torch.zeros(2, 3), [1, None]))
         (TensorInfo(shape=(2, 3), dtype=torch.float32), [1, None])
     """
-    if isinstance(value, Tensor):
-        return TensorInfo(tuple(_plain_int(size) for size in value.shape), value.dtype)
-    if isinstance(value, TensorInfo):
-        return value
-    if isinstance(value, tuple):
-        return tuple(describe(item) for item in value)
-    if isinstance(value, list):
-        return [describe(item) for item in value]
+    return map_items(value, _describe_item)
+
+
+def _describe_item(item: object) -> object:
+    if isinstance(item, Tensor):
+        return TensorInfo(tuple(_plain_int(size) for size in item.shape), item.dtype)
+    if isinstance(item, int) and not isinstance(item, bool):
+        return _plain_int(item)
+    return item if isinstance(item, _PLAIN) else None
+
+
+def map_items(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same nesting of tuples, lists, mappings and slices around ``change`` of everything else.
+
+    Tuples (named ones and ``torch.Size`` too) become plain tuples, lists stay lists, any mapping becomes a dict.
+    """
+    if isinstance(value, tuple | list) and not isinstance(value, TensorInfo):
+        items = [map_items(item, change) for item in value]
+        return items if isinstance(value, list) else tuple(items)
     if isinstance(value, Mapping):
-        return {key: describe(item) for key, item in value.items()}
-    if isinstance(value, int) and not isinstance(value, bool):
-        return _plain_int(value)
-    return value if isinstance(value, _PLAIN + _PLAIN_OF_TORCH) else None
+        return {key: map_items(item, change) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(*(map_items(item, change) for item in (value.start, value.stop, value.step)))
+    return change(value)
+
+
+def map_tensors(value: object, change: Callable[[TensorInfo], Any]) -> Any:
+    """A described value with every ``TensorInfo`` exchanged.
+
+    Example:
+        >>> map_tensors([TensorInfo((2, 3), torch.int8), 1], lambda info: info.numel)
+        [6, 1]
+    """
+    return map_items(value, lambda item: change(item) if isinstance(item, TensorInfo) else item)
+
+
+def change_at(value: Any, path: Sequence[str | int], change: Callable[[Any], Any]) -> Any:
+    """Nested arguments with ``change`` of what is at a path of keys, positions and names of a slice's ends.
+
+    Example:
+        >>> change_at((1, [2, slice(3, 4)]), (1, 1, "stop"), lambda end: end * 2)
+        (1, [2, slice(3, 8, None)])
+    """
+    if not path:
+        return change(value)
+    head, *rest = path
+    if isinstance(value, slice):
+        parts = {name: getattr(value, name) for name in ("start", "stop", "step")}
+        return slice(*change_at(parts, path, change).values())
+    if isinstance(value, Mapping):
+        return {**value, head: change_at(value.get(head), rest, change)}
+    items = list(value)
+    items[int(head)] = change_at(items[int(head)], rest, change)
+    return tuple(items) if isinstance(value, tuple) else items
 
 
 def tensors_in(value: object) -> Iterator[TensorInfo]:

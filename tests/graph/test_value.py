@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_sequence
 
-from sparsebit.graph.value import TensorInfo, describe, items_in, real_tensors_in, tensors_in
+from sparsebit.graph.value import (
+    TensorInfo,
+    change_at,
+    describe,
+    items_in,
+    map_items,
+    map_tensors,
+    real_tensors_in,
+    tensors_in,
+)
 
 
 class CountedInt(int):
@@ -94,3 +103,19 @@ def test_nested_arguments_are_walked() -> None:
     x = torch.ones(1)
     assert list(items_in(({"a": 1}, [slice(2, None)]))) == [1, 2, None, None]
     assert real_tensors_in({"a": [x]}, 3) == [x]
+
+
+def test_items_change_inside_their_nesting() -> None:
+    pair, info = namedtuple("pair", "left right"), TensorInfo((2, 3), torch.int8)
+    value = {"a": pair(1, [2]), "b": slice(3, None)}
+    assert map_items(value, lambda item: item and -item) == {"a": (-1, [-2]), "b": slice(-3, None)}
+    assert list(items_in(map_items(value, str))) == ["1", "2", "3", "None", "None"]
+    assert map_tensors((info, 1, {"x": [info]}), lambda one: one.shape) == ((2, 3), 1, {"x": [(2, 3)]})
+
+
+def test_one_item_changes_and_containers_keep_their_kind() -> None:
+    value = (1, {"sizes": [2, slice(3, 4)]})
+    changed = change_at(value, (1, "sizes", 1, "stop"), lambda end: end + 1)
+    assert changed == (1, {"sizes": [2, slice(3, 5)]}) and value == (1, {"sizes": [2, slice(3, 4)]})
+    assert change_at({}, ("added",), lambda old: (old, 1)) == {"added": (None, 1)}
+    assert change_at(1, (), str) == "1"

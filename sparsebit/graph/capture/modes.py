@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.amp import autocast_mode
 
 from sparsebit.graph.functional import ModeConstant, check_branch
+from sparsebit.graph.value import change_at
 
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
 _KEPT = (autocast_mode._enter_autocast, autocast_mode._exit_autocast, torch._C._set_grad_enabled)
@@ -218,16 +219,4 @@ def _replace(graph: fx.Graph, node: fx.Node, path: tuple[Any, ...], constant: Mo
 
 def _edit(node: fx.Node, path: tuple[Any, ...], value: fx.Node) -> None:
     container, *keys = path
-    if container == "args":
-        node.args = _put(node.args, keys, value)
-    else:
-        node.kwargs = _put(node.kwargs, keys, value)
-
-
-def _put(value: Any, keys: list[Any], item: Any) -> Any:
-    if not keys:
-        return item
-    key, *rest = keys
-    if isinstance(value, dict):
-        return {k: _put(v, rest, item) if k == key else v for k, v in value.items()}
-    return type(value)(_put(v, rest, item) if i == key else v for i, v in enumerate(value))
+    setattr(node, container, change_at(getattr(node, container), keys, lambda _: value))

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sparsebit.graph.exclusive import without_warnings
 from sparsebit.graph.ops.spec import OpCall, fetch_tensor, shape_of
-from sparsebit.graph.value import TensorInfo
+from sparsebit.graph.value import map_tensors
 
 
 def estimate_macs(gm: GraphModule, node: Node) -> int:
@@ -67,17 +67,9 @@ def _count_on_meta(gm: GraphModule, node: Node) -> int:
 def _empty_like(gm: GraphModule, node: Node) -> Any:
     if node.op == "get_attr":
         return fetch_tensor(gm, str(node.target)).to("meta")
-    return _empty(node.meta["value"])
-
-
-def _empty(value: object) -> Any:
-    if isinstance(value, TensorInfo):
-        return torch.empty(value.shape, dtype=value.dtype, device="meta")
-    if isinstance(value, (tuple, list)):
-        return type(value)(_empty(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _empty(item) for key, item in value.items()}
-    return value
+    return map_tensors(
+        node.meta["value"], lambda info: torch.empty(info.shape, dtype=info.dtype, device="meta")
+    )
 
 
 def _guess_from_weights(gm: GraphModule, node: Node) -> int:

@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.errors import GraphError
 from sparsebit.graph.ops.spec import OpCall, fetch_tensor, place
-from sparsebit.graph.value import TensorInfo
+from sparsebit.graph.value import items_in, map_tensors
 from sparsebit.sparse.channels.group import Role
 from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.union import UnionFind
@@ -202,11 +202,7 @@ class Trace:
 
 def labels_in(value: object) -> Iterable[Labels]:
     """Every ``Labels`` in a value, which may be a tuple of them."""
-    if isinstance(value, Labels):
-        yield value
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
-    for item in items:
-        yield from labels_in(item)
+    return (item for item in items_in(value) if isinstance(item, Labels))
 
 
 def distinct_layers(values: Mapping[str, object]) -> dict[int, tuple[Family, list[str]]]:
@@ -221,13 +217,7 @@ def distinct_layers(values: Mapping[str, object]) -> dict[int, tuple[Family, lis
 
 def blank(info: object) -> object:
     """The value of a node without any labels, from its recorded shapes."""
-    if isinstance(info, TensorInfo):
-        return Labels(info.shape)
-    if isinstance(info, (tuple, list)):
-        return tuple(blank(item) for item in info)
-    if isinstance(info, dict):
-        return {key: blank(item) for key, item in info.items()}
-    return info
+    return map_tensors(info, lambda one: Labels(one.shape))
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from sparsebit.graph.capture import CapturedModule
-from sparsebit.graph.value import TensorInfo, tensors_in
+from sparsebit.graph.value import TensorInfo, change_at, map_tensors, tensors_in
 from sparsebit.sparse.channels.trace import tensors_of
 from sparsebit.sparse.shrink.plan import Edit, Scaled, ShrinkPlan
 
@@ -112,10 +113,9 @@ def _apply(node: Node, edit: Edit) -> None:
     elif edit.path == ("args",):
         node.args = (node.all_input_nodes[0], *edit.new[1:])
         node.kwargs = {}
-    elif kind == "args":
-        node.args = _replaced(node.args, edit.path[1:], edit.new, node)
     else:
-        node.kwargs = _replaced(dict(node.kwargs), edit.path[1:], edit.new, node)
+        path, new = edit.path[1:], partial(_new, node, edit.new)
+        setattr(node, str(kind), change_at(getattr(node, str(kind)), path, new))
 
 
 def _times(source: Node, factor: Scaled) -> Node:
@@ -133,23 +133,12 @@ def _times(source: Node, factor: Scaled) -> Node:
     return source
 
 
-def _replaced(value: Any, path: tuple[str | int, ...], new: Any, user: Node) -> Any:
-    """``value`` with the item at ``path`` exchanged; containers keep their type."""
-    if not path:
-        if isinstance(new, Scaled):
-            with user.graph.inserting_before(user):
-                return _times(value, new)
-        return tuple(new) if isinstance(new, list) else new
-    head, rest = path[0], path[1:]
-    if isinstance(value, slice):
-        parts = {name: getattr(value, name) for name in ("start", "stop", "step")}
-        parts[str(head)] = _replaced(parts[str(head)], rest, new, user)
-        return slice(parts["start"], parts["stop"], parts["step"])
-    if isinstance(value, Mapping):
-        return {**value, head: _replaced(value.get(head), rest, new, user)}
-    items = list(value)
-    items[int(head)] = _replaced(items[int(head)], rest, new, user)
-    return tuple(items) if isinstance(value, tuple) else items
+def _new(user: Node, new: Any, old: Any) -> Any:
+    """What an argument becomes."""
+    if isinstance(new, Scaled):
+        with user.graph.inserting_before(user):
+            return _times(old, new)
+    return tuple(new) if isinstance(new, list) else new
 
 
 def resize(node: Node, sizes: Any) -> None:
@@ -159,17 +148,7 @@ def resize(node: Node, sizes: Any) -> None:
         node.meta["value"] = tuple(sizes) if isinstance(sizes, list) else sizes
         return
     shapes = iter(sizes)
-
-    def walk(value: object) -> object:
-        if isinstance(value, TensorInfo):
-            return TensorInfo(tuple(next(shapes)), value.dtype)
-        if isinstance(value, tuple | list):
-            return type(value)(walk(item) for item in value)
-        if isinstance(value, dict):
-            return {key: walk(item) for key, item in value.items()}
-        return value
-
-    node.meta["value"] = walk(old)
+    node.meta["value"] = map_tensors(old, lambda info: TensorInfo(tuple(next(shapes)), info.dtype))
 
 
 def shrink_state_dict(state: Mapping[str, Tensor], plan: ShrinkPlan) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from sparsebit.graph.capture.leaves import is_torch_leaf
 from sparsebit.graph.capture.normalize import canonical_aten
-from sparsebit.graph.value import TensorInfo, describe
+from sparsebit.graph.value import TensorInfo, describe, map_items
 
 
 def convert_graph(exported: fx.GraphModule, owner: nn.Module, modules: dict[str, nn.Module]) -> fx.Graph:
@@ -52,7 +52,7 @@ def _describe(node: fx.Node) -> None:
     overload = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
     results = overload.returns if overload is not None else ()
     node.meta = {
-        "value": _plain_shape(value),
+        "value": map_items(value, _plain_shape),
         "module_path": "" if path.startswith("_empty") else path,
         "source": None,
         "fresh": bool(results) and all(result.alias_info is None for result in results),
@@ -66,8 +66,6 @@ def _plain_shape(value: Any) -> Any:
         return TensorInfo(tuple(_hint(size) for size in value.shape), value.dtype)
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return _hint(value)
-    if isinstance(value, tuple | list):
-        return type(value)(_plain_shape(item) for item in value)
     return describe(value)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from sparsebit.graph.ops.spec import OpCall, place
-from sparsebit.graph.value import TensorInfo, tensors_in
+from sparsebit.graph.value import TensorInfo, map_tensors, tensors_in
 from sparsebit.sparse.channels.group import Role
 from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.match import Operand, alive, match, operand, sum_product
@@ -74,13 +74,7 @@ class Visit:
 
     def outputs(self, build: Callable[[TensorInfo], Labels]) -> object:
         """The value of a node with one result, or several of one kind."""
-
-        def walk(info: object) -> object:
-            if isinstance(info, TensorInfo):
-                return build(info)
-            return tuple(walk(item) for item in info) if isinstance(info, (tuple, list)) else info
-
-        return walk(self.call.node.meta["value"])
+        return map_tensors(self.call.node.meta["value"], build)
 
     # What belongs together
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from sparsebit.graph.value import TensorInfo
+from sparsebit.graph.value import TensorInfo, map_tensors
 from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, rule, tensor_name
 from sparsebit.sparse.channels.trace import blank, labels_in
@@ -102,17 +102,14 @@ def _results(at: Visit, last: Tensor, shown: Tensor, hidden: Tensor, zero: bool)
     """The sequence of outputs (of a packed one, the data), then the final states."""
     first, rest = at.call.node.meta["value"]
     states = iter((shown, hidden))
-
-    def walk(info: object) -> object:
-        if isinstance(info, TensorInfo):
-            return Labels(info.shape, [_hidden_layer(len(info.shape), next(states))], zero)
-        return tuple(walk(item) for item in info) if isinstance(info, (tuple, list)) else info
-
     data = first if isinstance(first, TensorInfo) else first[0]
     sequence: object = Labels(data.shape, [Family((len(data.shape) - 1,), last)], zero)
     if data is not first:
         sequence = (sequence, *(blank(item) for item in first[1:]))
-    return sequence, walk(rest)
+    ends = map_tensors(
+        rest, lambda info: Labels(info.shape, [_hidden_layer(len(info.shape), next(states))], zero)
+    )
+    return sequence, ends
 
 
 @rule("packed_sequence")
