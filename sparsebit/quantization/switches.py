@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.exclusive import replaced
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.quantizers.base import Substitute
 
@@ -16,10 +17,9 @@ def switch(quantizer: Quantizer | None, on: bool) -> None:
         quantizer.enable_quant() if on else quantizer.disable_quant()
 
 
-@contextlib.contextmanager
 def switched(
     quantizers: Iterable[Quantizer], on: bool | Callable[[Quantizer], bool] | None = None
-) -> Iterator[None]:
+) -> contextlib.AbstractContextManager[None]:
     """Inside the block quantizers are on or off; afterwards, also of an error, each is as it was.
 
     Args:
@@ -27,29 +27,20 @@ def switched(
         on: True, False, or a function that says it for each; None leaves them for the block to switch. One without a
             scale stays off.
     """
-    before = [(quantizer, quantizer.use_quant) for quantizer in quantizers]
-    if on is not None:
-        for quantizer, _ in before:
-            wanted = on if isinstance(on, bool) else on(quantizer)
-            quantizer.use_quant = wanted and quantizer.calibrated
-    try:
-        yield
-    finally:
-        for quantizer, was in before:
-            quantizer.use_quant = was
+
+    def inside(quantizer: Quantizer) -> bool:
+        if on is None:
+            return quantizer.use_quant
+        return (on if isinstance(on, bool) else on(quantizer)) and quantizer.calibrated
+
+    return replaced(*((quantizer, "use_quant", inside(quantizer)) for quantizer in quantizers))
 
 
-@contextlib.contextmanager
-def substituted(quantizers: Iterable[Quantizer], substitute: Substitute) -> Iterator[None]:
+def substituted(
+    quantizers: Iterable[Quantizer], substitute: Substitute
+) -> contextlib.AbstractContextManager[None]:
     """Inside the block quantizers that are on call ``substitute`` in place of ``snap``; afterwards as before."""
-    before = [(quantizer, quantizer.substitute) for quantizer in quantizers]
-    for quantizer, _ in before:
-        quantizer.substitute = substitute
-    try:
-        yield
-    finally:
-        for quantizer, was in before:
-            quantizer.substitute = was
+    return replaced(*((quantizer, "substitute", substitute) for quantizer in quantizers))
 
 
 def require_calibrated(quantizers: Iterable[Quantizer]) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.graph.effects import is_effect
+from sparsebit.graph.exclusive import replaced
 from sparsebit.graph.ops import bind
 from sparsebit.quantization.quantizers import Quantizer
 
@@ -21,25 +22,16 @@ def undisturbed(model: GraphModule, *, quantized: bool = True) -> Iterator[None]
 
     Afterwards modes, switches, state and random numbers are as before.
     """
-    modes = [(module, module.training) for module in model.modules()]
     quantizers = [module for module in model.modules() if isinstance(module, Quantizer)]
-    switches = [(quantizer, quantizer.use_quant, quantizer.observing) for quantizer in quantizers]
     devices = sorted({p.device.index or 0 for p in (*model.parameters(), *model.buffers()) if p.is_cuda})
-    try:
-        for module, _ in modes:
-            module.training = False
-        for quantizer in quantizers:
-            quantizer.use_quant, quantizer.observing = quantized, False
-        with (
-            torch.random.fork_rng(devices=devices),
-            SavedState(model, parameters=writes_in_place(model)).undone(),
-        ):
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for quantizer, use_quant, observing in switches:
-            quantizer.use_quant, quantizer.observing = use_quant, observing
+    with (
+        replaced(*((module, "training", False) for module in model.modules())),
+        replaced(*((quantizer, "use_quant", quantized) for quantizer in quantizers)),
+        replaced(*((quantizer, "observing", False) for quantizer in quantizers)),
+        torch.random.fork_rng(devices=devices),
+        SavedState(model, parameters=writes_in_place(model)).undone(),
+    ):
+        yield
 
 
 class SavedState:

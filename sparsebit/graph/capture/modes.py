@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.amp import autocast_mode
 
+from sparsebit.graph.exclusive import replaced
 from sparsebit.graph.functional import ModeConstant, check_branch
 from sparsebit.graph.value import change_at
 
@@ -29,17 +30,9 @@ class Differs(Exception):
         return f"{self.node.meta.get('source') or self.node.format_node()} ({self.args[0]})"
 
 
-@contextlib.contextmanager
-def flipped_modes(modules: Sequence[nn.Module]) -> Iterator[None]:
+def flipped_modes(modules: Sequence[nn.Module]) -> contextlib.AbstractContextManager[None]:
     """Put modules in the other mode each, without calling a ``train`` of their own."""
-    before = [module.training for module in modules]
-    try:
-        for module in modules:
-            module.training = not module.training
-        yield
-    finally:
-        for module, training in zip(modules, before, strict=True):
-            module.training = training
+    return replaced(*((module, "training", not module.training) for module in modules))
 
 
 def merge_modes(graph: fx.Graph, other: fx.Graph, training: Callable[[str], bool]) -> str | None:
