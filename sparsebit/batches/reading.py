@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
 
 from sparsebit.batches.calls import Call, show_shapes
 from sparsebit.errors import CaptureError, SparsebitError
@@ -48,12 +49,7 @@ def read_batches(
         count += 1
         yield item
     if count == 0:
-        raise NoBatchesError(
-            "the loader gave no batches",
-            expected="at least one",
-            got=type(loader).__name__,
-            hint="a generator can be read only once; pass a list or a DataLoader to read it again",
-        )
+        raise _no_batches(loader)
     if batches is None and count == MOST_BATCHES and next(source, None) is not None:
         _logger.warning(
             "the loader has no length, and reading stopped after %d batches; pass batches= for another number",
@@ -67,7 +63,7 @@ def peek(loader: Any) -> tuple[Any, Any]:
     source = iter(items)
     for first in source:
         return first, itertools.chain([first], source) if source is items else items
-    return next(read_batches(())), items  # raises what reading no batches raises
+    raise _no_batches(loader)
 
 
 @contextlib.contextmanager
@@ -96,9 +92,24 @@ def explained(number: int, call: Call, example: Call) -> Iterator[None]:
         ) from error
 
 
+def _no_batches(loader: Any) -> NoBatchesError:
+    return NoBatchesError(
+        "the loader gave no batches",
+        expected="at least one",
+        got=type(loader).__name__,
+        hint="a generator can be read only once; pass a list or a DataLoader to read it again",
+    )
+
+
 def _items(loader: Any) -> Iterable[Any]:
     if isinstance(loader, (Tensor, Mapping, Call)):
         return [loader]
+    if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
+        raise DataError(
+            "a Dataset gives single samples, not batches",
+            got=type(loader).__name__,
+            hint="pass DataLoader(dataset, batch_size=32), or batch_size=None if its items are batches",
+        )
     readable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
     if isinstance(loader, (str, bytes)) or not readable:
         raise DataError(

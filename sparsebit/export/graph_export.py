@@ -127,6 +127,8 @@ def export_graph(
         opset = _opset(markers, opset)
         names = _names("input_names", input_names, flat.input_names)
         outputs = _names("output_names", output_names, own_output_names(gm, len(results), names))
+        if both := sorted(set(names) & set(outputs)):
+            raise ExportError(f"{both[0]!r} names an input and an output", hint="give them different names")
         proven = fixed_axes(gm, names)
         request = TranslationRequest(
             flat,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -29,6 +30,8 @@ from sparsebit.quantization.plan import QuantPlan, make_plan
 from sparsebit.quantization.plan.layers import layers_for_config
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
 from sparsebit.targets import TARGETS
+
+_logger = logging.getLogger(__name__)
 
 
 def require_float_model(model: Any) -> nn.Module:
@@ -81,6 +84,8 @@ def build_graph(
     owned = replace_registered(captured, config)
     build_own_quantizers(captured, config, owned)
     plan = plan or make_plan(captured, config, target, known=known, owned=owned)
+    if not plan.tensors and not owned:
+        _logger.warning("nothing in this model is quantized for %s; print(qmodel.plan) says why", plan.target)
     insert_quantizers(captured, plan)
     device = device_of(captured)
     for module in captured.modules():

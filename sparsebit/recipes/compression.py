@@ -100,6 +100,10 @@ def compress(
             hint="call model.eval() first: dropout would distort the metric",
         )
     goals = Goals(max_drop=max_drop, speedup=speedup, size=size)
+    if metric is not None and not callable(metric):
+        raise SparsebitError(
+            "metric is a function from a model to a number that is higher the better", got=f"{metric!r:.80}"
+        )
     batches = list(read_batches(data))
     if example_inputs is None and example_kwargs is None:
         examples = ModelInputs(model).example_from(batches[0])

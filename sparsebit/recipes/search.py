@@ -238,7 +238,7 @@ class Search:
             inputs, kwargs = self.candidates.examples
             seconds = self.latency(capture(self.candidates.model, inputs, kwargs))
             self._pace = 1.0
-        metric = float(self.metric(self.candidates.model))
+        metric = self._metric_of(self.candidates.model)
         if not math.isfinite(metric):
             raise SparsebitError("the metric of the float model is NaN", got=str(metric))
         return Measured(metric=metric, bytes=sum(parameters.values()), seconds=seconds)
@@ -250,7 +250,14 @@ class Search:
             if key not in self._times:
                 self._times[key] = self._seconds_of(qmodel)
             seconds = self._times[key]
-        return Measured(metric=float(self.metric(qmodel)), bytes=quantized_bytes(qmodel), seconds=seconds)
+        return Measured(metric=self._metric_of(qmodel), bytes=quantized_bytes(qmodel), seconds=seconds)
+
+    def _metric_of(self, model: nn.Module) -> float:
+        found = self.metric(model)
+        try:
+            return float(found)
+        except (TypeError, ValueError, RuntimeError):
+            raise SparsebitError("the metric did not return a number", got=f"{found!r:.80}") from None
 
     def _seconds_of(self, model: nn.Module) -> float:
         """Seconds of one call. In a run that goes on they are scaled by how fast the float model is in this one."""

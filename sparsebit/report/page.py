@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from sparsebit.analysis.profiling.agreement import decibels
-from sparsebit.errors import missing_package
+from sparsebit.errors import SparsebitError, missing_package, with_article
 from sparsebit.report.content import Report
 from sparsebit.report.drawing import draw_graph, draw_histogram
 from sparsebit.report.numbers import change, grade, quantity
@@ -46,6 +46,12 @@ def render(report: Report) -> str:
 
 def save_report(path: str | os.PathLike[str], report: Report) -> Path:
     """Write the page, whole or not at all; returns where."""
+    if not isinstance(report, Report):
+        raise SparsebitError(
+            "there is no report to write",
+            got=with_article(type(report).__name__),
+            hint="save_report('report.html', collect(qmodel, batches))",
+        )
     return write_text(path, render(report))
 
 

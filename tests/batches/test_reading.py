@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from sparsebit.batches import (
     MOST_BATCHES,
@@ -77,3 +78,13 @@ def test_a_batch_the_model_cannot_run_is_named() -> None:
 def test_a_number_of_batches_is_an_integer(wrong: Any) -> None:
     with pytest.raises(DataError, match="batches is the number of batches to read, 1 or more"):
         list(read_batches([X], wrong))
+
+
+def test_a_dataset_is_not_a_loader() -> None:
+    with pytest.raises(DataError, match=r"gives single samples(.|\n)*DataLoader\(dataset, batch_size=32\)"):
+        list(read_batches(TensorDataset(torch.zeros(4, 2))))
+
+
+def test_a_generator_that_is_used_up_is_named() -> None:
+    with pytest.raises(DataError, match=r"gave no batches(.|\n)*generator"):
+        peek(x for x in ())

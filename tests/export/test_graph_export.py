@@ -263,3 +263,11 @@ def test_files_are_as_small_as_their_codes(tmp_path: Path) -> None:
         )
         assert done.bytes < share * float_file
         assert op_types(done.path).count("QuantizeLinear") == 3
+
+
+def test_an_input_and_an_output_have_different_names(tmp_path: Path) -> None:
+    x = torch.randn(2, 3)
+    with pytest.raises(ExportError, match="'a' names an input and an output"):
+        export_graph(
+            capture(nn.Linear(3, 3), x), (x,), path=tmp_path / "a.onnx", input_names=["a"], output_names=["a"]
+        )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from sparsebit.batches import Call
 from sparsebit.errors import ConfigError, SparsebitError
@@ -61,3 +62,8 @@ def test_wrong_options_are_found_before_any_work() -> None:
 def test_a_plan_is_one_of_ours(wrong: Any) -> None:
     with pytest.raises(SparsebitError, match="plan must be a QuantPlan"):
         QuantModel(residual(), config(), images(), plan=wrong)
+
+
+def test_a_model_with_nothing_to_quantize_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    QuantModel(nn.Tanh(), "int8_onnxruntime", images())
+    assert "nothing in this model is quantized for onnxruntime" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -128,3 +129,13 @@ def test_a_second_search_in_the_same_folder_is_refused(
     with held_by_another(tmp_path), pytest.raises(SparsebitError, match="another run is working in"):
         compress(net, batches, size=0.4, max_drop=0.1, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "text"),
+    [("accuracy", "metric is a function"), (lambda model: None, "the metric did not return a number")],
+)
+def test_a_metric_is_a_function_that_returns_a_number(metric: Any, text: str) -> None:
+    x = torch.randn(4, 3)
+    with pytest.raises(SparsebitError, match=text):
+        compress(nn.Linear(3, 2).eval(), [(x, torch.zeros(4, dtype=torch.int64))], size=0.5, metric=metric)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sparsebit.errors import SparsebitError
 from sparsebit.report import Report, render, save_report
 from sparsebit.report.page import _asset
 from tests.report.samples import HOSTILE, sample
@@ -122,3 +123,8 @@ def test_saving_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.Monke
 
 def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_the_path_comes_first(tmp_path: Path) -> None:
+    with pytest.raises(SparsebitError, match=r"no report to write(.|\n)*save_report\('report.html', collect"):
+        save_report(sample(), tmp_path / "report.html")  # type: ignore[arg-type]

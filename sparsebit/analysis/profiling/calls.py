@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from sparsebit.batches import Call
+from sparsebit.errors import SparsebitError, with_article
 from sparsebit.quantization import Quantizer, QuantModel
 from sparsebit.quantization.switches import switched
 
@@ -34,4 +35,10 @@ def only(qmodel: QuantModel, names: Iterable[str]) -> Iterator[None]:
 
 def active(qmodel: QuantModel) -> dict[str, Quantizer]:
     """The quantizers that a runtime would execute, by name."""
+    if not isinstance(qmodel, QuantModel):
+        raise SparsebitError(
+            "only a QuantModel can be profiled",
+            got=with_article(type(qmodel).__name__),
+            hint="pass what sparsebit.quantize(model, batches) returns",
+        )
     return {name: quantizer for name, quantizer in qmodel.quantizers.items() if not quantizer.fake_fused}

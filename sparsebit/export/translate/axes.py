@@ -121,6 +121,12 @@ def named_axes(
     ranks: dict[str, int | None] = {name: None for name in output_names}
     ranks |= {name: x.dim() for name, x in zip(input_names, inputs, strict=True)}
     found: AxisNames = {}
+    if not isinstance(asked, Mapping | None):
+        raise ExportError(
+            "dynamic_axes names inputs and outputs",
+            expected="a dict such as {'input': [0]} or {'input': {0: 'batch'}}",
+            got=f"{asked!r:.80}",
+        )
     for name, axes in (asked or {}).items():
         if name not in ranks:
             raise ExportError(

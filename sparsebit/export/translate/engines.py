@@ -65,12 +65,13 @@ def translate(request: TranslationRequest, engine: Engine = "auto") -> Translati
                 logger.info("export attempt failed: %s", attempts[-1])
                 continue
             return Translation(model, name, axes, shapes, tuple(attempts))
-    raise ExportError(
-        "no exporter could translate this graph",
-        got="; ".join(attempts),
-        hint="the messages name the operator: replace it with operators that ONNX has, or do not export that part of "
-        "the model; if they name a size instead, a fixed batch (dynamic_axes={}) may help",
+    hint = (
+        "the messages name the operator: replace it with operators that ONNX has, or do not export that part of "
+        "the model; if they name a size instead, a fixed batch (dynamic_axes={}) may help"
     )
+    if any(x.dtype == torch.float64 for x in (*request.flat.parameters(), *request.inputs)):
+        hint = "ONNX Runtime lacks float64 kernels of many operators; call .float() on the model before quantizing it"
+    raise ExportError("no exporter could translate this graph", got="; ".join(attempts), hint=hint)
 
 
 def _require_markers(model: Any, marked: Collection[str]) -> None:

@@ -48,6 +48,11 @@ def unwrap(model: Any) -> nn.Module:
                 f"parameter {name!r} has no shape yet",
                 hint="run the model once, so that its lazy modules get their weights",
             )
+        if tensor.is_inference() and not torch.is_inference_mode_enabled():
+            raise CaptureError(
+                f"{name!r} was made in torch.inference_mode(), and cannot be used outside of it",
+                hint="build and load the model outside of inference mode",
+            )
     return model
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,8 @@ from sparsebit.quantization.training.distillation import Distillation
 if TYPE_CHECKING:
     from sparsebit.quantization.modules.quant_graph import QuantGraph
     from sparsebit.quantization.quant_model import QuantModel
+
+_logger = logging.getLogger(__name__)
 
 BatchNormMode = Literal["leave", "freeze", "fold"]
 ObserverMode = Literal["freeze", "update"]
@@ -84,6 +87,10 @@ class Training:
                 hint="train with batch_norm='freeze' or 'leave'; export folds it in the end",
             )
         qmodel.set_quant(w_quant=True, a_quant=True)
+        if not any(parameter.requires_grad for parameter in qmodel.parameters()):
+            _logger.warning(
+                "no parameter of this model requires a gradient; call model.requires_grad_(True) to train it"
+            )
         self.distillation = None
         if not isinstance(distill, int | float | None) or distill:
             self.distillation = Distillation(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sparsebit import capture
 from sparsebit.export import ExportError
-from sparsebit.export.translate.axes import axis_choices, fixed_axes, resized
+from sparsebit.export.translate.axes import axis_choices, fixed_axes, named_axes, resized
 
 IDS, MASK = torch.zeros(2, 8, dtype=torch.long), torch.ones(2, 8, dtype=torch.long)
 
@@ -44,3 +44,8 @@ class TwoRows(nn.Module):
 
 def test_the_capture_says_what_is_fixed() -> None:
     assert set(fixed_axes(capture(TwoRows(), torch.zeros(2, 4)), ["x"])["x"]) == {0}
+
+
+def test_axes_belong_to_names() -> None:
+    with pytest.raises(ExportError, match=r"dynamic_axes names inputs and outputs(.|\n)*\{'input': \[0\]\}"):
+        named_axes([0], ["input"], [], [torch.zeros(2)])  # type: ignore[arg-type]

@@ -78,3 +78,10 @@ def test_a_check_inside_a_model_does_not_make_it_one_that_writes(tmp_path: Path)
     graph = capture(Checked(), (x,))
     assert any(node.target is check_branch for node in graph.graph.nodes)
     assert export_graph(graph, (x,), path=tmp_path / "net.onnx").engine == "script"
+
+
+def test_float64_without_kernels_is_advised_to_be_float32(tmp_path: Path) -> None:
+    x = torch.randn(1, 2, 4, 4, dtype=torch.float64)
+    graph = capture(nn.Conv2d(2, 2, 3).double().eval(), x)
+    with pytest.raises(ExportError, match=r"no exporter could translate(.|\n)*call .float\(\) on the model"):
+        export_graph(graph, (x,), path=tmp_path / "net.onnx", engine="script", dynamic_axes=None)

@@ -81,3 +81,11 @@ def test_a_class_says_why_it_cannot_be_captured() -> None:
 
     with pytest.raises(CaptureError, match=r"a Holder cannot be captured again\n +next: pass holder\.model"):
         sparsebit.capture(Holder(), X)
+
+
+def test_a_model_made_in_inference_mode_stays_there() -> None:
+    with torch.inference_mode():
+        model = nn.Linear(2, 2)
+        assert unwrap(model) is model
+    with pytest.raises(CaptureError, match=r"'weight' was made in torch.inference_mode\(\)"):
+        unwrap(model)

@@ -464,3 +464,10 @@ def test_groups_have_rates_of_their_own_and_cover_everything_once() -> None:
     assert len(training("uniform").parameter_groups(0.1)) == 2
     qmodel.model.conv1.weight.requires_grad_(False)
     assert len(qmodel.parameter_groups(0.1)[0]["params"]) == 2
+
+
+def test_a_model_without_trainable_parameters_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    qmodel = QuantModel(residual().requires_grad_(False), "int8_onnxruntime", images())
+    qmodel.calibrate([images()], progress=False)
+    qmodel.init_QAT()
+    assert "no parameter of this model requires a gradient" in caplog.text

@@ -161,8 +161,10 @@ class Runs:
         except Exception as error:
             place = source_of_error(error)
             raise CaptureError(
-                f"{type(self.model).__name__} raised {type(error).__name__} on the example inputs: {error}",
+                f"{type(self.model).__name__} raised {type(error).__name__} on the example inputs: "
+                f"{str(error).strip().partition(chr(10))[0]}",
                 where=str(place) if place else None,
+                got=", ".join(f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in self.inputs),
                 hint="check that model(*args, **kwargs) runs with the same inputs; if it does, keep the module around "
                 "this line as one node: capture(..., skip=['its.dotted.name']), SKIP_TRACE_MODULES in a config",
             ) from error

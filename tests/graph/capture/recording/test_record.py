@@ -351,3 +351,12 @@ def test_a_model_on_the_meta_device_is_captured() -> None:
     assert graph(torch.ones(5, 4, device="meta")).shape == (5, 4)
     copied = copy.deepcopy(graph)
     assert calls_of(copied) == ["0", "1"] and F.relu(X).shape == X.shape
+
+
+def test_an_error_of_the_model_shows_what_it_was_given() -> None:
+    with pytest.raises(CaptureError, match="on the example inputs: ") as error:
+        capture(nn.Linear(2, 2), torch.zeros(3, 2, dtype=torch.float64))
+    assert error.value.got == "float64[3, 2]"
+    with pytest.raises(CaptureError) as error:
+        capture(Raises(ValueError("first line\nmany more lines")), X)
+    assert error.value.message.endswith("on the example inputs: first line")
