@@ -91,7 +91,7 @@ def compare(case: Case, device: str) -> str | None:
 
 
 SHAPES = ((28672, 8192), (4096, 4096), (8192, 8192))
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 256, 512, 1024, 4096)
 CODES = {  # and the sizes of groups
     "int4": (128, 32, 64, None), "uint4": (128,), "int8": (128,), "int3": (128,), "int2": (128,),
 }  # fmt: skip
@@ -105,7 +105,7 @@ def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> Iter
         bf16: dict[int, float] = {}
         for code, sizes in CODES.items():
             for size in sizes:
-                for batch in BATCHES if code == "int4" and size == 128 else (1, 16, 64):
+                for batch in BATCHES if code == "int4" and size == 128 else (1, 16, 64, 256):
                     step, moved = make_step(Case(out, channels, batch, code, size))
                     if batch not in bf16:
                         bf16[batch] = time_of(make_plain_step(plain, batch), graph=True)

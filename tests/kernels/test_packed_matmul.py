@@ -17,6 +17,13 @@ def test_products_equal_those_with_the_unpacked_weight(case: Case) -> None:
     assert compare(case, "cuda") in (None, "not covered")
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch", [65, 100, 130, 300, 1100])
+@pytest.mark.parametrize("code", ["int4", "uint3", "int8"])
+def test_many_vectors_are_multiplied_in_parts_or_with_the_unpacked_weight(code: str, batch: int) -> None:
+    assert compare(Case(257, 1024, batch, code, group_size=64), "cuda") is None
+
+
 @pytest.mark.parametrize(
     ("channels", "bits", "group_size", "dtype", "covered"),
     [
@@ -29,6 +36,7 @@ def test_products_equal_those_with_the_unpacked_weight(case: Case) -> None:
         (256, 4, 128, torch.float32, False),
         (200, 4, 128, torch.bfloat16, False),  # the last group is shorter
         (256, 4, 4, torch.bfloat16, False),  # a word would have two scales
+        (40, 4, None, torch.bfloat16, False),  # not a multiple of 32 channels
     ],
 )
 def test_what_is_covered(
