@@ -89,19 +89,19 @@ def check_grouped() -> list[str]:
 def check_packed_matmul() -> list[str]:
     """Products of several vectors."""
     packed_matmul_triton._values, packed_matmul_triton._scaled_values = _values, _scaled_values
-    packed_matmul.SCALED_FROM = 16
     wrong = []
     for case in packed_cases.draw_cases(60, seed=5):
+        case = dataclasses.replace(case, rows=min(case.rows, 33))
         wrong += _wrong_products(case, packed_matmul._multiply)
     return wrong
 
 
 def check_packed_pieces() -> list[str]:
     """The product of one vector with the packed weight, and with parts of the unpacked one."""
-    packed_matmul.AT_ONCE, packed_matmul.ROWS_AT_ONCE = 2**15, 8
+    packed_matmul.IN_PARTS, packed_matmul.UNPACKED_BYTES = 1, 0  # 128 rows at once
     wrong = []
     for case in packed_cases.draw_cases(40, seed=6):
-        case = dataclasses.replace(case, batch=1)
+        case = dataclasses.replace(case, rows=min(case.rows, 33), batch=1)
         wrong += _wrong_products(case, packed_matmul._multiply_vector, packed_matmul._multiply_unpacked)
         if case.code.endswith("4"):
             wrong += _wrong_products(
@@ -113,7 +113,7 @@ def check_packed_pieces() -> list[str]:
 def _wrong_products(case: packed_cases.Case, *ways: Callable[..., Tensor]) -> list[str]:
     """Ways to multiply beside the unpacked weight in float64."""
     channels, half = min(case.channels, 2048), torch.float16
-    case = dataclasses.replace(case, rows=min(case.rows, 33), channels=channels, dtype=half, scale_dtype=half)
+    case = dataclasses.replace(case, channels=channels, dtype=half, scale_dtype=half)
     x, packed, grid = case.make("cpu")
     weight = grid.numbers(grid.unpack(packed, channels), torch.float64)
     expected, wrong = F.linear(x.double(), weight), []

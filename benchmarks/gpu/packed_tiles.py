@@ -24,38 +24,22 @@ VECTOR_TILES: dict[str, tuple[tuple[int, int, bool, int | None], ...]] = {
     "int3": ((8, 4, False, None), (8, 4, True, 96), (16, 4, False, 112), (16, 2, True, 128)),
     "int8": ((4, 4, False, None), (4, 4, True, 96), (4, 2, True, None)),
 }  # fmt: skip
-# The width, group size, numbers of vectors, and tiles that are tried for them (see packed_matmul.Tile), with whether
-# each value is scaled.
-MATRIX_TILES: dict[tuple[str, int, tuple[int, ...]], tuple[tuple[packed_matmul.Tile, bool], ...]] = {
+# The width, group size, numbers of vectors, and tiles that are tried for them: see packed_matmul.Tile.
+MATRIX_TILES: dict[tuple[str, int, tuple[int, ...]], tuple[packed_matmul.Tile, ...]] = {
     ("int4", 128, (128,)): (
-        ((128, 1, 3, 8, 132, None), True), ((128, 1, 4, 8, 132, None), True), ((128, 1, 3, 4, 132, None), True),
-        ((64, 1, 3, 4, 264, None), True), ((256, 1, 3, 8, 132, None), True), ((128, 1, 3, 8, 132, None), False),
+        (64, 1, 3, 4, 264, None), (128, 1, 3, 8, 132, None), (128, 1, 4, 8, 264, None), (256, 1, 3, 8, 132, None),
     ),
     ("int4", 128, (64,)): (
-        ((128, 1, 3, 4, 264, None), True), ((128, 1, 4, 8, 264, None), True), ((64, 1, 4, 4, 396, None), True),
-        ((128, 1, 3, 8, 132, None), True), ((64, 2, 3, 4, 264, None), True), ((64, 1, 4, 4, 264, None), False),
+        (128, 1, 3, 4, 264, None), (64, 1, 4, 4, 264, None), (128, 1, 3, 8, 132, None), (64, 2, 3, 4, 396, None),
     ),
-    ("int4", 128, (16, 32)): (
-        ((64, 2, 3, 4, 660, 96), False), ((128, 1, 3, 4, 792, None), False), ((64, 1, 4, 4, 528, None), True),
-        ((128, 1, 3, 4, 264, None), True), ((64, 2, 3, 4, 528, 128), True), ((64, 4, 2, 4, 528, None), False),
-    ),
-    ("int4", 32, (16, 64)): (
-        ((64, 1, 4, 4, 528, None), True), ((128, 1, 3, 4, 264, None), True), ((64, 2, 3, 4, 528, 128), True),
+    ("int4", 128, (8, 16, 32)): (
+        (64, 2, 3, 4, 660, 96), (128, 1, 3, 4, 792, None), (64, 1, 4, 4, 528, None), (128, 2, 3, 8, 264, 128),
     ),
     ("int8", 128, (16, 64)): (
-        ((64, 2, 3, 4, 528, None), False), ((128, 1, 3, 8, 264, None), False), ((128, 1, 3, 4, 264, None), True),
-        ((64, 1, 4, 4, 396, None), True),
+        (64, 2, 3, 4, 528, None), (128, 1, 3, 8, 264, None), (128, 2, 3, 8, 132, None), (64, 1, 4, 4, 264, None),
     ),
-    ("int3", 128, (16, 64)): (
-        ((64, 1, 4, 4, 528, None), False), ((128, 1, 3, 8, 264, None), False), ((128, 1, 3, 8, 132, None), True),
-        ((64, 1, 3, 4, 264, None), True),
-    ),
-    ("int2", 128, (16, 64)): (
-        ((128, 1, 3, 4, 528, None), False), ((128, 1, 3, 8, 264, None), True), ((64, 1, 3, 4, 264, None), True),
-    ),
-    ("int4", 128, (256,)): (
-        ((128, 1, 2, 8, 132, None), True), ((128, 1, 3, 8, 132, None), True), ((64, 1, 2, 4, 132, None), True),
-    ),
+    ("int3", 128, (16, 64)): ((64, 1, 4, 4, 528, None), (128, 1, 3, 8, 264, None), (64, 1, 2, 4, 264, None)),
+    ("int2", 128, (16, 64)): ((128, 1, 3, 4, 528, None), (128, 2, 3, 8, 264, None), (64, 1, 3, 4, 396, 128)),
 }  # fmt: skip
 
 
@@ -70,20 +54,19 @@ def measure_vector(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
 
 
 def measure_matrix(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
-    """Several vectors; groups of 32 channels also in blocks that have several scales."""
-    packed_matmul.BATCH = 256
+    """Several vectors."""
+    packed_matmul.BATCH = dict.fromkeys(packed_matmul.BATCH, 128)
+    packed_matmul.MOST = dict.fromkeys(packed_matmul.BATCH, (128, 128))
     for (code, group, batches), tiles in MATRIX_TILES.items():
-        for (tile, scaled), batch in itertools.product(tiles, batches):
-            packed_matmul.TILES = {batch: {bits: (tile, tile) for bits in (2, 3, 4, 8)}}
-            packed_matmul.SCALED_FROM = 0 if scaled else 1024
-            packed_matmul.FEWEST_UNITS = 16 if scaled else 4
+        for tile, batch in itertools.product(tiles, batches):
+            packed_matmul.TILES = {batch: {int(code[-1]): (tile, tile)}}
             for shape in SHAPES[:2]:
-                yield _time(Case(*shape, batch, code, group), (*tile, scaled), time_of)
+                yield _time(Case(*shape, batch, code, group), tile, time_of)
 
 
 def measure_unpacked(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
     """Many vectors with the unpacked weight, made in parts of so many MB (None: at once), beside bfloat16."""
-    packed_matmul.BATCH = 1
+    packed_matmul.MOST = dict.fromkeys(packed_matmul.BATCH, (1, 1))
     for shape in SHAPES:
         weight = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
         plain = [weight] + [weight.clone() for _ in range(2**28 // weight.nbytes)]
@@ -94,7 +77,8 @@ def measure_unpacked(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
                 "bf16_us": time_of(make_plain_step(plain, batch), graph=True),
             }
             for megabytes in (None, 32, 48):
-                packed_matmul.AT_ONCE = 2**60 if megabytes is None else megabytes * 2**20
+                packed_matmul.IN_PARTS = 2**60 if megabytes is None else 0
+                packed_matmul.UNPACKED_BYTES = (megabytes or 0) * 2**20
                 yield _time(Case(*shape, batch), ("MB", megabytes), time_of)
 
 

@@ -1,8 +1,7 @@
 """Products with a weight that stays packed in 2, 3, 4 or 8 bits: the torch operator ``sparsebit::packed_matmul``.
 
-Up to ``BATCH`` vectors (twice as many, in two parts, where the weight is large) go through the matrix units, with the
-weight unpacked in registers; for more, the weight is written out in float in one pass and cuBLAS multiplies. The
-reference is ``F.linear`` with ``Grid.numbers``.
+One vector is multiplied by plain arithmetic, a few go through the matrix units, with the weight unpacked in registers;
+for many, the weight is written out in float and cuBLAS multiplies. The reference is ``F.linear`` with ``Grid.numbers``.
 """
 
 from __future__ import annotations
@@ -15,11 +14,17 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from sparsebit.kernels.launch import AVAILABLE, current_stream, launch, on_device_of
 
-BATCH = 64  # the most vectors that are multiplied with the packed weight at once
 LARGE = 2**25  # numbers of a large weight
-SCALED_FROM = 64  # vectors, from which it is faster to scale each value than each product
+# By width: the most vectors that are multiplied with the packed weight at once, and in several parts, with a small and
+# with a large weight; with more, the unpacked weight is faster.
+BATCH = {2: 64, 3: 64, 4: 128, 8: 64}
+MOST = {2: (64, 128), 3: (64, 64), 4: (128, 256), 8: (64, 64)}
+UNPACKED_BYTES = 2**25  # of the unpacked weight that are made at once
+IN_PARTS = 2048  # vectors from which that is faster than to make all of it
 BLOCK = 16  # units of a row that are multiplied at once
-FEWEST_UNITS = 4  # with one scale
+FEW_SCALED = 16  # vectors up to which values of groups of 4 units are scaled one by one
+PIECE = 32  # channels that a thread takes at once where there are no matrix units
+ONE = 0x3F800000  # the bits of 1.0
 # Vectors that are computed at least: for 3 bits the instructions for more of them are faster also for one.
 FEWEST = {3: 16}
 # Rows of a tile, blocks that are read at once, stages, warps, programs, and registers of a thread (None: as many as
@@ -29,7 +34,10 @@ Tile = tuple[int, int, int, int, int, int | None]
 _FEW: Tile = (64, 2, 3, 4, 792, 80)
 _MANY: Tile = (128, 1, 3, 4, 264, None)
 _SMALL: Tile = (64, 1, 3, 4, 264, None)
+_FOUR_STAGES: Tile = (64, 1, 4, 4, 264, None)
+_TWO_STAGES: Tile = (64, 1, 2, 4, 264, None)
 _EIGHT: Tile = (64, 2, 3, 4, 528, None)
+_WIDE: Tile = (128, 1, 3, 8, 264, None)
 TILES: dict[int, dict[int, tuple[Tile, Tile]]] = {
     8: {
         2: (_FEW, (128, 1, 3, 4, 528, 128)),
@@ -37,15 +45,20 @@ TILES: dict[int, dict[int, tuple[Tile, Tile]]] = {
         8: (_EIGHT, _EIGHT),
     },
     16: {
-        2: ((128, 1, 3, 4, 528, None), (128, 1, 3, 4, 528, None)),
-        3: ((64, 1, 4, 4, 528, None), (64, 1, 4, 4, 528, None)),
-        4: ((64, 2, 3, 4, 660, 96), (128, 1, 3, 4, 792, None)),
-        8: (_EIGHT, _EIGHT),
+        2: ((128, 2, 3, 8, 264, None), (128, 2, 3, 8, 264, None)),
+        3: (_TWO_STAGES, (64, 1, 4, 4, 528, None)),
+        4: ((64, 1, 4, 4, 528, None), (128, 1, 3, 4, 792, None)),
+        8: (_WIDE, _WIDE),
     },
-    32: {2: (_SMALL, _MANY), 3: (_SMALL, _MANY), 4: (_MANY, _MANY), 8: (_SMALL, _SMALL)},
-    64: {2: (_SMALL, _MANY), 3: (_SMALL, _MANY), 4: ((64, 1, 4, 4, 264, None), _MANY), 8: (_SMALL, _SMALL)},
+    32: {2: (_SMALL, _MANY), 3: (_TWO_STAGES, _MANY), 4: (_MANY, _MANY), 8: (_SMALL, _SMALL)},
+    64: {
+        2: (_SMALL, _MANY),
+        3: (_TWO_STAGES, _MANY),
+        4: (_FOUR_STAGES, _MANY),
+        8: (_FOUR_STAGES, _FOUR_STAGES),
+    },
+    128: {4: (_SMALL, _SMALL)},
 }
-
 # Rows of a program, warps, whether words are read ahead, and registers, for one vector and each width.
 VECTOR_TILES: dict[int, tuple[int, int, bool, int | None]] = {
     2: (16, 4, False, None),
@@ -53,10 +66,6 @@ VECTOR_TILES: dict[int, tuple[int, int, bool, int | None]] = {
     4: (16, 4, False, None),
     8: (4, 4, False, None),
 }
-PIECE = 32  # channels that a thread takes at once where there are no matrix units
-ONE = 0x3F800000  # the bits of 1.0
-AT_ONCE = 2**60  # bytes of the unpacked weight that are made at once
-ROWS_AT_ONCE = 128  # and a multiple of so many rows
 
 _library = torch.library.Library("sparsebit", "FRAGMENT")
 _library.define(
@@ -105,10 +114,9 @@ def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bi
     rows, channels = packed.shape[0], x.shape[-1]
     flat = x.reshape(-1, channels).contiguous()
     with on_device_of(x):
-        large = rows * channels >= LARGE
         if flat.shape[0] == 1 and channels % (PIECE * scale.shape[0]) == 0:
             y = _multiply_vector(flat, packed, scale, zero_point, bits, low)
-        elif flat.shape[0] <= (2 * BATCH if large else BATCH):
+        elif flat.shape[0] <= MOST[bits][rows * channels >= LARGE]:
             y = _multiply(flat, packed, scale, zero_point, bits, low)
         else:
             y = _multiply_unpacked(flat, packed, scale, zero_point, bits, low)
@@ -124,9 +132,9 @@ def _sizes(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> tuple[int, in
 def _multiply(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
 ) -> Tensor:
-    """The product with the packed weight, up to ``BATCH`` vectors at once."""
+    """The product with the packed weight, in parts where there are many vectors."""
     y = torch.empty(x.shape[0], packed.shape[0], dtype=x.dtype, device=x.device)
-    at_once = math.ceil(x.shape[0] / math.ceil(x.shape[0] / BATCH))
+    at_once = math.ceil(x.shape[0] / math.ceil(x.shape[0] / BATCH[bits]))
     for part, of_part in zip(x.split(at_once), y.split(at_once), strict=True):
         _multiply_part(part, packed, scale, zero_point, bits, low, of_part)
     return y
@@ -144,7 +152,8 @@ def _multiply_part(
     chosen = large if rows * x.shape[1] >= LARGE else small
     tile, at_once, stages, warps, programs, registers = chosen
     block = math.gcd(per_group, BLOCK)
-    if block < FEWEST_UNITS:  # too few for the matrix units: several scales in a block
+    scaled = block < 4 or (block < 8 and padded <= FEW_SCALED)
+    if scaled:  # too few for the matrix units, or slower than several scales in a block
         block = math.gcd(units, BLOCK)
     blocks = units // block
     arranged = torch.empty(batch, units * places, dtype=x.dtype, device=x.device)
@@ -173,7 +182,7 @@ def _multiply_part(
         (
             *(batch, rows, units, per_program, low),
             *(bits, 3 if bits == 3 else 1, places, zero_point is not None, per_group),
-            *(per_group % block > 0 or padded >= SCALED_FROM, parts, tile, padded, block, at_once, stages),
+            *(scaled, parts, tile, padded, block, at_once, stages),
         ),
         warps=warps,
         registers=registers,
@@ -228,9 +237,11 @@ def _counts(device: torch.device, tiles: int) -> Tensor:
 def _multiply_unpacked(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
 ) -> Tensor:
-    """The product with the weight in float, of which no more is made at once than the cache of the device holds."""
+    """The product with the weight in float; for many vectors in parts that the device's cache holds."""
     rows, channels = packed.shape[0], x.shape[1]
-    at_once = max(ROWS_AT_ONCE, AT_ONCE // (x.element_size() * channels) // ROWS_AT_ONCE * ROWS_AT_ONCE)
+    at_once = rows
+    if x.shape[0] >= IN_PARTS:
+        at_once = max(128, UNPACKED_BYTES // (x.element_size() * channels) // 128 * 128)
     made = torch.empty(min(rows, at_once), channels, dtype=x.dtype, device=x.device)
     y = torch.empty(x.shape[0], rows, dtype=x.dtype, device=x.device)
     for first in range(0, rows, at_once):

@@ -85,16 +85,6 @@ def _channels(x_ptr, inside):
 
 
 @triton.jit
-def _of_rows(pointer, rows, ROWS: tl.constexpr):
-    """Numbers of the program's rows behind each pointer, in float32, all in the thread that has the pointer's piece."""
-    at_once: tl.constexpr = min(ROWS, 8)
-    first = tl.program_id(0) * ROWS + tl.arange(0, ROWS // at_once) * at_once
-    row = first[:, None] + tl.arange(0, at_once)[None, :]
-    found = tl.load(pointer[:, None, None] + row[None, :, :], mask=(row < rows)[None, :, :], other=0)
-    return tl.reshape(found, (pointer.shape[0], ROWS)).to(tl.float32)
-
-
-@triton.jit
 def multiply_vector(
     x_ptr, words_ptr, scale_ptr, zero_point_ptr, y_ptr, rows, pieces, low, one,
     BITS: tl.constexpr, HAS_ZERO: tl.constexpr, PIECES_PER_GROUP: tl.constexpr,
@@ -107,6 +97,7 @@ def multiply_vector(
     """
     places: tl.constexpr = _window_size(BITS) // BITS
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    known = (row < rows)[None, :]
     # What is behind the last row or channel is read from there, and multiplied with 0 or not written.
     at_row = words_ptr + tl.minimum(row, rows - 1).to(tl.int64)[None, :] * pieces * BITS
     total = tl.zeros((PIECES, ROWS), tl.float32)
@@ -115,13 +106,16 @@ def multiply_vector(
     for first in range(0, pieces, PIECES):
         piece = first + tl.arange(0, PIECES)
         inside = piece < pieces
-        group = tl.minimum(piece, pieces - 1) // PIECES_PER_GROUP * rows
+        group = tl.minimum(piece, pieces - 1)[:, None] // PIECES_PER_GROUP * rows + row[None, :]
         if AHEAD:
             words = next_words
             next_words = _read_words(at_row + tl.minimum(piece + PIECES, pieces - 1)[:, None] * BITS, BITS)
         else:
             words = _read_words(at_row + tl.minimum(piece, pieces - 1)[:, None] * BITS, BITS)
-        scale = _of_rows(scale_ptr + group, rows, ROWS)
+        scale = tl.load(scale_ptr + group, mask=known, other=0.0).to(tl.float32)
+        offset = tl.zeros((PIECES, ROWS), tl.float32) - low
+        if HAS_ZERO:
+            offset += tl.load(zero_point_ptr + group, mask=known, other=0).to(tl.float32)
         at_x = x_ptr + piece * 32
         x = _channels(at_x, inside) + _channels(at_x + 8, inside)
         x = x + _channels(at_x + 16, inside) + _channels(at_x + 24, inside)
@@ -136,10 +130,7 @@ def multiply_vector(
                 of_place += x[i]
             summed += of_place
             added += of_place * (1 << _power(place, BITS))
-        found -= (added - low * summed)[:, None]
-        if HAS_ZERO:
-            found -= _of_rows(zero_point_ptr + group, rows, ROWS) * summed[:, None]
-        total += found * scale
+        total += (found - added[:, None] - offset * summed[:, None]) * scale
     y = tl.sum(total, 0)
     tl.store(y_ptr + row, y.to(y_ptr.dtype.element_ty), mask=row < rows)
 
