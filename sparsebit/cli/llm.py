@@ -165,18 +165,16 @@ def _prune(arguments: argparse.Namespace) -> Outcome:
 
     from sparsebit import llm
     from sparsebit.llm.tokens import read_tokenizer
-    from sparsebit.storage.drafts import FolderDraft
+    from sparsebit.storage.drafts import new_place
     from sparsebit.storage.place import writing
 
     sizes = {"hidden": arguments.hidden, "heads": arguments.heads, "blocks": arguments.blocks}
     made: Any = llm.prune(_origin(arguments), arguments.text, **sizes)
-    place = require_new(arguments.output)
-    place.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with FolderDraft(place) as draft, writing(place, SafetensorError):
-        made.save_pretrained(draft.file)
+    place = Path(arguments.output)
+    with new_place(place) as draft, writing(place, SafetensorError):
+        made.save_pretrained(draft)
         if not is_reference(arguments.origin) and (tokenizer := read_tokenizer(arguments.origin)) is not None:
-            tokenizer.save_pretrained(draft.file)
-        draft.move_to_place()
+            tokenizer.save_pretrained(draft)
     count = sum(parameter.numel() for parameter in made.parameters())
     return Outcome(
         shown=(

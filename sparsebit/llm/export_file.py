@@ -16,8 +16,8 @@ from sparsebit.llm.formats import FORMATS, Format, require_exact
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.proof import ExportReport, prove
 from sparsebit.llm.tokens import require_known
-from sparsebit.storage.drafts import FolderDraft
-from sparsebit.storage.place import require_new, writing
+from sparsebit.storage.drafts import new_place
+from sparsebit.storage.place import writing
 
 POSITIONS = 16  # at which predictions are compared
 TEXT = "The rain in the mountains fell for three days, and on the fourth the river had taken the bridge."
@@ -41,18 +41,13 @@ def export_file(
         raise SparsebitError(
             f"a {format} file ends in {kind.extension}", got=os.fspath(path), hint="rename it"
         )
-    require_new(place)
-    with writing(place):
-        place.parent.mkdir(parents=True, exist_ok=True)
-    with FolderDraft(place) as draft:
-        require_new(place)  # another run may just have written it
+    with new_place(place) as draft:
         with writing(place, SafetensorError):
             if not kind.extension:
-                draft.file.mkdir()
-            kind.write(model, draft.file, ids)
+                draft.mkdir()
+            kind.write(model, draft, ids)
         # Proven before it takes its place: a run that is stopped meanwhile leaves nothing that looks finished.
-        report = prove(model, draft.file, format, kind.engine, ids)
-        draft.move_to_place()
+        report = prove(model, draft, format, kind.engine, ids)
     return replace(report, path=os.fspath(place))
 
 

@@ -7,9 +7,11 @@ each packed layer mean; the weights are in safetensors. No code in the folder is
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from sparsebit.errors import SparsebitError
@@ -18,6 +20,8 @@ from sparsebit.llm.language_model import LanguageModel, install
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.packed.stored import describe_packed, packed_like
 from sparsebit.storage import ArtifactError, Fields
+from sparsebit.storage.drafts import new_place
+from sparsebit.storage.place import writing
 
 METHOD = "sparsebit"
 
@@ -31,7 +35,7 @@ def register_transformers() -> None:
 
 
 def save_pretrained(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
-    """Write the model, its config and its tokenizer as transformers does."""
+    """Write the model, its config and its tokenizer as transformers does, to a new or an empty folder."""
     require_transformers(model, "save_pretrained")
     register_transformers()
     from transformers.quantizers.auto import AutoHfQuantizer
@@ -47,10 +51,11 @@ def save_pretrained(model: LanguageModel, folder: str | os.PathLike[str]) -> Non
     module.hf_quantizer = AutoHfQuantizer.from_config(config, pre_quantized=True)
     module.config.quantization_config = module.hf_quantizer.quantization_config
     try:
-        module.save_pretrained(folder)
+        with new_place(folder) as draft, writing(Path(folder), SafetensorError):
+            module.save_pretrained(draft)
+            model.save_tokenizer(draft)
     finally:
         del module.hf_quantizer, module.config.quantization_config
-    model.save_tokenizer(folder)
 
 
 def _tied(model: nn.Module) -> dict[str, str]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sparsebit.batches import device_of
 from sparsebit.config.llm import LlmConfig, load_llm_config
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, with_article
 from sparsebit.llm.blocks.calls import BlockRuns, BlockStreams, record_calls, returns_tuple
 from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_data
 from sparsebit.llm.blocks.spill import spilled
@@ -184,9 +184,8 @@ def _require_float(model: object) -> None:
     if isinstance(model, LanguageModel) or any(isinstance(m, PackedLinear | PackedEmbedding) for m in held):
         raise SparsebitError("the model is quantized already", hint="pass the float model, or its folder")
     if not isinstance(model, nn.Module | str | os.PathLike):
-        raise SparsebitError(
-            "llm.quantize takes a torch.nn.Module or a folder", got=f"a {type(model).__name__}"
-        )
+        got = "None" if model is None else with_article(type(model).__name__)
+        raise SparsebitError("llm.quantize takes a torch.nn.Module or a folder", got=got)
 
 
 def _data_is_needed(what: str) -> SparsebitError:

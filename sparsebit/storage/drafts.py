@@ -9,13 +9,13 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Self
 
 from sparsebit.errors import ArtifactError
 from sparsebit.storage.locks import Lock
-from sparsebit.storage.place import writing
+from sparsebit.storage.place import require_new, writing
 
 DRAFT = re.compile(r"\.sparsebit-[0-9a-f]{16}\.draft")
 TRIES = 5
@@ -96,6 +96,22 @@ class FolderDraft:
     def __exit__(self, *error: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.release()
+
+
+@contextlib.contextmanager
+def new_place(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Where to write a new file or folder; when the block ends it takes its place, in one step.
+
+    Folders above it are created. Something that is there already is refused, before and after the lock is taken:
+    another run may just have written it.
+    """
+    place = require_new(path)
+    with writing(place):
+        place.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with FolderDraft(place) as draft:
+        require_new(place)
+        yield draft.file
+        draft.move_to_place()
 
 
 def sweep(folder: Path, names: re.Pattern[str], in_use: Callable[[], Set[str]]) -> None:

@@ -13,9 +13,14 @@ from sparsebit.storage.place import cannot_write, require_file
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a file in UTF-8, as ``write_bytes`` does; returns the path."""
+    return write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
     """Write a file under another name beside its place and move it there; returns the path.
 
-    Folders above it are created. What was there is replaced only when all of the new text is on disk. A symbolic link
+    Folders above it are created. What was there is replaced only when all of the new data is on disk. A symbolic link
     is followed.
     """
     place = require_file(path)
@@ -25,7 +30,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
         real.absolute().parent.mkdir(parents=True, exist_ok=True)
         sweep(real.absolute().parent, DRAFT, frozenset)  # of writes that were killed
         draft = Draft(real.absolute().parent, drafts)
-        draft.file.write(text.encode("utf-8"))
+        draft.file.write(data)
         draft.finish(real.name)
     except OSError as error:
         raise cannot_write(place, error.strerror or str(error)) from None

@@ -47,6 +47,23 @@ def test_from_pretrained_gives_the_packed_model(tmp_path: Path, tied: bool) -> N
     assert torch.equal(half.model.layers[0].mlp.up_proj.held.numbers(torch.float32), held.numbers())
 
 
+def test_a_save_that_is_stopped_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small()
+
+    def stop(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model, "save_tokenizer", stop)
+    with pytest.raises(KeyboardInterrupt):
+        model.save_pretrained(tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+    assert not hasattr(model.model.config, "quantization_config")
+    monkeypatch.undo()
+    model.save_pretrained(tmp_path / "out")
+    with pytest.raises(SparsebitError, match="exists and contains files"):
+        model.save_pretrained(tmp_path / "out")
+
+
 def test_damage_is_found(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     small().save_pretrained(tmp_path)

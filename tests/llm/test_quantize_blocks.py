@@ -189,5 +189,8 @@ def test_what_is_quantized_already_or_not_a_model_is_refused() -> None:
     for given in (small, small.model):
         with pytest.raises(SparsebitError, match="quantized already"):
             llm.quantize(given, None, {"METHOD": "rtn"}, progress=False)  # type: ignore[arg-type]
+    for wrong, said in ((3, "an int"), (None, "None")):
+        with pytest.raises(SparsebitError, match=rf"takes a torch.nn.Module or a folder\n.*got: +{said}"):
+            llm.quantize(wrong, tokens(), CONFIG)  # type: ignore[arg-type]
     with pytest.raises(SparsebitError, match=r"takes a torch.nn.Module or a folder[\s\S]*a dict"):
         llm.quantize({}, None, {"METHOD": "rtn"})  # type: ignore[arg-type]

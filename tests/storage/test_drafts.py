@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparsebit.errors import ArtifactError
-from sparsebit.storage.drafts import DRAFT, Draft, FolderDraft, sweep
+from sparsebit.storage.drafts import DRAFT, Draft, FolderDraft, new_place, sweep
 from sparsebit.storage.locks import Lock
 from tests.storage.processes import Other
 
@@ -102,3 +102,19 @@ def test_what_a_killed_process_left_does_not_stand_in_the_way(tmp_path: Path) ->
         draft.file.write_text("ours")
         draft.move_to_place()
     assert [path.name for path in tmp_path.iterdir()] == ["place"]
+
+
+def test_a_new_place_is_filled_in_one_step_or_not_at_all(tmp_path: Path) -> None:
+    place = tmp_path / "above" / "folder"
+    with pytest.raises(KeyboardInterrupt), new_place(place) as draft:
+        draft.mkdir()
+        (draft / "half").touch()
+        raise KeyboardInterrupt
+    assert not list(place.parent.iterdir())
+    with new_place(place) as draft:
+        draft.mkdir()
+        (draft / "all").touch()
+        assert not place.exists()
+    assert [one.name for one in place.parent.rglob("*")] == ["folder", "all"]
+    with pytest.raises(ArtifactError, match="exists and contains files"), new_place(place):
+        pass

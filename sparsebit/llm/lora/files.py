@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.lora.attach import add_lora, lora_layers
 from sparsebit.storage import ArtifactError, Fields
 from sparsebit.storage.json_text import read_json
-from sparsebit.storage.text_file import read_bytes
+from sparsebit.storage.text_file import read_bytes, write_bytes, write_text
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -46,9 +46,8 @@ def save_lora(model: LanguageModel, folder: str | os.PathLike[str], *, base: str
         tensors[f"{PREFIX}{name}.lora_A.weight"] = layer.lora_A.detach().cpu().contiguous()
         tensors[f"{PREFIX}{name}.lora_B.weight"] = layer.lora_B.detach().cpu().contiguous()
     place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, place / WEIGHTS, metadata={"format": "pt"})
-    (place / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    write_bytes(place / WEIGHTS, save(tensors, metadata={"format": "pt"}))
+    write_text(place / CONFIG, json.dumps(config, indent=1) + "\n")  # last: without it there are no adapters
 
 
 def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]:

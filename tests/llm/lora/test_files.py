@@ -11,7 +11,7 @@ import torch
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.lora import add_lora, load_lora, remove_lora, save_lora
+from sparsebit.llm.lora import add_lora, files, load_lora, remove_lora, save_lora
 from sparsebit.llm.lora.attach import lora_layers
 from tests.llm.models import sharp, tokens
 
@@ -50,6 +50,19 @@ def test_the_way_back_and_damage(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "peft_type": "IA3"}))
     with pytest.raises(SparsebitError, match="peft_type"):
         load_lora(model, tmp_path)
+
+
+def test_adapters_without_their_config_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(path: Path, text: str) -> None:
+        raise KeyboardInterrupt
+
+    model = adapted()
+    monkeypatch.setattr(files, "write_text", stop)
+    with pytest.raises(KeyboardInterrupt):
+        save_lora(model, tmp_path / "adapter")
+    remove_lora(model)
+    with pytest.raises(SparsebitError, match="there are no adapters here"):
+        load_lora(model, tmp_path / "adapter")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
