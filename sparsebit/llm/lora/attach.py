@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.lora.layer import LoraLinear
@@ -128,7 +129,7 @@ def second_moments(model: nn.Module, names: list[str], ids: Tensor) -> dict[str,
     with contextlib.ExitStack() as hooks:
         for name in names:
             hooks.enter_context(model.get_submodule(name).register_forward_pre_hook(see(name)))
-        for row in ids.reshape(-1, ids.shape[-1]):
+        for row in ids.reshape(-1, ids.shape[-1]).to(device_of(model)):
             model(row[None])
     return found
 
