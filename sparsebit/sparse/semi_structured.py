@@ -5,6 +5,7 @@ They are faster with many vectors and slower with few, so every layer is measure
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -176,7 +177,10 @@ def count_vectors(
 
 def compress(weight: Tensor) -> Tensor:
     """A 2:4 weight as its nonzero values and their places; raises RuntimeError for sizes the kernels do not take."""
-    compressed: Tensor = torch.sparse.to_sparse_semi_structured(weight.detach().contiguous())
+    with warnings.catch_warnings():
+        # Of the class, whose objects no caller sees: that its own methods may change.
+        warnings.filterwarnings("ignore", "The PyTorch API of SparseSemiStructuredTensor", UserWarning)
+        compressed: Tensor = torch.sparse.to_sparse_semi_structured(weight.detach().contiguous())
     return compressed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -126,6 +127,18 @@ def test_what_pruning_leaves_is_found() -> None:
 def test_two_of_four() -> None:
     assert subject.is_two_of_four(prune(torch.randn(6, 8))) and subject.is_two_of_four(torch.zeros(2, 4))
     assert not subject.is_two_of_four(torch.ones(2, 6)) and not subject.is_two_of_four(torch.ones(2, 8))
+
+
+def test_the_warning_of_a_prototype_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(weight: Tensor) -> Tensor:
+        warnings.warn("The PyTorch API of SparseSemiStructuredTensor is in prototype stage", stacklevel=2)
+        return weight
+
+    monkeypatch.setattr(torch.sparse, "to_sparse_semi_structured", warn)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        subject.compress(torch.ones(4, 4))
+    assert not shown
 
 
 @pytest.mark.gpu
