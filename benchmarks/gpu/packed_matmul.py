@@ -98,27 +98,24 @@ CODES = {  # and the sizes of groups
 
 
 def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
-    """Microseconds for each shape, width and batch, beside bfloat16 and the memory floor."""
-    for out, channels in SHAPES:
-        reference = torch.randn(out, channels, device="cuda", dtype=torch.bfloat16)
-        plain = [reference] + [reference.clone() for _ in range(2**28 // reference.nbytes)]
-        bf16: dict[int, float] = {}
-        for code, sizes in CODES.items():
-            for size in sizes:
-                for batch in BATCHES if code == "int4" and size == 128 else (1, 16, 64, 256):
-                    step, moved = make_step(Case(out, channels, batch, code, size))
-                    if batch not in bf16:
-                        bf16[batch] = time_of(make_plain_step(plain, batch), graph=True)
-                    yield {
-                        "shape": [out, channels],
-                        "code": code,
-                        "group_size": size,
-                        "batch": batch,
-                        "floor_us": moved / copy_bytes_per_second * 1e6,
-                        "bf16_us": bf16[batch],
-                        "packed_us": time_of(step, graph=True),
-                    }
-        del plain
+    """Microseconds for each width, shape and batch, beside bfloat16 and the memory floor."""
+    bf16: dict[tuple[int, int, int], float] = {}
+    for code, sizes in CODES.items():
+        for size, (out, channels) in itertools.product(sizes, SHAPES):
+            for batch in BATCHES if code == "int4" and size == 128 else (1, 16, 64, 256):
+                step, moved = make_step(Case(out, channels, batch, code, size))
+                key = (out, channels, batch)
+                if key not in bf16:
+                    bf16[key] = time_of(make_plain_step(*key), graph=True)
+                yield {
+                    "shape": [out, channels],
+                    "code": code,
+                    "group_size": size,
+                    "batch": batch,
+                    "floor_us": moved / copy_bytes_per_second * 1e6,
+                    "bf16_us": bf16[key],
+                    "packed_us": time_of(step, graph=True),
+                }
 
 
 def make_step(case: Case) -> tuple[Callable[[], Tensor], int]:
@@ -132,8 +129,10 @@ def make_step(case: Case) -> tuple[Callable[[], Tensor], int]:
     return lambda: packed_matmul.multiply_packed(x, next(turn), *arguments), moved
 
 
-def make_plain_step(weights: list[Tensor], batch: int) -> Callable[[], Tensor]:
+def make_plain_step(out: int, channels: int, batch: int) -> Callable[[], Tensor]:
     """The same product in bfloat16."""
-    x = torch.randn(batch, weights[0].shape[1], device="cuda", dtype=torch.bfloat16)
-    turn = itertools.cycle(weights)
+    weight = torch.randn(out, channels, device="cuda", dtype=torch.bfloat16)
+    copies = [weight] + [weight.clone() for _ in range(2**28 // weight.nbytes)]
+    x = torch.randn(batch, channels, device="cuda", dtype=torch.bfloat16)
+    turn = itertools.cycle(copies)
     return lambda: F.linear(x, next(turn))
