@@ -38,7 +38,9 @@ def read_batches(
     ``batches`` says how many; the log says so.
     """
     if batches is not None and not (isinstance(batches, int) and batches >= 1):
-        raise DataError("batches is the number of batches to read, 1 or more", got=f"batches={batches!r:.80}")
+        raise DataError(
+            "at least one batch is needed; batches= is their number", got=f"batches={batches!r:.80}"
+        )
     items = _items(loader)
     total = length(items)
     limit = MOST_BATCHES if batches is None and total is None else batches

@@ -34,6 +34,7 @@ from sparsebit.export.translate.marker import Markers, mark_tensor, quantizers_o
 from sparsebit.export.translate.naming import label_shapes, own_output_names, strip_prefix
 from sparsebit.export.translate.request import TranslationRequest
 from sparsebit.export.translate.undisturbed import SavedState, undisturbed, writes_in_place
+from sparsebit.graph.effects import written_tensors
 from sparsebit.graph.run import flatten_call
 from sparsebit.quantization.switches import substituted
 from sparsebit.runtime.isolation import start_child
@@ -118,6 +119,11 @@ def export_graph(
         draft = stack.enter_context(ModelDraft(path))
         flat = FlatGraph(gm).eval()
         stateful = writes_in_place(flat.body)
+        if kept := written_tensors(gm):
+            logger.warning(
+                "calls of the model change %s; calls of the file do not, each starts from the values at export",
+                ", ".join(kept[:3]),
+            )
         inputs = example_leaves(flat, _flat_inputs(gm, tuple(args), dict(kwargs or {})), device_of(gm))
         quantizers = quantizers_of(flat)
         markers = Markers(dynamic=[q.name for q in quantizers if q.layout.kind == "token"])

@@ -111,6 +111,24 @@ def overwritten(gm: GraphModule) -> set[Node]:
     return {node for node in position if last_write.get(root(node), -1) > position[node]}
 
 
+def written_tensors(gm: GraphModule) -> list[str]:
+    """The parameters and buffers that a call of the graph changes, by name.
+
+    Example:
+        >>> class Counts(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.register_buffer("calls", torch.zeros(()))
+        ...     def forward(self, x):
+        ...         self.calls += 1
+        ...         return x
+        >>> from sparsebit.graph.capture import capture
+        >>> written_tensors(capture(Counts(), torch.ones(1)))
+        ['calls']
+    """
+    return sorted({str(node.target) for node in overwritten(gm) if node.op == "get_attr"})
+
+
 def read_flag(gm: GraphModule, value: object) -> object:
     """A flag or number as it is in the graph's current mode; None where only a run can tell.
 

@@ -76,7 +76,7 @@ def test_a_batch_the_model_cannot_run_is_named() -> None:
 
 @pytest.mark.parametrize("wrong", ["2", 2.0, torch.zeros(3)])
 def test_a_number_of_batches_is_an_integer(wrong: Any) -> None:
-    with pytest.raises(DataError, match="batches is the number of batches to read, 1 or more"):
+    with pytest.raises(DataError, match="at least one batch is needed; batches= is their number"):
         list(read_batches([X], wrong))
 
 

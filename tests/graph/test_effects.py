@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.graph.capture import ModeConstant, capture
-from sparsebit.graph.effects import assign, is_effect, overwritten, read_flag, written_by
+from sparsebit.graph.effects import assign, is_effect, overwritten, read_flag, written_by, written_tensors
 
 
 def trace(forward: object) -> GraphModule:
@@ -182,3 +182,20 @@ def test_a_buffer_that_is_assigned_is_overwritten() -> None:
     gm = capture(Counter(), (torch.zeros(2),))
     assert [node.name for node in overwritten(gm)] == ["count"]
     assert len(effects(gm)) == 1
+
+
+def test_tensors_that_calls_change_are_named() -> None:
+    class Counts(nn.Module):
+        calls: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+            self.register_buffer("scale", torch.ones(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return x * self.scale
+
+    gm = capture(nn.Sequential(Counts(), nn.Linear(2, 2)), torch.ones(1, 2))
+    assert written_tensors(gm) == ["0.calls"]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+import sparsebit
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.observers import CalibrationError
@@ -269,3 +270,33 @@ def test_data_is_still_blamed_where_it_is_the_data() -> None:
     net.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
     with pytest.raises(CalibrationError, match="'x' cannot be calibrated"):
         QuantModel(net, config(), images()).calibrate([images() / 0], progress=False)
+
+
+class RunningMean(nn.Module):
+    """Changes its buffer in every call, also in evaluation mode."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.mul_(0.9).add_(0.1 * x.mean(0))
+        y: Tensor = self.linear(x - self.mean)
+        return y
+
+
+def test_what_calls_change_stays_as_it_was_through_calibration(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, x = RunningMean().eval(), torch.randn(8, 4) + 3
+    qmodel = sparsebit.quantize(model, [x, x, x], progress=False)
+    assert torch.equal(model.mean, torch.zeros(4)), "the user's model is not changed"
+    assert torch.equal(qmodel.model.get_buffer("mean"), torch.zeros(4)), "calibration leaves no trace"
+    qmodel.export_onnx(x, tmp_path / "net.onnx")
+    assert "calls of the model change mean; calls of the file do not" in caplog.text
+    assert torch.equal(qmodel.model.get_buffer("mean"), torch.zeros(4))
+    qmodel(x)
+    assert qmodel.model.get_buffer("mean").abs().sum() > 0 and torch.equal(model.mean, torch.zeros(4))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
-from sparsebit.graph.effects import is_effect, overwritten
+from sparsebit.graph.effects import is_effect, written_tensors
 from sparsebit.graph.ops import bind, find_op
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes.edit import remove_module, remove_tensor, replace_input, set_tensor
@@ -64,7 +64,7 @@ def fold_computed_weights(gm: GraphModule) -> int:
 
 def why_not_compute(gm: GraphModule, value: Node) -> str | None:
     """The reason a value cannot be computed once and for all, or None."""
-    written = {str(node.target) for node in overwritten(gm) if node.op == "get_attr"}
+    written = written_tensors(gm)
     for node in _sources([value]):
         if node.op == "placeholder":
             return f"{value.name} depends on the input {node.name}"

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.effects import written_tensors
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.run import RunState, run_graph
 from sparsebit.numerics.finite import all_finite, is_finite
@@ -50,6 +51,7 @@ class CalibrationRound:
             for name, q in quantizers.items()
         }
         self._switches = {name: q.use_quant for name, q in quantizers.items()}
+        self._state = {name: fetch_tensor(gm, name).clone() for name in written_tensors(gm)}
         self._shifts = dict(self.record.shifts)
         self._biases = self.record.take_back_shifts(gm, keep_biases=keep_biases)
         for quantizer in quantizers.values():
@@ -144,9 +146,12 @@ class CalibrationRound:
         self.close()
 
     def close(self) -> None:
-        """Stop measuring."""
+        """Stop measuring; buffers that the model's own calls change are as they were before the round."""
         for quantizer in self.quantizers.values():
             quantizer.observing = False
+        with torch.no_grad():
+            for name, value in self._state.items():
+                fetch_tensor(self.gm, name).copy_(value)
 
     def measure_again(self, shown: bool | None = None) -> None:
         """Forget what was measured, and measure the recorded inputs once more: the weights have changed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from sparsebit.graph.effects import written_tensors
 from sparsebit.graph.passes.edit import copy_module
 from sparsebit.graph.replaced_parameters import announce_replacement
 
@@ -12,9 +13,9 @@ from sparsebit.graph.replaced_parameters import announce_replacement
 def own_leaves(gm: GraphModule) -> int:
     """Put copies in the place of the modules that a captured graph shares with the user's model; returns how many.
 
-    Parameters and buffers share their memory with the model's, and nothing else: a model in training must not find
-    its dropout switched off because its quantized twin was calibrated, nor half of itself on another device because
-    the twin was moved there. What is shared inside the model stays shared.
+    Parameters share their memory with the model's, as do buffers that calls do not change. Nothing else is shared: a
+    model in training must not find its dropout switched off because its quantized twin was calibrated, nor half of
+    itself on another device because the twin was moved there. What is shared inside the model stays shared.
     """
     copies: dict[int, nn.Module] = {}
     for name, child in gm._modules.items():
@@ -27,6 +28,11 @@ def own_leaves(gm: GraphModule) -> int:
                     twin = nn.Parameter(parameter.detach(), parameter.requires_grad)
                     twins[id(parameter)] = announce_replacement(parameter, twin)
                 setattr(module, name, twins[id(parameter)])  # recurrent layers keep a second list of them
+    for name in written_tensors(gm):  # a call must not change the user's model
+        path, _, key = name.rpartition(".")
+        buffers = gm.get_submodule(path)._buffers
+        if (buffer := buffers.get(key)) is not None:
+            buffers[key] = buffer.clone()
     return len(copies)
 
 
