@@ -156,15 +156,18 @@ def _multiply_part(
     if scaled:  # too few for the matrix units, or slower than several scales in a block
         block = math.gcd(units, BLOCK)
     blocks = units // block
-    arranged = torch.empty(batch, units * places, dtype=x.dtype, device=x.device)
-    sums = torch.empty(blocks, batch, device=x.device)
+    if blocks % at_once:
+        at_once = 1
+    # Vectors up to ``padded`` are multiplied and not written: what is in them does not matter.
+    arranged = torch.empty(padded, units * places, dtype=x.dtype, device=x.device)
+    sums = torch.empty(blocks, padded, device=x.device)
     several = max(1, 1024 // (block * places))
     launch(
         kernels.arrange,
         math.ceil(blocks / several),
         (x, arranged, sums),
         (),
-        (blocks, batch, bits, places, block, several),
+        (blocks, padded, bits, places, block, several),
         across=batch,
     )
     tiles = math.ceil(rows / tile)

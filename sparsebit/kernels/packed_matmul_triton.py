@@ -140,10 +140,10 @@ def _ordered(x, BITS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def arrange(
-    x_ptr, arranged_ptr, sums_ptr, blocks, batch,
+    x_ptr, arranged_ptr, sums_ptr, blocks, vectors,
     BITS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """``x`` in the order of ``_ordered``, block by block, and its sums [blocks, batch]."""
+    """``x`` in the order of ``_ordered``, block by block, and its sums [blocks, vectors]."""
     size: tl.constexpr = BLOCK * PLACES
     given: tl.constexpr = size // 2 if BITS == 8 else size
     sample = tl.program_id(1).to(tl.int64)
@@ -153,7 +153,7 @@ def arrange(
     x = tl.load(x_ptr + at * given + tl.arange(0, given)[None, :], mask=here, other=0.0)
     x = _ordered(x, BITS, PLACES, BLOCK)
     tl.store(arranged_ptr + at * size + tl.arange(0, size)[None, :], x, mask=here)
-    tl.store(sums_ptr + block * batch + sample, tl.sum(x.to(tl.float32), 1), mask=block < blocks)
+    tl.store(sums_ptr + block * vectors + sample, tl.sum(x.to(tl.float32), 1), mask=block < blocks)
 
 
 @triton.jit
@@ -168,9 +168,8 @@ def multiply(
 
     The blocks of all tiles of rows, one tile behind the other, are divided evenly among the programs. The program that
     comes last to a tile adds up the parts of it, always in the same order. ``AT_ONCE`` blocks are read together: memory
-    is faster when it is read in longer pieces. With ``SCALED`` each value is scaled, in half precision: with many
-    vectors this costs less than to scale the product of each block, and to subtract what values are raised by, with
-    the sum of x.
+    is faster when it is read in longer pieces. With ``SCALED``, where a block has several scales, each value is scaled in
+    half precision; otherwise the product of a block is, and what values are raised by is subtracted with the sum of x.
     """
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     raised: tl.constexpr = 1024.0 if dtype == tl.float16 else 128.0
@@ -188,38 +187,34 @@ def multiply(
         begin = at - tile * blocks
         end = tl.minimum(blocks, begin + stop - at)
         row = tile * ROWS + tl.arange(0, ROWS)
-        inside = row < rows
-        at_words = words_ptr + (row.to(tl.int64)[:, None] * units_per_row + unit[None, :]) * UNIT
+        # What is behind the last row is read from there, and not written. So are vectors behind the last one.
+        read = tl.minimum(row, rows - 1)
+        at_words = words_ptr + (read.to(tl.int64)[:, None] * units_per_row + unit[None, :]) * UNIT
         total = tl.zeros((ROWS, BATCH), tl.float32)
-        at_group = begin * BLOCK // UNITS_PER_GROUP * rows + row
-        next_scale = tl.load(scale_ptr + at_group, mask=inside, other=0.0)
-        next_zero = tl.load(zero_point_ptr + at_group, mask=inside, other=0) if HAS_ZERO else next_scale
+        at_group = begin * BLOCK // UNITS_PER_GROUP * rows + read
+        next_scale = tl.load(scale_ptr + at_group)
+        next_zero = tl.load(zero_point_ptr + at_group) if HAS_ZERO else next_scale
         for first in tl.range(begin, end, AT_ONCE, num_stages=STAGES):
             for one in tl.static_range(AT_ONCE):
                 block = first + one
                 start = block * BLOCK
-                here = inside & (block < end)
-                w0 = tl.load(at_words + start * UNIT, mask=here[:, None], other=0)
+                w0 = tl.load(at_words + start * UNIT)
                 w1 = w0
                 w2 = w0
                 if UNIT == 3:
-                    w1 = tl.load(at_words + start * UNIT + 1, mask=here[:, None], other=0)
-                    w2 = tl.load(at_words + start * UNIT + 2, mask=here[:, None], other=0)
-                known = (sample < batch) & (block < end)
+                    w1 = tl.load(at_words + start * UNIT + 1)
+                    w2 = tl.load(at_words + start * UNIT + 2)
                 place = tl.arange(0, size)
-                at_x = x_ptr + sample[None, :] * (blocks * size) + block * size + place[:, None]
-                x = tl.load(at_x, mask=known[None, :], other=0.0)
+                x = tl.load(x_ptr + sample[None, :] * (blocks * size) + block * size + place[:, None])
                 if SCALED:
                     if UNITS_PER_GROUP % BLOCK == 0:
-                        group = (start // UNITS_PER_GROUP * rows + row)[:, None]
+                        group = (start // UNITS_PER_GROUP * rows + read)[:, None]
                     else:
-                        group = ((start + unit) // UNITS_PER_GROUP)[None, :] * rows + row[:, None]
-                    scale = tl.broadcast_to(
-                        tl.load(scale_ptr + group, mask=here[:, None], other=0.0), (ROWS, BLOCK)
-                    )
+                        group = ((start + unit) // UNITS_PER_GROUP)[None, :] * rows + read[:, None]
+                    scale = tl.broadcast_to(tl.load(scale_ptr + group), (ROWS, BLOCK))
                     zero = tl.full((ROWS, BLOCK), -LOW, tl.int32)
                     if HAS_ZERO:
-                        zero += tl.load(zero_point_ptr + group, mask=here[:, None], other=0)
+                        zero += tl.load(zero_point_ptr + group)
                     scale = scale.to(dtype)
                     even = ((zero & 15 if BITS == 8 else zero) + raised).to(dtype)
                     odd = ((zero >> 4 if BITS == 8 else zero) + raised).to(dtype)
@@ -230,13 +225,10 @@ def multiply(
                     offset = (next_zero.to(tl.float32) if HAS_ZERO else tl.zeros((ROWS,), tl.float32)) - LOW
                     offset = offset * share + raised
                     # Those of the next block, so that nothing waits for them there.
-                    at_group = (block + 1) * BLOCK // UNITS_PER_GROUP * rows + row
-                    later = inside & (block + 1 < end)
-                    next_scale = tl.load(scale_ptr + at_group, mask=later, other=0.0)
-                    next_zero = (
-                        tl.load(zero_point_ptr + at_group, mask=later, other=0) if HAS_ZERO else next_scale
-                    )
-                    sums = tl.load(sums_ptr + block * batch + sample, mask=known, other=0.0)[None, :]
+                    at_group = tl.minimum(block + 1, blocks - 1) * BLOCK // UNITS_PER_GROUP * rows + read
+                    next_scale = tl.load(scale_ptr + at_group)
+                    next_zero = tl.load(zero_point_ptr + at_group) if HAS_ZERO else next_scale
+                    sums = tl.load(sums_ptr + block * BATCH + sample)[None, :]
                     v = _values(w0, w1, w2, BITS, dtype)
                     found = tl.dot(_in_order(v, BITS, BLOCK, size), x)
                     total += (found - offset[:, None] * sums) * scale[:, None]
@@ -245,7 +237,7 @@ def multiply(
         head = tile * blocks // per_program
         count = ((tile + 1) * blocks - 1) // per_program - head + 1
         where = sample[None, :] * rows + row[:, None]
-        kept = inside[:, None] & (sample < batch)[None, :]
+        kept = (row < rows)[:, None] & (sample < batch)[None, :]
         if count == 1:
             tl.store(y_ptr + where, total.to(dtype), mask=kept)
         else:
