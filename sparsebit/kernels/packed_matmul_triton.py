@@ -168,8 +168,9 @@ def multiply(
 
     The blocks of all tiles of rows, one tile behind the other, are divided evenly among the programs. The program that
     comes last to a tile adds up the parts of it, always in the same order. ``AT_ONCE`` blocks are read together: memory
-    is faster when it is read in longer pieces. With ``SCALED``, where a block has several scales, each value is scaled in
-    half precision; otherwise the product of a block is, and what values are raised by is subtracted with the sum of x.
+    is faster when it is read in longer pieces. With ``SCALED``, for blocks with several scales, values are scaled
+    one by one in half precision; otherwise the product of a block is, and what values are raised by is subtracted
+    with the sum of x.
     """
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     raised: tl.constexpr = 1024.0 if dtype == tl.float16 else 128.0
