@@ -9,10 +9,13 @@ torch.compile breaks the graph nowhere, compiles nothing after the second run, a
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import multiprocessing
 import time
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,12 +70,12 @@ class Outcome(NamedTuple):
 def examine(name: str, *, training: bool, backend: str = "aot_eager", device: str = "cpu") -> Outcome:
     """One model of the zoo, as it is and compiled."""
     start = time.perf_counter()
-    plain = _run(name, training, device, None)[0]
-    torch._dynamo.reset()
-    counters.clear()
     breaks: list[str] = []
     graphs, difference, error = (0, 0), 0.0, None
+    torch._dynamo.reset()
+    counters.clear()
     try:
+        plain = _run(name, training, device, None)[0]
         compiled, graphs = _run(name, training, device, backend)
         breaks = list(counters["graph_break"])
         pairs = zip(plain, compiled, strict=True)
@@ -81,6 +84,10 @@ def examine(name: str, *, training: bool, backend: str = "aot_eager", device: st
         traceback.print_exc()
         error = f"{type(problem).__name__}: {str(problem).splitlines()[0]}"
     return Outcome(name, training, breaks, graphs, difference, time.perf_counter() - start, error)
+
+
+def _examine_pair(pair: tuple[str, bool], backend: str, device: str) -> Outcome:
+    return examine(pair[0], training=pair[1], backend=backend, device=device)
 
 
 def find_failure(name: str) -> str | None:
@@ -135,35 +142,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", nargs="*", default=list(SAMPLE))
     parser.add_argument("--backend", default="aot_eager")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1, help="processes, each with a model of its own")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(argv)
     rows: list[dict[str, Any]] = []
     if options.out is not None and options.out.exists():  # goes on with the models that are not there yet
         rows = json.loads(options.out.read_text(encoding="utf-8"))["rows"]
     done = {(row["name"], row["training"]) for row in rows}
-    for name in options.models:
-        for training in (False, True):
-            if (name, training) in done:
-                continue
-            row = examine(name, training=training, backend=options.backend, device=options.device)
-            rows.append({**row._asdict(), "passed": row.passed})
-            print(
-                f"{'pass' if row.passed else 'FAIL'}  {name:20} {'training' if training else 'inference':9} graphs "
-                f"{row.graphs[0]} then {row.graphs[1]}, breaks {len(row.breaks)}, difference {row.difference:.2g}, "
-                f"{row.seconds:.0f} s {row.error or ''}",
-                flush=True,
-            )
-            if options.out is not None:
-                passed = sum(bool(one["passed"]) for one in rows)
-                content = {
-                    "environment": describe(SEED),
-                    "backend": options.backend,
-                    "device": options.device,
-                    "passed": passed,
-                    "of": len(rows),
-                    "rows": rows,
-                }
-                options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    asked = [(name, training) for name in options.models for training in (False, True)]
+    left = [one for one in asked if one not in done]
+    look = functools.partial(_examine_pair, backend=options.backend, device=options.device)
+    pool = ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn"))
+    for row in pool.map(look, left) if options.workers > 1 else map(look, left):
+        rows.append({**row._asdict(), "passed": row.passed})
+        print(
+            f"{'pass' if row.passed else 'FAIL'}  {row.name:20} {'training' if row.training else 'inference':9} graphs "
+            f"{row.graphs[0]} then {row.graphs[1]}, breaks {len(row.breaks)}, difference {row.difference:.2g}, "
+            f"{row.seconds:.0f} s {row.error or ''}",
+            flush=True,
+        )
+        if options.out is not None:
+            passed = sum(bool(one["passed"]) for one in rows)
+            content = {
+                "environment": describe(SEED),
+                "backend": options.backend,
+                "device": options.device,
+                "passed": passed,
+                "of": len(rows),
+                "rows": rows,
+            }
+            options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return 0 if all(one["passed"] for one in rows) else 1
 
 
