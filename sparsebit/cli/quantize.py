@@ -83,6 +83,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         save_report(arguments.report, collect(qmodel, data, name=arguments.model, accuracy=accuracy.pair))
     plan = qmodel.plan
     left = [edge for edge in plan.edges if edge.tensor is None and not edge.reason.startswith(FUSED)]
+    pruned = f" --pruned {arguments.pruned}" if arguments.pruned else ""
     written = [str(path) for path in (arguments.output, arguments.report) if path]
     return Outcome(
         shown=(
@@ -91,7 +92,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
             *(f"  float: {edge.consumer} <- {edge.source}: {edge.reason}" for edge in left[:8]),
             *accuracy.rows(),
             f"written: {', '.join(written)}",
-            f"next:    sparsebit export {arguments.model} --quantized {arguments.output} --data … --output model.onnx",
+            f"next:    sparsebit export {arguments.model}{pruned} --quantized {arguments.output} --data … "
+            "--output model.onnx",
         ),
         data={
             "output": arguments.output,

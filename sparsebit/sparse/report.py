@@ -103,7 +103,9 @@ def require_choice(pruner: Pruner, kept: Mapping[str, Tensor], *, decided: bool)
     reasons = f" ({'; '.join(notes[:3])})" if notes else ""
     raise SparsebitError(
         f"nothing could be pruned with SPARSER.RATIO {settings.RATIO} and ROUND_TO {settings.ROUND_TO}{reasons}",
-        hint="raise RATIO or lower ROUND_TO",
+        hint="no RATIO helps: every layer is kept for such a reason; TYPE: unstructured removes single weights"
+        if isinstance(pruner, ChannelPruner) and all(group.frozen for group in pruner.groups)
+        else "raise RATIO or lower ROUND_TO",
     )
 
 

@@ -24,7 +24,8 @@ def test_pruned_models_go_on_to_quantization(cli: Cli, place: Path) -> None:
     assert data["params"][1] < data["params"][0]
     small = load_pruned("small", _other())
     assert sum(p.numel() for p in small.parameters()) == data["params"][1]
-    assert cli("quantize", "net.py:make", "--pruned", "small", *DATA, "-o", "both").code == 0
+    done = cli("quantize", "net.py:make", "--pruned", "small", *DATA, "-o", "both")
+    assert done.code == 0 and "sparsebit export net.py:make --pruned small --quantized both" in done.out
     assert isinstance(QuantModel.load("both", small), QuantModel)
     done = cli("export", "net.py:make", "--pruned", "small", "--quantized", "both", *DATA, "-o", "both.onnx")
     assert done.code == 0, done.err

@@ -13,6 +13,24 @@ from sparsebit.export.proof.report import IntegerOp
 Kernels = Mapping[str, frozenset[str]]
 _MOVES = MOVES | {"Flatten", "MaxPool", "Gather", "Slice"}
 _SIZES = frozenset({"Shape", "Size", "Cast"})  # read no numbers, or only convert them
+_INTEGER_KERNELS = frozenset(
+    {"QGemm", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "ConvInteger", "MatMulInteger"}
+)
+_INTEGER_RESULTS = frozenset(
+    {
+        "Shape",
+        "Size",
+        "QuantizeLinear",
+        "DynamicQuantizeLinear",
+        "ArgMax",
+        "ArgMin",
+        "NonZero",
+        "IsNaN",
+        "IsInf",
+    }
+    | {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not"}
+)
+_FLOAT_TYPES = (1, 10, 11, 16)  # float, float16, double and bfloat16, as ONNX numbers them
 _SUFFIX = re.compile(r"(_token_\d+|_nhwc|_quant|/MatMulAddFusion|/MatMulScaleFusion/?)+$")
 _NO_FLOAT8 = "8-bit floats have no kernel on a CPU; they are unpacked and computed on in float"
 
@@ -44,23 +62,37 @@ def integer_ops(exported: Any, optimized: Any, kernels: Kernels) -> tuple[Intege
 
 
 def float_ops(optimized: Any) -> Mapping[str, int]:
-    """How often each operator computes on floats in the graph that the runtime made, the most frequent first."""
-    floats = {value.name for value in optimized.graph.inputs if value.dtype is not None and _is_float(value)}
+    """How often each operator computes on floats in the graph that the runtime made, the most frequent first.
+
+    Arithmetic on sizes is not counted, nor are operators that only move or convert numbers.
+    """
+    floats = {value.name for value in optimized.graph.inputs if _is_float(value)}
     found: Counter[str] = Counter()
     for node in optimized.graph:
-        if node.op_type == "QuantizeLinear":
-            continue
-        if node.op_type != "DequantizeLinear":
-            if not any(value is not None and value.name in floats for value in node.inputs):
-                continue
-            if node.op_type not in _MOVES | _SIZES:
-                found[node.op_type] += 1
-        floats.update(value.name for value in node.outputs)
+        kind = node.op_type
+        integers = kind.startswith("QLinear") or kind in _INTEGER_KERNELS
+        given = node.inputs[:1] if kind in _MOVES | {"Resize"} else node.inputs
+        on_floats = not integers and any(v is not None and (v.name in floats or _is_float(v)) for v in given)
+        if on_floats and kind not in _MOVES | _SIZES | {"QuantizeLinear", "DequantizeLinear", "Constant"}:
+            found[kind] += 1
+        if _gives_floats(node, on_floats):
+            floats.update(value.name for value in node.outputs)
     return dict(found.most_common())
 
 
+def _gives_floats(node: Any, on_floats: bool) -> bool:
+    kind = node.op_type
+    if kind == "Cast":
+        return attribute(node, "to", 0) in _FLOAT_TYPES
+    if kind == "QGemm":  # without a scale for its result, that is float
+        return len(node.inputs) < 8
+    if kind in ("DequantizeLinear", "ConstantOfShape") or kind in _INTEGER_KERNELS:
+        return kind not in ("ConvInteger", "MatMulInteger", "ConstantOfShape")
+    return on_floats and kind not in _INTEGER_RESULTS
+
+
 def _is_float(value: Any) -> bool:
-    return bool(value.dtype.is_floating_point())
+    return value.dtype is not None and bool(value.dtype.is_floating_point())
 
 
 def _source(value: Any) -> Any:

@@ -78,3 +78,21 @@ def test_operators_that_compute_on_floats_are_counted_and_moves_are_not() -> Non
     assert float_ops(optimized) == {"HardSwish": 2, "Conv": 1, "Sigmoid": 1}
     fused = helper.make_node("QLinearConv", ["x", "s", "z", "w", "s", "wz", "s", "z"], ["y"])
     assert float_ops(model(fused, **ONE)) == {}
+
+
+def test_sizes_are_not_floats_and_results_of_integer_kernels_may_be() -> None:
+    split = (
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Shape", ["r"], ["size"]),
+        helper.make_node("Div", ["size", "two"], ["half"]),
+        helper.make_node("QuantizeLinear", ["r", "s", "z"], ["q"]),
+        helper.make_node("Slice", ["q", "start", "half"], ["left"]),
+        helper.make_node("QLinearConv", ["left", "s", "z", "w", "s", "wz", "s", "z"], ["y"]),
+    )
+    sizes = {"two": np.array([2], np.int64), "start": np.array([0], np.int64)}
+    assert float_ops(model(INPUTS[0], *split, **ONE, **sizes)) == {"Relu": 1}
+    product = helper.make_node("MatMulIntegerToFloat", ["x", "w", "s", "s"], ["c"])
+    assert float_ops(model(product, *ending("Gelu"), **ONE)) == {"Gelu": 1}
+    rows = helper.make_node("Gather", ["table", "x"], ["c"])
+    table = {"table": np.ones((4, 2), np.float32)}
+    assert float_ops(model(rows, *ending("LSTM"), **ONE, **table)) == {"LSTM": 1}
