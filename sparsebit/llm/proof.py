@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sparsebit.llm.blocks.calls import outputs_of
 from sparsebit.llm.engines.engine import Engine, missing_modules
 from sparsebit.llm.engines.rounding import rounded_inputs
 from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
@@ -37,7 +38,7 @@ class ExportReport:
     rounded_layers: int = 0  # layers before which the engine rounds activations to 8 bits
     rounding_cost: float = 0.0  # the divergence that such rounding makes in torch alone
     tolerance: float = 0.0  # for the divergence: what the engine's arithmetic explains
-    agreement: float | None = None  # how often the most likely token is the same
+    agreement: float | None = None  # how often the most likely token is the same; None for a model without a head
     gap: float = 0.0  # where it is another one: how far apart torch has the two, in nats, at most
 
     @property
@@ -48,7 +49,7 @@ class ExportReport:
     @property
     def ok(self) -> bool:
         """Whether nothing was found wrong."""
-        close = self.divergence is None or abs(self.divergence) <= self.tolerance
+        close = self.divergence is None or self.divergence <= self.tolerance
         return not self.wrong_weights and not self.failure and close
 
     def __str__(self) -> str:
@@ -62,9 +63,12 @@ class ExportReport:
             lines.append(f"  {self.engine} reads {self.wrong_weights[0]}{more} differently")
         else:
             lines.append(f"  {self.engine} reads all {self.weights} quantized weights bit for bit")
-        if self.divergence is not None and self.agreement is not None:
-            fine = abs(self.divergence) <= self.tolerance
+        if self.divergence is not None:
+            fine = self.divergence <= self.tolerance
             verdict = "" if fine else f", more than its arithmetic explains ({self.tolerance:.2g})"
+            if self.agreement is None:
+                lines.append(f"  its outputs, read as distributions, differ by {self.divergence:.2g} nats{verdict}")
+                return "\n".join(lines)
             near = f" (the others are {self.gap:.2g} nats apart in torch at most)" if self.gap else ""
             lines.append(
                 f"  its next-token distributions differ by {self.divergence:.2g} nats{verdict}; "
@@ -91,7 +95,8 @@ def prove(
     if missing := missing_modules(engine):
         reason = f"{engine.name} needs {', '.join(missing)}, not installed"
         return ExportReport(path=str(path), format=format_name, nbytes=size, not_run=reason)
-    wanted = log_probabilities(model.model, ids[None])[0].double()
+    output = model.model(ids[None])
+    wanted = outputs_of(output)[0].double().log_softmax(-1)
     try:
         opened = engine.open(path)
         wrong = [
@@ -116,6 +121,7 @@ def prove(
             cost = divergence(wanted, log_probabilities(model.model, ids[None])[0].double())
     wanted = wanted[-len(found) :]
     first, other = wanted.argmax(-1, keepdim=True), found.argmax(-1, keepdim=True)
+    predicts = not hasattr(output, "last_hidden_state")
     return ExportReport(
         path=str(path),
         format=format_name,
@@ -127,7 +133,7 @@ def prove(
         rounded_layers=len(rounded),
         rounding_cost=cost,
         tolerance=engine.tolerance + ROUNDING_SPREAD * cost,
-        agreement=float((first == other).double().mean()),
+        agreement=float((first == other).double().mean()) if predicts else None,
         gap=float((wanted.gather(-1, first) - wanted.gather(-1, other)).max()),
     )
 

@@ -173,8 +173,20 @@ def run_model(model: nn.Module, ids: Tensor) -> Any:
 
 def logits_of(output: Any) -> Tensor:
     """The logits in what a model returns: an object that holds them, or the tensor itself."""
-    logits: Tensor = output.logits if hasattr(output, "logits") else output
+    logits = getattr(output, "logits", output)
+    if not isinstance(logits, Tensor):
+        raise SparsebitError(
+            "the model does not predict tokens",
+            expected="logits",
+            got=type(output).__name__,
+            hint="load it with its head, as AutoModelForCausalLM does; for BUDGET, set MEASURE: loss",
+        )
     return logits
+
+
+def outputs_of(output: Any) -> Tensor:
+    """The logits, or the hidden states of a model that has no head, such as an encoder."""
+    return logits_of(getattr(output, "last_hidden_state", output))
 
 
 @torch.no_grad()

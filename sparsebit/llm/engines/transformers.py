@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsebit.llm.blocks.calls import outputs_of
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.rounding import Rounding
 
@@ -16,16 +17,16 @@ class LoadedModel:
     """A module that ``from_pretrained`` made in float32; no code in the folder is run."""
 
     def __init__(self, path: Path) -> None:
-        from transformers import AutoModelForCausalLM
+        import transformers
 
-        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
-        self._model = model.eval()
+        config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+        kind: Any = getattr(transformers, (config.architectures or ["AutoModelForCausalLM"])[0])
+        self._model = kind.from_pretrained(path, dtype=torch.float32).eval()
 
     @torch.no_grad()
     def log_probabilities(self, ids: Tensor) -> Tensor:
         """One pass over all ids."""
-        logits: Tensor = self._model(ids[None]).logits[0]
-        return logits.double().log_softmax(-1)
+        return outputs_of(self._model(ids[None]))[0].double().log_softmax(-1)
 
     def rounding(self, name: str) -> Rounding | None:
         """Weights are unpacked and multiplied in float."""

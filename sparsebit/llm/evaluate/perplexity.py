@@ -86,5 +86,8 @@ def log_probabilities(model: Callable[[Tensor], Any], rows: Tensor) -> Tensor:
 
 
 def divergence(wanted: Tensor, found: Tensor) -> float:
-    """The mean Kullback-Leibler divergence of distributions given as logarithms, in nats."""
-    return float((wanted.exp() * (wanted - found)).sum(-1).double().mean())
+    """The mean Kullback-Leibler divergence of distributions given as logarithms, in nats.
+
+    Where both are the same, the rounding of sums could leave a little less than nothing.
+    """
+    return max(float((wanted.exp() * (wanted - found)).sum(-1).double().mean()), 0.0)

@@ -148,7 +148,10 @@ def write_pretrained(
         tensors |= {f"{name}.{key}": value for key, value in layer_tensors(held).items()}
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
     config: Any = model.model.config
-    described = config.to_dict() | {"quantization_config": quantization_config}
+    described = config.to_dict() | {
+        "quantization_config": quantization_config,
+        "architectures": [type(model.model).__name__],
+    }
     type(config).from_dict(described).save_pretrained(path)
     model.save_tokenizer(path)
 

@@ -41,11 +41,20 @@ def add_tokenizer(writer: Any, tokenizer: Any, size: int) -> None:
             ],
             hint="choose another format",
         )
+    vocabulary, more = described["model"]["vocab"], described["added_tokens"]
+    largest = max([*vocabulary.values(), *(added["id"] for added in more)], default=-1)
+    if largest >= size:
+        raise SparsebitError(
+            "the tokenizer has tokens that the model does not know",
+            expected=f"ids from 0 to {size - 1}",
+            got=f"ids up to {largest}",
+            hint="use this model's own tokenizer",
+        )
     tokens = [f"[unused{index}]" for index in range(size)]
     kinds = [UNUSED] * size
-    for text, index in described["model"]["vocab"].items():
+    for text, index in vocabulary.items():
         tokens[index], kinds[index] = text, NORMAL
-    for added in described["added_tokens"]:
+    for added in more:
         tokens[added["id"]] = added["content"]
         kinds[added["id"]] = CONTROL if added["special"] else USER_DEFINED
     merges = [one if isinstance(one, str) else " ".join(one) for one in described["model"]["merges"]]

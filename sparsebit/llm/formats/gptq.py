@@ -43,7 +43,8 @@ class GptqV1:
     def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
         """Zero points, scales that are not fp16, and sizes that do not fill a word."""
         if kind.holder != "linear":
-            return FormatRefusal(layer, "only linear layers are packed", "HEAD.BIT: 0")
+            setting = "HEAD.BIT: 0" if kind.holder == "embedding" else "IGNORE: the experts"
+            return FormatRefusal(layer, "only linear layers are packed", setting)
         if kind.code.kind not in ("int", "full") or kind.code.bits not in (2, 3, 4, 8):
             return FormatRefusal(
                 layer, "it stores only symmetric integers", "SCHEME: full-range or symmetric"

@@ -32,6 +32,11 @@ def test_every_id_has_a_token() -> None:
     assert writer.added["eos_token_id"] == 1 and writer.added["add_bos_token"] is False
 
 
+def test_more_tokens_than_the_model_has_are_refused() -> None:
+    with pytest.raises(SparsebitError, match=f"tokens that the model does not know(.|\n)*up to {VOCABULARY - 1}"):
+        add_tokenizer(Writer(), tokenizer(), VOCABULARY - 1)
+
+
 def test_rules_that_llama_cpp_does_not_know_are_refused() -> None:
     tokenizers = pytest.importorskip("tokenizers")
     changed: Any = tokenizer()
