@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.preflight import require_outputs
 from sparsebit.cli.reference import is_reference, require_reference, resolve
 from sparsebit.config.llm import FORMAT_NAMES
-from sparsebit.errors import ArtifactError
+from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.storage import MANIFEST, remove_steps, require_place
 from sparsebit.storage.place import require_new
 
@@ -141,13 +142,16 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
 
         save_report(arguments.report, report_language_model(made, name=Path(arguments.origin).name))
     worst = max(made.records, key=lambda record: record.loss)
+    done = f"{len(made.records)} weights pruned and left in float"
+    if made.weights:
+        done = f"{len(made.weights)} weights quantized to {made.bits:.2f} bits each, including scales"
     return Outcome(
         shown=(
-            f"{len(made.records)} weights quantized to {made.bits:.2f} bits each, including scales; "
-            f"the model takes {made.nbytes / 1e6:.1f} MB",
+            f"{done}; the model takes {made.nbytes / 1e6:.1f} MB",
             f"largest loss of a layer's output: {worst.loss:.2%}, {worst.name}",
+            *_unreached(made.records),
             f"written: {arguments.output}",
-            f"next:    sparsebit llm export {arguments.output} --format gguf -o model.gguf",
+            f"next:    {_next_step(made, arguments.output)}",
         ),
         data={
             "output": arguments.output,
@@ -158,6 +162,28 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
             "report": arguments.report,
         },
     )
+
+
+def _unreached(records: Sequence[Any]) -> list[str]:
+    """A line that names weights inside the blocks that no token of the text reached, where there are some."""
+    outside = "rounded to nearest"  # what is said of an embedding, which nothing is multiplied with
+    names = [record.name for record in records if not record.tokens and record.remark != outside]
+    if not names or not any(record.tokens for record in records):
+        return []
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return [f"rounded without data, because no token reached them: {', '.join(names[:4])}{more}"]
+
+
+def _next_step(made: Any, output: Path) -> str:
+    """An export to the first format that holds the model exactly; where none does, its evaluation."""
+    from sparsebit.llm.formats import FORMATS, require_exact
+
+    for name in FORMAT_NAMES if made.weights else ():
+        with contextlib.suppress(SparsebitError):
+            require_exact(name, FORMATS[name](), made)
+            place = f"model{FORMATS[name].extension}" if FORMATS[name].extension else name
+            return f"sparsebit llm export {output} --format {name} -o {place}"
+    return f"sparsebit llm eval {output} --text test.txt"
 
 
 def _prune(arguments: argparse.Namespace) -> Outcome:

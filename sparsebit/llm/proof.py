@@ -38,7 +38,9 @@ class ExportReport:
     rounded_layers: int = 0  # layers before which the engine rounds activations to 8 bits
     rounding_cost: float = 0.0  # the divergence that such rounding makes in torch alone
     tolerance: float = 0.0  # for the divergence: what the engine's arithmetic explains
-    agreement: float | None = None  # how often the most likely token is the same; None for a model without a head
+    agreement: float | None = (
+        None  # how often the most likely token is the same; None for a model without a head
+    )
     gap: float = 0.0  # where it is another one: how far apart torch has the two, in nats, at most
 
     @property
@@ -67,7 +69,9 @@ class ExportReport:
             fine = self.divergence <= self.tolerance
             verdict = "" if fine else f", more than its arithmetic explains ({self.tolerance:.2g})"
             if self.agreement is None:
-                lines.append(f"  its outputs, read as distributions, differ by {self.divergence:.2g} nats{verdict}")
+                lines.append(
+                    f"  its outputs, read as distributions, differ by {self.divergence:.2g} nats{verdict}"
+                )
                 return "\n".join(lines)
             near = f" (the others are {self.gap:.2g} nats apart in torch at most)" if self.gap else ""
             lines.append(

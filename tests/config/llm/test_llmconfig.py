@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,3 +45,12 @@ def test_a_rule_by_layer_and_ignored_layers() -> None:
 def test_methods_that_do_not_go_together(method: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         config(METHOD=method)
+
+
+@pytest.mark.parametrize("text", ["2:4", "'2:4'"])
+def test_a_sparsity_of_n_of_m_needs_no_quotes(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"{{W: {{BIT: 0, SPARSITY: {text}}}, METHOD: sparsegpt}}")
+    assert load_llm_config(tmp_path / "a.yaml").W.SPARSITY == "2:4"
+    for wrong in (124.5, 60, 2):
+        with pytest.raises(ConfigError, match="the part of the weights that becomes zero"):
+            LlmConfig(W={"SPARSITY": wrong})

@@ -33,7 +33,9 @@ def test_every_id_has_a_token() -> None:
 
 
 def test_more_tokens_than_the_model_has_are_refused() -> None:
-    with pytest.raises(SparsebitError, match=f"tokens that the model does not know(.|\n)*up to {VOCABULARY - 1}"):
+    with pytest.raises(
+        SparsebitError, match=f"tokens that the model does not know(.|\n)*up to {VOCABULARY - 1}"
+    ):
         add_tokenizer(Writer(), tokenizer(), VOCABULARY - 1)
 
 
