@@ -1,0 +1,1 @@
+"""How many lines the library takes, for what."""
