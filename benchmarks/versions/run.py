@@ -3,7 +3,8 @@
     git worktree add /tmp/other COMMIT && python -m benchmarks.versions.run --other /tmp/other --output result.json
 
 For each question both trees have a process of their own, on the same core and with one thread. They answer in turns,
-once each, the first one changing: whatever else the machine does slows both down alike. The figure is the median of the
+once each, the first one changing: whatever else the machine does slows both down alike. Two processes of one tree may
+differ by 8 %, by where their memory is, so the processes are started anew several times. The figure is the median of the
 ratios of neighbours (under 1: this tree is faster).
 """
 
@@ -68,20 +69,27 @@ class Tree:
         self.process.communicate()
 
 
-def compare(question: str, other: Path, rounds: int, core: int) -> dict[str, Any]:
-    """Both trees in turns."""
+def ask_both(question: str, other: Path, rounds: int, core: int) -> list[tuple[float, float]]:
+    """The seconds of both trees in turns, each in one new process."""
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            trees = [Tree(question, tree, core, folder) for tree in (ROOT, other)]
-            pairs = []
-            for number in range(rounds):
-                order = trees if number % 2 == 0 else trees[::-1]
-                seconds = {tree: tree.ask() for tree in order}
-                pairs.append([seconds[tree] for tree in trees])
-        except RuntimeError as error:
-            return {"question": question, "error": str(error)}
+        trees = [Tree(question, tree, core, folder) for tree in (ROOT, other)]
+        pairs = []
+        for number in range(rounds):
+            order = trees if number % 2 == 0 else trees[::-1]
+            seconds = {tree: tree.ask() for tree in order}
+            pairs.append((seconds[trees[0]], seconds[trees[1]]))
         for tree in trees:
             tree.end()
+    return pairs
+
+
+def compare(question: str, other: Path, rounds: int, processes: int, core: int) -> dict[str, Any]:
+    """The figure of one question."""
+    try:
+        each = -(-rounds // processes)
+        pairs = [pair for _ in range(processes) for pair in ask_both(question, other, each, core)]
+    except RuntimeError as error:
+        return {"question": question, "error": str(error)}
     ratios = [new / old for new, old in pairs]
     tenths = statistics.quantiles(ratios, n=10, method="inclusive")
     return {
@@ -91,7 +99,8 @@ def compare(question: str, other: Path, rounds: int, core: int) -> dict[str, Any
         "ratio": round(statistics.median(ratios), 3),
         "10 %": round(tenths[0], 3),
         "90 %": round(tenths[-1], 3),
-        "rounds": rounds,
+        "rounds": len(pairs),
+        "processes": processes,
     }
 
 
@@ -101,6 +110,7 @@ def main() -> None:
     parser.add_argument("questions", nargs="*", help=f"some of: {', '.join(QUESTIONS)}")
     parser.add_argument("--other", type=Path, required=True, help="the root of the other tree")
     parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--processes", type=int, default=5, help="of each tree, one after the other")
     parser.add_argument("--jobs", type=int, default=1, help="questions at a time, each on a core of its own")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
@@ -113,7 +123,11 @@ def main() -> None:
     with ThreadPoolExecutor(arguments.jobs) as pool:
         for row in pool.map(
             lambda place: compare(
-                questions[place], arguments.other, arguments.rounds, cores[place % len(cores)]
+                questions[place],
+                arguments.other,
+                arguments.rounds,
+                arguments.processes,
+                cores[place % len(cores)],
             ),
             range(len(questions)),
         ):
