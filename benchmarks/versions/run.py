@@ -4,8 +4,8 @@
 
 For each question both trees have a process of their own, on the same core and with one thread. They answer in turns,
 once each, the first one changing: whatever else the machine does slows both down alike. Two processes of one tree may
-differ by 8 %, by where their memory is, so the processes are started anew several times. The figure is the median of the
-ratios of neighbours (under 1: this tree is faster).
+differ by 8 %, by where their memory is, so the processes are started anew several times. The figure is the median of
+the ratios of neighbours (under 1: this tree is faster).
 """
 
 from __future__ import annotations
