@@ -33,9 +33,9 @@ from sparsebit.export.translate.flat_graph import FlatGraph, example_leaves
 from sparsebit.export.translate.marker import Markers, mark_tensor, quantizers_of
 from sparsebit.export.translate.naming import label_shapes, own_output_names, strip_prefix
 from sparsebit.export.translate.request import TranslationRequest
-from sparsebit.export.translate.undisturbed import SavedState, undisturbed, writes_in_place
+from sparsebit.export.translate.undisturbed import undisturbed, writes_in_place
 from sparsebit.graph.effects import written_tensors
-from sparsebit.graph.run import flatten_call
+from sparsebit.graph.run import SavedState, flatten_call
 from sparsebit.quantization.switches import substituted
 from sparsebit.runtime.isolation import start_child
 from sparsebit.runtime.packages import require

@@ -6,13 +6,13 @@ import contextlib
 import copy
 import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
@@ -259,3 +259,35 @@ def evaluating(gm: GraphModule, *, if_possible: bool = False) -> Iterator[None]:
     finally:
         for module in gm.modules():
             module.training = before.get(module, was)
+
+
+class SavedState:
+    """The buffers of a model as they are now, and if told so its parameters, to go back to any number of times."""
+
+    def __init__(self, model: nn.Module, *, parameters: bool) -> None:
+        tensors = [*model.buffers(), *(model.parameters() if parameters else ())]
+        self._kept = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
+
+    @contextlib.contextmanager
+    def undone(self) -> Iterator[None]:
+        """What a run inside the block writes is put back after it."""
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor, version, before in self._kept:
+                    if tensor._version != version and not torch.equal(tensor, before):
+                        tensor.copy_(before)
+
+
+@contextlib.contextmanager
+def requiring_grad(tensors: Iterable[Tensor], on: bool) -> Iterator[None]:
+    """Inside the block these tensors require gradients or not; afterwards each does as before."""
+    before = [(tensor, tensor.requires_grad) for tensor in tensors]
+    try:
+        for tensor, _ in before:
+            tensor.requires_grad_(on)
+        yield
+    finally:
+        for tensor, was in before:
+            tensor.requires_grad_(was)

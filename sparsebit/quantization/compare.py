@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
 from sparsebit.graph.ops import bind
-from sparsebit.graph.run import evaluating, flatten_call, last_uses
+from sparsebit.graph.run import SavedState, evaluating, flatten_call, last_uses
 from sparsebit.quantization.modules.weights import quantizer_at
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.switches import require_calibrated, switched
@@ -46,7 +45,7 @@ def compare_operators(
     rounded: dict[Node, Any] = {}
     touched: set[Node] = set()  # values that were rounded since the last operator
     inputs, run = iter(flatten_call(gm, args, dict(kwargs))), Interpreter(gm)
-    with torch.no_grad(), evaluating(gm), _kept_buffers(gm):
+    with torch.no_grad(), evaluating(gm), SavedState(gm, parameters=False).undone():
         for node in gm.graph.nodes:
             if node.op == "output":
                 return
@@ -81,14 +80,3 @@ def _run(run: Interpreter, node: Node, values: dict[Node, Any], inside: list[Qua
     args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
     with switched(inside, on):
         return getattr(run, node.op)(node.target, args, kwargs)
-
-
-@contextlib.contextmanager
-def _kept_buffers(gm: GraphModule) -> Iterator[None]:
-    """Put back what the model counts or averages as it runs."""
-    before = [(buffer, buffer.clone()) for buffer in gm.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in before:
-            buffer.copy_(value)

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.errors import GraphError
 from sparsebit.graph.capture import capture
-from sparsebit.graph.run import RunState, evaluating, flatten_call, run_graph
+from sparsebit.graph.run import RunState, SavedState, evaluating, flatten_call, requiring_grad, run_graph
 
 
 def trace(forward: object) -> GraphModule:
@@ -427,3 +427,25 @@ def test_evaluating_puts_every_mode_back() -> None:
     with evaluating(gm):
         assert not any(module.training for module in gm.modules())
     assert gm.training and gm.get_submodule("2").training and not gm.get_submodule("1").training
+
+
+def test_buffers_and_parameters_are_put_back_where_that_is_asked_for() -> None:
+    net = nn.Linear(2, 2)
+    net.register_buffer("seen", torch.zeros(2))
+    weight = net.weight.detach().clone()
+    with SavedState(net, parameters=True).undone(), torch.no_grad():
+        net.weight.zero_()
+        net.get_buffer("seen").fill_(1)
+    assert torch.equal(net.weight, weight) and not net.get_buffer("seen").any()
+    with SavedState(net, parameters=False).undone(), torch.no_grad():
+        net.weight.zero_()
+    assert not net.weight.any()
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_gradients_are_required_inside_the_block_only(on: bool) -> None:
+    tensors = [torch.zeros(1, requires_grad=True), torch.zeros(1)]
+    with pytest.raises(ValueError, match="inside"), requiring_grad(tensors, on):
+        assert [tensor.requires_grad for tensor in tensors] == [on, on]
+        raise ValueError("inside")
+    assert [tensor.requires_grad for tensor in tensors] == [True, False]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from sparsebit.analysis.profiling.agreement import float_outputs
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.run import requiring_grad
 from sparsebit.quantization import QuantModel
 
 Loss = Callable[..., Tensor]
@@ -101,14 +102,8 @@ class Probe:
     @contextlib.contextmanager
     def _trainable(self) -> Iterator[dict[str, Tensor]]:
         weights = {name: self.qmodel.weights()[name] for name in self.weights}
-        before = {name: weight.requires_grad for name, weight in weights.items()}
-        try:
-            for weight in weights.values():
-                weight.requires_grad_(True)
+        with requiring_grad(weights.values(), True):
             yield weights
-        finally:
-            for name, weight in weights.items():
-                weight.requires_grad_(before[name])
 
     @contextlib.contextmanager
     def _kept(self, seen: dict[str, Tensor]) -> Iterator[None]:

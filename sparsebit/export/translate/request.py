@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sparsebit.export.translate.axes import AxisNames
 from sparsebit.export.translate.flat_graph import FlatGraph
-from sparsebit.export.translate.undisturbed import SavedState
 from sparsebit.graph.exclusive import exclusively, without_warnings
+from sparsebit.graph.run import SavedState
 
 
 @dataclass

@@ -7,12 +7,12 @@ import copy
 from collections.abc import Iterator
 
 import torch
-from torch import nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.graph.effects import is_effect
 from sparsebit.graph.exclusive import replaced
 from sparsebit.graph.ops import bind
+from sparsebit.graph.run import SavedState
 from sparsebit.quantization.quantizers import Quantizer
 
 
@@ -32,25 +32,6 @@ def undisturbed(model: GraphModule, *, quantized: bool = True) -> Iterator[None]
         SavedState(model, parameters=writes_in_place(model)).undone(),
     ):
         yield
-
-
-class SavedState:
-    """The buffers of a model as they are now, and if told so its parameters, to go back to any number of times."""
-
-    def __init__(self, model: nn.Module, *, parameters: bool) -> None:
-        tensors = [*model.buffers(), *(model.parameters() if parameters else ())]
-        self._kept = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
-
-    @contextlib.contextmanager
-    def undone(self) -> Iterator[None]:
-        """What a run inside the block writes is put back after it."""
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for tensor, version, before in self._kept:
-                    if tensor._version != version and not torch.equal(tensor, before):
-                        tensor.copy_(before)
 
 
 def writes_in_place(gm: GraphModule) -> bool:

@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sparsebit.batches import Batch, DataError
 from sparsebit.graph.ops.spec import fetch_tensor
+from sparsebit.graph.run import requiring_grad
 from sparsebit.sparse.evidence.statistic import Curvature, States, Statistic, register_statistic
 from sparsebit.sparse.masking.masked_graph import MaskedGraph
 
@@ -120,13 +121,10 @@ class Gradients:
     def update(self, batch: Batch, loss: Loss | None) -> None:
         """Take the gradients of one batch; those that an optimizer works with are not touched."""
         wanted = list(self.tensors.values())
-        before = [tensor.requires_grad for tensor in wanted]
-        for tensor in wanted:
-            tensor.requires_grad_(True)
+        # the fused kernels of attention cannot be differentiated twice
+        kernels = sdpa_kernel(SDPBackend.MATH) if self.second else contextlib.nullcontext()
         try:
-            # the fused kernels of attention cannot be differentiated twice
-            kernels = sdpa_kernel(SDPBackend.MATH) if self.second else contextlib.nullcontext()
-            with torch.enable_grad(), kernels:
+            with torch.enable_grad(), requiring_grad(wanted, True), kernels:
                 value = measure_loss(batch, self.graph(*batch.args, **batch.kwargs), loss)
                 gradients = torch.autograd.grad(
                     value, wanted, create_graph=bool(self.second), allow_unused=True
@@ -138,9 +136,6 @@ class Gradients:
                 got=str(error).partition("\n")[0],
                 hint="choose a criterion that needs gradients once: taylor, fisher or gradient_weight",
             ) from error
-        finally:
-            for tensor, flag in zip(wanted, before, strict=True):
-                tensor.requires_grad_(flag)
 
     def _update_all(self, gradients: Mapping[str, Tensor | None]) -> None:
         for name, statistic in self.states.statistics.items():

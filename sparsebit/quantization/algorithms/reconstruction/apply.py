@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from sparsebit.batches import device_of, to_device
 from sparsebit.config.quantization.recovery import AdaRoundSettings, ReconstructionSettings
 from sparsebit.errors import damaged
+from sparsebit.graph.run import requiring_grad
 from sparsebit.numerics import Grid
 from sparsebit.numerics.snapping import snap_tensor
 from sparsebit.processes import gather_values, raise_together, rank
@@ -61,14 +62,14 @@ class Reconstruction(ReconstructionSettings, Algorithm):
         to_adaround(job)
         frozen = [p for p in job.gm.parameters() if p.requires_grad]
         job.gm.eval()
-        for parameter in frozen:
-            parameter.requires_grad_(False)
         try:
-            with torch.enable_grad(), switched(job.quantizers.values(), True):
+            with (
+                torch.enable_grad(),
+                requiring_grad(frozen, False),
+                switched(job.quantizers.values(), True),
+            ):
                 self._apply(job)
         finally:
-            for parameter in frozen:
-                parameter.requires_grad_(True)
             job.gm.train(training)
             torch.set_grad_enabled(grad)
 
