@@ -270,6 +270,10 @@ def test_counts_of_a_suite() -> None:
     assert suite.failed == {"wrong": "AssertionError: 1 is not 2"}
     shown = show_tests({"about": "Text.", "suites": [vars(suite)]})
     assert "| theirs | 1 | 1 | 1 |" in shown and "- theirs: no such type (1)" in shown
+    suite.files = {"a.py": 1, "b.py": 0}
+    assert "files: a.py, b.py" in show_tests({"about": "", "suites": [vars(suite)]})
+    suite.files = {f"{index}.py": 1 for index in range(9)}
+    assert "; 9 files, named in" in show_tests({"about": "", "suites": [vars(suite)]})
 
 
 def test_a_failure_is_explained_by_its_name_or_by_what_it_said(

@@ -63,7 +63,7 @@ METHODS = {  # by script: what is done, as the table names it
 OURS = tuple(name for name in METHODS if name.startswith("sparsebit"))
 SCRIPTS = {"sparsebit": OURS} | {name: (name,) for name in METHODS if name not in OURS}  # by peer
 PEERS = ("float", *SCRIPTS)
-WIDTHS = (4, 3, 2)  # every script is asked for all of them, and one it cannot do is its own error
+WIDTHS = {"sparsebit_tuned": (3, 2)}  # tuning is for these; every other script is asked for 4, 3 and 2 bits
 
 
 def measure(peer: str, options: Options) -> list[Row]:
@@ -81,7 +81,7 @@ def measure(peer: str, options: Options) -> list[Row]:
                 lines=None,
             )
         ]
-    scripts = [(name, bits) for name in SCRIPTS[peer] for bits in WIDTHS]
+    scripts = [(name, bits) for name in SCRIPTS[peer] for bits in WIDTHS.get(name, (4, 3, 2))]
     return [row(peer, name, bits, options) for name, bits in scripts if options.wants(setting_of(name, bits))]
 
 

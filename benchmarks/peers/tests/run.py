@@ -38,12 +38,12 @@ SCRIPT = "by design: a captured graph cannot be compiled by TorchScript"
 FIXED = "by design: an argument that is not a tensor is fixed, and another value is an error"
 REFUSED = "both raise an error; the test expects torch's own exception"
 ZERO_RANGE = "by design: for a range of zero our scale is 2**-20, theirs is 1.0"
+TIE = "a tie: the zero point is 127.5; we round it down, they round it up, and both are equally exact"
 EXPLAINED = {
     "test_compute_scale_zp": ZERO_RANGE,
     "TestMinimumRealRangeOption::test_default": ZERO_RANGE,
-    "TestSymmetricFlag::test_3": (
-        "a tie: the zero point is 127.5; we round it down, they round it up, and both are equally exact"
-    ),
+    "TestSymmetricFlag::test_3": TIE,
+    "TestTensorQuantOverridesOption::test_qdq_default": TIE,
     "'tuple' object has no attribute": FORM,
     "bad operand type for unary -: 'tuple'": FORM,
     "'Node' object is not iterable": FORM,
