@@ -178,7 +178,7 @@ def _next_step(made: Any, output: Path) -> str:
     """An export to the first format that holds the model exactly; where none does, its evaluation."""
     from sparsebit.llm.formats import FORMATS, require_exact
 
-    for name in FORMAT_NAMES if made.weights else ():
+    for name in FORMAT_NAMES:
         with contextlib.suppress(SparsebitError):
             require_exact(name, FORMATS[name](), made)
             place = f"model{FORMATS[name].extension}" if FORMATS[name].extension else name

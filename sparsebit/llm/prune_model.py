@@ -20,7 +20,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import find_hidden, hidden_in, run_model
 from sparsebit.llm.blocks.find import Stack, find_stack
 from sparsebit.llm.source import load_module
-from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, windows
+from sparsebit.llm.tokens import Text, as_ids, most_positions, read_tokenizer, require_known, windows
 from sparsebit.sparse.pruning import prune as prune_widths
 
 # The layers whose outputs are heads, or hidden channels of the feed-forward part, in the names of transformers.
@@ -62,7 +62,7 @@ def prune(
     if data is not None:
         ids = as_ids(data, tokenizer)
         require_known(ids, model)
-        rows = windows(ids, SAMPLES, min(LENGTH, len(ids)))
+        rows = windows(ids, SAMPLES, min(LENGTH, len(ids), most_positions(model) or LENGTH))
     if blocks:
         if rows is None:
             raise SparsebitError("choosing blocks needs data", hint="pass data=")

@@ -29,7 +29,7 @@ from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.solve_outside import solve_outside
 from sparsebit.llm.source import WeightSource
-from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, windows
+from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, require_positions, windows
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.processes import failing_together, rank, require_same
 from sparsebit.progress import progress as shown_progress
@@ -83,6 +83,7 @@ def _quantize(
     sequences = _sequences(settings, pipeline, data, tokenizer)
     if sequences is not None:
         require_known(sequences, source.model)
+        require_positions(sequences.shape[1], source.model, "CALIBRATION.LENGTH: ")
     require_same([] if sequences is None else [sequences], "the calibration data")
     plan = Plan(source, settings)
     finished = FinishedBlocks.open(folder, settings, sequences, source)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsebit.errors import ArtifactError, SparsebitError
 
@@ -53,6 +53,28 @@ def require_known(ids: Tensor, model: object) -> None:
             expected=f"0 to {rows - 1}",
             got=f"{int(ids.min())} to {int(ids.max())}",
             hint="tokenize the text with this model's own tokenizer",
+        )
+
+
+def most_positions(model: object) -> int | None:
+    """How many tokens a model reads at once, where it has a table of learned positions; None where it computes them."""
+    config = getattr(model, "config", None)
+    most = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    tables = model.modules() if isinstance(model, nn.Module) and isinstance(most, int) else ()
+    words = getattr(model, "get_input_embeddings", lambda: None)()
+    sizes = {one.num_embeddings for one in tables if isinstance(one, nn.Embedding) and one is not words}
+    # Some tables begin with a few rows that no position has.
+    return most if most is not None and sizes & set(range(most, most + 3)) else None
+
+
+def require_positions(length: int, model: object, setting: str) -> None:
+    """Raise for sequences that are longer than a model's table of positions."""
+    most = most_positions(model)
+    if most is not None and length > most:
+        raise SparsebitError(
+            f"{type(model).__name__} reads at most {most} tokens at once",
+            got=f"sequences of {length}",
+            hint=f"set {setting}{most}",
         )
 
 

@@ -8,11 +8,12 @@ from unittest.mock import Mock
 import pytest
 from safetensors import SafetensorError
 
+from sparsebit import llm
 from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.llm.export_file import example_ids, make_format
 from sparsebit.llm.formats.onnxruntime_genai import GenAIFolder
 from tests.llm.formats.test_compressed_tensors import quantized
-from tests.llm.models import VOCABULARY, tokenizer
+from tests.llm.models import DECODERS, VOCABULARY, tokenizer
 
 
 def test_places_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,3 +53,14 @@ def test_ids_to_compare_with() -> None:
     assert len(ids) == 16 and int(ids.max()) < VOCABULARY
     model.tokenizer = tokenizer()
     assert len(example_ids(model)) == 32
+
+
+def test_a_model_without_quantized_weights_is_refused(tmp_path: Path) -> None:
+    model = llm.quantize(
+        DECODERS["llama"](), None, {"W": {"BIT": 0, "SPARSITY": 0.5}, "METHOD": "rtn"}, progress=False
+    )
+    with pytest.raises(
+        SparsebitError, match=r"stores quantized weights, and the model has none(.|\n)*save_pretrained"
+    ):
+        model.export(tmp_path / "out", "compressed-tensors")
+    assert not list(tmp_path.iterdir())

@@ -12,8 +12,23 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.chat import Chat
 from sparsebit.llm.evaluate.multiple_choice import Question, answer_questions
 from sparsebit.llm.lora import add_lora, train_lora
-from sparsebit.llm.tokens import as_ids, read_tokenizer, require_known, windows
+from sparsebit.llm.tokens import as_ids, most_positions, read_tokenizer, require_known, windows
 from tests.llm.models import DECODERS, VOCABULARY, tokenizer, tokens
+
+
+def test_sequences_longer_than_a_table_of_positions_are_refused() -> None:
+    assert {name for name in DECODERS if most_positions(DECODERS[name]())} == {"gpt2", "opt"}
+    model, ids = DECODERS["opt"](), tokens(512)
+    said = "OPTForCausalLM reads at most 64 tokens at once(.|\n)*sequences of 65(.|\n)*set "
+    with pytest.raises(SparsebitError, match=f"{said}CALIBRATION.LENGTH: 64"):
+        llm.quantize(model, ids, {"CALIBRATION": {"LENGTH": 65}}, progress=False)
+    small = llm.quantize(model, None, {"METHOD": "rtn"}, progress=False)
+    with pytest.raises(SparsebitError, match=f"{said}length=64"):
+        small.evaluate(ids, length=65)
+    add_lora(small, rank=1)
+    with pytest.raises(SparsebitError, match=f"{said}length=64"):
+        train_lora(small, ids, length=65)
+    assert llm.prune(DECODERS["gpt2"](), ids, blocks=1).config.n_layer == 2
 
 
 def test_ids_texts_and_files(tmp_path: Path) -> None:

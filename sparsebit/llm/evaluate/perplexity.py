@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import logits_of
-from sparsebit.llm.tokens import as_ids, require_known
+from sparsebit.llm.tokens import as_ids, require_known, require_positions
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ def evaluate(
         )
     windows = as_ids(tokens)
     require_known(windows, model)
+    require_positions(length, model, "length=")
     count = len(windows) // length
     if not count:
         raise SparsebitError(

@@ -66,6 +66,11 @@ FORMATS: Registry[type[Format]] = Registry("format")
 
 def require_exact(format_name: str, format: Format, model: LanguageModel) -> None:
     """Raise unless the format holds every weight bit for bit."""
+    if not model.weights:
+        raise SparsebitError(
+            f"{format_name} stores quantized weights, and the model has none",
+            hint="quantize with W.BIT, or write the float model: model.model.save_pretrained(folder)",
+        )
     found = [
         FormatRefusal(name, "its groups reorder input channels", "groups of neighbouring input channels")
         for name, held in layers_of(model)

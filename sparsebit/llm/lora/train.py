@@ -14,7 +14,7 @@ from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.lora.attach import lora_layers
 from sparsebit.llm.lora.pipeline import BlockPipeline
 from sparsebit.llm.lora.processes import Update, WholeModel, join_processes
-from sparsebit.llm.tokens import Text, as_ids, require_known
+from sparsebit.llm.tokens import Text, as_ids, require_known, require_positions
 
 
 def train_lora(
@@ -50,6 +50,7 @@ def train_lora(
         raise SparsebitError("the model has no adapters", hint="add_lora(model) first")
     ids = as_ids(data, model.tokenizer)
     require_known(ids, model.model)
+    require_positions(length, model.model, "length=")
     rank, world = join_processes(model.model)
     step_of: Update
     if pipeline and world > 1:
