@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 
+import torch
 from torch import Tensor, fx
 
 from sparsebit.errors import SparsebitError
@@ -37,6 +38,12 @@ def explain_failure(gm: fx.GraphModule, error: Exception) -> None:
     error.add_note(f"in node {node.name!r} of the captured graph, given {', '.join(shapes) or 'no tensors'}")
     if node.meta.get("source"):
         error.add_note(f"recorded from {node.meta['source']}")
+    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+        error.add_note(
+            "next: the model may read a dtype in its code, which autocast changes; capture or quantize it inside "
+            "torch.autocast as well"
+        )
+        return
     error.add_note(
         "next: run the model itself on this input; if it takes it, capture again with this input as the example"
     )

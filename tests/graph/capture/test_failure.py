@@ -34,3 +34,23 @@ def test_the_error_keeps_its_type() -> None:
     with pytest.raises(IndexError) as caught:
         graph(torch.full((2,), 7))
     assert any("node" in note for note in caught.value.__notes__)
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        return y.masked_fill(x > 0, torch.finfo(y.dtype).min)
+
+
+def test_a_failure_under_autocast_says_to_capture_under_it() -> None:
+    model, x = Masked(), torch.ones(1, 4)
+    graph = capture(model, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with pytest.raises(RuntimeError, match="without overflow") as error:
+            graph(x)
+        assert "inside torch.autocast as well" in error.value.__notes__[-1]
+        assert torch.equal(capture(model, x)(x), model(x))
