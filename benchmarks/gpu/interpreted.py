@@ -97,12 +97,12 @@ def check_packed_matmul() -> list[str]:
 
 
 def check_packed_pieces() -> list[str]:
-    """The product of one vector with the packed weight, and with parts of the unpacked one."""
+    """Products of one and two vectors with the packed weight, and with parts of the unpacked one."""
     packed_matmul.IN_PARTS, packed_matmul.UNPACKED_BYTES = 1, 0  # 128 rows at once
     wrong = []
     for case in packed_cases.draw_cases(25, seed=6):
-        case = dataclasses.replace(case, rows=min(case.rows, 33), batch=1)
-        wrong += _wrong_products(case, packed_matmul._multiply_vector, packed_matmul._multiply_unpacked)
+        case = dataclasses.replace(case, rows=min(case.rows, 33), batch=min(case.batch, 2))
+        wrong += _wrong_products(case, packed_matmul._multiply_singly, packed_matmul._multiply_unpacked)
         if case.code.endswith("4"):
             wrong += _wrong_products(
                 dataclasses.replace(case, group_size=8), packed_matmul._multiply_unpacked

@@ -18,11 +18,12 @@ LARGE = 2**25  # numbers of a large weight
 # By width: the most vectors that are multiplied with the packed weight at once, and in several parts, with a small and
 # with a large weight; with more, the unpacked weight is faster.
 BATCH = {2: 64, 3: 64, 4: 128, 8: 64}
-MOST = {2: (64, 128), 3: (64, 64), 4: (128, 256), 8: (64, 64)}
+MOST = {2: (64, 128), 3: (64, 64), 4: (128, 128), 8: (64, 64)}
 UNPACKED_BYTES = 2**25  # of the unpacked weight that are made at once
 IN_PARTS = 2048  # vectors from which that is faster than to make all of it
 BLOCK = 16  # units of a row that are multiplied at once
-FEW_SCALED = 16  # vectors up to which values of groups of 4 units are scaled one by one
+SINGLY = 3  # vectors that are multiplied one by one where values have 3 bits or groups 32 channels
+FEW_SCALED = 16  # vectors up to which values of 4 bits in groups of 32 are scaled one by one
 PIECE = 32  # channels that a thread takes at once where there are no matrix units
 ONE = 0x3F800000  # the bits of 1.0
 # Vectors that are computed at least: for 3 bits the instructions for more of them are faster also for one.
@@ -38,6 +39,7 @@ _FOUR_STAGES: Tile = (64, 1, 4, 4, 264, None)
 _TWO_STAGES: Tile = (64, 1, 2, 4, 264, None)
 _EIGHT: Tile = (64, 2, 3, 4, 528, None)
 _WIDE: Tile = (128, 1, 3, 8, 264, None)
+_SCALED: Tile = (64, 1, 4, 4, 528, None)  # where values are scaled one by one
 TILES: dict[int, dict[int, tuple[Tile, Tile]]] = {
     8: {
         2: (_FEW, (128, 1, 3, 4, 528, 128)),
@@ -114,8 +116,9 @@ def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bi
     rows, channels = packed.shape[0], x.shape[-1]
     flat = x.reshape(-1, channels).contiguous()
     with on_device_of(x):
-        if flat.shape[0] == 1 and channels % (PIECE * scale.shape[0]) == 0:
-            y = _multiply_vector(flat, packed, scale, zero_point, bits, low)
+        group_size = channels // scale.shape[0]
+        if flat.shape[0] <= (SINGLY if bits == 3 or group_size == PIECE else 1) and group_size % PIECE == 0:
+            y = _multiply_singly(flat, packed, scale, zero_point, bits, low)
         elif flat.shape[0] <= MOST[bits][rows * channels >= LARGE]:
             y = _multiply(flat, packed, scale, zero_point, bits, low)
         else:
@@ -147,14 +150,14 @@ def _multiply_part(
 
     rows, units, per_group = _sizes(x, packed, scale, bits)
     batch, places = x.shape[0], {2: 16, 3: 32}.get(bits, 8)
-    padded = max(8, FEWEST.get(bits, 0), 1 << (batch - 1).bit_length())
+    block = math.gcd(per_group, BLOCK)
+    scaled = block < 4 or (block < 8 and bits == 4 and batch <= FEW_SCALED)
+    padded = max(16 if scaled else 8, FEWEST.get(bits, 0), 1 << (batch - 1).bit_length())
     small, large = next(of for most, of in TILES.items() if padded <= most)[bits]
     chosen = large if rows * x.shape[1] >= LARGE else small
+    if scaled:  # too few units for the matrix units, or slower than several scales in a block
+        block, chosen = math.gcd(units, BLOCK), _SCALED
     tile, at_once, stages, warps, programs, registers = chosen
-    block = math.gcd(per_group, BLOCK)
-    scaled = block < 4 or (block < 8 and padded <= FEW_SCALED)
-    if scaled:  # too few for the matrix units, or slower than several scales in a block
-        block = math.gcd(units, BLOCK)
     blocks = units // block
     if blocks % at_once:
         at_once = 1
@@ -185,7 +188,7 @@ def _multiply_part(
         (
             *(batch, rows, units, per_program, low),
             *(bits, 3 if bits == 3 else 1, places, zero_point is not None, per_group),
-            *(scaled, parts, tile, padded, block, at_once, stages),
+            *(scaled, padded > 8, parts, tile, padded, block, at_once, stages),
         ),
         warps=warps,
         registers=registers,
@@ -281,26 +284,34 @@ def _write_numbers(
     )
 
 
-def _multiply_vector(
+def _multiply_singly(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
 ) -> Tensor:
+    """The product of each vector by plain arithmetic."""
     from sparsebit.kernels import packed_pieces_triton as kernels
 
     rows, pieces = packed.shape[0], x.shape[1] // PIECE
     at_once, warps, ahead, registers = VECTOR_TILES[bits]
-    y = torch.empty(1, rows, dtype=x.dtype, device=x.device)
-    launch(
-        kernels.multiply_vector,
-        math.ceil(rows / at_once),
-        (x, packed.view(torch.int32), scale, packed if zero_point is None else zero_point, y),
-        (),
-        (
-            *(rows, pieces, low, ONE, bits, zero_point is not None, pieces // scale.shape[0]),
-            *(at_once, 32 * warps, ahead),
-        ),
-        warps=warps,
-        registers=registers,
-    )
+    y = torch.empty(x.shape[0], rows, dtype=x.dtype, device=x.device)
+    for vector, of_vector in zip(x, y, strict=True):
+        launch(
+            kernels.multiply_vector,
+            math.ceil(rows / at_once),
+            (
+                vector,
+                packed.view(torch.int32),
+                scale,
+                packed if zero_point is None else zero_point,
+                of_vector,
+            ),
+            (),
+            (
+                *(rows, pieces, low, ONE, bits, zero_point is not None, pieces // scale.shape[0]),
+                *(at_once, 32 * warps, ahead),
+            ),
+            warps=warps,
+            registers=registers,
+        )
     return y
 
 

@@ -157,11 +157,21 @@ def arrange(
 
 
 @triton.jit
+def _load(pointer, known, MASKED: tl.constexpr):
+    """What is there; with ``MASKED`` 0 where it is not ``known``.
+
+    Without masks there are fewer instructions, which is faster for up to 8 vectors. For more, the compiler then reads
+    scales after the product instead of before it, which is slower.
+    """
+    return tl.load(pointer, mask=known, other=0) if MASKED else tl.load(pointer)
+
+
+@triton.jit
 def multiply(
     x_ptr, sums_ptr, words_ptr, scale_ptr, zero_point_ptr, parts_ptr, counts_ptr, y_ptr,
     batch, rows, units_per_row, per_program,
     LOW: tl.constexpr, BITS: tl.constexpr, UNIT: tl.constexpr, PLACES: tl.constexpr, HAS_ZERO: tl.constexpr,
-    UNITS_PER_GROUP: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr,
+    UNITS_PER_GROUP: tl.constexpr, SCALED: tl.constexpr, MASKED: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """``x @ weight.T`` for up to ``BATCH`` vectors; x and sums are those of ``arrange``.
@@ -188,34 +198,38 @@ def multiply(
         begin = at - tile * blocks
         end = tl.minimum(blocks, begin + stop - at)
         row = tile * ROWS + tl.arange(0, ROWS)
-        # What is behind the last row is read from there, and not written. So are vectors behind the last one.
+        # Rows behind the last one are read from the last one, and not written; nor are vectors behind the last one.
         read = tl.minimum(row, rows - 1)
         at_words = words_ptr + (read.to(tl.int64)[:, None] * units_per_row + unit[None, :]) * UNIT
         total = tl.zeros((ROWS, BATCH), tl.float32)
+        inside = row < rows
         at_group = begin * BLOCK // UNITS_PER_GROUP * rows + read
-        next_scale = tl.load(scale_ptr + at_group)
-        next_zero = tl.load(zero_point_ptr + at_group) if HAS_ZERO else next_scale
+        next_scale = _load(scale_ptr + at_group, inside, MASKED)
+        next_zero = _load(zero_point_ptr + at_group, inside, MASKED) if HAS_ZERO else next_scale
         for first in tl.range(begin, end, AT_ONCE, num_stages=STAGES):
             for one in tl.static_range(AT_ONCE):
                 block = first + one
                 start = block * BLOCK
-                w0 = tl.load(at_words + start * UNIT)
+                here = (inside & (block < end))[:, None]
+                w0 = _load(at_words + start * UNIT, here, MASKED)
                 w1 = w0
                 w2 = w0
                 if UNIT == 3:
-                    w1 = tl.load(at_words + start * UNIT + 1)
-                    w2 = tl.load(at_words + start * UNIT + 2)
+                    w1 = _load(at_words + start * UNIT + 1, here, MASKED)
+                    w2 = _load(at_words + start * UNIT + 2, here, MASKED)
                 place = tl.arange(0, size)
-                x = tl.load(x_ptr + sample[None, :] * (blocks * size) + block * size + place[:, None])
+                known = (sample < batch) & (block < end)
+                at_x = x_ptr + sample[None, :] * (blocks * size) + block * size + place[:, None]
+                x = _load(at_x, known[None, :], MASKED)
                 if SCALED:
                     if UNITS_PER_GROUP % BLOCK == 0:
                         group = (start // UNITS_PER_GROUP * rows + read)[:, None]
                     else:
                         group = ((start + unit) // UNITS_PER_GROUP)[None, :] * rows + read[:, None]
-                    scale = tl.broadcast_to(tl.load(scale_ptr + group), (ROWS, BLOCK))
+                    scale = tl.broadcast_to(_load(scale_ptr + group, here, MASKED), (ROWS, BLOCK))
                     zero = tl.full((ROWS, BLOCK), -LOW, tl.int32)
                     if HAS_ZERO:
-                        zero += tl.load(zero_point_ptr + group)
+                        zero += _load(zero_point_ptr + group, here, MASKED)
                     scale = scale.to(dtype)
                     even = ((zero & 15 if BITS == 8 else zero) + raised).to(dtype)
                     odd = ((zero >> 4 if BITS == 8 else zero) + raised).to(dtype)
@@ -227,9 +241,10 @@ def multiply(
                     offset = offset * share + raised
                     # Those of the next block, so that nothing waits for them there.
                     at_group = tl.minimum(block + 1, blocks - 1) * BLOCK // UNITS_PER_GROUP * rows + read
-                    next_scale = tl.load(scale_ptr + at_group)
-                    next_zero = tl.load(zero_point_ptr + at_group) if HAS_ZERO else next_scale
-                    sums = tl.load(sums_ptr + block * BATCH + sample)[None, :]
+                    later = inside & (block + 1 < end)
+                    next_scale = _load(scale_ptr + at_group, later, MASKED)
+                    next_zero = _load(zero_point_ptr + at_group, later, MASKED) if HAS_ZERO else next_scale
+                    sums = _load(sums_ptr + block * BATCH + sample, known, MASKED)[None, :]
                     v = _values(w0, w1, w2, BITS, dtype)
                     found = tl.dot(_in_order(v, BITS, BLOCK, size), x)
                     total += (found - offset[:, None] * sums) * scale[:, None]
@@ -238,7 +253,7 @@ def multiply(
         head = tile * blocks // per_program
         count = ((tile + 1) * blocks - 1) // per_program - head + 1
         where = sample[None, :] * rows + row[:, None]
-        kept = (row < rows)[:, None] & (sample < batch)[None, :]
+        kept = inside[:, None] & (sample < batch)[None, :]
         if count == 1:
             tl.store(y_ptr + where, total.to(dtype), mask=kept)
         else:
