@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from benchmarks.gpu.packed_matmul import Case, compare, draw_cases
+from benchmarks.gpu.packed_matmul import Case, compare, draw_cases, kernel_arguments
 from sparsebit.kernels import packed_matmul
 from sparsebit.kernels.packed_matmul import covers, multiply_packed
 
@@ -62,3 +62,33 @@ def test_what_is_covered(
 def test_the_cpu_is_left_to_the_reference() -> None:
     x, packed, grid = Case(4, 128, 2).make("cpu")
     assert not covers(x, packed, grid.scale.reshape(1, -1), 4)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "bits", "group_size", "way"),
+    [
+        (1, 4, 128, "_multiply_singly"),
+        (2, 4, 128, "_multiply"),
+        (3, 4, 32, "_multiply_singly"),
+        (3, 3, 128, "_multiply_singly"),
+        (4, 3, 128, "_multiply"),
+        (1, 4, 16, "_multiply"),  # a thread would need two scales
+        (128, 4, 128, "_multiply"),
+        (129, 4, 128, "_multiply_unpacked"),
+        (65, 8, 128, "_multiply_unpacked"),
+    ],
+)
+def test_the_number_of_vectors_decides_how_they_are_multiplied(
+    monkeypatch: pytest.MonkeyPatch, vectors: int, bits: int, group_size: int, way: str
+) -> None:
+    taken = []
+    for name in ("_multiply_singly", "_multiply", "_multiply_unpacked"):
+
+        def multiply(x: torch.Tensor, packed: torch.Tensor, *_: object, name: str = name) -> torch.Tensor:
+            taken.append(name)
+            return x.new_zeros(len(x), len(packed))
+
+        monkeypatch.setattr(packed_matmul, name, multiply)
+    x, packed, grid = Case(4, 256, vectors, f"int{bits}", group_size).make("cpu")
+    multiply_packed(x, *kernel_arguments(packed, grid))
+    assert taken == [way]
