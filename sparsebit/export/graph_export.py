@@ -65,10 +65,18 @@ class Exported:
     rewrites: dict[str, int] = field(default_factory=dict)
     markers: Markers = field(default_factory=Markers, repr=False)
     quantized: bool = True  # whether the model's quantizers were to be written
+    batch_lost: bool = False  # whether the batch was to be free, as by default, and is not
 
     def __str__(self) -> str:
         what = f"{short_bytes(self.bytes)}, opset {self.opset}, {len(self.tensors)} integer tensors"
-        return f"{self.path}: {what}, for {self.target}, in {self.seconds:.1f} s"
+        fixed = f"\n  {self.sizes}" if self.batch_lost else ""
+        return f"{self.path}: {what}, for {self.target}, in {self.seconds:.1f} s{fixed}"
+
+    @property
+    def sizes(self) -> str:
+        """What a file whose batch was to be free takes instead, and the first reason."""
+        reason = f": {self.attempts[0].partition(chr(10))[0]:.160}" if self.attempts else ""
+        return f"batch: fixed, the file takes inputs of the example's size only{reason}"
 
 
 def export_graph(
@@ -173,6 +181,9 @@ def export_graph(
             rewrites=rewrites,
             markers=markers,
             quantized=quantized,
+            batch_lost=dynamic_axes == "batch"
+            and any(x.dim() for x in inputs)
+            and not any(0 in translation.axes.get(name, {}) for name in names),
         )
         del model, translation, request, flat  # their memory is needed to run the file
         if inspect is not None:

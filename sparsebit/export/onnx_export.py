@@ -134,6 +134,8 @@ def export_onnx(
     )
     result = OnnxExport(exported=exported, report=report, findings=findings)
     logger.log(logging.INFO, "%s", result if verbose else exported)
+    if check and exported.batch_lost:
+        logger.warning("%s: %s", path.name, exported.sizes)
     for op in report.fallbacks if report is not None else ():
         logger.info("%s runs in float: %s", op.name, op.why)
     return result

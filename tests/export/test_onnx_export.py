@@ -111,3 +111,20 @@ def test_bfloat16_is_refused_at_once_and_half_precision_is_checked(tmp_path: Pat
 def test_a_place_without_a_name_is_refused(name: str) -> None:
     with pytest.raises(ExportError, match="has no name"):
         export_onnx(nn.Linear(2, 2), torch.zeros(1, 2), name)
+
+
+class TwoRows(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.arange(2.0)[:, None]
+
+
+def test_a_batch_that_had_to_be_fixed_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    x = torch.randn(2, 4)
+    done = export_onnx(TwoRows(), x, tmp_path / "net.onnx")
+    assert "batch: fixed, the file takes inputs of the example's size only" in str(done)
+    assert "batch: fixed" in caplog.text
+    caplog.clear()
+    done = export_onnx(TwoRows(), x, tmp_path / "net.onnx", dynamic_axes={})
+    assert "batch: fixed" not in str(done) + caplog.text, "it was asked for"
