@@ -5,7 +5,8 @@
 For each question both trees have a process of their own, on the same core and with one thread. They answer in turns,
 once each, the first one changing: whatever else the machine does slows both down alike. Two processes of one tree may
 differ by 8 %, by where their memory is, so the processes are started anew several times. The figure is the median of
-the ratios of neighbours (under 1: this tree is faster).
+the ratios of neighbours (under 1: this tree is faster), once by the clock and once of the processor's time, which other
+jobs disturb less.
 """
 
 from __future__ import annotations
@@ -57,19 +58,21 @@ class Tree:
                 return line.removeprefix(word)
         raise RuntimeError(f"{self.question} in {self.tree}: {self.process.stderr.read()[-2000:]}")
 
-    def ask(self) -> float:
-        """The seconds of one answer."""
+    def ask(self) -> tuple[float, ...]:
+        """The seconds of one answer, by the clock and of the processor."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        return float(self._read("seconds"))
+        return tuple(map(float, self._read("seconds").split()))
 
     def end(self) -> None:
         """Let it go."""
         self.process.communicate()
 
 
-def ask_both(question: str, other: Path, rounds: int, core: int) -> list[tuple[float, float]]:
+def ask_both(
+    question: str, other: Path, rounds: int, core: int
+) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
     """The seconds of both trees in turns, each in one new process."""
     with tempfile.TemporaryDirectory() as folder:
         trees = [Tree(question, tree, core, folder) for tree in (ROOT, other)]
@@ -90,12 +93,13 @@ def compare(question: str, other: Path, rounds: int, processes: int, core: int) 
         pairs = [pair for _ in range(processes) for pair in ask_both(question, other, each, core)]
     except RuntimeError as error:
         return {"question": question, "error": str(error)}
-    ratios = [new / old for new, old in pairs]
+    ratios, processor = ([new[clock] / old[clock] for new, old in pairs] for clock in (0, 1))
     tenths = statistics.quantiles(ratios, n=10, method="inclusive")
     return {
         "question": question,
-        "seconds": round(statistics.median(new for new, _ in pairs), 4),
-        "other seconds": round(statistics.median(old for _, old in pairs), 4),
+        "seconds": round(statistics.median(new[0] for new, _ in pairs), 4),
+        "other seconds": round(statistics.median(old[0] for _, old in pairs), 4),
+        "processor ratio": round(statistics.median(processor), 3),
         "ratio": round(statistics.median(ratios), 3),
         "10 %": round(tenths[0], 3),
         "90 %": round(tenths[-1], 3),

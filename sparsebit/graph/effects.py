@@ -126,6 +126,8 @@ def written_tensors(gm: GraphModule) -> list[str]:
         >>> written_tensors(capture(Counts(), torch.ones(1)))
         ['calls']
     """
+    if not any(node.op == "get_attr" for node in gm.graph.nodes):  # the parameters of modules are not written
+        return []
     return sorted({str(node.target) for node in overwritten(gm) if node.op == "get_attr"})
 
 

@@ -119,7 +119,8 @@ def _mean_errors(edges: Tensor, grids: Grid) -> Tensor:
     integral = steps.mul_(grids.scale**3 / 12).add_(error.mul_(squared), alpha=1 / 3)
     width = edges.diff()
     mean = integral.diff(dim=1).div_(width.clamp(min=torch.finfo(width.dtype).tiny))
-    return torch.where(width > 0, mean, squared[:, 1:])
+    wide = width > 0
+    return mean if wide.all() else torch.where(wide, mean, squared[:, 1:])
 
 
 def _middle_errors(edges: Tensor, grids: Grid) -> Tensor:
