@@ -4,8 +4,8 @@ A thread takes apart pieces of 32 values of a row, which are ``BITS`` words. The
 ``packed_matmul_triton``. Import only where Triton is installed.
 """
 
-# Triton's own language: its functions have no types.
-# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
+# Triton's own language: its functions have no types, and tuples grow where they are unrolled.
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call, assignment"
 
 from __future__ import annotations
 
