@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.module import CapturedModule
@@ -43,7 +44,7 @@ def require_free(captured: CapturedModule, dynamic: Dynamic) -> None:
                 )
 
 
-def _require_dimensions(dynamic: object) -> None:
+def _require_dimensions(dynamic: Any) -> None:
     """Refuse what does not list dimensions."""
     for dims in dynamic.values() if isinstance(dynamic, Mapping) else (dynamic,):
         listed = isinstance(dims, Collection) and not isinstance(dims, str | bytes | Mapping)
