@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,8 @@ def fold_computed_weights(gm: GraphModule) -> int:
         (1, ['bias', 'weight'])
     """
     found = {node: weight for node in gm.graph.nodes if (weight := _computed_weight(gm, node)) is not None}
-    needed = _sources(weight for weight in found.values() if why_not_compute(gm, weight) is None)
+    written = written_tensors(gm) if found else ()
+    needed = _sources(weight for weight in found.values() if _is_fixed(gm, weight, written))
     shared = _read_elsewhere(gm, needed)
     folded = {
         layer: weight
@@ -62,18 +64,15 @@ def fold_computed_weights(gm: GraphModule) -> int:
     return len(stored)
 
 
-def why_not_compute(gm: GraphModule, value: Node) -> str | None:
-    """The reason a value cannot be computed once and for all, or None."""
-    written = written_tensors(gm)
+def _is_fixed(gm: GraphModule, value: Node, written: Container[str]) -> bool:
+    """Whether a value is the same in every call: no input, no random number and no changed buffer goes into it."""
     for node in _sources([value]):
-        if node.op == "placeholder":
-            return f"{value.name} depends on the input {node.name}"
-        if node.op == "get_attr" and node.target in written:
-            return f"every call changes {node.target}"
+        if node.op == "placeholder" or (node.op == "get_attr" and str(node.target) in written):
+            return False
         spec = find_op(gm, node) if node.op != "get_attr" else None
         if is_effect(gm, node) or (spec is not None and spec.random):
-            return f"{node.name} has an effect, or is random"
-    return None
+            return False
+    return True
 
 
 def _tensors_read(gm: GraphModule, node: Node) -> set[int]:
@@ -121,9 +120,9 @@ def _sources(nodes: Iterable[Node]) -> dict[Node, None]:
     return found
 
 
-def _compute(gm: GraphModule, needed: dict[Node, None]) -> dict[Node, object]:
+def _compute(gm: GraphModule, needed: dict[Node, None]) -> dict[Node, Any]:
     """The values of nodes that depend on no input."""
-    interpreter, values = Interpreter(gm), dict[Node, object]()
+    interpreter, values = Interpreter(gm), dict[Node, Any]()
     with torch.no_grad():
         for node in gm.graph.nodes if needed else ():
             if node in needed:
