@@ -19,7 +19,8 @@ from sparsebit.graph.passes.edit import remove_module, remove_tensor, replace_in
 def fold_computed_weights(gm: GraphModule) -> int:
     """Give layers whose weight is computed from parameters alone that weight, as it is in the mode of the graph.
 
-    Weight norm, spectral norm, standardized weights, merged low-rank weights: such a layer is then an ordinary one.
+    Weight norm, spectral norm, standardized weights, merged low-rank weights, and products with a transposed parameter
+    (``x @ weight.T``): such a layer is then an ordinary one.
     What the weight was computed from leaves the graph module; a weight that shares parameters with other operators
     (tied to an embedding) stays computed. The user's own modules and parameters do not change.
 
@@ -37,7 +38,9 @@ def fold_computed_weights(gm: GraphModule) -> int:
     folded = {
         layer: weight
         for layer, weight in found.items()
-        if weight in needed and not any(_tensors_read(gm, source) & shared for source in _sources([weight]))
+        if weight in needed
+        and layer not in needed  # a product of parameters is a part of some weight
+        and not any(_tensors_read(gm, source) & shared for source in _sources([weight]))
     }
     needed = _sources(folded.values())
     values, stored = _compute(gm, needed), list[tuple[set[str], Tensor, str]]()
@@ -50,7 +53,9 @@ def fold_computed_weights(gm: GraphModule) -> int:
         path = next(known, None)
         if path is None:
             path = _free_name(gm, layer)
-            set_tensor(gm, path, value.clone(), like=nn.Parameter(value))
+            # in the order in which files hold it: a loaded or frozen model is to give the same bits
+            value = value.clone(memory_format=torch.contiguous_format)
+            set_tensor(gm, path, value, like=nn.Parameter(value))
             stored.append((origin, value, path))
         with gm.graph.inserting_before(layer):
             node = gm.graph.get_attr(path)
@@ -100,7 +105,7 @@ def _read_elsewhere(gm: GraphModule, needed: dict[Node, None]) -> set[int]:
 def _computed_weight(gm: GraphModule, node: Node) -> Node | None:
     """The weight of a layer, if it is computed and is a float tensor."""
     call = bind(gm, node)
-    if call is None or call.spec.weight_axes is None or call.spec.weight in call.spec.activations:
+    if call is None or call.spec.weight_axes is None:
         return None
     weight = call.arguments.get(call.spec.weight or "")
     if not isinstance(weight, Node) or weight.op == "get_attr":

@@ -23,7 +23,7 @@ FLOAT8 = {"dtype": "fp8_e4m3", "scheme": "per-tensor-symmetric"}
 
 
 class Computed(nn.Module):
-    """A weight that is computed, and so not quantized, between codes."""
+    """A weight that is computed, and so not quantized, between codes; the gain is read twice, so it stays computed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Computed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = nn.functional.conv2d(torch.relu(self.first(x)), self.gain * self.weight)
-        return self.last(torch.relu(x))  # type: ignore[no-any-return]
+        return self.last(torch.relu(x)) * self.gain.amax()  # type: ignore[no-any-return]
 
 
 class Cut(Computed):
@@ -47,7 +47,7 @@ class Cut(Computed):
 
     def forward(self, x: Tensor) -> Tensor:
         x = nn.functional.conv2d(self.first(x)[:, ::2], self.gain * self.weight)
-        return self.last(torch.relu(x))  # type: ignore[no-any-return]
+        return self.last(torch.relu(x)) * self.gain.amax()  # type: ignore[no-any-return]
 
 
 class Recast(Computed):
@@ -55,7 +55,7 @@ class Recast(Computed):
 
     def forward(self, x: Tensor) -> Tensor:
         x = nn.functional.conv2d(torch.relu(self.first(x)), self.gain * self.weight)
-        return self.last(x.float().type_as(x))  # type: ignore[no-any-return]
+        return self.last(x.float().type_as(x)) * self.gain.amax()  # type: ignore[no-any-return]
 
 
 class Vectors(nn.Module):
