@@ -23,9 +23,12 @@ from sparsebit.llm.source import load_module
 from sparsebit.llm.tokens import Text, as_ids, most_positions, read_tokenizer, require_known, windows
 from sparsebit.sparse.pruning import prune as prune_widths
 
-# The layers whose outputs are heads, or hidden channels of the feed-forward part, in the names of transformers.
+# The layers whose outputs are heads, or hidden channels of the feed-forward part, in the names of transformers. A layer
+# that is not an nn.Linear goes by the name of its weight.
 HEADS = ("*.q_proj", "*.k_proj", "*.v_proj", "*.query", "*.key", "*.value")
-HIDDEN = ("*.gate_proj", "*.up_proj", "*.fc1", "*.dense_h_to_4h", "*.intermediate.dense")
+HIDDEN = (
+    "*.gate_proj", "*.up_proj", "*.fc1", "*.fc_in", "*.dense_h_to_4h", "*.intermediate.dense", "*.mlp.c_fc.weight",
+)  # fmt: skip
 SAMPLES, LENGTH = 8, 128  # of the text, to measure with
 
 
@@ -73,14 +76,15 @@ def prune(
 
 
 def _prune_widths(model: nn.Module, rows: Tensor | None, hidden: float, heads: float) -> nn.Module:
-    names = [name for name, _ in model.named_modules()]
+    names = [name for name, part in model.named_modules() if type(part).forward is nn.Linear.forward]
+    names += [name for name, _ in model.named_parameters()]
     rules = []
     for part, patterns, ratio in (("hidden channels", HIDDEN, hidden), ("heads", HEADS, heads)):
         known = [pattern for pattern in patterns if any(fnmatchcase(name, pattern) for name in names)]
         if ratio and not known:
             raise SparsebitError(
                 f"the names of the layers that compute the {part} of {type(model).__name__} are unknown",
-                expected=", ".join(patterns),
+                expected="ordinary linear layers named " + ", ".join(patterns),
                 hint="use sparsebit.SparseModel with a config for its layers",
             )
         rules += [{pattern: {"RATIO": ratio}} for pattern in known if ratio]

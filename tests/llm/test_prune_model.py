@@ -29,6 +29,14 @@ def test_widths_and_blocks_go_and_the_rest_generates(tmp_path: Path) -> None:
     assert generated.shape == (1, 11)
 
 
+def test_a_width_that_the_config_leaves_to_its_default_is_written_into_it() -> None:
+    model = DECODERS["gpt2"]()
+    assert model.config.n_inner is None
+    small = llm.prune(model, tokens(), hidden=0.5)
+    assert small.config.n_inner == 2 * model.config.n_embd and model.config.n_inner is None
+    assert small.transformer.h[0].mlp.c_fc.weight.shape[1] == small.config.n_inner
+
+
 def test_the_block_that_changes_least_goes() -> None:
     model = sharp("llama")
     with torch.no_grad():
@@ -52,5 +60,9 @@ def test_what_cannot_be_done_is_said() -> None:
         llm.prune(DECODERS["llama"](), tokens(), blocks=3)
     with pytest.raises(SparsebitError, match="the heads of GPT2LMHeadModel are unknown"):
         llm.prune(DECODERS["gpt2"](), heads=0.5)
+    with pytest.raises(
+        SparsebitError, match=r"hidden channels of Falcon.*are unknown\n  expected: ordinary linear"
+    ):
+        llm.prune(DECODERS["falcon"](), hidden=0.5)  # its layers multiply by themselves
     with pytest.raises(SparsebitError, match=r"hidden: expected at least 0 and less than 1\n  got: 1.5"):
         llm.prune(DECODERS["llama"](), hidden=1.5)

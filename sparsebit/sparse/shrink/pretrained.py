@@ -25,6 +25,7 @@ from sparsebit.sparse.shrink.module import output_difference
 from sparsebit.sparse.shrink.plan import ShrinkPlan
 
 MOST_COMBINATIONS = 64
+_DEFAULT_WIDTH = re.compile(r"inner|intermediate|ffn")  # follows from another number where it is None
 _NO_WIDTH = re.compile(r"_ids?$|vocab|layers|position|num_labels|pretraining")  # numbers of another meaning
 
 
@@ -82,7 +83,9 @@ def _changes(model: nn.Module, plan: ShrinkPlan, groups: ChannelGroups) -> dict[
                 left.setdefault(shapes[name][axis], set()).add(len(where))
     found: dict[str, set[int]] = {}
     for name, value in vars(model.config).items():
-        if _is_number(value) and not _NO_WIDTH.search(name):
+        if value is None and _DEFAULT_WIDTH.search(name):
+            found[name] = set().union(*left.values())
+        elif _is_number(value) and not _NO_WIDTH.search(name):
             found[name] = set() if "heads" in name else set(left.get(value, ()))
             for flags in plan.kept.values() if "heads" in name else ():
                 if value % len(flags) == 0:  # several heads are removed as one: queries that share their keys
