@@ -49,11 +49,7 @@ class DecoderGraph:
         cache = self._rotary_cache()
         decoder = self._module.model
         hidden = self._embedded(ids)
-        normed = self._tape.op(
-            "SimplifiedLayerNormalization",
-            [hidden, self._constant(decoder.layers[0].input_layernorm.weight)],
-            {"axis": -1, "epsilon": float(self._config.rms_norm_eps), "stash_type": 1},
-        )
+        normed = self._norm(hidden, decoder.layers[0].input_layernorm)
         for index, layer in enumerate(decoder.layers):
             path = f"model.layers.{index}"
             attended = self._attention(path, layer.self_attn, normed, lengths, cache, index)
@@ -117,7 +113,15 @@ class DecoderGraph:
         index: int,
     ) -> ir.Value:
         names = [f"{path}.self_attn.{name}_proj" for name in "qkv"]
-        projected = self._linears(names, [attention.q_proj, attention.k_proj, attention.v_proj], x)
+        layers = [attention.q_proj, attention.k_proj, attention.v_proj]
+        if hasattr(attention, "q_norm"):
+            projected = [
+                self._linears([name], [layer], x)[0] for name, layer in zip(names, layers, strict=True)
+            ]
+            for place, norm in enumerate((attention.q_norm, attention.k_norm)):
+                projected[place] = self._norm_of_heads(projected[place], norm)
+        else:
+            projected = self._linears(names, layers, x)
         shape = ["batch_size", self._kv_heads, "past_sequence_length", self._width]
         past = [
             self._input(f"past_key_values.{index}.{part}", shape, ir.DataType.FLOAT)
@@ -147,6 +151,21 @@ class DecoderGraph:
         (up,) = self._linears([f"{path}.up_proj"], [mlp.up_proj], x)
         active = self._tape.op("Mul", [gate, self._tape.op("Sigmoid", [gate])])
         return self._linears([f"{path}.down_proj"], [mlp.down_proj], self._tape.op("Mul", [active, up]))[0]
+
+    def _norm(self, x: ir.Value, norm: Any) -> ir.Value:
+        return self._tape.op(
+            "SimplifiedLayerNormalization",
+            [x, self._constant(norm.weight)],
+            {"axis": -1, "epsilon": float(self._config.rms_norm_eps), "stash_type": 1},
+        )
+
+    def _norm_of_heads(self, x: ir.Value, norm: Any) -> ir.Value:
+        """The norm of each head by itself."""
+        apart, joined_again = ([0, 0, -1, self._width], [0, 0, -1])
+        heads = self._tape.op("Reshape", [x, self._constant(np.array(apart, np.int64))])
+        return self._tape.op(
+            "Reshape", [self._norm(heads, norm), self._constant(np.array(joined_again, np.int64))]
+        )
 
     def _add_and_norm(self, hidden: ir.Value, more: ir.Value, norm: Any) -> tuple[ir.Value, ir.Value]:
         """The norm of the sum, and the sum."""

@@ -28,7 +28,7 @@ from sparsebit.llm.formats.format import (
 from sparsebit.llm.formats.matmul_nbits import block_of, stored_bits
 from sparsebit.llm.language_model import LanguageModel
 
-ARCHITECTURES = ("llama", "mistral", "qwen2")
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 GRAPH = "model.onnx"
 
 

@@ -121,6 +121,8 @@ class OpenVinoGraph:
             self._by_head(self._linear(f"{name}.{part}_proj", getattr(attention, f"{part}_proj"), x), heads)
             for part, heads in (("q", self._heads), ("k", self._kv_heads), ("v", self._kv_heads))
         )
+        if hasattr(attention, "q_norm"):
+            query, key = self._norm(query, attention.q_norm), self._norm(key, attention.k_norm)
         query = self._rotated(query, turned)
         key = self._repeated(self._kept(f"{path}.key", self._rotated(key, turned)))
         value = self._repeated(self._kept(f"{path}.value", value))

@@ -12,7 +12,7 @@ import torch
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from tests.llm.formats.test_compressed_tensors import quantized
-from tests.llm.models import sharp
+from tests.llm.models import sharp, with_uneven_norms
 
 needs_engine = pytest.mark.skipif(
     importlib.util.find_spec("onnxruntime_genai") is None, reason="onnxruntime-genai is not installed"
@@ -31,6 +31,13 @@ needs_engine = pytest.mark.skipif(
 )
 def test_the_engine_runs_the_same_model(tmp_path: Path, name: str, settings: dict[str, Any]) -> None:
     report = quantized(name, **settings).export(tmp_path / "out", "onnxruntime-genai")
+    assert report.proven, str(report)
+
+
+@needs_engine
+def test_norms_of_queries_and_keys(tmp_path: Path) -> None:
+    made = llm.quantize(with_uneven_norms(sharp("qwen3")), None, {"METHOD": "rtn"}, progress=False)
+    report = made.export(tmp_path / "out", "onnxruntime-genai", ids=torch.arange(3, 9))
     assert report.proven, str(report)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from sparsebit import llm
 from sparsebit.llm.formats.openvino_graph import OpenVinoGraph
-from tests.llm.models import DECODERS, sharp
+from tests.llm.models import DECODERS, sharp, with_uneven_norms
 
 openvino = pytest.importorskip("openvino")
 
@@ -32,8 +32,9 @@ def step(request: object, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor
     return torch.from_numpy(np.array(found))
 
 
-def test_steps_with_state_give_what_torch_gives_at_once() -> None:
-    made, engine = compiled(sharp("qwen2"))  # with biases, and with fewer heads of keys than of queries
+@pytest.mark.parametrize("name", ["qwen2", "qwen3"])  # with biases; with norms of queries and keys
+def test_steps_with_state_give_what_torch_gives_at_once(name: str) -> None:
+    made, engine = compiled(with_uneven_norms(sharp(name)))  # fewer heads of keys than of queries
     ids = torch.arange(3, 13).view(2, 5)
     mask = torch.ones(2, 5, dtype=torch.long)
     mask[0, :2] = 0  # the first row is shorter
