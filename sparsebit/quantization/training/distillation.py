@@ -37,7 +37,9 @@ class Distillation:
         self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device | None = None
     ) -> None:
         """Remember the results of the student, and run the teacher on the same inputs."""
-        if device is not None:
+        if device is not None and any(
+            tensor.device != device for tensor in (*self.teacher.parameters(), *self.teacher.buffers())
+        ):  # only then: torch 2.11 does not compile Module.to
             self.teacher.to(device)
         with torch.no_grad():
             answer = self.teacher(*args, **kwargs)
