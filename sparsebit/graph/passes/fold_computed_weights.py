@@ -40,7 +40,7 @@ def fold_computed_weights(gm: GraphModule) -> int:
         for layer, weight in found.items()
         if weight in needed
         and layer not in needed  # a product of parameters is a part of some weight
-        and not any(_tensors_read(gm, source) & shared for source in _sources([weight]))
+        and not any(_tensors_read(gm, source).keys() & shared for source in _sources([weight]))
     }
     needed = _sources(folded.values())
     values, stored = _compute(gm, needed), list[tuple[set[str], Tensor, str]]()
@@ -55,7 +55,12 @@ def fold_computed_weights(gm: GraphModule) -> int:
             path = _free_name(gm, layer)
             # in the order in which files hold it: a loaded or frozen model is to give the same bits
             value = value.clone(memory_format=torch.contiguous_format)
-            set_tensor(gm, path, value, like=nn.Parameter(value))
+            trained = any(
+                tensor.requires_grad
+                for source in _sources([weight])
+                for tensor in _tensors_read(gm, source).values()
+            )
+            set_tensor(gm, path, value, like=nn.Parameter(value, requires_grad=trained))
             stored.append((origin, value, path))
         with gm.graph.inserting_before(layer):
             node = gm.graph.get_attr(path)
@@ -80,14 +85,15 @@ def _is_fixed(gm: GraphModule, value: Node, written: Container[str]) -> bool:
     return True
 
 
-def _tensors_read(gm: GraphModule, node: Node) -> set[int]:
-    """The parameters and buffers that a node reads by itself, as ids."""
+def _tensors_read(gm: GraphModule, node: Node) -> dict[int, Tensor]:
+    """The parameters and buffers that a node reads by itself, by their ids."""
+    found: tuple[Tensor, ...] = ()
     if node.op == "get_attr":
-        return {id(fetch_tensor(gm, str(node.target)))}
-    if node.op == "call_module":
+        found = (fetch_tensor(gm, str(node.target)),)
+    elif node.op == "call_module":
         module = gm.get_submodule(str(node.target))
-        return {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
-    return set()
+        found = (*module.parameters(), *module.buffers())
+    return {id(tensor): tensor for tensor in found}
 
 
 def _read_elsewhere(gm: GraphModule, needed: dict[Node, None]) -> set[int]:
@@ -98,7 +104,7 @@ def _read_elsewhere(gm: GraphModule, needed: dict[Node, None]) -> set[int]:
             user not in needed and _computed_weight(gm, user) is None for user in node.users
         )
         if outside and (node.users or node.op == "call_module"):
-            found |= _tensors_read(gm, node)
+            found |= _tensors_read(gm, node).keys()
     return found
 
 

@@ -176,3 +176,11 @@ def test_a_product_with_a_transposed_weight_is_quantized_and_stays_the_same_in_a
     assert torch.equal(QuantModel.load(tmp_path / "small", net)(x), want)
     qmodel.freeze()
     assert torch.equal(qmodel(x), want)
+
+
+def test_a_weight_of_frozen_parameters_or_buffers_is_not_trained() -> None:
+    frozen, trained = Transposed(6, 6).requires_grad_(False), Transposed(6, 6)
+    gm = capture(nn.Sequential(frozen, trained).eval(), X)
+    assert fold_computed_weights(gm) == 2
+    found = {name: parameter.requires_grad for name, parameter in gm.named_parameters()}
+    assert found == {"0.bias": False, "0.computed_weight": False, "1.bias": True, "1.computed_weight": True}
