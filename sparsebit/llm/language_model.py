@@ -159,7 +159,7 @@ def install(model: nn.Module, name: str, held: PackedTensor) -> None:
     module = model.get_submodule(path)
     packed: nn.Module
     if key == "weight" and isinstance(module, nn.Embedding):
-        packed = PackedEmbedding(held)
+        packed = PackedEmbedding(held, float(getattr(module, "scalar_embed_scale", 1.0)))
     elif key == "weight" and (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"):
         packed = PackedLinear(held, getattr(module, "bias", None))
     else:

@@ -49,3 +49,15 @@ def test_square_experts_that_are_stored_transposed_get_their_numbers_transposed(
     held = PackedTensor.of(torch.randn(8, 8), grid)
     install(model, "experts.down[1]", held)
     assert torch.equal(model["experts"].down[1], held.numbers().T)
+
+
+def test_a_packed_embedding_keeps_the_factor_of_the_one_it_replaces() -> None:
+    model = DECODERS["gemma2"]()  # it multiplies its embeddings by the root of their width
+    small = llm.quantize(model, None, {"METHOD": "rtn", "HEAD": {"BIT": 8}}, progress=False)
+    embedding = small.model.get_input_embeddings()
+    assert isinstance(embedding, PackedEmbedding) and embedding.factor == 8.0
+    ids = tokens(4)
+    rows = small.weights["model.embed_tokens.weight"].numbers()[ids]
+    assert torch.equal(embedding(ids), rows * 8) and torch.allclose(
+        embedding(ids), model.get_input_embeddings()(ids), atol=0.01
+    )

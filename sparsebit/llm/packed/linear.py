@@ -89,14 +89,18 @@ class PackedLinear(_Packed):
 
 
 class PackedEmbedding(_Packed):
-    """Stands in for ``nn.Embedding``: rows are gathered packed, and only those are unpacked."""
+    """Stands in for ``nn.Embedding``: rows are gathered packed, and only those are unpacked.
 
-    def __init__(self, held: PackedTensor) -> None:
+    ``factor`` multiplies the rows, for models that scale their embeddings (Gemma).
+    """
+
+    def __init__(self, held: PackedTensor, factor: float = 1.0) -> None:
         super().__init__(held)
         self.num_embeddings, self.embedding_dim = held.shape
+        self.factor = factor
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The rows of these ids."""
+        """The rows of these ids, times the factor."""
         flat = ids.reshape(-1)
         rows = self.num_embeddings
         per_row = {
@@ -104,6 +108,7 @@ class PackedEmbedding(_Packed):
         }
         grid = replace(self.held.grid, scale=per_row["scale"], zero_point=per_row["zero_point"].float())
         found = PackedTensor(self.packed[flat], grid, (len(flat), self.embedding_dim), self.dtype).numbers()
+        found = found if self.factor == 1 else found * torch.tensor(self.factor).to(found)
         return found.reshape(*ids.shape, self.embedding_dim)
 
     def extra_repr(self) -> str:
