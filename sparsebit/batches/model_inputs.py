@@ -3,7 +3,8 @@
 Calibration, pruning, analysis, export and the command line all read batches here:
 
 - a tensor is the model's input; a dict holds keyword arguments; a tuple or list holds positional arguments;
-- ``((a, b), labels)`` and ``({...}, labels)`` hold the arguments in their first item;
+- ``((a, b), labels)`` and ``({...}, labels)`` hold the arguments in their first item; a list of more items than the
+  model has arguments is one argument;
 - the example that the model was captured with decides which items are inputs: as many items of a tuple as it had
   positional inputs, and the names of a dict that it had. Without an example the model's signature decides: a dict gives
   the names that it takes, and the last item of a tuple is the label, unless the model requires it;
@@ -13,6 +14,7 @@ Calibration, pruning, analysis, export and the command line all read batches her
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sparsebit.batches.calls import Call, as_call, example_call, few, to_device
+from sparsebit.batches.calls import Call, as_call, device_of, example_call, few, to_device
 from sparsebit.batches.reading import FEED, DataError, read_batches
 from sparsebit.errors import with_article
 
@@ -66,6 +68,7 @@ class ModelInputs:
         example_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self.example = example_call(example_inputs, example_kwargs)
+        self._model = model if isinstance(model, nn.Module) else None
         parameters = _parameters_of(model)
         self._positional = [p for p in parameters if p.kind in _POSITIONAL]
         self._any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
@@ -126,9 +129,14 @@ class ModelInputs:
         return batch._replace(kwargs=kept)
 
     def example_from(self, item: Any, feed: Feed | None = None) -> Call:
-        """A call to capture the model with, from a batch: without labels, and only a few samples."""
+        """A call to capture the model with, from a batch: without labels, and only a few samples.
+
+        It is the whole batch where the model cannot run on a few samples of it, as for the nodes of one graph.
+        """
         args, kwargs, *_ = self.batch(item, feed)
-        return few(Call(args, {name: value for name, value in kwargs.items() if name not in LABELS}))
+        whole = Call(args, {name: value for name, value in kwargs.items() if name not in LABELS})
+        part = few(whole)
+        return part if part is whole or self._runs(part) else whole
 
     def call(self, data: Any) -> Call:
         """As ``as_call``, without labels and other items that the model was not captured with.
@@ -149,12 +157,28 @@ class ModelInputs:
             self._say(", ".join(labels), [])
         return Call(args, {name: value for name, value in kwargs.items() if name not in labels})
 
+    def _runs(self, call: Call) -> bool:
+        """Whether the model runs on a call; it stays as it was."""
+        from sparsebit.graph.capture.snapshot import undisturbed
+
+        if self._model is None:
+            return True
+        try:
+            with undisturbed(self._model), torch.no_grad():
+                args, kwargs = to_device(copy.deepcopy(tuple(call)), device_of(self._model))
+                self._model(*args, **kwargs)
+        except Exception:
+            return False
+        return True
+
     def _holds_arguments(self, first: Any) -> bool:
         """Whether the first item of a tuple is all the arguments, and not an argument that is a list or dict."""
         if not isinstance(first, (Mapping, tuple, list)):
             return False
-        args = self.example.args
-        return not (args and isinstance(args[0], (Mapping, tuple, list)))
+        args, kwargs = self.example
+        if args or kwargs:
+            return not (args and isinstance(args[0], (Mapping, tuple, list)))
+        return isinstance(first, Mapping) or self._any_number or len(first) <= len(self._positional)
 
     def _grouped(self, items: tuple[Any, ...] | list[Any]) -> Batch:
         first, rest = items[0], tuple(items[1:])
@@ -205,11 +229,14 @@ class ModelInputs:
             every = self._any_name
         missing = [name for name in needed if name not in found]
         if missing:
+            itself = len(needed) == 1 and not any(name in found for name in names)
             raise DataError(
                 f"the batch has no {missing[0]!r}",
                 expected=f"a dict with {', '.join(needed)}",
                 got=f"a dict with {', '.join(map(str, found))}",
-                hint=FEED,
+                hint=f"{FEED}; if {needed[0]!r} is the dict itself, feed=lambda batch: (batch,)"
+                if itself
+                else FEED,
             )
         taken = {str(k): v for k, v in found.items() if every or k in names}
         extra = [str(name) for name in found if name not in taken]

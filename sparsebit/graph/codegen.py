@@ -10,13 +10,14 @@ import contextlib
 import keyword
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import fx, nn
 from torch.fx.graph import CodeGen, PythonCode
 
 from sparsebit.errors import GraphError
 
+G = TypeVar("G", bound=fx.GraphModule)
 _ODD = re.compile(r"[^A-Za-z0-9_ \-]")
 
 
@@ -64,6 +65,13 @@ def make_safe(graph: fx.Graph) -> fx.Graph:
                     hint="rename the module, or leave the graph's own code generator in place",
                 )
     return graph
+
+
+def fail_silently(gm: G) -> G:
+    """The same graph module, whose failures are only raised: that of ``torch.fx`` also prints them to stderr."""
+    if "__call__" in vars(type(gm)):  # a class of its own for each graph module
+        del type(gm).__call__
+    return gm
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ def quantize(
         >>> all(quantizer.is_enable for quantizer in qmodel.quantizers.values())
         True
     """
-    require_float_model(model)
+    model = require_float_model(model)
     if example_inputs is None:
         with failing_together():  # a process without data has no example either
             first, data = peek(data)

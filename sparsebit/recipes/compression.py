@@ -93,7 +93,7 @@ def compress(
         (True, '8-bit weights')
     """
     target = TARGETS[target].name  # raises, with the names there are
-    unwrap(model)  # raises where it is not a model
+    model = unwrap(model)
     if model.training:
         raise SparsebitError(
             f"the {type(model).__name__} is in training mode",

@@ -52,7 +52,7 @@ def prune(
         >>> [tuple(p.shape) for p in prune(net, config, example_inputs=torch.zeros(1, 4)).parameters()]
         [(8, 4), (8,), (2, 8), (2,)]
     """
-    unwrap(model)  # raises where it is not a model
+    model = unwrap(model)
     if data is not None and example_inputs is None and example_kwargs is None:
         first, data = peek(data)
         example_inputs = ModelInputs(model).example_from(first)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsebit.batches import (
     Call,
@@ -153,6 +153,45 @@ def test_an_example_is_made_from_a_batch() -> None:
     assert set(ModelInputs().example_from({"ids": x, "y": y}).kwargs) == {"ids"}
     uneven = Call((x, torch.zeros(5, 5)))  # a mask of its own sizes is not cut
     assert few(uneven) is uneven
+
+
+class Neighbours(nn.Module):
+    """Takes the nodes of one graph and their edges as a square matrix: two rows of both are no graph."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
+        self.calls += 1
+        return (edges + torch.eye(len(edges))) @ nodes.add_(0)
+
+
+def test_an_example_is_the_whole_batch_where_the_model_cannot_run_on_a_few_samples() -> None:
+    net, nodes, edges = Neighbours(), torch.randn(5, 3), torch.zeros(5, 5)
+    assert ModelInputs(net).example_from((nodes, edges)).args[0].shape == (5, 3)
+    assert net.calls == 0
+    part = ModelInputs(nn.Linear(3, 2)).example_from(nodes)
+    assert part.args[0].shape == (2, 3)
+
+
+def test_a_list_of_more_items_than_the_model_has_arguments_is_one_argument() -> None:
+    features = [X, X, X]
+    assert ModelInputs(one).batch((features,)).args == (features,)
+    labelled = ModelInputs(one).batch((features, Y))
+    assert labelled.args == (features,) and labelled.labels is Y
+    assert ModelInputs(two).batch(([X, Y], Y)).args == (X, Y)
+
+
+def test_a_model_that_takes_the_dict_itself_is_told_how() -> None:
+    batch = {"user": X, "item": Y}
+    with pytest.raises(
+        DataError, match=r"has no 'x'(.|\n)*if 'x' is the dict itself, feed=lambda batch: \(batch,\)"
+    ):
+        ModelInputs(one).batch(batch)
+    assert ModelInputs(one).batch(batch, lambda batch: (batch,)).args == (batch,)
 
 
 @pytest.mark.parametrize("wrong", [3, "images", [0]])

@@ -62,6 +62,14 @@ def test_two_inputs_without_labels_dicts_and_feed() -> None:
         quantize(TwoInputs().eval(), [x], progress=False)
 
 
+def test_the_model_inside_a_wrapper_says_what_it_takes() -> None:
+    batches = [(torch.ones(2, 4), torch.ones(2, 3), torch.zeros(2))]  # passes labels on, if it is asked
+    assert quantize(nn.DataParallel(TwoInputs()), batches, progress=False).plan.weights()
+    compiles = list[object]()
+    compiled = torch.compile(TwoInputs(), backend=lambda graph, inputs: compiles.append(graph))
+    assert quantize(compiled, batches, progress=False).plan.weights() and not compiles
+
+
 def test_it_is_a_public_name() -> None:
     assert sparsebit.quantize is quantize
 

@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
 from sparsebit.errors import ExportError
-from sparsebit.graph.codegen import make_safe
+from sparsebit.graph.codegen import fail_silently, make_safe
 from sparsebit.graph.effects import is_effect
 from sparsebit.graph.functional import check_branch
 
@@ -54,7 +54,7 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
         if node.op in ("call_module", "get_attr"):
             twin.target = _adopt(root, gm, node)
         twins[node] = twin
-    return fx.GraphModule(root, make_safe(graph), "FlatGraph")
+    return fail_silently(fx.GraphModule(root, make_safe(graph), "FlatGraph"))
 
 
 def _adopt(root: nn.Module, gm: fx.GraphModule, node: fx.Node) -> str:

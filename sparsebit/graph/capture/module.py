@@ -16,16 +16,13 @@ from sparsebit.errors import CaptureError, SpecializationWarning
 from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
 from sparsebit.graph.capture.failure import explain_failure
 from sparsebit.graph.capture.report import CaptureReport
-from sparsebit.graph.codegen import make_safe
+from sparsebit.graph.codegen import fail_silently, make_safe
 from sparsebit.graph.functional import ModeConstant
 from sparsebit.graph.ops import find_op
+from sparsebit.graph.passes.edit import STATE_HOOKS
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # rebuilt as such, so that indexing works
 
-_STATE_HOOKS = (
-    *("_state_dict_hooks", "_state_dict_pre_hooks"),
-    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
-)
 _RESERVED = (
     *("graph", "recompile", "_graph", "call_signature", "capture_report", "_mode_conflict", "_mode_flags"),
 )
@@ -93,8 +90,7 @@ class CapturedModule(fx.GraphModule):
         make_safe(self.graph)
         _settle_in_place(self)
         code = super().recompile()
-        if "__call__" in vars(type(self)):  # fx's own prints every failure; _call_impl explains them
-            del type(self).__call__
+        fail_silently(self)  # _call_impl explains failures
         return code
 
     def train(self, mode: bool = True) -> CapturedModule:
@@ -302,7 +298,7 @@ def build_shell(model: nn.Module, leaves: set[int], replaced: dict[str, nn.Modul
         saves_more = kind.get_extra_state is not nn.Module.get_extra_state
         shell = kind() if kind in CONTAINERS else _StatefulShell(module) if saves_more else nn.Module()
         memo[id(module)] = shell
-        for table in _STATE_HOOKS:
+        for table in STATE_HOOKS:
             getattr(shell, table).update(getattr(module, table))
         shell._parameters.update(module._parameters)
         shell._buffers.update(module._buffers)

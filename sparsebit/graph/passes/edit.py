@@ -17,6 +17,10 @@ from torch.fx.node import map_arg
 from sparsebit.graph.replaced_parameters import announce_replacement
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+STATE_HOOKS = (  # the tables of hooks that saving and loading a state dict calls
+    *("_state_dict_hooks", "_state_dict_pre_hooks"),
+    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+)
 _TABLES = (dict, list, set)  # of parameters, buffers, children and hooks
 
 
@@ -100,6 +104,14 @@ def set_tensor(gm: GraphModule, path: str, value: Tensor, like: Tensor) -> None:
 
 
 def remove_tensor(gm: GraphModule, path: str) -> None:
-    """Take a parameter or buffer out of the graph module."""
+    """Take a parameter or buffer out of the graph module.
+
+    Hooks of torch on the state dict of its module go with it: those of ``torch.nn.utils.spectral_norm`` ask for it.
+    """
     parent, _, name = path.rpartition(".")
-    delattr(own_module(gm, parent), name)
+    owner = own_module(gm, parent)
+    delattr(owner, name)
+    for table in (getattr(owner, name) for name in STATE_HOOKS):
+        for key, hook in list(table.items()):
+            if type(getattr(hook, "hook", hook)).__module__.startswith("torch.nn.utils."):
+                del table[key]

@@ -37,6 +37,17 @@ def test_it_computes_the_same_and_shares_every_parameter() -> None:
     assert all(held[name].data_ptr() == tensor.data_ptr() for name, tensor in net.state_dict().items())
 
 
+def test_a_failure_is_raised_and_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    class Adds(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x + y
+
+    flat = FlatGraph(capture(Adds(), (torch.zeros(2), torch.zeros(2))))
+    with pytest.raises(RuntimeError, match="size"):
+        flat(torch.zeros(2), torch.zeros(3))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_what_no_file_can_hold_is_refused() -> None:
     class Counts(nn.Module):
         def forward(self, x: Tensor) -> int:

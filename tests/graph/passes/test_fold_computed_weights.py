@@ -178,6 +178,16 @@ def test_a_product_with_a_transposed_weight_is_quantized_and_stays_the_same_in_a
     assert torch.equal(qmodel(x), want)
 
 
+def test_a_model_with_the_older_spectral_norm_is_saved_and_loaded(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.utils.spectral_norm(nn.Linear(4, 8)), nn.ReLU(), nn.Linear(8, 2)).eval()
+    x, hooks = torch.randn(4, 4), len(net[0]._load_state_dict_pre_hooks)
+    qmodel = QuantModel(net, "int8_onnxruntime", example_inputs=(x,))
+    qmodel.calibrate([x], progress=False)
+    qmodel.save(tmp_path / "small")
+    assert torch.equal(QuantModel.load(tmp_path / "small", net)(x), qmodel(x))
+    assert len(net[0]._load_state_dict_pre_hooks) == hooks == 1
+
+
 def test_a_weight_of_frozen_parameters_or_buffers_is_not_trained() -> None:
     frozen, trained = Transposed(6, 6).requires_grad_(False), Transposed(6, 6)
     gm = capture(nn.Sequential(frozen, trained).eval(), X)

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import fx
 from torch.fx import GraphModule, Node
 
-from sparsebit.graph.codegen import make_safe
+from sparsebit.graph.codegen import fail_silently, make_safe
 from sparsebit.graph.ops import find_op
 from sparsebit.quantization.algorithms.layers import QuantizedLayer, find_quantized_layers, sole_reader
 from sparsebit.quantization.modules.weights import quantizer_at, weights_read
@@ -175,7 +175,7 @@ def extract(gm: GraphModule, block: Block) -> fx.GraphModule:
     for node in block.nodes:
         twins[node] = graph.node_copy(node, twins.__getitem__)
     graph.output(tuple(twins[node] for node in block.outputs))
-    return fx.GraphModule(gm, make_safe(graph))
+    return fail_silently(fx.GraphModule(gm, make_safe(graph)))
 
 
 def _pointwise(layer: QuantizedLayer, fewer_than: int | None = None) -> bool:
