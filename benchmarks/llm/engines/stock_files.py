@@ -7,24 +7,28 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sparsebit.llm.formats.gguf import add_settings, row_order
-from sparsebit.llm.formats.gguf_tokenizer import add_tokenizer
+from sparsebit.llm.formats.gguf.families import FAMILIES
+from sparsebit.llm.formats.gguf.rotary import add_rotary
+from sparsebit.llm.formats.gguf.settings import add_settings
+from sparsebit.llm.formats.gguf.tensors import row_order
+from sparsebit.llm.formats.gguf.tokenizer import add_tokenizer
 
 
 def write_stock_gguf(model: Any, tokenizer: Any, path: Path) -> None:
     """Every matrix in Q4_0 as ggml's reference rounds it (``llama-quantize --pure``), everything else in float32."""
     import gguf
 
-    config = model.config
+    config, family = model.config, FAMILIES["llama"]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_file_type(2)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    add_settings(writer, config)
+    add_settings(writer, config, family)
+    add_rotary(writer, model, family)
     add_tokenizer(writer, tokenizer, config.vocab_size)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     kind = gguf.GGMLQuantizationType.Q4_0
     for name, tensor in model.named_parameters():  # a tied head is named once
-        rows = row_order(name, config)
+        rows = row_order(name, config, family)
         values = (tensor if rows is None else tensor[rows]).detach().float().contiguous().numpy()
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if values.ndim == 2:

@@ -17,6 +17,10 @@ from sparsebit.llm.engines.rounding import Rounding
 
 POSITIONS = 6  # one call each, so only the last few are asked for
 
+# Architectures that rotate neighbouring channels, and those whose models hold query, key and value head by head.
+ROTATE_NEIGHBOURS = ("llama", "granite", "olmo")
+SPLIT_QUERIES = ("gptneox", "falcon")
+
 
 class LlamaCppFile:
     """A file whose tensors are read; llama.cpp itself starts when it is asked for predictions."""
@@ -30,23 +34,44 @@ class LlamaCppFile:
         said = {key: field.contents() for key, field in reader.fields.items()}
         kind = said["general.architecture"]
         self._heads = (said[f"{kind}.attention.head_count"], said[f"{kind}.attention.head_count_kv"])
-        self._rotates_neighbours = kind == "llama"
+        self._architecture = kind
         self._size = int(said[f"{kind}.vocab_size"])
         architecture = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == kind)
         self._names = gguf.get_tensor_name_map(architecture, said[f"{kind}.block_count"])
         self._path = path
 
     def weight(self, name: str) -> Tensor:
-        """Unpacked by the package gguf, with the rows of query and key back in the order of transformers."""
-        stored = str(self._names.get_name(name, try_suffixes=(".weight",)))
-        tied = stored == "output.weight" and stored not in self._tensors
-        tensor = self._tensors["token_embd.weight" if tied else stored]
-        values = torch.from_numpy(np.array(self._dequantize(tensor.data, tensor.tensor_type)))
+        """Unpacked by the package gguf, with the rows back in the order of transformers."""
+        name, _, expert = name.removesuffix("]").partition("[")
+        if expert:
+            return self._expert(name, int(expert))
+        stored = self._names.get_name(name, try_suffixes=(".weight",)) or "output.weight"
+        if stored == "output.weight" and stored not in self._tensors:
+            stored = "token_embd.weight"  # they are tied
+        values = self._read(stored)
         for part, heads in zip(("attn_q.weight", "attn_k.weight"), self._heads, strict=True):
-            if self._rotates_neighbours and stored.endswith(part):
+            if self._architecture in ROTATE_NEIGHBOURS and stored.endswith(part):
                 rows, columns = values.shape
                 values = values.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, -1)
+        if self._architecture in SPLIT_QUERIES and stored.endswith("attn_qkv.weight"):
+            heads, shared = self._heads
+            columns = values.shape[1]
+            each = values.view(heads + 2 * shared, -1, columns).split([heads, shared, shared])
+            groups = [part.unflatten(0, (shared, -1)) for part in each]
+            values = torch.cat(groups, 1).reshape(-1, columns)
         return values
+
+    def _expert(self, name: str, index: int) -> Tensor:
+        """One matrix out of a stack; those of gate and up are one matrix in the model."""
+        if name.endswith("gate_up_proj"):
+            down = self._names.get_name(name.replace("gate_up_proj", "down_proj"))
+            parts = [self._read(f"{down.replace('down', part)}.weight")[index] for part in ("gate", "up")]
+            return torch.cat(parts)
+        return self._read(f"{self._names.get_name(name)}.weight")[index]
+
+    def _read(self, stored: str) -> Tensor:
+        tensor = self._tensors[stored]
+        return torch.from_numpy(np.array(self._dequantize(tensor.data, tensor.tensor_type)))
 
     def rounding(self, name: str) -> Rounding | None:
         """In blocks of 32 with an fp16 scale, before every quantized matrix."""

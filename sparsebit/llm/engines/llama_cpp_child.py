@@ -16,7 +16,8 @@ def main() -> None:
     parameters = xllamacpp.CommonParams()
     parameters.model.path = request["path"]
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = request["threads"]
-    parameters.n_ctx, parameters.n_parallel, parameters.warmup = 512, 1, False
+    longest = max(map(len, request["prompts"]))
+    parameters.n_ctx, parameters.n_parallel, parameters.warmup = max(512, longest + 8), 1, False
     server = xllamacpp.Server(parameters)
     rows = []
     for prompt in request["prompts"]:

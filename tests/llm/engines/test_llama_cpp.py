@@ -17,7 +17,9 @@ from tests.llm.models import tokenizer
 def test_a_file_it_cannot_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = quantized()
     model.tokenizer = tokenizer()
-    monkeypatch.setattr("sparsebit.llm.formats.gguf.float_state", lambda module: {})  # no norms in the file
+    monkeypatch.setattr(
+        "sparsebit.llm.formats.gguf.tensors.float_state", lambda *_, **__: {}
+    )  # no norms in the file
     report = model.export(tmp_path / "model.gguf", "gguf")
     assert not report.ok and "llama.cpp cannot run" in report.failure
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparsebit.llm.formats.matmul_nbits import block_size, block_weight, joined
-from tests.llm.formats.test_gguf_blocks import packed
+from tests.llm.formats.gguf.test_blocks import packed
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import struct
 import pytest
 import torch
 
-from sparsebit.llm.formats.gguf_blocks import block_type, blocks
+from sparsebit.llm.formats.gguf.blocks import block_type, blocks
 from sparsebit.numerics import CodeType, Grid, Layout
 from sparsebit.numerics.packed import PackedTensor
 

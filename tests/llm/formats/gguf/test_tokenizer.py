@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.formats.gguf_tokenizer import add_tokenizer
+from sparsebit.llm.formats.gguf.tokenizer import add_tokenizer
 from tests.llm.models import VOCABULARY, tokenizer
 
 

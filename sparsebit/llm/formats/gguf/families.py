@@ -1,0 +1,245 @@
+"""The families of models that llama.cpp knows, and what is fixed in its code for each.
+
+A file holds tensors and settings; what no setting says is in llama.cpp's own code for the architecture: the activation,
+which norms there are, where the head comes from. A model that needs anything else is refused by the name of its setting,
+because llama.cpp would load its file and compute something different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.formats.format import require_transformers
+from sparsebit.llm.language_model import LanguageModel
+
+TANH_GELU = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One family: llama.cpp's name for it, how its files differ, and what its code fixes."""
+
+    architecture: str
+    norm: Literal["rms", "layer"] = "rms"
+    activations: tuple[str, ...] = ("silu",)
+    # Rotary embeddings on neighbouring channels, where transformers rotates halves: rows of query and key are moved.
+    rotates_neighbours: bool = False
+    splits_by_head: bool = False  # rows of the fused query, key and value stand head by head in the model
+    norms_add_one: bool = False  # the model multiplies by 1 + weight, llama.cpp by the weight
+    # "own": the file must have a head, also a tied one. "embedding": llama.cpp always uses the embedding.
+    head: Literal["either", "own", "embedding"] = "either"
+    windows: bool = False  # it has a setting for layers with windows
+    rope_scaling: tuple[str, ...] = ("linear", "yarn")  # beside "default"
+    free_head_width: bool = False  # heads times their width may differ from the hidden size
+    # Written as they are: the setting of the model, and the method of gguf's writer that adds it.
+    settings: Mapping[str, str] = field(default_factory=dict)
+    # What llama.cpp computes whatever the file says: the setting of the model, and the values that agree with it.
+    fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+
+
+_NO_BIAS = {"attention_bias": (False,)}
+_CAUSAL = {"use_bidirectional_attention": (False, None)}
+_EXPERTS = {"num_experts": "add_expert_count", "num_experts_per_tok": "add_expert_used_count"}
+_NARROW_EXPERTS = {**_EXPERTS, "moe_intermediate_size": "add_expert_feed_forward_length"}
+_EVERY_LAYER = {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None)}  # has experts
+_LLAMA = Family(
+    architecture="llama",
+    rotates_neighbours=True,
+    rope_scaling=("linear", "llama3", "yarn"),
+    free_head_width=True,
+)
+
+FAMILIES: dict[str, Family] = {
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": Family(architecture="qwen2"),
+    "qwen3": Family(architecture="qwen3", free_head_width=True, fixed=_NO_BIAS),
+    "phi3": Family(architecture="phi3", rope_scaling=("longrope", "yarn")),
+    "gemma": Family(
+        architecture="gemma",
+        activations=TANH_GELU,
+        norms_add_one=True,
+        head="embedding",
+        free_head_width=True,
+        fixed=_NO_BIAS | _CAUSAL,
+    ),
+    "gemma2": Family(
+        architecture="gemma2",
+        activations=TANH_GELU,
+        norms_add_one=True,
+        head="embedding",
+        windows=True,
+        free_head_width=True,
+        settings={
+            "attn_logit_softcapping": "add_attn_logit_softcapping",
+            "final_logit_softcapping": "add_final_logit_softcapping",
+        },
+        fixed=_NO_BIAS | _CAUSAL,
+    ),
+    "gemma3_text": Family(
+        architecture="gemma3",
+        activations=TANH_GELU,
+        norms_add_one=True,
+        windows=True,
+        free_head_width=True,
+        settings={"final_logit_softcapping": "add_final_logit_softcapping"},
+        fixed=_NO_BIAS | _CAUSAL | {"attn_logit_softcapping": (None,)},
+    ),
+    "phi": Family(
+        architecture="phi2",
+        norm="layer",
+        activations=TANH_GELU,
+        head="own",
+        fixed={"qk_layernorm": (False,)},
+    ),
+    "gpt2": Family(
+        architecture="gpt2",
+        norm="layer",
+        activations=TANH_GELU,
+        fixed={
+            "scale_attn_weights": (True,),
+            "scale_attn_by_inverse_layer_idx": (False,),
+            "add_cross_attention": (False,),
+        },
+    ),
+    # llama.cpp computes GELU by its tanh formula for every model; its makers' files of these two do so as well.
+    "gpt_neox": Family(
+        architecture="gptneox",
+        norm="layer",
+        activations=("gelu", *TANH_GELU),
+        splits_by_head=True,
+        head="own",
+        settings={"use_parallel_residual": "add_parallel_residual"},
+        fixed={"attention_bias": (True,)},
+    ),
+    "falcon": Family(
+        architecture="falcon",
+        norm="layer",
+        activations=("gelu", *TANH_GELU),
+        splits_by_head=True,
+        fixed={"alibi": (False,), "bias": (False,), "parallel_attn": (True,)},
+    ),
+    "mixtral": replace(_LLAMA, settings=_EXPERTS),
+    "qwen2_moe": Family(
+        architecture="qwen2moe",
+        head="own",
+        settings={
+            **_NARROW_EXPERTS,
+            "shared_expert_intermediate_size": "add_expert_shared_feed_forward_length",
+        },
+        fixed=_EVERY_LAYER | {"norm_topk_prob": (False,)},
+    ),
+    "qwen3_moe": Family(
+        architecture="qwen3moe",
+        free_head_width=True,
+        settings=_NARROW_EXPERTS,
+        fixed=_NO_BIAS | _EVERY_LAYER | {"norm_topk_prob": (True,)},
+    ),
+    "stablelm": Family(
+        architecture="stablelm",
+        norm="layer",
+        head="own",
+        settings={"use_parallel_residual": "add_parallel_residual"},
+        fixed={"qk_layernorm": (False,)},
+    ),
+    "olmo": Family(
+        architecture="olmo",
+        norm="layer",
+        rotates_neighbours=True,
+        settings={"clip_qkv": "add_clamp_kqv"},
+        fixed=_NO_BIAS,
+    ),
+    "olmo2": Family(architecture="olmo2", head="own", fixed=_NO_BIAS),
+    "granite": Family(
+        architecture="granite",
+        rotates_neighbours=True,
+        rope_scaling=_LLAMA.rope_scaling,
+        free_head_width=True,
+        settings={
+            "embedding_multiplier": "add_embedding_scale",
+            "attention_multiplier": "add_attention_scale",
+            "residual_multiplier": "add_residual_scale",
+            "logits_scaling": "add_logit_scale",
+        },
+    ),
+    "starcoder2": Family(
+        architecture="starcoder2", norm="layer", activations=TANH_GELU, fixed={"use_bias": (True,)}
+    ),
+}
+
+# Families that are asked for and cannot be written, with the reason.
+IMPOSSIBLE = {"opt": "llama.cpp has no architecture for it"}
+
+
+class Mismatch(NamedTuple):
+    """A setting of a model that llama.cpp computes differently."""
+
+    setting: str
+    expected: str
+    got: object
+
+
+def family_of(config: Any) -> Family:
+    """The family of a model by its config; one that is not in the table is an error."""
+    if found := FAMILIES.get(config.model_type):
+        return found
+    raise SparsebitError(
+        f"gguf files cannot be written for {config.model_type}",
+        expected=", ".join(FAMILIES),
+        got=IMPOSSIBLE.get(config.model_type, ""),
+        hint="choose another format",
+    )
+
+
+def require_family(model: LanguageModel) -> Family:
+    """The family of a model that llama.cpp computes as transformers does; others are refused by their setting."""
+    require_transformers(model, "gguf")
+    module: Any = model.model
+    config = module.config
+    family = family_of(config)
+    if mismatch := next(_mismatches(config, family), None):
+        raise SparsebitError(
+            f"llama.cpp computes {config.model_type} with another {mismatch.setting}",
+            expected=f"{mismatch.setting}: {mismatch.expected}",
+            got=str(mismatch.got),
+            hint="choose another format",
+        )
+    return family
+
+
+def first_setting(config: Any, *names: str) -> Any:
+    """The value of the first of these settings that a config has and that is not None; None without any."""
+    return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
+
+
+def head_width(config: Any) -> int:
+    """Channels of a head of attention."""
+    return int(first_setting(config, "head_dim") or config.hidden_size // config.num_attention_heads)
+
+
+def _mismatches(config: Any, family: Family) -> Iterator[Mismatch]:
+    activation = first_setting(config, "hidden_activation", "hidden_act", "activation_function", "activation")
+    if activation not in family.activations:
+        yield Mismatch("activation", " or ".join(family.activations), activation)
+    for setting, allowed in family.fixed.items():
+        value = getattr(config, setting, allowed[0])
+        if value not in allowed:
+            yield Mismatch(setting, " or ".join(map(str, allowed)), value)
+    wide, hidden = head_width(config) * config.num_attention_heads, config.hidden_size
+    if not family.free_head_width and wide != hidden:
+        yield Mismatch("head_dim", f"{hidden // config.num_attention_heads}", head_width(config))
+    if family.head == "embedding" and not config.tie_word_embeddings:
+        yield Mismatch("tie_word_embeddings", "True", False)
+    if family.architecture == "gemma2":
+        for setting in family.settings:
+            if getattr(config, setting) is None:
+                yield Mismatch(setting, "a number", None)
+    if family.architecture in ("gemma2", "gemma3"):
+        # Its code takes the largest model of each generation by its number of layers.
+        largest = config.num_hidden_layers == {"gemma2": 46, "gemma3": 62}[family.architecture]
+        wanted = hidden // config.num_attention_heads if largest else head_width(config)
+        if config.query_pre_attn_scalar != wanted:
+            yield Mismatch("query_pre_attn_scalar", str(wanted), config.query_pre_attn_scalar)
