@@ -1,8 +1,8 @@
 """The families of models that llama.cpp knows, and what is fixed in its code for each.
 
 A file holds tensors and settings; what no setting says is in llama.cpp's own code for the architecture: the activation,
-which norms there are, where the head comes from. A model that needs anything else is refused by the name of its setting,
-because llama.cpp would load its file and compute something different.
+which norms there are, where the head comes from. A model that needs anything else is refused by the name of its
+setting, because llama.cpp would load its file and compute something different.
 """
 
 from __future__ import annotations
@@ -186,10 +186,10 @@ def family_of(config: Any) -> Family:
     """The family of a model by its config; one that is not in the table is an error."""
     if found := FAMILIES.get(config.model_type):
         return found
+    reason = IMPOSSIBLE.get(config.model_type, "its architecture is not in the table of families")
     raise SparsebitError(
-        f"gguf files cannot be written for {config.model_type}",
+        f"gguf files cannot be written for {config.model_type}: {reason}",
         expected=", ".join(FAMILIES),
-        got=IMPOSSIBLE.get(config.model_type, ""),
         hint="choose another format",
     )
 
@@ -202,8 +202,8 @@ def require_family(model: LanguageModel) -> Family:
     family = family_of(config)
     if mismatch := next(_mismatches(config, family), None):
         raise SparsebitError(
-            f"llama.cpp computes {config.model_type} with another {mismatch.setting}",
-            expected=f"{mismatch.setting}: {mismatch.expected}",
+            f"llama.cpp computes {config.model_type} with a fixed {mismatch.setting}",
+            expected=mismatch.expected,
             got=str(mismatch.got),
             hint="choose another format",
         )
@@ -220,6 +220,18 @@ def head_width(config: Any) -> int:
     return int(first_setting(config, "head_dim") or config.hidden_size // config.num_attention_heads)
 
 
+def window_period(config: Any) -> int:
+    """The layers up to the first without a window, and that one; 0 where all have one.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> window_period(SimpleNamespace(layer_types=["sliding_attention", "full_attention"] * 2))
+        2
+    """
+    types = getattr(config, "layer_types", None) or []
+    return types.index("full_attention") + 1 if "full_attention" in types else 0
+
+
 def _mismatches(config: Any, family: Family) -> Iterator[Mismatch]:
     activation = first_setting(config, "hidden_activation", "hidden_act", "activation_function", "activation")
     if activation not in family.activations:
@@ -233,6 +245,12 @@ def _mismatches(config: Any, family: Family) -> Iterator[Mismatch]:
         yield Mismatch("head_dim", f"{hidden // config.num_attention_heads}", head_width(config))
     if family.head == "embedding" and not config.tie_word_embeddings:
         yield Mismatch("tie_word_embeddings", "True", False)
+    period, types = window_period(config), getattr(config, "layer_types", None) or []
+    if family.windows and any(
+        (kind == "full_attention") != (period > 0 and layer % period == period - 1)
+        for layer, kind in enumerate(types)
+    ):
+        yield Mismatch("order of layers with windows", "equal periods that end without one", types)
     if family.architecture == "gemma2":
         for setting in family.settings:
             if getattr(config, setting) is None:

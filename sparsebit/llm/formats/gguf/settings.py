@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from sparsebit.errors import SparsebitError
-from sparsebit.llm.formats.gguf.families import Family, first_setting, head_width
+from sparsebit.llm.formats.gguf.families import Family, first_setting, head_width, window_period
 
 logger = logging.getLogger(__name__)
 
@@ -59,19 +58,6 @@ def _context(writer: Any, config: Any, family: Family) -> int:
                 longest,
             )
         return min(int(window), longest)
-    # A period of n: n - 1 layers with a window, then one without. 0: every layer has one.
-    period = types.index("full_attention") + 1 if "full_attention" in types else 0
-    if any(
-        (kind == "full_attention") != (period > 0 and layer % period == period - 1)
-        for layer, kind in enumerate(types)
-    ):
-        raise SparsebitError(
-            "llama.cpp cannot place windows as the model does",
-            where="layer_types",
-            expected="layers without a window at the end of equal periods",
-            got=", ".join(types),
-            hint="choose another format",
-        )
     writer.add_sliding_window(window)
-    writer.add_sliding_window_pattern(period)
+    writer.add_sliding_window_pattern(window_period(config))
     return longest

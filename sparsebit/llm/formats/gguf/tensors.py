@@ -36,7 +36,7 @@ def stored_tensors(model: LanguageModel, family: Family, names: Any) -> Iterator
     config: Any = module.config
     stacks = {name.partition("[")[0] for name in model.weights if "[" in name}
     for name, tensor in float_state(module, once=once).items():
-        if name not in stacks:
+        if name not in stacks and name not in model.weights:  # some modules have no packed form
             values = float_values(module, name, tensor, family)
             yield from placed(name, values, "F32", config, family, names)
     written: set[int] = set()

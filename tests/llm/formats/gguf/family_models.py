@@ -9,6 +9,8 @@ from torch import nn
 from sparsebit import llm
 from tests.llm.models import VOCABULARY, tokenizer
 
+ABSENT = object()  # a setting that a family does not have
+
 _SIZES: dict[str, object] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
@@ -24,9 +26,18 @@ _SIZES: dict[str, object] = {
 
 MODELS: dict[str, dict[str, object]] = {
     "llama": {},
+    "mistral": {"sliding_window": None},
+    "qwen2": {},
+    "qwen3": {"head_dim": 32},
     "phi3": {},
     "gemma": {"head_dim": 32},
-    "gemma2": {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 8},
+    "gemma2": {
+        "head_dim": 32,
+        "query_pre_attn_scalar": 32,
+        "sliding_window": 8,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 1.0,
+    },
     "gemma3_text": {
         "head_dim": 32,
         "query_pre_attn_scalar": 32,
@@ -34,9 +45,9 @@ MODELS: dict[str, dict[str, object]] = {
         "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
     },
     "phi": {},
-    "gpt2": {"n_positions": 64},
-    "gpt_neox": {"rotary_pct": 0.5},
-    "falcon": {"num_kv_heads": 2, "ffn_hidden_size": 96},
+    "gpt2": {"num_key_value_heads": ABSENT, "intermediate_size": ABSENT},
+    "gpt_neox": {"num_key_value_heads": ABSENT, "rotary_pct": 0.5},
+    "falcon": {"num_key_value_heads": ABSENT, "num_kv_heads": 2, "ffn_hidden_size": 96},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen2_moe": {
         "num_experts": 4,
@@ -67,7 +78,10 @@ MODELS: dict[str, dict[str, object]] = {
 def make_model(name: str, **settings: object) -> nn.Module:
     """A model that attends to few positions, is sure of its tokens, and has no weight of one and no bias of zero."""
     transformers = pytest.importorskip("transformers")
-    config = transformers.AutoConfig.for_model(name, **_SIZES | MODELS.get(name, {}) | settings)
+    given = _SIZES | MODELS.get(name, {}) | settings
+    config = transformers.AutoConfig.for_model(
+        name, **{key: value for key, value in given.items() if value is not ABSENT}
+    )
     torch.manual_seed(0)
     model: nn.Module = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
