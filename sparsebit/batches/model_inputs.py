@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -98,7 +99,9 @@ class ModelInputs:
             "cannot tell what the model's inputs are in this batch",
             expected="a tensor, a tuple, a list or a dict",
             got=f"an empty {type(item).__name__}" if isinstance(item, (tuple, list)) else type(item).__name__,
-            hint=FEED,
+            hint="make a tensor of the array: torch.from_numpy(batch)"
+            if isinstance(item, np.ndarray)
+            else FEED,
         )
 
     def calls(

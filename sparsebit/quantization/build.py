@@ -13,7 +13,7 @@ from sparsebit.config import QConfig
 from sparsebit.errors import SparsebitError, with_article
 from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.graph.capture.frontend import capture
-from sparsebit.graph.capture.unwrap import unwrap
+from sparsebit.graph.capture.unwrap import how_to_get_module, unwrap
 from sparsebit.graph.passes import SIMPLIFY, run_passes
 from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
 from sparsebit.graph.passes.fold_computed_weights import fold_computed_weights
@@ -37,9 +37,10 @@ _logger = logging.getLogger(__name__)
 def require_float_model(model: Any) -> nn.Module:
     """The module itself, without what compiles or distributes it; refused if it is none, or is quantized already."""
     if not isinstance(model, nn.Module):
-        hint = "pass program.module()" if type(model).__name__ == "ExportedProgram" else None
         raise SparsebitError(
-            "QuantModel takes a torch.nn.Module", got=with_article(type(model).__name__), hint=hint
+            "QuantModel takes a torch.nn.Module",
+            got=with_article(type(model).__name__),
+            hint=how_to_get_module(model),
         )
     if any(isinstance(module, QuantGraph) for module in model.modules()):
         raise SparsebitError(

@@ -179,9 +179,11 @@ def _read_manifest(place: Path, kind: str, version: int) -> Fields:
     path = place / MANIFEST
     try:
         data = read_bytes(path, MOST_MANIFEST)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ArtifactError(
-            f"{place} is not a saved model", expected=f"a folder with {MANIFEST} in it"
+            f"{place} is not a saved model",
+            expected=f"a folder with {MANIFEST} in it",
+            got="a file" if place.is_file() else None,
         ) from None
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -185,6 +185,11 @@ def test_a_list_of_more_items_than_the_model_has_arguments_is_one_argument() -> 
     assert ModelInputs(two).batch(([X, Y], Y)).args == (X, Y)
 
 
+def test_an_array_is_not_a_tensor() -> None:
+    with pytest.raises(DataError, match=r"got: *ndarray(.|\n)*torch.from_numpy\(batch\)"):
+        ModelInputs(one).batch(X.numpy())
+
+
 def test_a_model_that_takes_the_dict_itself_is_told_how() -> None:
     batch = {"user": X, "item": Y}
     with pytest.raises(

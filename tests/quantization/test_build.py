@@ -32,6 +32,10 @@ def test_only_a_float_module_can_be_quantized() -> None:
     program = torch.export.export(residual(), (images(),))
     with pytest.raises(SparsebitError, match=r"takes a torch.nn.Module(.|\n)*program.module\(\)"):
         require_float_model(program)
+    with pytest.raises(
+        SparsebitError, match=r"takes a torch.nn.Module(.|\n)*pass an object of the class: Linear"
+    ):
+        require_float_model(torch.nn.Linear)
     with pytest.raises(SparsebitError, match="quantized already"):
         require_float_model(quantized().model)
 

@@ -109,7 +109,7 @@ def test_accuracy_is_the_part_that_is_right() -> None:
 
 
 def test_what_is_not_a_model_is_refused(net: nn.Module, batches: Batches) -> None:
-    with pytest.raises(SparsebitError, match=r"only a torch.nn.Module(.|\n)*got: *list"):
+    with pytest.raises(SparsebitError, match=r"only a torch.nn.Module(.|\n)*got: *a list"):
         compress(batches, net)  # type: ignore[arg-type]
 
 

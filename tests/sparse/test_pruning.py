@@ -50,5 +50,5 @@ def test_a_choice_of_nothing_is_an_error() -> None:
 
 
 def test_what_is_not_a_model_is_refused() -> None:
-    with pytest.raises(SparsebitError, match=r"only a torch.nn.Module(.|\n)*got: *Tensor"):
+    with pytest.raises(SparsebitError, match=r"only a torch.nn.Module(.|\n)*got: *a Tensor"):
         prune(images(), CONFIG, residual())  # type: ignore[arg-type]

@@ -220,6 +220,9 @@ def test_what_is_not_there_or_of_another_kind_or_version(tmp_path: Path) -> None
         read_folder(3, "thing", 2)  # type: ignore[arg-type]
     with pytest.raises(ArtifactError, match=r"is not a saved model(.|\n)*a folder with sparsebit.json"):
         read_folder(tmp_path / "nowhere", "thing", 2)
+    (tmp_path / "net.onnx").touch()
+    with pytest.raises(ArtifactError, match=r"is not a saved model(.|\n)*got: *a file"):
+        read_folder(tmp_path / "net.onnx", "thing", 2)
     write(tmp_path / "it")
     with pytest.raises(ArtifactError, match=r"another kind(.|\n)*toy(.|\n)*thing"):
         read_folder(tmp_path / "it", "toy", 2)

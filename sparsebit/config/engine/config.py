@@ -153,7 +153,12 @@ def read_file(kind: type[Config], source: str | os.PathLike[str]) -> dict[str, A
             words = [kind.SYNONYMS.get(word, word) for word in label.lower().replace("-", "_").split("_")]
             hint = suggest("_".join(words), list(kind.preset_names()))
             raise ConfigError(f"{named}: no such preset or file; {hint}") from None
-        raise ConfigError(f"{named}: no such file; looked in {path.absolute().parent}") from None
+        presets = (
+            ""
+            if kind.preset_names() or path.suffix
+            else f"; a {kind.TITLE.removeprefix('Sparsebit ')} has no presets"
+        )
+        raise ConfigError(f"{named}: no such file; looked in {path.absolute().parent}{presets}") from None
     except IsADirectoryError:
         raise ConfigError(f"{label}: is a folder; name the file in it") from None
     except UnicodeDecodeError as error:

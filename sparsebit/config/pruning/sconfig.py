@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from sparsebit.config.engine.config import Config, Source, load_config
 from sparsebit.config.engine.match import Layer, unmatched_patterns, unmatched_rules
@@ -38,6 +38,9 @@ class SConfig(Config, init=False):
 
     NAME, TITLE, PAGE = "sconfig", "Sparsebit pruning config", "prune"
     LEAST, EXAMPLE = "SPARSER with TYPE, STRATEGY and RATIO", "SPARSER.RATIO=0.3"
+    elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("W", "A"), "this is a quantization config, for sparsebit.quantize or QuantModel"
+    )
 
     IGNORE: tuple[str, ...] = key(
         PATTERNS, "Layers, by dotted name or pattern, whose outputs keep all their channels.", default=()

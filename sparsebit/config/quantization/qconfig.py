@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from sparsebit.config.engine.config import Config, Source, load_config
 from sparsebit.config.engine.match import Layer, unmatched_rules
@@ -45,6 +45,9 @@ class QConfig(Config, init=False):
     NAME, TITLE, PAGE = "qconfig", "Sparsebit quantization config", "configure"
     LEAST, EXAMPLE = "W and A with QSCHEME and QUANTIZER.BIT", "W.QUANTIZER.BIT=4"
     SYNONYMS = BACKEND_SYNONYMS
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "SPARSER": "this is a pruning config, for sparsebit.prune or SparseModel"
+    }
     preset_names, preset_text = staticmethod(preset_names), staticmethod(preset_text)
 
     BACKEND: str = key(BACKEND, "The runtime that will execute the result.", default="virtual")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.graph.capture.module import inherited_conflict
+from sparsebit.graph.exclusive import without_warnings
 
 
 class Snapshot:
@@ -136,7 +137,7 @@ def overridden_modes(model: nn.Module) -> dict[bool, dict[str, bool]]:
         return {}
     trainable = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     flags: dict[bool, dict[str, bool]] = {}
-    with undisturbed(model):
+    with undisturbed(model), without_warnings():  # a captured graph says in each mode what is fixed in it
         for mode in (True, False):
             model.train(mode)
             flags[mode] = training_flags(model)

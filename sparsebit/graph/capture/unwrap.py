@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,13 +24,13 @@ def unwrap(model: Any) -> nn.Module:
     if isinstance(model, torch.export.ExportedProgram):
         raise CaptureError(
             "an ExportedProgram is not a torch.nn.Module",
-            hint="pass program.module(), or better the module it was exported from",
+            hint=how_to_get_module(model),
         )
     if not isinstance(model, nn.Module):
         raise CaptureError(
             "only a torch.nn.Module or a torch.export.ExportedProgram can be captured",
-            got=type(model).__name__,
-            hint="wrap a function in a module whose forward calls it",
+            got=with_article(type(model).__name__),
+            hint=how_to_get_module(model),
         )
     inner = _inside(model)
     if inner is not None:
@@ -54,6 +56,17 @@ def unwrap(model: Any) -> nn.Module:
                 hint="build and load the model outside of inference mode",
             )
     return model
+
+
+def how_to_get_module(wrong: object) -> str | None:
+    """What to type to get a module, for those objects that are often passed in its place."""
+    if isinstance(wrong, torch.export.ExportedProgram):
+        return "pass program.module(), or better the module it was exported from"
+    if isinstance(wrong, type):
+        return f"pass an object of the class: {wrong.__name__}(...)"
+    if isinstance(wrong, str | os.PathLike | Mapping):
+        return "build the model and load its weights into it: model.load_state_dict(...)"
+    return "wrap a function in a module whose forward calls it" if callable(wrong) else None
 
 
 def _inside(model: nn.Module) -> nn.Module | None:

@@ -130,6 +130,11 @@ def test_sources_that_are_none(source: Any, told: str) -> None:
     assert told in complaint(source)
 
 
+def test_a_quantization_config_is_told_where_it_belongs() -> None:
+    assert "W: unknown key; this is a quantization config, for sparsebit.quantize" in complaint({"W": {}})
+    assert complaint("int8_onnxruntime").endswith("; a pruning config has no presets")
+
+
 def test_later_rules_win_and_say_what_was_asked() -> None:
     found = load_sconfig(config(SPECIFIC=[{"layer1.*": {"RATIO": 0.3}}, {"op:conv2d": {"ROUND_TO": 4}}]))
     conv = found.layer(["layer1.0.conv1"], "conv2d")

@@ -61,6 +61,13 @@ def test_the_yaml_is_for_people() -> None:
     assert text.splitlines()[0] == "DEVICE: auto"
 
 
+def test_a_pruning_config_is_told_where_it_belongs() -> None:
+    with pytest.raises(
+        ConfigError, match=r"SPARSER: unknown key; this is a pruning config, for sparsebit.prune"
+    ):
+        load_qconfig({"SPARSER": {"RATIO": 0.5}})
+
+
 def test_a_side_is_w_or_a() -> None:
     with pytest.raises(ValueError, match="side: expected 'W' or 'A', got 'weights'"):
         load_qconfig("w4a8").spec_for("weights", names=[], op=None)  # type: ignore[arg-type]

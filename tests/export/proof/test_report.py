@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,13 @@ def test_the_worst_output_and_the_proof_are_sentences() -> None:
     )
     assert GOOD.on_integers == "1 of 2 planned operators run on integers"
     assert GOOD.in_float == "2 HardSwish, 1 Gemm"
+    weight = TensorAgreement(name="w", side="W", elements=9, mismatched=0, largest=0)
+    half = replace(GOOD, ops=(), tensors=(*GOOD.tensors, weight))  # in float16 nothing is fused
+    assert (
+        half.on_integers
+        == "no operator runs on integers, so the file is smaller than a float one, not faster"
+    )
+    assert replace(half, tensors=(weight,)).on_integers == ""  # only weights were asked for
     assert [op.name for op in GOOD.fallbacks] == ["fc"]
 
 

@@ -239,5 +239,18 @@ def test_a_train_of_the_models_own_is_asked_which_mode_goes_where() -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+def test_looking_at_a_captured_graph_does_not_repeat_what_is_fixed_in_it() -> None:
+    class Checks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            assert not x.isnan().any()
+            return x + 1
+
+    with pytest.warns(SpecializationWarning):
+        graph = capture(Checks().eval(), torch.ones(2), on_data="specialise")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert overridden_modes(graph) == {True: {"": True}, False: {"": False}}
+
+
 def test_models_without_one_have_no_overridden_modes() -> None:
     assert overridden_modes(nn.Sequential(nn.BatchNorm1d(2))) == {}

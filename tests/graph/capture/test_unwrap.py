@@ -62,9 +62,19 @@ def test_an_exported_program_has_a_module() -> None:
     assert torch.equal(sparsebit.capture(program)(X), program.module()(X))
 
 
-def test_a_function_is_refused() -> None:
-    with pytest.raises(CaptureError, match="wrap a function in a module"):
-        unwrap(torch.relu)
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (torch.relu, "wrap a function in a module"),
+        (nn.ReLU, r"pass an object of the class: ReLU\(\.\.\.\)"),
+        ("model.pt", "build the model and load its weights into it"),
+        ({"weight": X}, "build the model and load its weights into it"),
+        (X, "got: a Tensor$"),
+    ],
+)
+def test_what_is_passed_in_place_of_a_module_is_refused(wrong: Any, told: str) -> None:
+    with pytest.raises(CaptureError, match=told):
+        unwrap(wrong)
 
 
 def test_a_lazy_parameter_is_refused() -> None:

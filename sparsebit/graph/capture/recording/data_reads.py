@@ -41,5 +41,5 @@ class DataDependenceError(CaptureError):
             where=running_line(),
             hint="rewrite the line with torch operations (torch.where, masks); or keep the module around it "
             "as one node: capture(..., skip=['its.dotted.name']), SKIP_TRACE_MODULES in a config; or accept "
-            "the branch the example takes: capture(..., on_data='specialise')",
+            "the branch the example takes: capture(..., on_data='specialise') returns a graph to quantize or prune",
         )

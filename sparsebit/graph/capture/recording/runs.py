@@ -160,13 +160,18 @@ class Runs:
             raise
         except Exception as error:
             place = source_of_error(error)
+            hint = (
+                "check that model(*args, **kwargs) runs with the same inputs; if it does, keep the module around "
+                "this line as one node: capture(..., skip=['its.dotted.name']), SKIP_TRACE_MODULES in a config"
+            )
+            if any(parameter.is_meta for parameter in self.model.parameters()):
+                hint = "the model is on the meta device, without numbers; build it on a real one and load its weights"
             raise CaptureError(
                 f"{type(self.model).__name__} raised {type(error).__name__} on the example inputs: "
                 f"{str(error).strip().partition(chr(10))[0]}",
                 where=str(place) if place else None,
                 got=", ".join(f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in self.inputs),
-                hint="check that model(*args, **kwargs) runs with the same inputs; if it does, keep the module around "
-                "this line as one node: capture(..., skip=['its.dotted.name']), SKIP_TRACE_MODULES in a config",
+                hint=hint,
             ) from error
 
     def _input_names(self) -> list[str]:

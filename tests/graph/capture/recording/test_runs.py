@@ -108,6 +108,11 @@ def test_types_are_what_they_are_while_a_model_is_recorded() -> None:
     assert torch.equal(capture(Pads(), x)(x), Pads()(x))
 
 
+def test_a_model_on_the_meta_device_is_told_to_be_loaded() -> None:
+    with pytest.raises(CaptureError, match=r"on the meta device, without numbers; build it on a real one"):
+        capture(nn.Linear(2, 2, device="meta"), torch.zeros(1, 2))
+
+
 def test_another_rank_or_kind_of_input_is_refused() -> None:
     graph = capture(nn.Sequential(nn.ReLU()), torch.randn(2, 3, 4))
     with pytest.raises(CaptureError, match="expected: a 3-dimensional floating-point tensor"):
