@@ -52,3 +52,15 @@ def missing_modules(engine: Engine) -> list[str]:
         ['no_such_module']
     """
     return [name for name in engine.modules if importlib.util.find_spec(name) is None]
+
+
+def prompt_and_steps(ids: Tensor) -> list[Tensor]:
+    """The first half of the ids as one prompt, the others one by one: both ways in which an engine is called.
+
+    Example:
+        >>> import torch
+        >>> prompt_and_steps(torch.tensor([5, 6, 7, 8, 9]))
+        [tensor([5, 6, 7]), tensor([8]), tensor([9])]
+    """
+    half = (len(ids) + 1) // 2
+    return [ids[:half], *ids[half:].split(1)] if half < len(ids) else [ids]

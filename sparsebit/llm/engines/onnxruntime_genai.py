@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsebit.llm.engines.engine import Engine
+from sparsebit.llm.engines.engine import Engine, prompt_and_steps
 from sparsebit.llm.engines.rounding import Rounding
 
 
@@ -44,8 +44,13 @@ class GenAIModel:
         if stored is not None:
             points = _unpacked(self._array(stored), bits)[:, :count, None]
         steps = _unpacked(values.reshape(len(scales), -1), bits).reshape(len(scales), count, -1) - points
-        numbers = steps.astype(np.float32) * scales[..., None]
-        return torch.from_numpy(numbers.reshape(len(scales), -1)[rows])
+        numbers = (steps.astype(np.float32) * scales[..., None]).reshape(len(scales), -1)
+        if "groups" in node.metadata_props:  # queries, keys and values stand group by group in the original
+            groups, *parts = json.loads(node.metadata_props["groups"])
+            apart = np.split(numbers, np.cumsum(parts)[:2] * groups)
+            numbers = np.concatenate([part.reshape(groups, -1, part.shape[1]) for part in apart], 1)
+            numbers = numbers.reshape(len(scales), -1)
+        return torch.from_numpy(numbers[rows])
 
     def rounding(self, name: str) -> Rounding | None:
         """In the blocks of the weight, at accuracy level 4."""
@@ -55,16 +60,15 @@ class GenAIModel:
         return Rounding(attributes["block_size"].as_int(), torch.float32)
 
     def log_probabilities(self, ids: Tensor) -> Tensor:
-        """One id after the other, as the engine generates."""
+        """Of a prompt, and then of one id after the other."""
         settings = self._genai.GeneratorParams(self._engine)
         settings.set_search_options(max_length=len(ids) + 1)
         generator = self._genai.Generator(self._engine, settings)
         found = []
-        for index in ids.tolist():
-            generator.append_tokens(np.array([[index]], dtype=np.int32))
-            logits = torch.from_numpy(np.array(generator.get_logits())).flatten(0, -2)[-1]
-            found.append(logits.double().log_softmax(-1))
-        return torch.stack(found)
+        for part in prompt_and_steps(ids):
+            generator.append_tokens(part[None].numpy().astype(np.int32))
+            found.append(torch.from_numpy(np.array(generator.get_output("logits")))[0])
+        return torch.cat(found).double().log_softmax(-1)
 
     def _array(self, value: Any) -> np.ndarray[Any, Any]:
         producer = value.producer()  # a table that is shared with the head is reshaped first

@@ -9,11 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsebit.llm.engines.engine import Engine
+from sparsebit.llm.engines.engine import Engine, prompt_and_steps
 from sparsebit.llm.engines.rounding import Rounding
 
 GRAPH = "openvino_model.xml"
-EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+EXACT = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+    "KV_CACHE_PRECISION": "f32",
+}
 
 
 class OpenVinoModel:
@@ -44,15 +48,20 @@ class OpenVinoModel:
         return None
 
     def log_probabilities(self, ids: Tensor) -> Tensor:
-        """One pass over all ids."""
-        inputs = {
-            "input_ids": ids[None].numpy(),
-            "attention_mask": np.ones((1, len(ids)), np.int64),
-            "position_ids": np.arange(len(ids))[None],
-            "beam_idx": np.zeros(1, np.int32),
-        }
-        logits = self._compiled.create_infer_request().infer(inputs)["logits"][0]
-        return torch.from_numpy(np.array(logits)).double().log_softmax(-1)
+        """Of a prompt, and then of one id after the other with the keys and values that the model keeps."""
+        request = self._compiled.create_infer_request()
+        found, past = [], 0
+        for part in prompt_and_steps(ids):
+            total = past + len(part)
+            inputs = {
+                "input_ids": part[None].numpy(),
+                "attention_mask": np.ones((1, total), np.int64),
+                "position_ids": np.arange(past, total)[None],
+                "beam_idx": np.zeros(1, np.int32),
+            }
+            found.append(torch.from_numpy(np.array(request.infer(inputs)["logits"]))[0])
+            past = total
+        return torch.cat(found).double().log_softmax(-1)
 
 
 # It multiplies in float32 here, so its predictions are those of torch.

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from sparsebit.llm.engines.rounding import Rounding, rounded_inputs
 from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
+from sparsebit.llm.formats.format import holder_of
 from sparsebit.llm.formats.matmul_nbits import block_size
 from sparsebit.numerics.packed import PackedTensor
 
@@ -35,8 +36,10 @@ class Levels(NamedTuple):
 def choose_levels(
     model: nn.Module, weights: Mapping[str, PackedTensor], ids: Tensor, budget: float
 ) -> Levels:
-    """Levels whose measured cost on ``ids`` is at most ``budget``."""
-    products = group_products(weights)
+    """Levels whose measured cost on ``ids`` is at most ``budget``; without one, all are in float."""
+    products = group_products(model, weights)
+    if not budget:  # nothing to measure
+        return Levels({name: IN_FLOAT for names in products for name in names}, 0.0)
     wanted = _predict(model, ids, {})
 
     def cost(chosen: Sequence[int]) -> float:
@@ -73,22 +76,17 @@ def choose_levels(
     return Levels(levels, spent)
 
 
-def group_products(weights: Mapping[str, PackedTensor]) -> list[list[str]]:
+def group_products(model: nn.Module, weights: Mapping[str, PackedTensor]) -> list[list[str]]:
     """Layers that are one product in the file: query, key and value together, every other one alone.
 
-    Example:
-        >>> from types import SimpleNamespace
-        >>> names = ["a.q_proj.weight", "a.k_proj.weight", "a.v_proj.weight", "a.o_proj.weight"]
-        >>> group_products(dict.fromkeys(names))
-        [['a.q_proj', 'a.k_proj', 'a.v_proj'], ['a.o_proj']]
+    Embeddings are left out: their rows are looked up. So are stacked experts, whose inputs cannot be measured alone.
     """
     found: dict[str, list[str]] = {}
     for name in (one.removesuffix(".weight") for one in weights):
         path, _, last = name.rpartition(".")
-        if not last.startswith("embed"):  # rows are looked up, not multiplied
-            found.setdefault(f"{path}.qkv" if last in ("q_proj", "k_proj", "v_proj") else name, []).append(
-                name
-            )
+        if holder_of(model, name) == "linear":
+            key = f"{path}.qkv" if last in ("q_proj", "k_proj", "v_proj") else name
+            found.setdefault(key, []).append(name)
     return list(found.values())
 
 

@@ -25,11 +25,6 @@ class BlockWeight(NamedTuple):
     bits: int
     block_size: int
 
-    @property
-    def kind(self) -> tuple[int, int, bool]:
-        """Weights of one kind can be one product."""
-        return self.bits, self.block_size, self.zero_points is not None
-
     def numbers(self) -> Tensor:
         """The weight [out, in] by the rule of the operator, (q - zero point) * scale."""
         rows, count = self.scales.shape
@@ -52,6 +47,11 @@ def block_of(size: int) -> int:
 def block_size(held: PackedTensor) -> int:
     """The block of a packed weight."""
     return block_of(held.grid.layout.group_size or held.shape[1])
+
+
+def block_kind(held: PackedTensor) -> tuple[int, int, bool]:
+    """Bits, block and whether there are zero points: weights with the same three can be one product."""
+    return stored_bits(held.grid.code.bits), block_size(held), not held.grid.code.symmetric
 
 
 def block_weight(held: PackedTensor) -> BlockWeight:
@@ -81,4 +81,14 @@ def joined(weights: list[BlockWeight]) -> BlockWeight:
         values=torch.cat([one.values for one in weights]),
         scales=torch.cat([one.scales for one in weights]),
         zero_points=torch.cat(points) if points else None,
+    )
+
+
+def with_rows(weight: BlockWeight, order: Tensor) -> BlockWeight:
+    """The weight with its rows in another order: ``order`` says which of them stands at each place."""
+    points = weight.zero_points
+    return weight._replace(
+        values=weight.values[order],
+        scales=weight.scales[order],
+        zero_points=None if points is None else points[order],
     )

@@ -7,47 +7,32 @@ converted too, which takes the package openvino_tokenizers.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
 
+from sparsebit.llm.decoder.families import describe_decoder
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.openvino import GRAPH, OPENVINO
-from sparsebit.llm.formats.format import FORMATS, FormatRefusal, WeightKind, refuse_by_kind
-from sparsebit.llm.formats.matmul_nbits import stored_bits
-from sparsebit.llm.formats.onnxruntime_genai import refuse_blocks, require_decoder
+from sparsebit.llm.formats.decoder_folder import DecoderFolder
+from sparsebit.llm.formats.format import FORMATS
 from sparsebit.llm.formats.openvino_graph import OpenVinoGraph, import_openvino
 from sparsebit.llm.language_model import LanguageModel
 
 
 @FORMATS.register("openvino")
-class OpenVinoFolder:
+class OpenVinoFolder(DecoderFolder):
     """A folder whose graph OpenVINO compiles, keys and values kept by the model."""
 
-    extension: ClassVar[str] = ""
+    name: ClassVar[str] = "openvino"
+    head_step: ClassVar[int] = 1
     engine: ClassVar[Engine | None] = OPENVINO
-
-    mixes_widths: ClassVar[bool] = True
-
-    def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
-        """Blocks and types that the decoder graph does not have."""
-        return refuse_blocks(layer, kind)
-
-    def file_bits(self, bits: int) -> int:
-        """Three bits are stored as four."""
-        return stored_bits(bits)
-
-    def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
-        """Layers that the decoder graph cannot hold."""
-        require_decoder(model, "openvino")
-        return refuse_by_kind(self, model)
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """The graph with its weights beside it, the config and the tokenizer."""
         openvino = import_openvino()
-        graph = OpenVinoGraph(model.model, model.weights)
+        graph = OpenVinoGraph(describe_decoder(model.model, self.name), model.weights)
         openvino.save_model(graph.model(), path / GRAPH, compress_to_fp16=False)
         module: Any = model.model
         module.config.save_pretrained(path)

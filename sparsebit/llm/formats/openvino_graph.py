@@ -1,4 +1,4 @@
-"""The decoder of a Llama-like model as OpenVINO's own operators, keys and values kept as its state.
+"""A decoder as OpenVINO's own operators, keys and values kept as its state.
 
 The operators stand as its CPU plugin looks for them (root mean square, rotary embedding, attention with a cache,
 products with packed weights), so that each becomes one kernel. ``openvino_genai.LLMPipeline`` takes the same inputs.
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import missing_package
+from sparsebit.llm.decoder.parts import Activation, Attention, Decoder, Experts, Matrix, Norm, Rotary
+from sparsebit.llm.decoder.walk import build_logits
 from sparsebit.llm.formats.matmul_nbits import block_weight
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.numerics.packing import unpack_bits
@@ -33,152 +35,218 @@ def import_openvino() -> Any:
 
 
 class OpenVinoGraph:
-    """Adds nodes for one model; ``model`` is the result."""
+    """Adds nodes for one decoder; ``model`` is the result."""
 
-    def __init__(self, module: Any, weights: Mapping[str, PackedTensor]) -> None:
+    def __init__(self, decoder: Decoder, weights: Mapping[str, PackedTensor]) -> None:
         self._openvino = import_openvino()
         self._ops: Any = self._openvino.opset13
-        self._module, self._config, self._weights = module, module.config, weights
-        self._heads, self._kv_heads = self._config.num_attention_heads, self._config.num_key_value_heads
-        self._width = getattr(self._config, "head_dim", None) or self._config.hidden_size // self._heads
+        self._decoder, self._weights = decoder, weights
         self._tables: dict[int, Any] = {}  # a table that is embedding and head is written once
+        self._masks: dict[int | None, Any] = {}  # by window
+        self._turns: dict[int, tuple[Any, Any]] = {}  # by rotary
         self._sinks: list[Any] = []
+        self._ids, self._mask, self._positions = (
+            self._input(name, [-1, -1], np.int64) for name in ("input_ids", "attention_mask", "position_ids")
+        )
+        self._beam = self._input("beam_idx", [-1], np.int32)
+        self._batch = self._ops.gather(self._ops.shape_of(self._ids), [0], 0)
 
     def model(self) -> Any:
         """Ids, mask, positions and the order of the rows in; logits out; keys and values are variables."""
-        ops = self._ops
-        ids, mask, positions = (
-            self._input(name, [-1, -1], np.int64) for name in ("input_ids", "attention_mask", "position_ids")
-        )
-        beam = self._input("beam_idx", [-1], np.int32)
-        self._beam = beam
-        self._batch = ops.gather(ops.shape_of(ids), [0], 0)
-        seen = self._mask(ids, mask)
-        turned = self._rotary(positions)
-        decoder = self._module.model
-        hidden = self._embedded(ids)
-        for index, layer in enumerate(decoder.layers):
-            path = f"model.layers.{index}"
-            normed = self._norm(hidden, layer.input_layernorm)
-            hidden = ops.add(hidden, self._attention(path, layer.self_attn, normed, seen, turned))
-            normed = self._norm(hidden, layer.post_attention_layernorm)
-            hidden = ops.add(hidden, self._feed_forward(f"{path}.mlp", layer.mlp, normed))
-        logits = self._linear("lm_head", self._module.lm_head, self._norm(hidden, decoder.norm))
-        result = ops.result(logits)
+        result = self._ops.result(build_logits(self, self._decoder))
         result.output(0).set_names({"logits"})
-        return self._openvino.Model([result], self._sinks, [ids, mask, positions, beam], "decoder")
+        inputs = [self._ids, self._mask, self._positions, self._beam]
+        return self._openvino.Model([result], self._sinks, inputs, "decoder")
+
+    def embed(self, decoder: Decoder) -> Any:
+        """The rows of the table, packed or float."""
+        ops = self._ops
+        found = ops.gather(self._table(decoder.embedding), self._ids, 0, name=decoder.embedding.layer)
+        if decoder.embedding_factor != 1:
+            found = ops.multiply(found, np.float32(decoder.embedding_factor))
+        if decoder.positions is None:
+            return found
+        table = decoder.positions.read()[decoder.position_offset :]
+        return ops.add(found, ops.gather(_floats(table), self._positions, 0))
+
+    def norm(self, x: Any, norm: Norm) -> Any:
+        """The operators that the plugin turns into one."""
+        ops = self._ops
+        if norm.kind == "layer":
+            made = ops.multiply(ops.mvn(x, [-1], True, norm.epsilon, "inside_sqrt"), _floats(norm.weight))
+            return made if norm.bias is None else ops.add(made, _floats(norm.bias))
+        mean = ops.reduce_mean(ops.power(x, np.float32(2)), [-1], keep_dims=True)
+        root = ops.sqrt(ops.add(mean, np.float32(norm.epsilon)))
+        return ops.multiply(ops.multiply(x, ops.divide(np.float32(1), root)), _floats(norm.weight))
+
+    def add_and_norm(self, x: Any, y: Any, norm: Norm) -> tuple[Any, Any]:
+        """The sum, and its norm."""
+        both = self.add(x, y)
+        return both, self.norm(both, norm)
+
+    def attend(self, index: int, attention: Attention, x: Any) -> Any:
+        """Keys and values are kept for the next call."""
+        ops = self._ops
+        query, key, value = self._queries_keys_values(attention, x)
+        if attention.norms is not None:
+            query, key = (
+                self.norm(one, norm) for one, norm in zip((query, key), attention.norms, strict=True)
+            )
+        if attention.rotary is not None:
+            query, key = (self._rotated(one, attention) for one in (query, key))
+        key, value = (
+            self._repeated(self._kept(f"past_key_values.{index}.{name}", one, attention), attention)
+            for name, one in (("key", key), ("value", value))
+        )
+        seen, scale = self._seen(attention.window), np.float32(attention.scale)
+        if attention.softcap:
+            scores = ops.multiply(ops.matmul(query, key, False, True), scale)
+            scores = ops.add(self.softcap(scores, attention.softcap), seen)
+            attended = ops.matmul(ops.softmax(scores, -1), value, False, False)
+        else:
+            attended = ops.scaled_dot_product_attention(query, key, value, seen, scale, causal=False)
+        channels = attention.heads * attention.width
+        return ops.reshape(ops.transpose(attended, [0, 2, 1, 3]), [0, 0, channels], True)
+
+    def multiply_matrix(self, matrix: Matrix, x: Any) -> Any:
+        """One operator, which the plugin fuses with those that unpack the matrix."""
+        made = self._ops.matmul(x, self._table(matrix), False, True, name=matrix.layer)
+        return made if matrix.bias is None else self._ops.add(made, _floats(matrix.bias))
+
+    def halves(self, x: Any) -> tuple[Any, Any]:
+        """One operator."""
+        first, second = self._ops.split(x, -1, 2).outputs()
+        return first, second
+
+    def activate(self, activation: Activation, x: Any) -> Any:
+        """One operator."""
+        ops = self._ops
+        if activation in ("gelu", "gelu_tanh"):
+            return ops.gelu(x, "tanh" if activation == "gelu_tanh" else "erf")
+        return ops.swish(x) if activation == "silu" else ops.relu(x)
+
+    def add(self, x: Any, y: Any) -> Any:
+        """One operator."""
+        return self._ops.add(x, y)
+
+    def multiply(self, x: Any, y: Any) -> Any:
+        """One operator."""
+        return self._ops.multiply(x, y)
+
+    def softcap(self, x: Any, bound: float) -> Any:
+        """Three operators."""
+        size = np.float32(bound)
+        return self._ops.multiply(self._ops.tanh(self._ops.divide(x, size)), size)
+
+    def route(self, experts: Experts, x: Any) -> list[Any]:
+        """The softmax of the router's outputs, scaled to a sum of one over the chosen experts."""
+        ops = self._ops
+        shares = ops.softmax(self.multiply_matrix(experts.router, x), -1)
+        largest, places = ops.topk(shares, experts.chosen, -1, "max", "value").outputs()
+        largest = ops.divide(largest, ops.reduce_sum(largest, [-1], keep_dims=True))
+        nothing = ops.broadcast(np.float32(0), ops.shape_of(shares))
+        weights = ops.scatter_elements_update(nothing, places, largest, -1)
+        return list(ops.split(weights, -1, len(experts.experts)).outputs())
 
     def _input(self, name: str, shape: list[int], dtype: Any) -> Any:
         made = self._ops.parameter(shape, dtype, name=name)
         made.output(0).set_names({name})
         return made
 
-    def _mask(self, ids: Any, mask: Any) -> Any:
+    def _seen(self, window: int | None) -> Any:
         """[batch, 1, length, total]: zero where a position may be seen."""
-        ops = self._ops
-        length, total = (ops.gather(ops.shape_of(one), [1], 0) for one in (ids, mask))
-        flat = np.array([], np.int64)
-        end = ops.reshape(total, flat, False)
-        keys = ops.range(np.int64(0), end, np.int64(1), "i64")
-        queries = ops.range(ops.reshape(ops.subtract(total, length), flat, False), end, np.int64(1), "i64")
-        queries = ops.unsqueeze(queries, [1])
-        allowed = ops.less_equal(keys, queries)
-        if window := getattr(self._config, "sliding_window", None):
-            allowed = ops.logical_and(allowed, ops.greater(keys, ops.subtract(queries, np.int64(window))))
-        given = ops.unsqueeze(ops.not_equal(mask, np.int64(0)), [1, 2])
-        both = ops.logical_and(ops.unsqueeze(allowed, [0, 1]), given)
-        return ops.select(both, np.float32(0), np.float32(SMALLEST))
+        if window not in self._masks:
+            ops = self._ops
+            length, total = (ops.gather(ops.shape_of(one), [1], 0) for one in (self._ids, self._mask))
+            flat = np.array([], np.int64)
+            end = ops.reshape(total, flat, False)
+            keys = ops.range(np.int64(0), end, np.int64(1), "i64")
+            start = ops.reshape(ops.subtract(total, length), flat, False)
+            queries = ops.unsqueeze(ops.range(start, end, np.int64(1), "i64"), [1])
+            allowed = ops.less_equal(keys, queries)
+            if window is not None:
+                near = ops.greater(keys, ops.subtract(queries, np.int64(window)))
+                allowed = ops.logical_and(allowed, near)
+            given = ops.unsqueeze(ops.not_equal(self._mask, np.int64(0)), [1, 2])
+            both = ops.logical_and(ops.unsqueeze(allowed, [0, 1]), given)
+            self._masks[window] = ops.select(both, np.float32(0), np.float32(SMALLEST))
+        return self._masks[window]
 
-    def _rotary(self, positions: Any) -> tuple[Any, Any]:
-        """Cosine and sine of every position, [batch, 1, length, width]."""
-        ops, rotary = self._ops, self._module.model.rotary_emb
-        frequencies = self._floats(rotary.inv_freq)[None, None]
-        places = ops.unsqueeze(ops.convert(positions, "f32"), [2])
-        angles = ops.multiply(places, frequencies)
-        both = ops.concat([angles, angles], -1)
-        scaling = np.float32(getattr(rotary, "attention_scaling", 1.0))
-        cosine, sine = ops.unsqueeze(ops.cos(both), [1]), ops.unsqueeze(ops.sin(both), [1])
-        return (
-            (cosine, sine) if scaling == 1 else (ops.multiply(cosine, scaling), ops.multiply(sine, scaling))
+    def _turn(self, rotary: Rotary) -> tuple[Any, Any]:
+        """Cosine and sine of every position, [batch, 1, length, rotated channels]."""
+        if id(rotary) not in self._turns:
+            ops = self._ops
+            places = ops.unsqueeze(ops.convert(self._positions, "f32"), [2])
+            frequencies = _floats(rotary.frequencies)[None, None]
+            if rotary.long_frequencies is not None:
+                last = ops.reduce_max(self._positions, [0, 1], keep_dims=False)
+                long = _floats(rotary.long_frequencies)[None, None]
+                beyond = ops.greater_equal(last, np.int64(rotary.original_context))
+                frequencies = ops.select(beyond, long, frequencies)
+            angles = ops.multiply(places, frequencies)
+            both = ops.unsqueeze(ops.concat([angles, angles], -1), [1])
+            cosine, sine = ops.cos(both), ops.sin(both)
+            if rotary.scaling != 1:
+                cosine, sine = (ops.multiply(one, np.float32(rotary.scaling)) for one in (cosine, sine))
+            self._turns[id(rotary)] = cosine, sine
+        return self._turns[id(rotary)]
+
+    def _rotated(self, x: Any, attention: Attention) -> Any:
+        rotary = attention.rotary
+        assert rotary is not None
+        ops, (cosine, sine), half = self._ops, self._turn(rotary), rotary.width // 2
+        apart = rotary.width < attention.width
+        turned = ops.slice(x, [0], [rotary.width], [1], [3]) if apart else x
+        first, second = (
+            ops.slice(turned, [start], [stop], [1], [3]) for start, stop in ((0, half), (half, LAST))
         )
-
-    def _rotated(self, x: Any, turned: tuple[Any, Any]) -> Any:
-        ops, half = self._ops, self._width // 2
-        first, second = (ops.slice(x, [start], [stop], [1], [3]) for start, stop in ((0, half), (half, LAST)))
         minus = np.full((1, 1, 1, 1), -1, np.float32)
         other = ops.concat([ops.multiply(second, minus), first], -1)
-        return ops.add(ops.multiply(x, turned[0]), ops.multiply(other, turned[1]))
+        turned = ops.add(ops.multiply(turned, cosine), ops.multiply(other, sine))
+        return ops.concat([turned, ops.slice(x, [rotary.width], [LAST], [1], [3])], -1) if apart else turned
 
-    def _norm(self, x: Any, norm: Any) -> Any:
-        ops = self._ops
-        mean = ops.reduce_mean(ops.power(x, np.float32(2)), [-1], keep_dims=True)
-        root = ops.sqrt(ops.add(mean, np.float32(self._config.rms_norm_eps)))
-        return ops.multiply(ops.multiply(x, ops.divide(np.float32(1), root)), self._floats(norm.weight))
-
-    def _attention(self, path: str, attention: Any, x: Any, seen: Any, turned: tuple[Any, Any]) -> Any:
-        ops, name = self._ops, f"{path}.self_attn"
+    def _queries_keys_values(self, attention: Attention, x: Any) -> tuple[Any, Any, Any]:
+        """[batch, heads, length, width] each."""
+        ops, width = self._ops, attention.width
+        made = [self.multiply_matrix(matrix, x) for matrix in attention.inputs]
+        if len(made) == 1:
+            grouped = ops.reshape(made[0], [0, 0, attention.groups, -1], True)
+            made = ops.variadic_split(grouped, 3, np.array(attention.rows, np.int64)).outputs()
+        heads = (attention.heads, attention.kv_heads, attention.kv_heads)
         query, key, value = (
-            self._by_head(self._linear(f"{name}.{part}_proj", getattr(attention, f"{part}_proj"), x), heads)
-            for part, heads in (("q", self._heads), ("k", self._kv_heads), ("v", self._kv_heads))
+            ops.transpose(ops.reshape(one, [0, 0, count, width], True), [0, 2, 1, 3])
+            for one, count in zip(made, heads, strict=True)
         )
-        if hasattr(attention, "q_norm"):
-            query, key = self._norm(query, attention.q_norm), self._norm(key, attention.k_norm)
-        query = self._rotated(query, turned)
-        key = self._repeated(self._kept(f"{path}.key", self._rotated(key, turned)))
-        value = self._repeated(self._kept(f"{path}.value", value))
-        scale = np.float32(attention.scaling)
-        attended = ops.scaled_dot_product_attention(query, key, value, seen, scale, causal=False)
-        flat = ops.reshape(ops.transpose(attended, [0, 2, 1, 3]), [0, 0, self._heads * self._width], True)
-        return self._linear(f"{name}.o_proj", attention.o_proj, flat)
+        return query, key, value
 
-    def _by_head(self, x: Any, heads: int) -> Any:
-        return self._ops.transpose(self._ops.reshape(x, [0, 0, heads, self._width], True), [0, 2, 1, 3])
-
-    def _kept(self, name: str, new: Any) -> Any:
+    def _kept(self, name: str, new: Any, attention: Attention) -> Any:
         """What the variable holds, in the order of ``beam_idx``, and ``new`` after it; both are held from then on."""
-        ops = self._ops
-        sizes = np.array([self._kv_heads, 0, self._width], np.int64)
+        ops, heads, width = self._ops, attention.kv_heads, attention.width
+        sizes = np.array([heads, 0, width], np.int64)
         empty = ops.broadcast(np.float32(0), ops.concat([self._batch, sizes], 0))
-        shape = self._openvino.PartialShape([-1, self._kv_heads, -1, self._width])
+        shape = self._openvino.PartialShape([-1, heads, -1, width])
         read = ops.read_value(empty, name, self._openvino.Type.f32, shape)
         both = ops.concat([ops.gather(read, self._beam, 0), new], 2)
         self._sinks.append(ops.assign(both, name))
         return both
 
-    def _repeated(self, x: Any) -> Any:
+    def _repeated(self, x: Any, attention: Attention) -> Any:
         """Each head of keys or values for all the queries that share it."""
-        ops, times = self._ops, self._heads // self._kv_heads
+        ops, heads, width = self._ops, attention.kv_heads, attention.width
+        times = attention.heads // heads
         if times == 1:
             return x
-        shape = ops.concat([self._batch, np.array([self._kv_heads, times, 1, self._width], np.int64)], 0)
+        shape = ops.concat([self._batch, np.array([heads, times, 1, width], np.int64)], 0)
         spread = ops.broadcast(ops.unsqueeze(x, 2), shape, broadcast_spec="BIDIRECTIONAL")
-        return ops.reshape(spread, [0, self._heads, -1, self._width], True)
+        return ops.reshape(spread, [0, attention.heads, -1, width], True)
 
-    def _feed_forward(self, path: str, mlp: Any, x: Any) -> Any:
-        gate, up = (
-            self._linear(f"{path}.{name}", getattr(mlp, name), x) for name in ("gate_proj", "up_proj")
-        )
-        return self._linear(f"{path}.down_proj", mlp.down_proj, self._ops.multiply(self._ops.swish(gate), up))
-
-    def _embedded(self, ids: Any) -> Any:
-        table = self._table("model.embed_tokens.weight", self._module.model.embed_tokens)
-        return self._ops.gather(table, ids, 0, name="model.embed_tokens")
-
-    def _linear(self, name: str, layer: Any, x: Any) -> Any:
-        table = self._table(f"{name}.weight", layer)
-        made = self._ops.matmul(x, table, False, True, name=name)
-        bias = getattr(layer, "bias", None)
-        return made if bias is None else self._ops.add(made, self._floats(bias))
-
-    def _table(self, name: str, layer: Any) -> Any:
+    def _table(self, matrix: Matrix) -> Any:
         """A matrix [out, in]: packed and unpacked by operators that the plugin fuses, or float."""
-        held = self._weights.get(name)
-        key = (layer.weight if held is None else held.bits).data_ptr()
-        if held is None:
-            self._tables.setdefault(key, self._ops.constant(self._floats(layer.weight)))
-        elif key not in self._tables:
-            self._tables[key] = self._unpacked(held)
-        return self._tables[key]
+        held = self._weights.get(matrix.name)
+        if matrix.storage not in self._tables:
+            made = self._ops.constant(_floats(matrix.read())) if held is None else self._unpacked(held)
+            self._tables[matrix.storage] = made
+        return self._tables[matrix.storage]
 
     def _unpacked(self, held: PackedTensor) -> Any:
         """(values - zero points) * scales. Without zero points the values are signed."""
@@ -212,6 +280,7 @@ class OpenVinoGraph:
             tensor, shared_memory=False
         )  # shared memory would not be kept alive
 
-    def _floats(self, value: Tensor) -> np.ndarray[Any, Any]:
-        array: np.ndarray[Any, Any] = value.detach().to(torch.float32).contiguous().cpu().numpy()
-        return array
+
+def _floats(value: Tensor) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = value.detach().to(torch.float32).contiguous().cpu().numpy()
+    return array

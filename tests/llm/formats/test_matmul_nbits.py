@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparsebit.llm.formats.matmul_nbits import block_size, block_weight, joined
+from sparsebit.llm.formats.matmul_nbits import block_kind, block_size, block_weight, joined, with_rows
 from tests.llm.formats.gguf.test_blocks import packed
 
 
@@ -29,3 +29,11 @@ def test_joined_rows_stay_in_order() -> None:
     first, second = packed("uint4"), packed("uint4")
     both = joined([block_weight(first), block_weight(second)])
     assert torch.equal(both.numbers(), torch.cat([first.numbers(), second.numbers()]))
+
+
+@pytest.mark.parametrize("code", ["int4_full", "uint4"])
+def test_moved_rows_take_their_scales_and_zero_points_along(code: str) -> None:
+    held = packed(code)
+    order = torch.arange(held.shape[0]).flip(0)
+    assert torch.equal(with_rows(block_weight(held), order).numbers(), held.numbers()[order])
+    assert block_kind(held) == (4, 32, code == "uint4")

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from sparsebit import llm
-from sparsebit.errors import SparsebitError
-from tests.llm.formats.test_compressed_tensors import quantized
-from tests.llm.models import sharp
+from tests.llm.decoder.family_models import VARIANTS, family_model
+from tests.llm.models import sharp, tokens
 
 needs_engine = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="openvino is not installed"
@@ -42,6 +41,17 @@ def test_the_engine_runs_the_same_model(
     assert report.proven and report.agreement == 1.0, str(report)
 
 
-def test_what_it_cannot_hold_is_refused() -> None:
-    with pytest.raises(SparsebitError, match="openvino folders are written for some architectures only"):
-        quantized("gpt2").export("never", "openvino")
+@needs_engine
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_family(tmp_path: Path, name: str) -> None:
+    """Weights bit for bit and logits, of a prompt and of steps after it, past the window where there is one."""
+    made = llm.quantize(family_model(name), None, {"METHOD": "rtn"}, progress=False)
+    report = made.export(tmp_path / "out", "openvino", ids=tokens(12))
+    assert report.proven and report.weights == len(made.weights), str(report)
+    assert abs(report.divergence or 0) < 1e-9, "all products are computed in float"
+
+
+@needs_engine
+def test_heads_of_any_size(tmp_path: Path) -> None:
+    made = llm.quantize(family_model("gpt_neox", hidden_size=96), None, {"METHOD": "rtn"}, progress=False)
+    assert made.export(tmp_path / "out", "openvino", ids=tokens(12)).proven

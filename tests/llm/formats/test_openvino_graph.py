@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sparsebit import llm
+from sparsebit.llm.decoder.families import describe_decoder
 from sparsebit.llm.formats.openvino_graph import OpenVinoGraph
 from tests.llm.models import DECODERS, sharp, with_uneven_norms
 
@@ -15,7 +16,7 @@ openvino = pytest.importorskip("openvino")
 
 def compiled(model: torch.nn.Module) -> object:
     made = llm.quantize(model, None, {"METHOD": "rtn", "W": {"BIT": 8}}, progress=False)
-    graph = OpenVinoGraph(made.model, made.weights).model()
+    graph = OpenVinoGraph(describe_decoder(made.model, "openvino"), made.weights).model()
     exact = {
         "INFERENCE_PRECISION_HINT": "f32",
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
@@ -63,7 +64,7 @@ def test_a_sliding_window_is_kept() -> None:
 def test_scales_take_two_bytes_where_that_is_exact(dtype: str, stored: str) -> None:
     config = {"METHOD": "rtn", "W": {"BIT": 4, "SCALE_DTYPE": dtype}}
     made = llm.quantize(DECODERS["llama"](), None, config, progress=False)
-    graph = OpenVinoGraph(made.model, made.weights).model()
+    graph = OpenVinoGraph(describe_decoder(made.model, "openvino"), made.weights).model()
     found = {
         op.get_element_type().get_type_name()
         for op in graph.get_ordered_ops()

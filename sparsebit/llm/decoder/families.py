@@ -1,0 +1,388 @@
+"""The decoder of a model of transformers, read from its module: one entry per family, for what differs.
+
+What an entry does not say is as in Llama. Sizes, biases, epsilons and rotary frequencies are those of the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.decoder.parts import (
+    Activation,
+    Attention,
+    Decoder,
+    Experts,
+    FeedForward,
+    Layer,
+    Matrix,
+    Norm,
+    Rotary,
+)
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.weights.uses import stores_transposed
+
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+ROPE_TYPES = (
+    "default",
+    "linear",
+    "llama3",
+    "yarn",
+    "longrope",
+)  # "dynamic" has other frequencies at every length
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Where the parts of a decoder are, by their names in its module.
+
+    Attributes:
+        norms: before and after attention, before and after feed-forward; empty where there is none.
+        inputs: of the feed-forward part: gate and up, one matrix for both, or one where there is no gate.
+        activation: the key of the config that names it.
+        norm_offset: what a norm adds to its weight before it multiplies.
+        groups: of heads in one matrix for queries, keys and values.
+        not_supported: settings of the config that change what is computed, with whether this one has them.
+    """
+
+    decoder: str = "model"
+    embedding: str = "embed_tokens"
+    positions: str = ""
+    position_offset: int = 0
+    layers: str = "layers"
+    norm: str = "norm"
+    norms: tuple[str, str, str, str] = ("input_layernorm", "", "post_attention_layernorm", "")
+    norm_offset: float = 0.0
+    parallel: bool = False
+    attention: str = "self_attn"
+    queries_keys_values: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    groups: int = 1
+    head_norms: tuple[str, str] = ("q_norm", "k_norm")
+    softcap: float = 0.0
+    output: str = "o_proj"
+    feed_forward: str = "mlp"
+    inputs: tuple[str, ...] = ("gate_proj", "up_proj")
+    gated: bool = True
+    down: str = "down_proj"
+    activation: str = "hidden_act"
+    experts: bool = False
+    not_supported: Mapping[str, bool] = field(default_factory=dict)
+
+
+def _gemma2(config: Any) -> Family:
+    return Family(
+        norms=(
+            "input_layernorm",
+            "post_attention_layernorm",
+            "pre_feedforward_layernorm",
+            "post_feedforward_layernorm",
+        ),
+        norm_offset=1.0,
+        activation="hidden_activation",
+        softcap=getattr(config, "attn_logit_softcapping", None) or 0.0,
+        not_supported={
+            "use_bidirectional_attention": bool(getattr(config, "use_bidirectional_attention", False))
+        },
+    )
+
+
+def _falcon(config: Any) -> Family:
+    new, parallel = config.new_decoder_architecture, config.parallel_attn
+    norms = ("input_layernorm", "", "" if parallel else "post_attention_layernorm", "")
+    heads = config.num_kv_heads if new else 1 if config.multi_query else config.num_attention_heads
+    return Family(
+        decoder="transformer",
+        embedding="word_embeddings",
+        layers="h",
+        norm="ln_f",
+        norms=("ln_attn", "", "ln_mlp", "") if new and config.num_ln_in_parallel_attn == 2 else norms,
+        parallel=parallel,
+        attention="self_attention",
+        queries_keys_values=("query_key_value",),
+        groups=heads,
+        output="dense",
+        inputs=("dense_h_to_4h",),
+        gated=False,
+        down="dense_4h_to_h",
+        activation="activation",
+        not_supported={
+            "alibi": bool(config.alibi),
+            "new_decoder_architecture without parallel_attn": bool(new and not parallel),
+        },
+    )
+
+
+FAMILIES: dict[str, Callable[[Any], Family]] = {
+    "llama": lambda config: Family(),
+    "mistral": lambda config: Family(),
+    "qwen2": lambda config: Family(),
+    "qwen3": lambda config: Family(),
+    "phi3": lambda config: Family(queries_keys_values=("qkv_proj",), inputs=("gate_up_proj",)),
+    "gemma": lambda config: Family(norm_offset=1.0),
+    "gemma2": _gemma2,
+    "gemma3_text": lambda config: replace(_gemma2(config), softcap=0.0),  # the model does not use it either
+    "phi": lambda config: Family(
+        norm="final_layernorm",
+        norms=("input_layernorm", "", "", ""),
+        parallel=True,
+        head_norms=("q_layernorm", "k_layernorm"),
+        output="dense",
+        inputs=("fc1",),
+        gated=False,
+        down="fc2",
+    ),
+    "gpt_neox": lambda config: Family(
+        decoder="gpt_neox",
+        embedding="embed_in",
+        norm="final_layer_norm",
+        parallel=config.use_parallel_residual,
+        attention="attention",
+        queries_keys_values=("query_key_value",),
+        groups=config.num_attention_heads,
+        output="dense",
+        inputs=("dense_h_to_4h",),
+        gated=False,
+        down="dense_4h_to_h",
+    ),
+    "gpt2": lambda config: Family(
+        decoder="transformer",
+        embedding="wte",
+        positions="wpe",
+        layers="h",
+        norm="ln_f",
+        norms=("ln_1", "", "ln_2", ""),
+        attention="attn",
+        queries_keys_values=("c_attn",),
+        output="c_proj",
+        inputs=("c_fc",),
+        gated=False,
+        down="c_proj",
+        activation="activation_function",
+        not_supported={"add_cross_attention": bool(config.add_cross_attention)},
+    ),
+    "opt": lambda config: Family(
+        decoder="model.decoder",
+        positions="embed_positions",
+        position_offset=2,
+        norm="final_layer_norm",
+        norms=("self_attn_layer_norm", "", "final_layer_norm", ""),
+        output="out_proj",
+        feed_forward="",
+        inputs=("fc1",),
+        gated=False,
+        down="fc2",
+        activation="activation_function",
+        not_supported={
+            "do_layer_norm_before=False": not config.do_layer_norm_before,
+            "word_embed_proj_dim other than hidden_size": config.word_embed_proj_dim != config.hidden_size,
+            "_remove_final_layer_norm": bool(config._remove_final_layer_norm),
+        },
+    ),
+    "falcon": _falcon,
+    "mixtral": lambda config: Family(inputs=("gate_up_proj",), experts=True),
+}
+
+
+def describe_decoder(model: Any, format_name: str) -> Decoder:
+    """The decoder of a causal language model; families and settings that are not known are errors."""
+    config: Any = model.config
+    if config.model_type not in FAMILIES:
+        raise SparsebitError(
+            f"{format_name} folders are written for some architectures only",
+            expected=", ".join(FAMILIES),
+            got=config.model_type,
+            hint="choose another format",
+        )
+    family = FAMILIES[config.model_type](config)
+    for setting in _not_supported(model, family):
+        raise SparsebitError(
+            f"{format_name} folders of {config.model_type} models do not support {setting}",
+            hint="choose another format",
+        )
+    return _Reader(model, family).decoder()
+
+
+def _not_supported(model: Any, family: Family) -> Iterator[str]:
+    """Settings with which the model computes something that no part describes."""
+    config = model.config
+    yield from (setting for setting, present in family.not_supported.items() if present)
+    activation = getattr(config, family.activation)
+    if activation not in ACTIVATIONS:
+        yield f"{family.activation}={activation!r}, only {', '.join(sorted(ACTIVATIONS))}"
+    for kind in set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
+        yield f"layer_types with {kind!r}, only full_attention and sliding_attention"
+    rotary = getattr(model.get_submodule(family.decoder), "rotary_emb", None)
+    types = getattr(rotary, "rope_type", "default")
+    for kind in types.values() if isinstance(types, dict) else (types,):
+        if kind not in ROPE_TYPES:
+            yield f"rope_type={kind!r}, only {', '.join(ROPE_TYPES)}"
+
+
+class _Reader:
+    """Reads the parts of one model."""
+
+    def __init__(self, model: Any, family: Family) -> None:
+        self._model, self._config, self._family = model, model.config, family
+        self._rotaries: dict[str, Rotary] = {}
+
+    def decoder(self) -> Decoder:
+        family, config = self._family, self._config
+        inside: Any = self._model.get_submodule(family.decoder)
+        embedding = inside.get_submodule(family.embedding)
+        factor = getattr(embedding, "factor", getattr(embedding, "scalar_embed_scale", 1.0))
+        count = len(inside.get_submodule(family.layers))
+        return Decoder(
+            embedding=self._matrix(f"{family.decoder}.{family.embedding}"),
+            embedding_factor=float(factor),
+            positions=self._matrix(f"{family.decoder}.{family.positions}") if family.positions else None,
+            position_offset=family.position_offset,
+            layers=tuple(
+                self._layer(index, f"{family.decoder}.{family.layers}.{index}") for index in range(count)
+            ),
+            norm=self._norm(f"{family.decoder}.{family.norm}"),
+            head=self._matrix("lm_head"),
+            softcap=float(getattr(config, "final_logit_softcapping", None) or 0.0),
+            context=config.max_position_embeddings,
+        )
+
+    def _layer(self, index: int, path: str) -> Layer:
+        family = self._family
+        norms = [self._norm(f"{path}.{name}") if name else None for name in family.norms]
+        before_attention, after_attention, before_feed_forward, after_feed_forward = norms
+        assert before_attention is not None
+        return Layer(
+            before_attention=before_attention,
+            attention=self._attention(index, f"{path}.{family.attention}"),
+            after_attention=after_attention,
+            before_feed_forward=before_feed_forward,
+            feed_forward=self._feed_forward(f"{path}.{family.feed_forward}" if family.feed_forward else path),
+            after_feed_forward=after_feed_forward,
+            parallel=family.parallel,
+        )
+
+    def _attention(self, index: int, path: str) -> Attention:
+        family, config = self._family, self._config
+        module: Any = self._model.get_submodule(path)
+        inputs = tuple(self._matrix(f"{path}.{name}") for name in family.queries_keys_values)
+        output = self._matrix(f"{path}.{family.output}")
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        heads = output.shape[1] // width
+        rows = sum(one.shape[0] for one in inputs)
+        types = getattr(config, "layer_types", None)
+        kind = types[index] if types else "sliding_attention"  # a window without types is for all layers
+        window = getattr(config, "sliding_window", None) if kind == "sliding_attention" else None
+        has_norms = hasattr(module, family.head_norms[0])
+        first, second = (f"{path}.{name}" for name in family.head_norms)
+        return Attention(
+            inputs=inputs,
+            output=output,
+            heads=heads,
+            kv_heads=(rows // width - heads) // 2,
+            width=width,
+            scale=float(getattr(module, "scaling", width**-0.5)),
+            groups=family.groups,
+            norms=(self._norm(first), self._norm(second)) if has_norms else None,
+            rotary=None if family.positions else self._rotary(kind),
+            window=window,
+            softcap=float(family.softcap),
+        )
+
+    def _rotary(self, kind: str) -> Rotary:
+        """The rotations of layers of this type; one object for all layers that share them."""
+        module: Any = self._model.get_submodule(self._family.decoder).rotary_emb
+        prefix = f"{kind}_" if hasattr(module, f"{kind}_inv_freq") else ""
+        if prefix not in self._rotaries:
+            # A long text leaves other frequencies behind in the module; the original ones are beside them.
+            frequencies = _floats(getattr(module, f"{prefix}original_inv_freq"))
+            scaling = float(getattr(module, f"{prefix}attention_scaling", 1.0))
+            self._rotaries[prefix] = Rotary(frequencies, scaling, *self._long_rotary(module, kind, prefix))
+        return self._rotaries[prefix]
+
+    def _long_rotary(self, module: Any, kind: str, prefix: str) -> tuple[Tensor | None, int]:
+        """Frequencies for texts beyond the context that the model was first trained with, and that context."""
+        rope_type = module.rope_type[kind] if prefix else module.rope_type
+        if rope_type != "longrope":
+            return None, 0
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        parameters = self._config.rope_parameters[kind] if prefix else self._config.rope_parameters
+        original = int(parameters["original_max_position_embeddings"])
+        made, _ = ROPE_INIT_FUNCTIONS[rope_type](
+            self._config, "cpu", seq_len=original + 1, layer_type=kind if prefix else None
+        )
+        return _floats(made), original
+
+    def _feed_forward(self, path: str) -> FeedForward | Experts:
+        family = self._family
+        if family.experts:
+            experts = range(self._model.get_submodule(f"{path}.experts").num_experts)
+            return Experts(
+                router=self._matrix(f"{path}.gate"),
+                experts=tuple(
+                    self._one_feed_forward(
+                        lambda name, index=index: self._expert(f"{path}.experts", name, index)
+                    )
+                    for index in experts
+                ),
+                chosen=self._config.num_experts_per_tok,
+            )
+        return self._one_feed_forward(lambda name: self._matrix(f"{path}.{name}"))
+
+    def _one_feed_forward(self, matrix: Callable[[str], Matrix]) -> FeedForward:
+        family = self._family
+        return FeedForward(
+            inputs=tuple(matrix(name) for name in family.inputs),
+            down=matrix(family.down),
+            activation=ACTIVATIONS[getattr(self._config, family.activation)],
+            gated=family.gated,
+        )
+
+    def _expert(self, path: str, name: str, index: int) -> Matrix:
+        """One matrix of stacked experts, which hold the values of its grid in float where it is quantized."""
+        one = getattr(self._model.get_submodule(path), name)[index]
+        rows, columns = one.shape
+        return Matrix(f"{path}.{name}[{index}]", (rows, columns), lambda: _floats(one), one.data_ptr())
+
+    def _norm(self, path: str) -> Norm:
+        module: Any = self._model.get_submodule(path)
+        if isinstance(module, nn.LayerNorm):
+            weight = torch.ones(module.normalized_shape) if module.weight is None else _floats(module.weight)
+            bias = None if module.bias is None else _floats(module.bias)
+            return Norm("layer", weight, module.eps, bias)
+        epsilon = getattr(module, "variance_epsilon", None) or module.eps
+        return Norm("rms", _floats(module.weight) + self._family.norm_offset, float(epsilon))
+
+    def _matrix(self, path: str) -> Matrix:
+        module: Any = self._model.get_submodule(path)
+        transposed = stores_transposed(module)
+
+        def read() -> Tensor:
+            numbers = _floats(module.weight)
+            return numbers.T if transposed else numbers
+
+        # A packed layer makes its float weight when asked, so its shape and address are those of what it holds.
+        packed = isinstance(module, (PackedLinear, PackedEmbedding))
+        rows, columns = module.shape if packed else module.weight.shape
+        if transposed:
+            rows, columns = columns, rows
+        storage = (module.packed if packed else module.weight).data_ptr()
+        bias = getattr(module, "bias", None)
+        bias = None if bias is None else _floats(bias)
+        return Matrix(f"{path}.weight", (rows, columns), read, storage, bias)
+
+
+def _floats(value: Tensor) -> Tensor:
+    return value.detach().float().cpu()

@@ -1,0 +1,110 @@
+"""The order in which a decoder's parts are computed, for a builder of any engine's graph."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from sparsebit.llm.decoder.parts import (
+    Activation,
+    Attention,
+    Decoder,
+    Experts,
+    FeedForward,
+    Matrix,
+    Norm,
+)
+
+Value = TypeVar("Value")
+
+
+class GraphBuilder(Protocol[Value]):
+    """Adds nodes to a graph of values [batch, length, channels]."""
+
+    def embed(self, decoder: Decoder) -> Value:
+        """The rows of the embedding for the ids that come in, with positions where they are learned."""
+        ...
+
+    def norm(self, x: Value, norm: Norm) -> Value:
+        """The norm of ``x``."""
+        ...
+
+    def add_and_norm(self, x: Value, y: Value, norm: Norm) -> tuple[Value, Value]:
+        """The sum, and its norm."""
+        ...
+
+    def attend(self, index: int, attention: Attention, x: Value) -> Value:
+        """What the attention of layer ``index`` gives before its last product."""
+        ...
+
+    def multiply_matrix(self, matrix: Matrix, x: Value) -> Value:
+        """The product with a matrix, and its bias."""
+        ...
+
+    def halves(self, x: Value) -> tuple[Value, Value]:
+        """The first and the second half of the channels."""
+        ...
+
+    def activate(self, activation: Activation, x: Value) -> Value:
+        """The activation of every value."""
+        ...
+
+    def add(self, x: Value, y: Value) -> Value:
+        """The sum."""
+        ...
+
+    def multiply(self, x: Value, y: Value) -> Value:
+        """The product of values at the same place; ``y`` may have one channel for all of ``x``."""
+        ...
+
+    def softcap(self, x: Value, bound: float) -> Value:
+        """``bound * tanh(x / bound)``."""
+        ...
+
+    def route(self, experts: Experts, x: Value) -> list[Value]:
+        """The weight of each expert [batch, length, 1], zero for those that are not chosen."""
+        ...
+
+
+def build_logits(graph: GraphBuilder[Value], decoder: Decoder) -> Value:
+    """The nodes of the whole decoder, and the logits."""
+    hidden = graph.embed(decoder)
+    normed = graph.norm(hidden, decoder.layers[0].before_attention)
+    following = [*(layer.before_attention for layer in decoder.layers[1:]), decoder.norm]
+    for index, (layer, next_norm) in enumerate(zip(decoder.layers, following, strict=True)):
+        attended = graph.attend(index, layer.attention, normed)
+        attended = graph.multiply_matrix(layer.attention.output, attended)
+        if layer.after_attention is not None:
+            attended = graph.norm(attended, layer.after_attention)
+        if layer.parallel:
+            if layer.before_feed_forward is not None:
+                normed = graph.norm(hidden, layer.before_feed_forward)
+            change = graph.add(attended, build_feed_forward(graph, layer.feed_forward, normed))
+        else:
+            assert layer.before_feed_forward is not None
+            hidden, normed = graph.add_and_norm(hidden, attended, layer.before_feed_forward)
+            change = build_feed_forward(graph, layer.feed_forward, normed)
+        if layer.after_feed_forward is not None:
+            change = graph.norm(change, layer.after_feed_forward)
+        hidden, normed = graph.add_and_norm(hidden, change, next_norm)
+    logits = graph.multiply_matrix(decoder.head, normed)
+    return graph.softcap(logits, decoder.softcap) if decoder.softcap else logits
+
+
+def build_feed_forward(graph: GraphBuilder[Value], part: FeedForward | Experts, x: Value) -> Value:
+    """The nodes of a feed-forward part; of all experts, where there are some."""
+    if isinstance(part, Experts):
+        weights = graph.route(part, x)
+        first, *others = (
+            graph.multiply(build_feed_forward(graph, expert, x), weight)
+            for expert, weight in zip(part.experts, weights, strict=True)
+        )
+        for other in others:
+            first = graph.add(first, other)
+        return first
+    made = [graph.multiply_matrix(matrix, x) for matrix in part.inputs]
+    if not part.gated:
+        inner = graph.activate(part.activation, made[0])
+    else:
+        gate, up = graph.halves(made[0]) if len(made) == 1 else made
+        inner = graph.multiply(graph.activate(part.activation, gate), up)
+    return graph.multiply_matrix(part.down, inner)

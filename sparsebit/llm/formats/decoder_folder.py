@@ -1,0 +1,50 @@
+"""What folders with the graph of a decoder share: the matrices they hold, and the decoders they are written for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from sparsebit.errors import SparsebitError
+from sparsebit.llm.decoder.families import describe_decoder
+from sparsebit.llm.formats.format import FormatRefusal, WeightKind, kind_of, layers_of, require_transformers
+from sparsebit.llm.formats.matmul_nbits import block_of, stored_bits
+from sparsebit.llm.language_model import LanguageModel
+
+
+class DecoderFolder:
+    """A folder whose matrices are 2, 4 or 8 bits in blocks of 16 to 256 input channels.
+
+    ``head_step``: the channels of a head have to be a multiple of it.
+    """
+
+    name: ClassVar[str]
+    head_step: ClassVar[int]
+    extension: ClassVar[str] = ""
+    mixes_widths: ClassVar[bool] = True
+
+    def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
+        """Weights that are not 2, 3, 4 or 8 bits in blocks of 16 to 256."""
+        if kind.code.kind not in ("int", "full", "uint") or kind.code.bits not in (2, 3, 4, 8):
+            return FormatRefusal(layer, f"it has no type for {kind.code}", "BIT: 2, 3, 4 or 8")
+        if block_of(kind.group_size or kind.shape[1]) < 16:
+            return FormatRefusal(layer, "its blocks are 16 to 256 input channels", "GROUP_SIZE: 32")
+        return None
+
+    def file_bits(self, bits: int) -> int:
+        """Three bits are stored as four."""
+        return stored_bits(bits)
+
+    def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
+        """Layers whose blocks or types the engine does not have; a decoder that it does not have is an error."""
+        require_transformers(model, self.name)
+        for layer in describe_decoder(model.model, self.name).layers:
+            if layer.attention.width % self.head_step:
+                raise SparsebitError(
+                    f"{self.name} folders do not support heads of this size",
+                    expected=f"a multiple of {self.head_step} channels",
+                    got=f"{layer.attention.width} channels",
+                    hint="choose another format",
+                )
+        kinds = ((name, kind_of(model.model, name, held)) for name, held in layers_of(model))
+        return (refusal for name, kind in kinds if (refusal := self.refuse(name, kind)))

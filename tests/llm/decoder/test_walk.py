@@ -1,0 +1,117 @@
+"""The description of every family, computed in torch by the order of the walk, gives the model's own logits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sparsebit.llm.decoder.families import describe_decoder
+from sparsebit.llm.decoder.parts import Activation, Attention, Decoder, Experts, Matrix, Norm
+from sparsebit.llm.decoder.walk import build_logits
+from tests.llm.decoder.family_models import VARIANTS, family_model
+
+ACTIVATIONS = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+}
+
+
+class TorchBuilder:
+    """Computes where others add nodes, for ids [batch, length] from the first position on."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self.ids, self.places = ids, torch.arange(ids.shape[1])
+
+    def embed(self, decoder: Decoder) -> Tensor:
+        found = decoder.embedding.read()[self.ids] * decoder.embedding_factor
+        if decoder.positions is None:
+            return found
+        return found + decoder.positions.read()[self.places + decoder.position_offset]
+
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        if norm.kind == "layer":
+            return F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.epsilon)
+        return F.rms_norm(x, norm.weight.shape, norm.weight, norm.epsilon)
+
+    def add_and_norm(self, x: Tensor, y: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+        return x + y, self.norm(x + y, norm)
+
+    def attend(self, index: int, attention: Attention, x: Tensor) -> Tensor:
+        made = torch.cat([self.multiply_matrix(matrix, x) for matrix in attention.inputs], -1)
+        made = made[..., attention.row_order] if len(attention.inputs) == 1 else made
+        rows = [count * attention.groups for count in attention.rows]
+        query, key, value = (
+            one.unflatten(-1, (-1, attention.width)).transpose(1, 2) for one in made.split(rows, -1)
+        )
+        if attention.norms is not None:
+            query, key = self.norm(query, attention.norms[0]), self.norm(key, attention.norms[1])
+        query, key = self.rotate(query, attention), self.rotate(key, attention)
+        times = attention.heads // attention.kv_heads
+        key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+        scores = query @ key.transpose(2, 3) * attention.scale
+        scores = self.softcap(scores, attention.softcap) if attention.softcap else scores
+        distance = self.places[:, None] - self.places
+        seen = (distance >= 0) & (distance < (attention.window or len(self.places)))
+        return (scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value).transpose(1, 2).flatten(2)
+
+    def rotate(self, x: Tensor, attention: Attention) -> Tensor:
+        rotary = attention.rotary
+        if rotary is None:
+            return x
+        long = rotary.long_frequencies is not None and len(self.places) > rotary.original_context
+        angles = torch.outer(self.places, rotary.long_frequencies if long else rotary.frequencies)
+        cosine, sine = angles.cos() * rotary.scaling, angles.sin() * rotary.scaling
+        half = rotary.width // 2
+        first, second, rest = x.split([half, half, attention.width - rotary.width], -1)
+        return torch.cat([first * cosine - second * sine, second * cosine + first * sine, rest], -1)
+
+    def multiply_matrix(self, matrix: Matrix, x: Tensor) -> Tensor:
+        assert matrix.read().shape == matrix.shape
+        return F.linear(x, matrix.read(), matrix.bias)
+
+    def halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = x.chunk(2, -1)
+        return first, second
+
+    def activate(self, activation: Activation, x: Tensor) -> Tensor:
+        return ACTIVATIONS[activation](x)
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    def multiply(self, x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+    def softcap(self, x: Tensor, bound: float) -> Tensor:
+        return bound * torch.tanh(x / bound)
+
+    def route(self, experts: Experts, x: Tensor) -> list[Tensor]:
+        outputs = self.multiply_matrix(experts.router, x)
+        largest, places = outputs.topk(experts.chosen, -1)
+        weights = torch.zeros_like(outputs).scatter(-1, places, largest.softmax(-1))
+        return list(weights.split(1, -1))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@torch.no_grad()
+def test_the_description_gives_the_logits_of_the_model(name: str) -> None:
+    model = family_model(name)
+    ids = torch.randint(3, 96, (2, 12), generator=torch.Generator().manual_seed(1))
+    decoder = describe_decoder(model, "a")
+    assert torch.allclose(build_logits(TorchBuilder(ids), decoder), model(ids).logits, atol=1e-3)
+
+
+@torch.no_grad()
+def test_long_texts_have_other_frequencies_where_the_model_says_so() -> None:
+    model = family_model("phi3, longrope")
+    ids = torch.randint(3, 96, (1, 20), generator=torch.Generator().manual_seed(1))
+    wanted = model(ids).logits
+    decoder = describe_decoder(model, "a")  # after a long text, whose frequencies the model keeps
+    assert torch.allclose(build_logits(TorchBuilder(ids), decoder), wanted, atol=1e-3)
+    short = ids[:, :12]
+    assert torch.allclose(build_logits(TorchBuilder(short), decoder), model(short).logits, atol=1e-3)
+    assert not torch.allclose(wanted[:, :12], model(short).logits, atol=1e-2)
