@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import os
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -21,14 +21,10 @@ from sparsebit.llm.blocks.calls import find_hidden, hidden_in, run_model
 from sparsebit.llm.blocks.find import Stack, find_stack
 from sparsebit.llm.source import load_module
 from sparsebit.llm.tokens import Text, as_ids, most_positions, read_tokenizer, require_known, windows
-from sparsebit.sparse.pruning import prune as prune_widths
+from sparsebit.sparse import ChannelGroups, SparseModel
+from sparsebit.sparse.channels import Group
+from sparsebit.sparse.layer_sparser import detach
 
-# The layers whose outputs are heads, or hidden channels of the feed-forward part, in the names of transformers. A layer
-# that is not an nn.Linear goes by the name of its weight.
-HEADS = ("*.q_proj", "*.k_proj", "*.v_proj", "*.query", "*.key", "*.value")
-HIDDEN = (
-    "*.gate_proj", "*.up_proj", "*.fc1", "*.fc_in", "*.dense_h_to_4h", "*.intermediate.dense", "*.mlp.c_fc.weight",
-)  # fmt: skip
 SAMPLES, LENGTH = 8, 128  # of the text, to measure with
 
 
@@ -76,29 +72,70 @@ def prune(
 
 
 def _prune_widths(model: nn.Module, rows: Tensor | None, hidden: float, heads: float) -> nn.Module:
-    names = [name for name, part in model.named_modules() if type(part).forward is nn.Linear.forward]
-    names += [name for name, _ in model.named_parameters()]
-    rules = []
-    for part, patterns, ratio in (("hidden channels", HIDDEN, hidden), ("heads", HEADS, heads)):
-        known = [pattern for pattern in patterns if any(fnmatchcase(name, pattern) for name in names)]
-        if ratio and not known:
-            raise SparsebitError(
-                f"the names of the layers that compute the {part} of {type(model).__name__} are unknown",
-                expected="ordinary linear layers named " + ", ".join(patterns),
-                hint="use sparsebit.SparseModel with a config for its layers",
-            )
-        rules += [{pattern: {"RATIO": ratio}} for pattern in known if ratio]
-    strategy = "l1norm" if rows is None else "activation_norm"
-    settings = {"TYPE": "structured", "STRATEGY": strategy, "RATIO": 0.0, "ROUND_TO": 1, "SPECIFIC": rules}
     example = {"input_ids": torch.zeros(2, 8, dtype=torch.long) if rows is None else rows[:2]}
-    batches = None if rows is None else [{"input_ids": pair, "use_cache": False} for pair in rows.split(2)]
-    return prune_widths(
-        model,
-        {"SPARSER": settings, "DEVICE": "cpu"},
-        batches,
-        example_kwargs={**example, "use_cache": False},
-        form="pretrained",
-    )
+    without = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+    batches = None if rows is None else [{"input_ids": pair, **without} for pair in rows.split(2)]
+    strategy = "l1norm" if rows is None else "activation_norm"
+    settings = {"TYPE": "structured", "STRATEGY": strategy, "RATIO": 0.0, "ROUND_TO": 1}
+    try:
+        smodel = SparseModel(
+            model,
+            {"SPARSER": settings, "DEVICE": "cpu"},
+            example_kwargs={**example, **without},
+            copy_model=False,
+        )
+        found = find_widths(smodel.groups(), find_stack(model).names)
+        for part, ratio in (("hidden", hidden), ("heads", heads)):
+            if ratio:
+                _ask(smodel, found[part], ratio, f"{part}={ratio} of {type(model).__name__}")
+        return smodel.shrink_to(smodel.choose(batches), "pretrained")
+    finally:
+        detach(model)
+
+
+def find_widths(groups: ChannelGroups, blocks: Sequence[str]) -> dict[str, list[Group]]:
+    """The heads and the hidden channels of each block, as ``{"heads": [...], "hidden": [...]}``.
+
+    They are told apart by what the channels pass: heads pass a softmax. Of the others, those that a layer beside the
+    attention makes are hidden channels. What several blocks make together, such as the residual stream, is neither.
+    """
+    calls = groups.trace.calls
+    attention = {name for name, call in calls.items() if call.spec.channels in ("attention", "softmax")}
+    inside = {str(calls[name].node.meta.get("module_path")) for name in attention} - {*blocks}
+    found: dict[str, list[Group]] = {"heads": [], "hidden": []}
+    for group in groups:
+        if len({_holder(name, blocks) for name in group.producers} - {""}) != 1:
+            continue
+        if attention.intersection(group.nodes):
+            found["heads"].append(group)
+        elif not any(_holder(name, [*inside]) for name in group.producers):
+            found["hidden"].append(group)
+    return found
+
+
+def _holder(name: str, paths: Sequence[str]) -> str:
+    """The one of these modules that a layer lies in."""
+    return next((path for path in paths if name.startswith(f"{path}.")), "")
+
+
+def _ask(smodel: SparseModel, groups: Sequence[Group], ratio: float, what: str) -> None:
+    """Ask for a part of these channels; an error where that is less than one of them, or where none can go."""
+    free = [group for group in groups if group.frozen is None]
+    if not free:
+        raise SparsebitError(
+            f"{what}: none can be removed",
+            got=next((str(group.frozen) for group in groups), "no layer inside a block computes any"),
+        )
+    count = min(group.channels for group in free)
+    if int(count * ratio) == 0:
+        raise SparsebitError(
+            f"{what}: less than one would be removed",
+            expected=f"at least {1 / count:.3g}: every block has {count} that can be removed one by one",
+        )
+    made = {where.tensor for group in free for where in group.slices if where.role == "output"}
+    for layer in smodel.pruner.layers:
+        if layer.tensor in made:
+            smodel.sparsers[layer.name].set_ratio(ratio)
 
 
 def drop_blocks(model: nn.Module, rows: Tensor, count: int) -> nn.Module:

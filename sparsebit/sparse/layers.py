@@ -11,6 +11,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops import OpCall, OpSpec, bind
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.numerics.finite import is_finite
+from sparsebit.sparse.stored_weight import stored_weight
 
 _MOST_HOPS = 8
 
@@ -53,8 +54,12 @@ def find_layers(gm: GraphModule) -> list[WeightedLayer]:
 
 
 def _weights(call: OpCall) -> Iterator[tuple[str, tuple[int, int]]]:
+    stored = stored_weight(call.owner, call.arguments.get(call.spec.weight or ""))
     if call.weight_name is not None and call.spec.weight_axes is not None:
         yield call.weight_name, call.spec.weight_axes
+    elif stored is not None and call.spec.weight_axes is not None:
+        made, read = call.spec.weight_axes
+        yield stored.name, (stored.axes[made], stored.axes[read])
     elif call.spec.family == "rnn" and call.module is not None:
         for name, parameter in call.module.named_parameters():
             if parameter.ndim == 2:

@@ -121,6 +121,7 @@ OPS = (
         aliases={"mat_a": "input", "mat_b": "other", "mat2": "other", "weight": "other"},
         weight="other",
         weight_axes=(-1, -2),
+        channels="grouped_mm",
         macs=grouped_mm_macs,
     ),
     _row(

@@ -191,10 +191,11 @@ class ChannelPruner(Pruner):
         return ladders
 
     def _refuse_frozen(self) -> None:
-        """A ratio that was set by hand must act."""
+        """A ratio that was set by hand must act: on some of the channels that the layer makes."""
+        acts = {handle.name for group in self.groups.free for handle in self._handles(group)}
         for group in self.groups.frozen():
             for handle in self._handles(group):
-                if handle.set_by_hand and handle.ratio > 0:
+                if handle.set_by_hand and handle.ratio > 0 and handle.name not in acts:
                     raise SparsebitError(
                         "this layer cannot lose channels",
                         where=f"layer {handle.name!r}",

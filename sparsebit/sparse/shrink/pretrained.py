@@ -26,6 +26,7 @@ from sparsebit.sparse.shrink.plan import ShrinkPlan
 
 MOST_COMBINATIONS = 64
 _DEFAULT_WIDTH = re.compile(r"inner|intermediate|ffn")  # follows from another number where it is None
+_HEADS = re.compile(r"heads?(_kv)?$")  # num_attention_heads, n_head, num_kv_heads
 _NO_WIDTH = re.compile(r"_ids?$|vocab|layers|position|num_labels|pretraining")  # numbers of another meaning
 
 
@@ -63,6 +64,13 @@ def shrink_pretrained(
             got=", ".join(f"{name}={value}" for name, value in numbers.items()),
             hint="use the shrunk graph: smodel.shrink()",
         )
+    if reason := _head_width_follows(model, plan, groups):
+        raise GraphError(
+            f"no config of {type(model).__name__} has fewer heads of the same width",
+            got=reason,
+            hint="remove hidden channels or blocks instead, or take the result as a graph: "
+            "sparsebit.prune(model, config, form='graph')",
+        )
     raise GraphError(
         f"no config of {type(model).__name__} describes the result",
         got=_uneven(plan, groups) or "widths that its config cannot name",
@@ -86,8 +94,8 @@ def _changes(model: nn.Module, plan: ShrinkPlan, groups: ChannelGroups) -> dict[
         if value is None and _DEFAULT_WIDTH.search(name):
             found[name] = set().union(*left.values())
         elif _is_number(value) and not _NO_WIDTH.search(name):
-            found[name] = set() if "heads" in name else set(left.get(value, ()))
-            for flags in plan.kept.values() if "heads" in name else ():
+            found[name] = set() if _HEADS.search(name) else set(left.get(value, ()))
+            for flags in plan.kept.values() if _HEADS.search(name) else ():
                 if value % len(flags) == 0:  # several heads are removed as one: queries that share their keys
                     found[name].add(value // len(flags) * int(flags.sum()))
     return {name: [*sorted(values)] for name, values in found.items() if values}
@@ -101,7 +109,7 @@ def _combinations(changes: Mapping[str, list[int | None]]) -> Iterator[dict[str,
     """Every way to change some of the numbers, the fewest changes first."""
     # another count of heads can have the same shapes: where heads went, it has to change
     choices = [
-        [(name, value) for value in ([] if "heads" in name else [None]) + values]
+        [(name, value) for value in ([] if _HEADS.search(name) else [None]) + values]
         for name, values in changes.items()
     ]
     every = [[(n, v) for n, v in one if v is not None] for one in itertools.product(*choices)]
@@ -110,20 +118,49 @@ def _combinations(changes: Mapping[str, list[int | None]]) -> Iterator[dict[str,
             yield {name: value for name, value in one if value is not None}
 
 
-def _make(model: nn.Module, numbers: Mapping[str, int], state: Mapping[str, Tensor]) -> nn.Module | None:
-    """A model with this config and these weights; None where they do not fit each other."""
+def _config_with(model: nn.Module, numbers: Mapping[str, int]) -> Any:
+    """The model's config with other numbers; the width of a head is written down where heads are removed."""
     config: Any = copy.deepcopy(model.config)
     heads, width = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
     if "num_attention_heads" in numbers and heads and width and getattr(config, "head_dim", None) is None:
         config.head_dim = width // heads  # else it would follow from the number of heads
     for name, value in numbers.items():
         setattr(config, name, value)
+    return config
+
+
+def _shapes(model: nn.Module, config: Any) -> dict[str, torch.Size] | None:
+    """What a model with this config holds; None where its numbers do not fit each other."""
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            shapes = {name: tensor.shape for name, tensor in type(model)(config).state_dict().items()}
-    except Exception:  # whatever its constructor raises, these numbers do not fit each other
+            return {name: tensor.shape for name, tensor in type(model)(config).state_dict().items()}
+    except Exception:  # whatever its constructor raises
         return None
-    if shapes != {name: tensor.shape for name, tensor in state.items()}:
+
+
+def _head_width_follows(model: nn.Module, plan: ShrinkPlan, groups: ChannelGroups) -> str:
+    """What to say of a class that divides one width by the number of heads, where heads were removed; else nothing.
+
+    Such a class has layers of the same size for one head as for all.
+    """
+    config: Any = model.config
+    names = [name for name, value in vars(config).items() if _HEADS.search(name) and _is_number(value)]
+    count = getattr(config, "num_attention_heads", 0)
+    going = [name for name in plan.kept if count and count % groups.by_name(name).channels == 0]
+    tensors = {where.tensor for name in going for where in groups.by_name(name).slices}
+    single = _shapes(model, _config_with(model, dict.fromkeys(names, 1)))
+    before = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if not tensors or single is None or any(single.get(name) != before.get(name) for name in tensors):
+        return ""
+    own = getattr(config, "attribute_map", {})
+    width, heads = (own.get(name, name) for name in ("hidden_size", "num_attention_heads"))
+    return f"its heads are {width} / {heads} wide ({getattr(config, width)} / {count}), so fewer of them are wider"
+
+
+def _make(model: nn.Module, numbers: Mapping[str, int], state: Mapping[str, Tensor]) -> nn.Module | None:
+    """A model with this config and these weights; None where they do not fit each other."""
+    config = _config_with(model, numbers)
+    if _shapes(model, config) != {name: tensor.shape for name, tensor in state.items()}:
         return None
     like = next(model.parameters())
     with torch.random.fork_rng(devices=[]):

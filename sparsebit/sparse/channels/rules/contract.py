@@ -9,8 +9,9 @@ from sparsebit.sparse.channels.group import Role
 from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.match import Operand, product_is_zero, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, pick, rule, tensor_name
+from sparsebit.sparse.stored_weight import StoredWeight, stored_weight
 
-IN, OUT = 1000, 1001  # letters of a weight's axes
+IN, OUT, EACH = 1000, 1001, 1002  # letters of a weight's axes: what it reads, what it makes, which of a stack
 
 
 @rule("linear")
@@ -36,13 +37,21 @@ def _contract(at: Visit, operands: Sequence[Operand], result: Sequence[int]) -> 
 
 
 def _named(at: Visit, argument: object, letters: Sequence[int]) -> Operand:
+    """An operand with its dims named; of a matrix that is a parameter, say which axis reads and which makes."""
     value = at.trace.labels_of(argument)
-    if tensor_name(argument) is None or value.rank != 2:
-        return at.operand(value, letters)
-    # a bare matrix: say which axis reads and which makes
-    roles: list[Role] = ["input" if letter == IN else "output" for letter in letters]
-    found = at.weight(argument, dict(enumerate(zip(letters, roles, strict=True))))
-    return replace(found, letters=tuple(letters))
+    stored, name = stored_weight(at.call.owner, argument), tensor_name(argument)
+    if stored is None and name is not None:  # a buffer
+        stored = StoredWeight(name, tuple(range(value.rank)))
+    return at.operand(value, letters) if stored is None or value.rank != 2 else _stored(at, stored, letters)
+
+
+def _stored(at: Visit, stored: StoredWeight, letters: Sequence[int]) -> Operand:
+    roles: dict[int, Role] = {IN: "input", EACH: "state"}
+    named = {
+        axis: (letter, roles.get(letter, "output"))
+        for axis, letter in zip(stored.axes, letters, strict=True)
+    }
+    return replace(at.weight(stored.name, named), letters=tuple(letters))
 
 
 @rule("matmul")
@@ -68,6 +77,20 @@ def matmul(at: Visit) -> Labels:
     layers = at.match(*terms).layers
     zero = all(one.zero_at(layer) for layer in layers for one in terms)
     return to_labels(layers, range(value.rank), value.shape, zero)
+
+
+@rule("grouped_mm")
+def grouped_mm(at: Visit) -> Labels:
+    """Rows [S, I], sorted by the matrix of the stack [E, I, O] that each is multiplied by: all matrices shrink alike."""
+    rows, stack = at.input, at.labels("other")
+    stored = stored_weight(at.call.owner, at.arguments["other"])
+    if rows.rank != 2 or stack.rank != 3 or at.arguments.get("bias") is not None:
+        raise Stop(f"{at.why}: not rows by a stack of matrices")
+    x, letters = at.operand(rows, (0, IN)), (EACH, IN, OUT)
+    w = at.operand(stack, letters) if stored is None else _stored(at, stored, letters)
+    reason = f"{at.why} finds matrices by their number"
+    w.layers = [layer for layer in (at.pin(one, [EACH], reason) for one in w.layers) if layer.dims]
+    return _contract(at, [x, w], (0, OUT))
 
 
 @rule("einsum")

@@ -44,10 +44,22 @@ def getitem(at: Visit) -> object:
         if isinstance(item, slice) and item.step not in (None, 1):
             for layer in at.trace.simple(value):
                 _keep_step(at, layer, dim, item)
+    shape = at.shape
+    if 0 in shape:
+        return Labels(shape, [] if picked else _beside_empty(at, value, shape), value.zero)
     results = [run_node(at, source, layer.full(value.shape)) for layer in at.trace.simple(value)]
     layers = [layer_of(result) for result in results if isinstance(result, Tensor)]
-    shape = at.shape
-    return Labels(shape, layers if 0 not in shape else (), value.zero)
+    return Labels(shape, layers, value.zero)
+
+
+def _beside_empty(at: Visit, value: Labels, shape: tuple[int, ...]) -> list[Family]:
+    """The layers along the other dims of a slice that is empty: the heads, where no dim of a head is left over."""
+    if value.rank != len(shape):
+        return []
+    same = {dim for dim in range(value.rank) if shape[dim] == value.shape[dim]}
+    crossing = [layer for layer in at.trace.simple(value) if same.intersection(layer.dims)]
+    pinned = [at.pin(layer, {*layer.dims} - same) for layer in crossing]
+    return [layer for layer in pinned if layer.dims]
 
 
 def indexed_dims(index: object, rank: int) -> Iterator[tuple[int, int, object]]:
