@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -19,13 +20,20 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import find_hidden, hidden_in, run_model
 from sparsebit.llm.blocks.find import Stack, find_stack
-from sparsebit.llm.source import load_module
+from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.source import load_module, stored_dtype
 from sparsebit.llm.tokens import Text, as_ids, most_positions, read_tokenizer, require_known, windows
 from sparsebit.sparse import ChannelGroups, SparseModel
 from sparsebit.sparse.channels import Group
+from sparsebit.sparse.choose.masks import count_removed
 from sparsebit.sparse.layer_sparser import detach
+from sparsebit.sparse.shrink.pretrained import is_pretrained, require_own_head_width
 
 SAMPLES, LENGTH = 8, 128  # of the text, to measure with
+STEP = (
+    32  # hidden channels are removed in steps of a group of quantized weights, the smallest that engines read
+)
 
 
 @torch.no_grad()
@@ -44,31 +52,61 @@ def prune(
         model: of transformers, or a folder as ``save_pretrained`` writes it.
         data: token ids, a text, or the path of a text file. With it, channels are scored by weight times input;
             without, by weight. Needed to choose blocks.
-        hidden: the part of the hidden channels of every feed-forward layer that goes.
-        heads: the part of the attention heads that goes; heads that share keys and values go together.
-        blocks: how many blocks go.
+        hidden: the part of the hidden channels of every feed-forward layer to remove, of all experts alike. A multiple
+            of 32 is removed where the width is one, so that what stays can be quantized in groups.
+        heads: the part of the attention heads to remove; heads that share keys and values are removed together.
+        blocks: how many blocks to remove.
         tokenizer: for texts; by default the one in the model's folder.
     """
     if not (hidden or heads or blocks):
         raise SparsebitError("no part to prune was named", expected="hidden=, heads= or blocks=")
     for name, part in (("hidden", hidden), ("heads", heads)):
-        if not 0 <= part < 1:
-            raise SparsebitError(f"{name}: expected at least 0 and less than 1", got=str(part))
-    if not isinstance(model, nn.Module):
+        if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part < 1:
+            raise SparsebitError(f"{name}: expected a number, at least 0 and less than 1", got=repr(part))
+    if isinstance(blocks, bool) or not isinstance(blocks, int):
+        raise SparsebitError("blocks: expected how many blocks to remove, a whole number", got=repr(blocks))
+    stored: torch.dtype | None = None
+    if isinstance(model, str | os.PathLike):
         tokenizer = tokenizer or read_tokenizer(model)
-        model = load_module(model)
+        model, stored = load_module(model), stored_dtype(model)
+    _require_float(model)
     rows = None
     if data is not None:
         ids = as_ids(data, tokenizer)
+        if not len(ids):
+            raise SparsebitError("the data holds no tokens", hint="pass a text, or token ids")
         require_known(ids, model)
         rows = windows(ids, SAMPLES, min(LENGTH, len(ids), most_positions(model) or LENGTH))
+    if heads:
+        require_own_head_width(model)
     if blocks:
         if rows is None:
             raise SparsebitError("choosing blocks needs data", hint="pass data=")
         model = drop_blocks(model, rows, blocks)
     if hidden or heads:
         model = _prune_widths(model, rows, hidden, heads)
+    if stored is not None:  # the weights of a folder were read as float32
+        model.config.dtype = stored
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(stored)
     return model
+
+
+def _require_float(model: object) -> None:
+    """Raise unless this is a model of transformers with float weights."""
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    if isinstance(model, LanguageModel) or any(
+        isinstance(part, PackedLinear | PackedEmbedding) for part in parts
+    ):
+        raise SparsebitError(
+            "quantized weights cannot be pruned", hint="prune the float model first, then quantize the result"
+        )
+    if not isinstance(model, nn.Module) or not is_pretrained(model):
+        raise SparsebitError(
+            f"{type(model).__name__} is not a model of transformers",
+            expected="a model, or the path of a folder as save_pretrained writes it",
+            hint="use sparsebit.prune with a config for any other module",
+        )
 
 
 def _prune_widths(model: nn.Module, rows: Tensor | None, hidden: float, heads: float) -> nn.Module:
@@ -85,9 +123,9 @@ def _prune_widths(model: nn.Module, rows: Tensor | None, hidden: float, heads: f
             copy_model=False,
         )
         found = find_widths(smodel.groups(), find_stack(model).names)
-        for part, ratio in (("hidden", hidden), ("heads", heads)):
+        for part, ratio, step in (("hidden", hidden, STEP), ("heads", heads, 1)):
             if ratio:
-                _ask(smodel, found[part], ratio, f"{part}={ratio} of {type(model).__name__}")
+                _ask(smodel, found[part], ratio, step, f"{part}={ratio} of {type(model).__name__}")
         return smodel.shrink_to(smodel.choose(batches), "pretrained")
     finally:
         detach(model)
@@ -118,24 +156,28 @@ def _holder(name: str, paths: Sequence[str]) -> str:
     return next((path for path in paths if name.startswith(f"{path}.")), "")
 
 
-def _ask(smodel: SparseModel, groups: Sequence[Group], ratio: float, what: str) -> None:
-    """Ask for a part of these channels; an error where that is less than one of them, or where none can go."""
+def _ask(smodel: SparseModel, groups: Sequence[Group], ratio: float, step: int, what: str) -> None:
+    """Ask for a part of these channels; an error where that is less than can be removed."""
     free = [group for group in groups if group.frozen is None]
     if not free:
         raise SparsebitError(
             f"{what}: none can be removed",
             got=next((str(group.frozen) for group in groups), "no layer inside a block computes any"),
         )
-    count = min(group.channels for group in free)
-    if int(count * ratio) == 0:
-        raise SparsebitError(
-            f"{what}: less than one would be removed",
-            expected=f"at least {1 / count:.3g}: every block has {count} that can be removed one by one",
-        )
-    made = {where.tensor for group in free for where in group.slices if where.role == "output"}
-    for layer in smodel.pruner.layers:
-        if layer.tensor in made:
-            smodel.sparsers[layer.name].set_ratio(ratio)
+    for group in free:
+        own = math.gcd(group.channels, step)
+        removed = own * round(count_removed(group.channels, ratio) / own)
+        if not 0 < removed < group.channels:
+            raise SparsebitError(
+                f"{what}: {removed} of {group.channels} would be removed",
+                where=group.name,
+                expected=f"from {own / group.channels:.3g} to {1 - own / group.channels:.3g}: "
+                f"they are removed {own} at a time",
+            )
+        made = {where.tensor for where in group.slices if where.role == "output"}
+        for layer in smodel.pruner.layers:
+            if layer.tensor in made:
+                smodel.sparsers[layer.name].set_ratio(removed / group.channels)
 
 
 def drop_blocks(model: nn.Module, rows: Tensor, count: int) -> nn.Module:

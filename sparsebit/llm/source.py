@@ -247,6 +247,14 @@ def load_module(folder: str | os.PathLike[str]) -> nn.Module:
     return model.eval()
 
 
+def stored_dtype(folder: str | os.PathLike[str]) -> torch.dtype | None:
+    """The type of the weights in a folder, as its config says; None where it does not."""
+    from transformers import AutoConfig
+
+    named = AutoConfig.from_pretrained(folder, trust_remote_code=False).dtype
+    return named if isinstance(named, torch.dtype) else None
+
+
 def _class_for(config: Any) -> Any:
     """The class of transformers that a config names, such as an encoder; else the decoder with a head for its type."""
     import transformers

@@ -57,12 +57,13 @@ def require_known(ids: Tensor, model: object) -> None:
 
 
 def most_positions(model: object) -> int | None:
-    """How many tokens a model reads at once, where it has a table of learned positions; None where it computes them."""
+    """How many tokens a model reads at once, where it has a table of positions; None where it computes them."""
     config = getattr(model, "config", None)
     most = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     tables = model.modules() if isinstance(model, nn.Module) and isinstance(most, int) else ()
     words = getattr(model, "get_input_embeddings", lambda: None)()
     sizes = {one.num_embeddings for one in tables if isinstance(one, nn.Embedding) and one is not words}
+    sizes |= {len(one) for one in model.buffers() if one.dim() > 1} if isinstance(model, nn.Module) else set()
     # Some tables begin with a few rows that no position has.
     return most if most is not None and sizes & set(range(most, most + 3)) else None
 

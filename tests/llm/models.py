@@ -44,6 +44,40 @@ DECODERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+# Other layouts: fused projections, stacked experts of another width than the feed-forward part, one key for all heads.
+_GROUPED = {**_WIDE, **_TOKENS, "num_key_value_heads": 2}
+MORE_DECODERS: dict[str, Callable[[], nn.Module]] = {
+    "phi3": lambda: _from_config("phi3", **_GROUPED),
+    "gemma": lambda: _from_config("gemma", **{**_GROUPED, "num_key_value_heads": 1}, head_dim=16),
+    "gemma3": lambda: _from_config("gemma3_text", **_GROUPED, head_dim=16),
+    "qwen2_moe": lambda: _from_config(
+        "qwen2_moe",
+        **_GROUPED,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=96,
+        shared_expert_intermediate_size=160,
+    ),
+    "qwen3_moe": lambda: _from_config(
+        "qwen3_moe", **_GROUPED, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=96
+    ),
+    "gptj": lambda: _from_config(
+        "gptj", vocab_size=VOCABULARY, n_embd=64, n_layer=3, n_head=4, n_positions=64, rotary_dim=8, **_TOKENS
+    ),
+    "falcon_grouped": lambda: _from_config(
+        "falcon", **_SIZES, **_TOKENS, new_decoder_architecture=True, num_kv_heads=2
+    ),
+    "falcon_alibi": lambda: _from_config("falcon", **_SIZES, **_TOKENS, multi_query=False, alibi=True),
+}
+
+
+def encoder() -> nn.Module:
+    """A small BERT with random weights."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    return transformers.BertModel(transformers.BertConfig(**_WIDE)).eval()  # type: ignore[no-any-return]
+
+
 def sharp(name: str) -> nn.Module:
     """A decoder that attends to few positions and is sure of its tokens, so that any mistake in it shows."""
     model = DECODERS[name]()

@@ -2,39 +2,179 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.blocks.calls import find_hidden
+from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.prune_model import block_changes
-from tests.llm.models import DECODERS, sharp, tokens
+from tests.llm.models import DECODERS, MORE_DECODERS, Plain, encoder, sharp, tokens
+
+FAMILIES: dict[str, Callable[[], nn.Module]] = {**DECODERS, **MORE_DECODERS, "bert": encoder}
+# Classes that divide one width by the number of heads: no config of theirs has fewer heads of the same width.
+WIDTH_BY_HEADS = {"gpt2", "opt", "gpt_neox", "falcon", "falcon_grouped", "falcon_alibi", "gptj", "bert"}
+CHANGED = {
+    "gpt2": {"n_inner": 192},
+    "gptj": {"n_inner": 192},
+    "opt": {"ffn_dim": 96},
+    "falcon": {"ffn_hidden_size": 192},
+    "falcon_grouped": {"ffn_hidden_size": 192},
+    "falcon_alibi": {"ffn_hidden_size": 192},
+    "qwen2_moe": {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 128},
+    "qwen3_moe": {"moe_intermediate_size": 64},
+}
+IDS = tokens(12)[None]
 
 
-def test_widths_and_blocks_go_and_the_rest_generates(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
+def make(name: str) -> Any:
+    """A model of a family, no two elements of any of its matrices equal: what is left of one can be recognized."""
+    model: Any = FAMILIES[name]()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                count = parameter.numel()
+                values = torch.randperm(count, generator=generator).float().add(0.5).div(count).sub(0.5)
+                parameter.copy_(values.reshape(parameter.shape))
+    return model
+
+
+def run(model: Any) -> Tensor:
+    with torch.no_grad():
+        return model(IDS)[0]  # type: ignore[no-any-return]
+
+
+def masked(model: Any, small: nn.Module) -> Any:
+    """The original with zeros for every element that the smaller model does not hold."""
+    full = copy.deepcopy(model)
+    left = dict(small.named_parameters())
+    with torch.no_grad():
+        for name, parameter in full.named_parameters():
+            if parameter.dim() > 1:
+                kept = torch.isin(parameter, left[name])
+                assert int(kept.sum()) == left[name].numel(), name
+                parameter *= kept
+            elif parameter.shape != left[name].shape:  # of channels that nothing else reads now
+                parameter.fill_(0.0)
+    return full
+
+
+def saved_and_loaded(small: Any, folder: Path, caplog: pytest.LogCaptureFixture) -> Any:
+    small.save_pretrained(folder)
+    caplog.clear()
+    again = type(small).from_pretrained(folder).eval()
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    return again
+
+
+def generates(model: Any) -> None:
+    """With the cache as without it."""
+    options = {"max_new_tokens": 2, "do_sample": False, "eos_token_id": None, "pad_token_id": 2}
+    with_cache, without = (model.generate(IDS, use_cache=use, **options) for use in (True, False))
+    assert torch.equal(with_cache, without) and with_cache.shape == (1, IDS.shape[1] + 2)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_hidden_channels_and_heads_of_every_family(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make(name)
+    heads = 0.0 if name in WIDTH_BY_HEADS else 0.5
+    small: Any = llm.prune(model, tokens(64), hidden=0.25, heads=heads)
+    assert type(small) is type(model)
+    want = CHANGED.get(name, {"intermediate_size": 96})
+    if heads:
+        want = {**want, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+        want |= {"num_key_value_heads": 2} if name == "phi" else {}
+    before, after = model.config.to_dict(), small.config.to_dict()
+    assert {key: after[key] for key in want} == want
+    assert {key for key in after if after[key] != before.get(key)} <= set(want)
+    assert torch.allclose(run(small), run(masked(model, small)), atol=1e-4)
+    again = saved_and_loaded(small, tmp_path, caplog)
+    assert torch.equal(run(again), run(small))
+    if name != "bert":
+        generates(again)
+
+
+@pytest.mark.parametrize("name", sorted({*FAMILIES} - {"falcon_grouped", "falcon_alibi", "qwen3_moe"}))
+def test_blocks_of_every_family(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = make(name)
+    small: Any = llm.prune(model, tokens(16), blocks=1)
+    assert type(small) is type(model) and small.config.num_hidden_layers == 2
+    kept = [_first_matrix(block) for block in find_stack(small).modules]
+    for block in find_stack(model).modules:
+        if not any(torch.equal(_first_matrix(block), one) for one in kept):
+            block.register_forward_hook(_skip, with_kwargs=True)
+    assert torch.allclose(run(small), run(model), atol=1e-5)
+    again = saved_and_loaded(small, tmp_path, caplog)
+    assert torch.equal(run(again), run(small))
+    if name != "bert":
+        generates(again)
+
+
+def _first_matrix(block: nn.Module) -> Tensor:
+    return next(parameter for parameter in block.parameters() if parameter.dim() > 1)
+
+
+def _skip(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    """What came in goes out."""
+    _, hidden = find_hidden(args, kwargs)
+    return hidden if isinstance(output, Tensor) else (hidden, *output[1:])
+
+
+@pytest.mark.parametrize("name", sorted(WIDTH_BY_HEADS))
+def test_a_class_without_a_width_of_heads_says_so(name: str) -> None:
+    model = FAMILIES[name]()
+    names = "n_embd / n_head" if name in ("gpt2", "gptj") else "hidden_size / num_attention_heads"
+    with pytest.raises(
+        SparsebitError,
+        match=rf"no config of {type(model).__name__} has fewer heads of the same width\n"
+        rf"  got: +the class computes the width of a head as {names} \(64 / 4\): fewer heads would be wider\n"
+        r"  next: +remove hidden channels or blocks instead, or take the result as a graph",
+    ):
+        llm.prune(model, heads=0.5)
+
+
+def test_widths_and_blocks_together(tmp_path: Path) -> None:
     model = sharp("llama")
-    small = llm.prune(model, tokens(), hidden=0.25, heads=0.5, blocks=1)
+    small: Any = llm.prune(model, tokens(), hidden=0.25, heads=0.5, blocks=1)
     config = small.config
     assert (config.intermediate_size, config.num_attention_heads, config.num_hidden_layers) == (96, 2, 2)
     assert model.config.num_hidden_layers == 3 and len(model.model.layers) == 3
-    small.save_pretrained(tmp_path)
-    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    ids = tokens(8)[None]
-    with torch.no_grad():
-        assert torch.allclose(again(ids).logits, small(ids).logits)
-    generated = again.generate(ids, max_new_tokens=3, do_sample=False, eos_token_id=None)
-    assert generated.shape == (1, 11)
+    twice: Any = llm.prune(small, tokens(), hidden=0.34)
+    assert twice.config.intermediate_size == 64
+    made = llm.quantize(twice, None, {"METHOD": ["rtn"]}, progress=False)
+    assert made.export(tmp_path / "small", "compressed-tensors").ok
 
 
-def test_a_width_that_the_config_leaves_to_its_default_is_written_into_it() -> None:
-    model = DECODERS["gpt2"]()
-    assert model.config.n_inner is None
-    small = llm.prune(model, tokens(), hidden=0.5)
-    assert small.config.n_inner == 2 * model.config.n_embd and model.config.n_inner is None
-    assert small.transformer.h[0].mlp.c_fc.weight.shape[1] == small.config.n_inner
+def test_weights_keep_their_type_and_what_is_trained(tmp_path: Path) -> None:
+    model: Any = DECODERS["llama"]()
+    for name, parameter in model.named_parameters():
+        parameter.data = parameter.data.bfloat16()  # not the buffers
+        parameter.requires_grad_("norm" in name)
+    small = llm.prune(model, hidden=0.5)
+    for name, parameter in small.named_parameters():
+        assert parameter.dtype == torch.bfloat16 and parameter.requires_grad == ("norm" in name), name
+    assert {buffer.dtype for buffer in small.buffers()} == {torch.float32}  # the frequencies of the positions
+    model.bfloat16().save_pretrained(tmp_path)
+    small = llm.prune(tmp_path, hidden=0.5)
+    assert {parameter.dtype for parameter in small.parameters()} == {torch.bfloat16} == {small.config.dtype}  # type: ignore[union-attr]
+
+
+def test_tied_weights_stay_tied() -> None:
+    model: Any = DECODERS["llama"]()
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    small: Any = llm.prune(model, tokens(), hidden=0.5, heads=0.5)
+    assert small.lm_head.weight is small.model.embed_tokens.weight
 
 
 def test_the_block_that_changes_least_goes() -> None:
@@ -51,18 +191,38 @@ def test_the_block_that_changes_least_goes() -> None:
     assert [layer.self_attn.layer_idx for layer in small.model.layers] == [0, 1]
 
 
-def test_what_cannot_be_done_is_said() -> None:
-    with pytest.raises(SparsebitError, match="no part to prune was named"):
-        llm.prune(DECODERS["llama"]())
-    with pytest.raises(SparsebitError, match="choosing blocks needs data"):
-        llm.prune(DECODERS["llama"](), blocks=1)
-    with pytest.raises(SparsebitError, match="3 of 3 blocks cannot be removed"):
-        llm.prune(DECODERS["llama"](), tokens(), blocks=3)
-    with pytest.raises(SparsebitError, match="the heads of GPT2LMHeadModel are unknown"):
-        llm.prune(DECODERS["gpt2"](), heads=0.5)
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "no part to prune was named"),
+        ({"blocks": 1, "data": None}, "choosing blocks needs data"),
+        ({"blocks": 3}, "3 of 3 blocks cannot be removed"),
+        ({"blocks": 0.5}, r"blocks: expected how many blocks to remove, a whole number\n  got: 0.5"),
+        ({"hidden": 1.5}, r"hidden: expected a number, at least 0 and less than 1\n  got: 1.5"),
+        ({"hidden": "0.5"}, r"hidden: expected a number, at least 0 and less than 1\n  got: '0.5'"),
+        (
+            {"hidden": 0.1},
+            r"0 of 128 would be removed[\s\S]*from 0.25 to 0.75: they are removed 32 at a time",
+        ),
+        ({"heads": 0.3}, r"0 of 2 would be removed[\s\S]*from 0.5 to 0.5: they are removed 1 at a time"),
+        ({"hidden": 0.5, "data": torch.zeros(0, dtype=torch.long)}, "the data holds no tokens"),
+    ],
+)
+def test_what_cannot_be_done_is_said(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(SparsebitError, match=told):
+        llm.prune(DECODERS["llama"](), **{"data": tokens(), **arguments})
+
+
+def test_what_is_not_a_float_model_of_transformers_is_refused() -> None:
     with pytest.raises(
-        SparsebitError, match=r"hidden channels of Falcon.*are unknown\n  expected: ordinary linear"
+        SparsebitError, match=r"Plain is not a model of transformers[\s\S]*use sparsebit.prune"
     ):
-        llm.prune(DECODERS["falcon"](), hidden=0.5)  # its layers multiply by themselves
-    with pytest.raises(SparsebitError, match=r"hidden: expected at least 0 and less than 1\n  got: 1.5"):
-        llm.prune(DECODERS["llama"](), hidden=1.5)
+        llm.prune(Plain(), hidden=0.5)
+    with pytest.raises(SparsebitError, match="int is not a model of transformers"):
+        llm.prune(3, hidden=0.5)  # type: ignore[arg-type]
+    made = llm.quantize(DECODERS["llama"](), None, "w8", progress=False)
+    for quantized in (made, made.model):
+        with pytest.raises(
+            SparsebitError, match=r"quantized weights cannot be pruned\n  next: prune the float"
+        ):
+            llm.prune(quantized, hidden=0.5)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sparsebit.errors import GraphError
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.sparse.channels import ChannelGroups
+from sparsebit.sparse.channels.trace import tensors_of
 from sparsebit.sparse.shrink.graph import shrink_state_dict
 from sparsebit.sparse.shrink.module import output_difference
 from sparsebit.sparse.shrink.plan import ShrinkPlan
@@ -64,16 +65,11 @@ def shrink_pretrained(
             got=", ".join(f"{name}={value}" for name, value in numbers.items()),
             hint="use the shrunk graph: smodel.shrink()",
         )
-    if reason := _head_width_follows(model, plan, groups):
-        raise GraphError(
-            f"no config of {type(model).__name__} has fewer heads of the same width",
-            got=reason,
-            hint="remove hidden channels or blocks instead, or take the result as a graph: "
-            "sparsebit.prune(model, config, form='graph')",
-        )
+    if any(map(_HEADS.search, changes)):
+        require_own_head_width(model)
     raise GraphError(
         f"no config of {type(model).__name__} describes the result",
-        got=_uneven(plan, groups) or "widths that its config cannot name",
+        got=_uneven(plan, groups) or _misfit(model, changes, state),
         hint="prune every layer equally (SCOPE: layer, one RATIO), IGNORE what the config cannot name, or use the "
         "shrunk graph: smodel.shrink()",
     )
@@ -138,23 +134,27 @@ def _shapes(model: nn.Module, config: Any) -> dict[str, torch.Size] | None:
         return None
 
 
-def _head_width_follows(model: nn.Module, plan: ShrinkPlan, groups: ChannelGroups) -> str:
-    """What to say of a class that divides one width by the number of heads, where heads were removed; else nothing.
+def require_own_head_width(model: nn.Module) -> None:
+    """Raise for a class that divides one width by the number of heads: its config cannot say that heads are missing.
 
-    Such a class has layers of the same size for one head as for all.
+    Such a class makes no smaller layers for one head than for all.
     """
     config: Any = model.config
     names = [name for name, value in vars(config).items() if _HEADS.search(name) and _is_number(value)]
-    count = getattr(config, "num_attention_heads", 0)
-    going = [name for name in plan.kept if count and count % groups.by_name(name).channels == 0]
-    tensors = {where.tensor for name in going for where in groups.by_name(name).slices}
     single = _shapes(model, _config_with(model, dict.fromkeys(names, 1)))
-    before = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    if not tensors or single is None or any(single.get(name) != before.get(name) for name in tensors):
-        return ""
+    if single is None or any(
+        single[name].numel() < tensor.numel() for name, tensor in model.state_dict().items() if name in single
+    ):
+        return
     own = getattr(config, "attribute_map", {})
     width, heads = (own.get(name, name) for name in ("hidden_size", "num_attention_heads"))
-    return f"its heads are {width} / {heads} wide ({getattr(config, width)} / {count}), so fewer of them are wider"
+    sizes = f"{getattr(config, width, '?')} / {getattr(config, heads, '?')}"
+    raise GraphError(
+        f"no config of {type(model).__name__} has fewer heads of the same width",
+        got=f"the class computes the width of a head as {width} / {heads} ({sizes}): fewer heads would be wider",
+        hint="remove hidden channels or blocks instead, or take the result as a graph: "
+        "sparsebit.prune(model, config, form='graph')",
+    )
 
 
 def _make(model: nn.Module, numbers: Mapping[str, int], state: Mapping[str, Tensor]) -> nn.Module | None:
@@ -162,13 +162,30 @@ def _make(model: nn.Module, numbers: Mapping[str, int], state: Mapping[str, Tens
     config = _config_with(model, numbers)
     if _shapes(model, config) != {name: tensor.shape for name, tensor in state.items()}:
         return None
-    like = next(model.parameters())
     with torch.random.fork_rng(devices=[]):
-        made: nn.Module = type(model)(config).to(like.device, like.dtype)
-    made.load_state_dict(dict(state))
+        made: nn.Module = type(model)(config)
+    before, parameters = tensors_of(model), dict(model.named_parameters(remove_duplicate=False))
+    for name, tensor in tensors_of(made).items():  # buffers that no state dict holds as well
+        source = state[name] if name in state else before[name]
+        tensor.data = source.detach().clone()  # also its type and device
+        if name in parameters:
+            tensor.requires_grad_(parameters[name].requires_grad)
     if hasattr(model, "generation_config"):
         made.generation_config = copy.deepcopy(model.generation_config)
     return made
+
+
+def _misfit(model: nn.Module, changes: Mapping[str, list[int | None]], state: Mapping[str, Tensor]) -> str:
+    """The first tensor whose size no config explains, with the config that comes closest."""
+    closest: tuple[int, str] | None = None
+    for numbers in _combinations(changes):
+        shapes = _shapes(model, _config_with(model, numbers)) or {}
+        wrong = [name for name, tensor in state.items() if name in shapes and shapes[name] != tensor.shape]
+        if wrong and (closest is None or len(wrong) < closest[0]):
+            named = ", ".join(f"{name}={value}" for name, value in numbers.items())
+            sizes = f"{tuple(shapes[wrong[0]])} instead of {tuple(state[wrong[0]].shape)}"
+            closest = len(wrong), f"{wrong[0]} is {sizes} with {named}"
+    return closest[1] if closest is not None else "widths that its config cannot name"
 
 
 def _uneven(plan: ShrinkPlan, groups: ChannelGroups) -> str:

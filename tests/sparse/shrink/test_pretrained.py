@@ -91,3 +91,43 @@ def test_layers_that_end_uneven_are_told_and_come_as_a_graph() -> None:
         small = prune(llama(), config, example_kwargs=inputs)
     with torch.no_grad():
         assert torch.allclose(small(**inputs).logits, own(**inputs).logits, atol=1e-5)
+
+
+def test_fewer_heads_than_a_class_can_have_are_told() -> None:
+    _, inputs = CASES["bert"]
+    config = {"SPARSER": {**HALF, "RATIO": 0.0, "SPECIFIC": [{"*.query": {"RATIO": 0.5}}]}}
+    smodel = SparseModel(bert(), config, example_kwargs=inputs)
+    smodel.calc_params()
+    with pytest.raises(
+        GraphError,
+        match=r"no config of BertFor\w+ has fewer heads of the same width\n"
+        r"  got: +the class computes the width of a head as hidden_size / num_attention_heads \(32 / 4\)",
+    ):
+        smodel.shrink("pretrained")
+    with torch.no_grad():  # as a graph it is right
+        assert torch.allclose(smodel.shrink()(**inputs).logits, smodel(**inputs).logits, atol=1e-5)
+
+
+def test_the_tensor_that_no_config_explains_is_named() -> None:
+    torch.manual_seed(0)
+    config = transformers.OlmoeConfig(num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, **SIZES)
+    model = transformers.OlmoeForCausalLM(config).eval()  # its norm of all queries is as wide as the model
+    pruning = {"SPARSER": {**HALF, "RATIO": 0.0, "SPECIFIC": [{"*.q_proj": {"RATIO": 0.5}}]}}
+    smodel = SparseModel(model, pruning, example_kwargs=CASES["llama"][1])
+    smodel.calc_params()
+    with pytest.raises(
+        GraphError,
+        match=r"q_norm.weight is \(32,\) instead of \(16,\) with num_attention_heads=2, num_key_value_heads=1",
+    ):
+        smodel.shrink("pretrained")
+
+
+def test_types_buffers_and_what_is_trained_stay() -> None:
+    model = llama()
+    for name, parameter in model.named_parameters():
+        parameter.data = parameter.data.bfloat16()  # as loaded from a file: the buffers stay in float32
+        parameter.requires_grad_("norm" in name)
+    small = prune(model, {"SPARSER": HALF}, example_kwargs=CASES["llama"][1])
+    assert {buffer.dtype for buffer in small.buffers()} == {torch.float32}
+    assert all(one.requires_grad == ("norm" in name) for name, one in small.named_parameters())
+    assert {one.dtype for one in small.parameters()} == {torch.bfloat16}

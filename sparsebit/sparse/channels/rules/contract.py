@@ -48,8 +48,7 @@ def _named(at: Visit, argument: object, letters: Sequence[int]) -> Operand:
 def _stored(at: Visit, stored: StoredWeight, letters: Sequence[int]) -> Operand:
     roles: dict[int, Role] = {IN: "input", EACH: "state"}
     named = {
-        axis: (letter, roles.get(letter, "output"))
-        for axis, letter in zip(stored.axes, letters, strict=True)
+        axis: (letter, roles.get(letter, "output")) for axis, letter in zip(stored.axes, letters, strict=True)
     }
     return replace(at.weight(stored.name, named), letters=tuple(letters))
 
@@ -81,7 +80,7 @@ def matmul(at: Visit) -> Labels:
 
 @rule("grouped_mm")
 def grouped_mm(at: Visit) -> Labels:
-    """Rows [S, I], sorted by the matrix of the stack [E, I, O] that each is multiplied by: all matrices shrink alike."""
+    """Rows [S, I], each by one matrix of a stack [E, I, O], such as an expert: all matrices shrink alike."""
     rows, stack = at.input, at.labels("other")
     stored = stored_weight(at.call.owner, at.arguments["other"])
     if rows.rank != 2 or stack.rank != 3 or at.arguments.get("bias") is not None:

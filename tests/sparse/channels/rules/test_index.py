@@ -1,7 +1,8 @@
-"""Embedding tables keep their vocabulary; a constant fill that is joined to channels shrinks with them."""
+"""Tables keep their vocabulary; a constant fill that is joined to channels shrinks with them; empty slices do too."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -57,5 +58,33 @@ def test_zeros_that_are_joined_to_heads_shrink_with_the_heads() -> None:
     smodel.calc_params()
     small = smodel.shrink()
     assert small.q.weight.shape == (4, 8)  # type: ignore[union-attr]
+    with torch.no_grad():
+        assert torch.allclose(small(x), smodel(x), atol=1e-6)
+
+
+class PartlyRotated(nn.Module):
+    """The dims of every head behind ``rotated`` are joined again as they are; there may be none."""
+
+    def __init__(self, rotated: int) -> None:
+        super().__init__()
+        self.rotated = rotated
+        self.heads, self.last = nn.Linear(8, 16), nn.Linear(16, 5)
+        self.register_buffer("turn", torch.rand(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.heads(x).view(len(x), 4, 4)
+        first, rest = heads[..., : self.rotated], heads[..., self.rotated :]
+        y: Tensor = self.last(torch.cat([first * self.turn[: self.rotated], rest], -1).flatten(1))
+        return y
+
+
+@pytest.mark.parametrize("rotated", [2, 4])
+def test_heads_of_which_nothing_is_left_over_can_be_removed(rotated: int) -> None:
+    config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, "ROUND_TO": 1}}
+    x = torch.randn(3, 8)
+    smodel = SparseModel(PartlyRotated(rotated).eval(), config, x)
+    smodel.calc_params()
+    small = smodel.shrink()
+    assert small.heads.weight.shape == (8, 8)  # type: ignore[union-attr]
     with torch.no_grad():
         assert torch.allclose(small(x), smodel(x), atol=1e-6)
