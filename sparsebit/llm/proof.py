@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,14 @@ from sparsebit.llm.packed.linear import PackedLinear
 
 # The engine rounds other values than torch does, so its divergence is another sample of the same size.
 ROUNDING_SPREAD = 4.0
+# Where tokenizers differ: digits, runs of spaces, line ends, contractions, letters and signs beyond ASCII.
+TEXTS = (
+    "The rain in the mountains fell for three days, and on the fourth the river had taken the bridge.",
+    "It's 10% off: don't pay 1234.50 (or 98765), they'll say!!",
+    "def area(x_1):\n    return [3.14159 * x_1**2]\n\n\t# two  spaces,   three",
+    "Une brasserie près d'ici a coûté 20 € — naïve façade",
+    "東京の天気は晴れ, Ωμέγα и привет 🙂",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +43,8 @@ class ExportReport:
     failure: str = ""  # what the engine said when it could not load or run it
     wrong_weights: tuple[str, ...] = ()  # matrices that the engine reads differently
     weights: int = 0  # matrices that were compared
+    wrong_texts: tuple[str, ...] = ()  # that the engine splits into other tokens than the tokenizer
+    texts: int = 0  # texts that were compared
     divergence: float | None = None  # mean, of the next-token distributions, in nats
     rounded_layers: int = 0  # layers before which the engine rounds activations to 8 bits
     rounding_cost: float = 0.0  # the divergence that such rounding makes in torch alone
@@ -52,7 +63,7 @@ class ExportReport:
     def ok(self) -> bool:
         """Whether nothing was found wrong."""
         close = self.divergence is None or self.divergence <= self.tolerance
-        return not self.wrong_weights and not self.failure and close
+        return not self.wrong_weights and not self.wrong_texts and not self.failure and close
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {self.format}, {self.nbytes / 1e6:.1f} MB"]
@@ -65,6 +76,13 @@ class ExportReport:
             lines.append(f"  {self.engine} reads {self.wrong_weights[0]}{more} differently")
         else:
             lines.append(f"  {self.engine} reads all {self.weights} quantized weights bit for bit")
+        if self.wrong_texts:
+            lines.append(
+                f"  it splits {len(self.wrong_texts)} of {self.texts} texts into other tokens than the tokenizer, "
+                f"such as {self.wrong_texts[0]!r}"
+            )
+        elif self.texts:
+            lines.append(f"  it splits {self.texts} texts into the tokens of the tokenizer")
         if self.divergence is not None:
             fine = self.divergence <= self.tolerance
             verdict = "" if fine else f", more than its arithmetic explains ({self.tolerance:.2g})"
@@ -109,6 +127,7 @@ def prove(
             if not torch.equal(opened.weight(name), held.numbers())
         ]
         found = opened.log_probabilities(ids).double()
+        texts, wrong_texts = _compare_tokens(model, engine, path)
         rounded = {
             name.removesuffix(".weight"): rounding
             for name in model.weights
@@ -133,6 +152,8 @@ def prove(
         engine=engine.name,
         wrong_weights=tuple(wrong),
         weights=len(model.weights),
+        wrong_texts=wrong_texts,
+        texts=texts,
         divergence=divergence(wanted, found),
         rounded_layers=len(rounded),
         rounding_cost=cost,
@@ -146,3 +167,19 @@ def _multiplies(model: LanguageModel, name: str) -> bool:
     return "[" not in name and isinstance(
         model.model.get_submodule(name.removesuffix(".weight")), PackedLinear
     )
+
+
+def _compare_tokens(model: LanguageModel, engine: Engine, path: Path) -> tuple[int, tuple[str, ...]]:
+    """How many texts an engine has split, and those that it splits differently from the tokenizer."""
+    if engine.token_ids is None or model.tokenizer is None:
+        return 0, ()
+    wanted = {text: list(model.tokenizer(text)["input_ids"]) for text in TEXTS}
+    # A vocabulary may have no tokens for some letters; then there is nothing right to compare with.
+    known = [text for text, ids in wanted.items() if _decode(model.tokenizer, ids) == text.strip()]
+    found = engine.token_ids(path, known) if known else []
+    return len(known), tuple(text for text, ids in zip(known, found, strict=True) if ids != wanted[text])
+
+
+def _decode(tokenizer: Any, ids: list[int]) -> str:
+    text: str = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return text.strip()

@@ -1,7 +1,8 @@
-"""The proof of an exported file: it finds a wrong weight, a wrong prediction, and an engine that fails."""
+"""The proof of an exported file: it finds wrong weights, predictions and tokens, and an engine that fails."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from sparsebit import llm
 from sparsebit.llm.engines.rounding import Rounding, rounded_inputs
 from sparsebit.llm.evaluate.perplexity import log_probabilities
 from sparsebit.llm.proof import prove
+from tests.llm.formats.gguf.trained_tokenizers import byte_level
 from tests.llm.formats.test_compressed_tensors import quantized
 from tests.llm.models import tokens
 
@@ -37,6 +39,10 @@ class Stub:
     def rounding(self, name: str) -> Rounding | None:
         return Rounding(32, torch.float16) if self.fault == "rounds" else None
 
+    def token_ids(self, path: Path, texts: Sequence[str]) -> list[list[int]]:
+        found = [list(self.model.tokenizer(text)["input_ids"]) for text in texts]
+        return [ids[1:] for ids in found] if self.fault == "tokens" else found
+
     @torch.no_grad()
     def log_probabilities(self, ids: torch.Tensor) -> torch.Tensor:
         layers = [name.removesuffix(".weight") for name in self.model.weights]
@@ -48,9 +54,10 @@ class Stub:
 
 def test_each_fault_is_found_and_said(tmp_path: Path) -> None:
     model = quantized()
+    model.tokenizer = byte_level("gpt-2")
     (tmp_path / "file").write_bytes(bytes(10**6))
     said = {}
-    for fault in ("", "rounds", "weight", "logits", "load", "missing"):
+    for fault in ("", "rounds", "weight", "logits", "tokens", "load", "missing"):
         report = prove(model, tmp_path / "file", "a format", Stub(model, fault), tokens(8))
         said[fault] = str(report)
         assert report.ok == (fault in ("", "rounds", "missing"))
@@ -58,6 +65,8 @@ def test_each_fault_is_found_and_said(tmp_path: Path) -> None:
     assert "a format, 1.0 MB" in said[""] and "stub reads all 21 quantized weights bit for bit" in said[""]
     assert "agrees at 100.0% of the positions" in said[""]
     assert f"stub reads {WRONG} differently" in said["weight"]
+    assert "it splits 5 texts into the tokens of the tokenizer" in said[""]
+    assert "it splits 5 of 5 texts into other tokens than the tokenizer, such as 'The rain" in said["tokens"]
     assert "nats, more than its arithmetic explains (1e-06)" in said["logits"]
     assert "nats apart in torch at most" in said["logits"]
     assert "rounds activations to 8 bits before 21 layers, which costs" in said["rounds"]

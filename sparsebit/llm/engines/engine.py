@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -34,13 +34,15 @@ class Engine:
     """One engine: what must be importable for it, and how far it may be from torch beside rounding activations.
 
     ``tolerance`` is the largest mean divergence of its next-token distributions from those of torch, in nats. ``open``
-    loads a file; foreign errors are passed on, the proof reports them.
+    loads a file; foreign errors are passed on, the proof reports them. ``token_ids`` is there where the file holds the
+    tokenizer: the ids of texts, as the engine makes them.
     """
 
     name: str  # as its makers call it
     modules: tuple[str, ...]
     tolerance: float
     open: Callable[[Path], Opened]
+    token_ids: Callable[[Path, Sequence[str]], list[list[int]]] | None = None
 
 
 def missing_modules(engine: Engine) -> list[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +40,15 @@ class LlamaCppFile:
         self._size = int(said[f"{kind}.vocab_size"])
         architecture = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == kind)
         self._names = gguf.get_tensor_name_map(architecture, said[f"{kind}.block_count"])
+        tokens = zip(said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"], strict=True)
+        self._spoken = next(
+            (
+                index
+                for index, (text, kind) in enumerate(tokens)
+                if kind == 1 and text.isascii() and text.isalnum()
+            ),
+            0,
+        )
         self._path = path
 
     def weight(self, name: str) -> Tensor:
@@ -80,24 +91,8 @@ class LlamaCppFile:
     def log_probabilities(self, ids: Tensor) -> Tensor:
         """Behind each of the last few ids."""
         ends = range(max(len(ids) - POSITIONS, 0) + 1, len(ids) + 1)
-        request = {
-            "path": str(self._path),
-            "size": self._size,
-            "threads": torch.get_num_threads(),
-            "prompts": [ids[:end].tolist() for end in ends],
-        }
-        child = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("llama_cpp_child.py"))],
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if child.returncode:
-            lines = child.stderr.splitlines()
-            said = next((line for line in reversed(lines) if "rror" in line), f"exit code {child.returncode}")
-            raise SparsebitError("llama.cpp cannot run the file", got=said[:200], where=str(self._path))
-        rows = json.loads(child.stdout.splitlines()[-1])["rows"]
+        prompts = [ids[:end].tolist() for end in ends]
+        rows = ask(self._path, prompts=prompts, size=self._size, spoken=self._spoken)["rows"]
         found = torch.full((len(rows), self._size), -torch.inf, dtype=torch.float64)
         for row, pairs in zip(found, rows, strict=True):
             for index, value in pairs:
@@ -105,5 +100,27 @@ class LlamaCppFile:
         return found.log_softmax(-1)  # its sums are those of single precision
 
 
+def token_ids(path: Path, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of texts, with the tokens that llama.cpp sets before and behind them."""
+    return [list(ids) for ids in ask(path, texts=list(texts))["ids"]]
+
+
+def ask(path: Path, **request: object) -> dict[str, Any]:
+    """What llama.cpp answers in a process of its own; see llama_cpp_child.py for requests."""
+    child = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("llama_cpp_child.py"))],
+        input=json.dumps({"path": str(path), "threads": torch.get_num_threads(), **request}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if child.returncode:
+        lines = child.stderr.splitlines()
+        said = next((line for line in reversed(lines) if "rror" in line), f"exit code {child.returncode}")
+        raise SparsebitError("llama.cpp cannot run the file", got=said[:200], where=str(path))
+    answer: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
+    return answer
+
+
 # It rounds activations to 8 bits in front of quantized weights, and keeps keys and values in half precision.
-LLAMA_CPP = Engine("llama.cpp", ("gguf", "xllamacpp"), 1e-3, LlamaCppFile)
+LLAMA_CPP = Engine("llama.cpp", ("gguf", "xllamacpp"), 1e-3, LlamaCppFile, token_ids)

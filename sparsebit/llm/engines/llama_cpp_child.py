@@ -1,10 +1,13 @@
 """Run by llama_cpp.py as a script of its own: an engine that aborts must not take the user's process with it.
 
-Reads {"path", "size", "threads", "prompts"} from standard input and writes the log-probabilities after each prompt.
+Reads {"path", "threads"} from standard input, with "prompts", "size" and "spoken" for the log-probabilities after each
+prompt ("rows"), or "texts" for their tokens ("ids"). "spoken" is the token that it is made to answer with: it tells no
+probabilities with an answer that is not a text, such as the end or one byte of a letter. They are those before that.
 """
 
 import json
 import sys
+import urllib.request
 from typing import Any
 
 import xllamacpp
@@ -13,14 +16,15 @@ import xllamacpp
 def main() -> None:
     """Answer the one request."""
     request: dict[str, Any] = json.load(sys.stdin)
+    prompts = request.get("prompts", [])
     parameters = xllamacpp.CommonParams()
     parameters.model.path = request["path"]
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = request["threads"]
-    longest = max(map(len, request["prompts"]))
-    parameters.n_ctx, parameters.n_parallel, parameters.warmup = max(512, longest + 8), 1, False
+    parameters.n_ctx = max([512, *(len(prompt) + 8 for prompt in prompts)])
+    parameters.n_parallel, parameters.warmup, parameters.port = 1, False, 0
     server = xllamacpp.Server(parameters)
     rows = []
-    for prompt in request["prompts"]:
+    for prompt in prompts:
         answer = server.handle_completions(
             {
                 "prompt": prompt,
@@ -28,11 +32,23 @@ def main() -> None:
                 "n_probs": request["size"],
                 "temperature": 0.0,
                 "cache_prompt": False,
+                "logit_bias": [[request["spoken"], 1e6]],
             }
         )
         found = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         rows.append([[one["id"], one["logprob"]] for one in found])
-    print(json.dumps({"rows": rows}), flush=True)
+    ids = [tokens_of(server.listening_address, text) for text in request.get("texts", [])]
+    print(json.dumps({"rows": rows, "ids": ids}), flush=True)
+
+
+def tokens_of(address: str, text: str) -> list[int]:
+    """The tokens of a text; the package has no function for it, its server on this machine has."""
+    body = json.dumps({"content": text, "add_special": True, "parse_special": True}).encode()
+    sent = urllib.request.Request(f"{address}/tokenize", body, {"Content-Type": "application/json"})
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(sent, timeout=60) as answer:
+        found: list[int] = json.load(answer)["tokens"]
+    return found
 
 
 if __name__ == "__main__":

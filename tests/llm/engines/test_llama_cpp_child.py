@@ -22,12 +22,21 @@ def test_it_answers_with_a_distribution_for_each_prompt(tmp_path: Path) -> None:
     model.tokenizer = tokenizer()
     model.export(tmp_path / "model.gguf", "gguf")
     prompts = [[3, 4, 5], [7]]
-    request = {"path": str(tmp_path / "model.gguf"), "size": VOCABULARY, "threads": 1, "prompts": prompts}
+    request = {
+        "path": str(tmp_path / "model.gguf"),
+        "size": VOCABULARY,
+        "threads": 1,
+        "prompts": prompts,
+        "spoken": 20,
+        "texts": ["the"],
+    }
     script = Path(llama_cpp.__file__).with_name("llama_cpp_child.py")
     done = subprocess.run(
         [sys.executable, str(script)], input=json.dumps(request), capture_output=True, text=True, check=True
     )
-    rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["ids"] == [model.tokenizer("the")["input_ids"]]
+    rows = answer["rows"]
     assert len(rows) == 2
     for row in rows:
         assert sorted(index for index, _ in row) == list(range(VOCABULARY))

@@ -1,4 +1,9 @@
-"""A tokenizer as the keys of a GGUF file: byte-level BPE, whose rule for splitting text llama.cpp knows by name."""
+"""A tokenizer as the keys of a GGUF file: BPE on bytes, or BPE on characters as SentencePiece makes it.
+
+llama.cpp does not read how a tokenizer splits text; it knows some ways by name. A tokenizer that splits in another way
+is refused: its file would load, and the model would see other tokens than it was trained with. llama.cpp does not
+normalize text either, so texts that NFC would change are the one known difference.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +11,24 @@ import json
 from typing import Any
 
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.formats.gguf.sentencepiece import adds_space, piece_scores, refuse_tokenizer
 
-NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
-# What llama.cpp calls a rule for splitting text: by the steps of tokenizer.json, and the pattern where there is one.
+# What llama.cpp calls a way to split text, by the steps of tokenizer.json.
 _QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _LLAMA3 = _QWEN2.replace(r"\p{N}| ?", r"\p{N}{1,3}| ?")
 _RULES = {
-    ("ByteLevel",): "gpt-2",
-    ("Digits", "ByteLevel"): "smollm",
-    ("Split", "ByteLevel", _QWEN2): "qwen2",
-    ("Split", "ByteLevel", _LLAMA3): "llama-bpe",
+    ("words",): "gpt-2",
+    ("each digit", "words"): "smollm",
+    (_QWEN2, "bytes"): "qwen2",
+    (_LLAMA3, "bytes"): "dbrx",
+    ("punctuation", "words", "numbers", "[0-9][0-9][0-9]"): "falcon",
 }
+_WHOLE_WORDS_FIRST = {"dbrx": "llama-bpe"}  # where a word that is a token is not split: ignore_merges
 
 
 def add_tokenizer(writer: Any, tokenizer: Any, size: int) -> None:
@@ -30,19 +38,11 @@ def add_tokenizer(writer: Any, tokenizer: Any, size: int) -> None:
             "a gguf file needs a tokenizer, and the model has none",
             hint="pass tokenizer= to quantize, or set model.tokenizer",
         )
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    described = json.loads(backend.to_str()) if backend is not None else {"model": {}}
-    if described["model"].get("type") != "BPE" or (rule := _rule(described)) is None:
-        raise SparsebitError(
-            "gguf cannot store this tokenizer",
-            expected="byte-level BPE that splits text as GPT-2, SmolLM, Qwen2 or Llama 3 do",
-            got=f"{described['model'].get('type', type(tokenizer).__name__)}, {described.get('pre_tokenizer')}"[
-                :200
-            ],
-            hint="choose another format",
-        )
-    vocabulary, more = described["model"]["vocab"], described["added_tokens"]
-    largest = max([*vocabulary.values(), *(added["id"] for added in more)], default=-1)
+    described = describe(tokenizer)
+    model, added = described["model"], described["added_tokens"]
+    rule = splitting_rule(described)
+    scores = piece_scores(described) if rule is None else {}
+    largest = max([*model["vocab"].values(), *(one["id"] for one in added)], default=-1)
     if largest >= size:
         raise SparsebitError(
             "the tokenizer has tokens that the model does not know",
@@ -52,29 +52,85 @@ def add_tokenizer(writer: Any, tokenizer: Any, size: int) -> None:
         )
     tokens = [f"[unused{index}]" for index in range(size)]
     kinds = [UNUSED] * size
-    for text, index in vocabulary.items():
+    for text, index in model["vocab"].items():
         tokens[index], kinds[index] = text, NORMAL
-    for added in more:
-        tokens[added["id"]] = added["content"]
-        kinds[added["id"]] = CONTROL if added["special"] else USER_DEFINED
-    merges = [one if isinstance(one, str) else " ".join(one) for one in described["model"]["merges"]]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(rule)
+        if rule is None and len(text) == 6 and text.startswith("<0x"):
+            kinds[index] = BYTE
+    for one in added:
+        tokens[one["id"]] = one["content"]
+        kinds[one["id"]] = CONTROL if one["special"] else USER_DEFINED
+    if rule is None:
+        if (unknown := model["vocab"].get(model.get("unk_token"))) is not None:
+            kinds[unknown] = UNKNOWN
+        writer.add_tokenizer_model("llama")
+        writer.add_tokenizer_pre("default")
+        writer.add_token_scores([scores.get(text, 0.0) for text in tokens])
+        writer.add_add_space_prefix(adds_space(described))
+    else:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(rule)
+        writer.add_token_merges([one if isinstance(one, str) else " ".join(one) for one in model["merges"]])
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
-    writer.add_token_merges(merges)
-    for name in ("bos", "eos", "unk", "pad"):
-        if (index := getattr(tokenizer, f"{name}_token_id", None)) is not None:
-            getattr(writer, f"add_{name}_token_id")(index)
-    plain = tokenizer("a")["input_ids"]
-    writer.add_add_bos_token(bool(plain) and plain[0] == tokenizer.bos_token_id)
+    _add_ends(writer, tokenizer)
     if isinstance(getattr(tokenizer, "chat_template", None), str):
         writer.add_chat_template(tokenizer.chat_template)
 
 
-def _rule(described: dict[str, Any]) -> str | None:
-    """The name of the rule by which a tokenizer splits text; None where llama.cpp has no such rule."""
+def describe(tokenizer: Any) -> dict[str, Any]:
+    """The contents of tokenizer.json; tokenizers other than BPE are refused."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    described: dict[str, Any] = json.loads(backend.to_str()) if backend is not None else {"model": {}}
+    if described["model"].get("type") != "BPE":
+        refuse_tokenizer("BPE", described["model"].get("type") or type(tokenizer).__name__)
+    return described
+
+
+def splitting_rule(described: dict[str, Any]) -> str | None:
+    """What llama.cpp calls the way this tokenizer splits text into words of bytes; None for SentencePiece."""
+    if described["model"].get("byte_fallback"):
+        return None
+    normalizer = described.get("normalizer") or {"type": "Sequence", "normalizers": []}
+    for one in normalizer.get("normalizers", [normalizer]):
+        if one["type"] != "NFC":
+            refuse_tokenizer("text that is not normalized, or by NFC", one["type"])
     found = described.get("pre_tokenizer") or {}
-    steps = found.get("pretokenizers", [found])
-    patterns = [step["pattern"].get("Regex", "") for step in steps if step.get("type") == "Split"]
-    return _RULES.get(tuple([str(step.get("type")) for step in steps] + patterns))
+    steps = tuple(_step(step) for step in found.get("pretokenizers", [found]))
+    rule = _RULES.get(steps)
+    if described["model"].get("ignore_merges"):
+        rule = _WHOLE_WORDS_FIRST.get(rule or "")
+    if rule is None:
+        refuse_tokenizer(
+            "text that is split as by GPT-2, SmolLM, StarCoder, Qwen2, Llama 3, Phi-4 or Falcon",
+            json.dumps(described.get("pre_tokenizer")),
+        )
+    return rule
+
+
+def _step(step: dict[str, Any]) -> str:
+    """A step of splitting in one word, or its pattern; what llama.cpp has nothing like is shown as it is."""
+    kind, shown = step.get("type"), json.dumps(step)
+    if kind == "ByteLevel" and not step["add_prefix_space"]:
+        return "words" if step["use_regex"] else "bytes"
+    if kind == "Digits":
+        return "each digit" if step["individual_digits"] else "numbers"
+    if kind == "Punctuation" and step["behavior"] == "Contiguous":
+        return "punctuation"
+    if kind == "Split" and (step["behavior"], step["invert"]) in (("Isolated", False), ("Removed", True)):
+        return str(step["pattern"].get("Regex", shown))
+    return shown
+
+
+def _add_ends(writer: Any, tokenizer: Any) -> None:
+    """The special tokens, and which of them stand around a text."""
+    ids = {name: getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "unk", "pad")}
+    for name, index in ids.items():
+        if index is not None:
+            getattr(writer, f"add_{name}_token_id")(index)
+    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    starts, ends = whole[:1] == [ids["bos"]], whole[-1:] == [ids["eos"]]
+    if [ids["bos"]] * starts + bare + [ids["eos"]] * ends != whole:
+        refuse_tokenizer("bos before a text and eos behind it, or nothing", f"{whole} for {bare}")
+    writer.add_add_bos_token(starts)
+    writer.add_add_eos_token(ends)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from sparsebit import llm
+from sparsebit.llm.engines.engine import missing_modules
+from sparsebit.llm.engines.llama_cpp import LLAMA_CPP
 from tests.llm.models import VOCABULARY, tokenizer
+
+needs_llama_cpp = pytest.mark.skipif(
+    bool(missing_modules(LLAMA_CPP)), reason="gguf and xllamacpp are not installed"
+)
 
 ABSENT = object()  # a setting that a family does not have
 
@@ -94,8 +102,12 @@ def make_model(name: str, **settings: object) -> nn.Module:
     return model
 
 
-def quantized_model(name: str, *, head: int = 0, **settings: object) -> llm.LanguageModel:
+def quantized_model(name: str, *, head: int = 0, tokens: Any = None, **settings: object) -> llm.LanguageModel:
     """The model in 4 bits, with a tokenizer; ``head``: bits of the head and the embedding, 0 for float."""
+    if tokens is not None:
+        settings["vocab_size"] = len(tokens)
     config = {"W": {"BIT": 4, "GROUP_SIZE": 32}, "HEAD": {"BIT": head}, "METHOD": "rtn"}
-    made = llm.quantize(make_model(name, **settings), None, config, tokenizer=tokenizer(), progress=False)
+    made = llm.quantize(
+        make_model(name, **settings), None, config, tokenizer=tokens or tokenizer(), progress=False
+    )
     return made

@@ -8,15 +8,9 @@ from pathlib import Path
 import pytest
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.engines.engine import missing_modules
-from sparsebit.llm.engines.llama_cpp import LLAMA_CPP
 from sparsebit.llm.formats.gguf.families import FAMILIES
-from tests.llm.formats.gguf.family_models import ABSENT, MODELS, quantized_model
+from tests.llm.formats.gguf.family_models import ABSENT, MODELS, needs_llama_cpp, quantized_model
 from tests.llm.formats.test_compressed_tensors import quantized
-
-needs_llama_cpp = pytest.mark.skipif(
-    bool(missing_modules(LLAMA_CPP)), reason="gguf and xllamacpp are not installed"
-)
 
 
 def require_proof(folder: Path, name: str, **settings: object) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sparsebit.errors import SparsebitError
-from tests.llm.formats.gguf.family_models import quantized_model
-from tests.llm.formats.gguf.test_families import needs_llama_cpp, require_proof
+from tests.llm.formats.gguf.family_models import needs_llama_cpp, quantized_model
+from tests.llm.formats.gguf.test_families import require_proof
 
 LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
 LLAMA3 = {

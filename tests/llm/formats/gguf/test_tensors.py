@@ -11,8 +11,7 @@ from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats.gguf.families import FAMILIES
 from sparsebit.llm.formats.gguf.tensors import file_name, row_order
-from tests.llm.formats.gguf.family_models import make_model
-from tests.llm.formats.gguf.test_families import needs_llama_cpp
+from tests.llm.formats.gguf.family_models import make_model, needs_llama_cpp
 from tests.llm.models import tokenizer
 
 

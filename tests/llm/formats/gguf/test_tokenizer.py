@@ -1,13 +1,17 @@
-"""The keys of a tokenizer: what they hold, and which tokenizers are refused."""
+"""The keys of a tokenizer: what they hold, the tokens that llama.cpp makes with them, and what is refused."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.formats.gguf.tokenizer import add_tokenizer
+from sparsebit.llm.formats.gguf.tokenizer import add_tokenizer, describe, splitting_rule
+from sparsebit.llm.proof import TEXTS
+from tests.llm.formats.gguf.family_models import needs_llama_cpp, quantized_model
+from tests.llm.formats.gguf.trained_tokenizers import byte_level
 from tests.llm.models import VOCABULARY, tokenizer
 
 
@@ -39,11 +43,63 @@ def test_more_tokens_than_the_model_has_are_refused() -> None:
         add_tokenizer(Writer(), tokenizer(), VOCABULARY - 1)
 
 
-def test_rules_that_llama_cpp_does_not_know_are_refused() -> None:
+@needs_llama_cpp
+@pytest.mark.parametrize("rule", ["gpt-2", "smollm", "qwen2", "dbrx", "falcon", "llama-bpe"])
+def test_llama_cpp_splits_text_as_the_tokenizer_does(tmp_path: Path, rule: str) -> None:
+    first = rule == "llama-bpe"
+    tokens = byte_level("dbrx" if first else rule, whole_words_first=first)
+    report = quantized_model("llama", tokens=tokens).export(tmp_path / "model.gguf", "gguf")
+    assert report.proven and report.texts == len(TEXTS), str(report)
+    assert f"it splits {len(TEXTS)} texts into the tokens of the tokenizer" in str(report)
+    assert splitting_rule(describe(tokens)) == rule
+
+
+@needs_llama_cpp
+def test_another_rule_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = quantized_model("llama", tokens=byte_level("smollm"))
+    monkeypatch.setattr("sparsebit.llm.formats.gguf.tokenizer.splitting_rule", lambda described: "falcon")
+    report = model.export(tmp_path / "model.gguf", "gguf")
+    assert not report.ok and "texts into other tokens than the tokenizer, such as" in str(report)
+
+
+def test_what_llama_cpp_does_not_know_is_refused() -> None:
     tokenizers = pytest.importorskip("tokenizers")
-    changed: Any = tokenizer()
-    changed.backend_tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    with pytest.raises(SparsebitError, match="gguf cannot store this tokenizer"):
+    pre = tokenizers.pre_tokenizers
+    for splitter in (pre.Whitespace(), pre.ByteLevel(add_prefix_space=True), pre.ByteLevel(use_regex=False)):
+        changed: Any = tokenizer()
+        changed.backend_tokenizer.pre_tokenizer = splitter
+        with pytest.raises(SparsebitError, match=r"gguf cannot store this tokenizer(.|\n)*split as by GPT-2"):
+            add_tokenizer(Writer(), changed, VOCABULARY)
+    changed = tokenizer()
+    changed.backend_tokenizer.normalizer = tokenizers.normalizers.Lowercase()
+    with pytest.raises(SparsebitError, match=r"not normalized, or by NFC(.|\n)*Lowercase"):
+        add_tokenizer(Writer(), changed, VOCABULARY)
+    with pytest.raises(SparsebitError, match="split as by GPT-2"):
+        add_tokenizer(Writer(), byte_level("gpt-2", whole_words_first=True), 1000)
+    changed = tokenizer()
+    changed.backend_tokenizer.model = tokenizers.models.Unigram([("a", 0.0)])
+    with pytest.raises(SparsebitError, match=r"expected: BPE\n +got: +Unigram"):
         add_tokenizer(Writer(), changed, VOCABULARY)
     with pytest.raises(SparsebitError, match="the model has none"):
         add_tokenizer(Writer(), None, VOCABULARY)
+
+
+def test_tokens_around_a_text() -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    for template, starts, ends in (
+        ("<s> $A", True, False),
+        ("$A </s>", False, True),
+        ("<s> $A </s>", True, True),
+    ):
+        changed: Any = tokenizer()
+        changed.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single=template, special_tokens=[("<s>", 0), ("</s>", 1)]
+        )
+        writer = Writer()
+        add_tokenizer(writer, changed, VOCABULARY)
+        assert (writer.added["add_bos_token"], writer.added["add_eos_token"]) == (starts, ends)
+    changed.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s> </s>", special_tokens=[("</s>", 1)]
+    )
+    with pytest.raises(SparsebitError, match="bos before a text and eos behind it"):
+        add_tokenizer(Writer(), changed, VOCABULARY)

@@ -1,0 +1,85 @@
+"""SentencePiece's BPE, which tokenizer.json holds as merges and llama.cpp as one score for each token.
+
+llama.cpp joins the two neighbours whose union is the token with the best score; merges name the pairs that may be
+joined. Both give the same tokens where every pair that makes a token is a merge, and the merges stand in the order of
+the tokens that they make. Converters from SentencePiece write them so; tokenizers that were trained otherwise are
+refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from sparsebit.errors import SparsebitError
+
+SPACE = "\u2581"
+
+
+def piece_scores(described: dict[str, Any]) -> dict[str, float]:
+    """The score of every token that merges make: the earlier, the higher.
+
+    Example:
+        >>> model = {"vocab": {"a": 0, "b": 1, "ab": 2, "aab": 3}, "merges": [["a", "b"], ["a", "ab"]]}
+        >>> piece_scores({"model": model, "added_tokens": []})
+        {'ab': -1.0, 'aab': -2.0}
+    """
+    model = described["model"]
+    vocabulary: dict[str, int] = model["vocab"]
+    pairs = [tuple(one.split(" ", 1)) if isinstance(one, str) else tuple(one) for one in model["merges"]]
+    scores: dict[str, float] = {}
+    last = ""
+    for left, right in pairs:
+        made = left + right
+        if made != last and made in scores:
+            refuse_tokenizer("merges in the order of the tokens that they make", f"{made!r} at two places")
+        scores.setdefault(made, -1.0 - len(scores))
+        last = made
+    merges = set(pairs)
+    apart = {one["content"] for one in described["added_tokens"]}
+    for text in vocabulary:
+        if text in apart:
+            continue  # it is cut out of the text before anything is joined
+        for place in range(1, len(text)):
+            left, right = text[:place], text[place:]
+            if left in vocabulary and right in vocabulary and (left, right) not in merges:
+                refuse_tokenizer(
+                    "a merge for every pair of tokens that makes a token", f"none of {left!r} and {right!r}"
+                )
+    return scores
+
+
+def adds_space(described: dict[str, Any]) -> bool:
+    """Whether a space stands before every text; other ways to prepare a text than SentencePiece's are refused."""
+    model, vocabulary = described["model"], described["model"]["vocab"]
+    missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in vocabulary]
+    if missing:
+        refuse_tokenizer("a token for each of 256 bytes", f"none for <0x{missing[0]:02X}>")
+    normalizer = described.get("normalizer") or {"type": "Sequence", "normalizers": []}
+    prepends = False
+    for one in normalizer.get("normalizers", [normalizer]):
+        if one == {"type": "Prepend", "prepend": SPACE}:
+            prepends = True
+        elif one != {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}:
+            refuse_tokenizer("text in which only spaces are replaced", one["type"])
+    step = described.get("pre_tokenizer") or {}
+    if step.get("type") == "Metaspace" and step["replacement"] == SPACE:
+        if step["split"] and any(SPACE in text[1:] for text in vocabulary):
+            refuse_tokenizer(
+                "tokens with a space in front only", "text is split at spaces, and tokens have some inside"
+            )
+        return bool(step["prepend_scheme"] != "never")
+    # Spaces have been replaced already, so this splits nothing.
+    if step and (step.get("type"), step.get("pattern")) != ("Split", {"String": " "}):
+        refuse_tokenizer("no splitting, or Metaspace", str(step["type"]))
+    if not normalizer.get("normalizers", [normalizer]):
+        refuse_tokenizer("spaces that are replaced", "text as it is")
+    if model.get("ignore_merges"):
+        refuse_tokenizer("ignore_merges: false", "true")
+    return prepends
+
+
+def refuse_tokenizer(expected: str, got: str) -> NoReturn:
+    """Say that a file cannot hold a tokenizer."""
+    raise SparsebitError(
+        "gguf cannot store this tokenizer", expected=expected, got=got[:200], hint="choose another format"
+    )
