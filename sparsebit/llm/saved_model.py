@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError, damaged
+from sparsebit.llm.folder_config import require_no_code
 from sparsebit.llm.formats.format import float_state
 from sparsebit.llm.language_model import LanguageModel, LayerRecord, install
 from sparsebit.llm.packed.stored import from_stored, to_stored
@@ -106,6 +107,7 @@ def _empty_model(content: Fields, stored: int) -> nn.Module:
     kind = getattr(transformers, name, None)
     if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
         raise content.wrong("class", "a model of the installed transformers")
+    require_no_code(config, content.where)
     with making_empty(stored, "the saved model", content.where):
         settings = transformers.AutoConfig.for_model(config.pop("model_type", ""), **config)
         made: nn.Module = kind._from_config(settings, dtype=torch.float32)  # type: ignore[no-untyped-call]

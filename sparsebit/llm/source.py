@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,10 +15,15 @@ from torch.overrides import TorchFunctionMode
 
 from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.llm.blocks.find import Stack, find_stack
+from sparsebit.llm.folder_config import read_config
 from sparsebit.llm.stored_tensors import StoredTensors, open_tensors
 from sparsebit.numerics.finite import is_finite
+from sparsebit.storage import Fields
+from sparsebit.storage.json_text import read_json
+from sparsebit.storage.text_file import read_bytes
 
 LONGEST = 2**26  # positions of a table that a model computes when it is made
+MOST_INDEX = 2**28  # bytes
 LARGE = 2**16  # elements from which a tensor is left out until it is asked for
 
 
@@ -154,11 +158,17 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            table = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            names = {str(name): folder / Path(str(file)).name for name, file in table.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SparsebitError("the index of the weights cannot be read", where=str(index)) from error
-        return names
+            said = Fields(read_json(read_bytes(index, MOST_INDEX), index), str(index))
+        except OSError as error:
+            raise ArtifactError(f"{index} cannot be read: {error.strerror or error}") from None
+        names = said.names("weight_map")
+        if outside := next((file for file in names.values() if Path(file).name != file), None):
+            raise ArtifactError(
+                "the index of the weights names a file outside the folder",
+                where=str(index),
+                got=f"{outside[:80]!r}",
+            )
+        return {name: folder / file for name, file in names.items()}
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
         raise SparsebitError(
@@ -209,10 +219,8 @@ def empty_model(folder: Path, stored: int) -> nn.Module:
 
     No code of the folder is run. ``stored`` is how many tensors its files hold.
     """
-    from transformers import AutoConfig
-
+    config = read_config(folder)
     with making_empty(stored, "the model of this folder", str(folder)):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         kind = _class_for(config)
         make = getattr(kind, "_from_config", None) or kind.from_config
         model: nn.Module = make(config, dtype=torch.float32)
@@ -231,12 +239,12 @@ def making_empty(stored: int, what: str, where: str) -> Iterator[None]:
 
 def load_module(folder: str | os.PathLike[str]) -> nn.Module:
     """The float model of a folder, all of it in memory. No code in the folder is run."""
-    from transformers import AutoConfig
-
     tensor_files(Path(folder))  # raises where there is nothing to load
     try:
-        made = _class_for(AutoConfig.from_pretrained(folder, trust_remote_code=False))
+        made = _class_for(read_config(folder))
         model: nn.Module = made.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+    except ArtifactError:
+        raise
     except Exception as error:  # transformers raises what its config classes raise
         raise ArtifactError(
             "transformers cannot load a float model from this folder",

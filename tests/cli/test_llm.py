@@ -75,7 +75,9 @@ def test_pruned_then_quantized_with_a_page(cli: Cli, tmp_path: Path) -> None:
     assert "stores every weight exactly" in (tmp_path / "page.html").read_text()
 
 
-def test_what_was_done_and_what_can_follow_is_said(cli: Cli, tmp_path: Path) -> None:
+def test_what_was_done_and_what_can_follow_is_said(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "text.txt").write_text("the thing that they thought " * 20)
     for name in ("mixtral", "qwen3"):
         DECODERS[name]().save_pretrained(tmp_path / name)
@@ -84,10 +86,11 @@ def test_what_was_done_and_what_can_follow_is_said(cli: Cli, tmp_path: Path) -> 
     few += ["--set", "CALIBRATION.LENGTH=2"]
     done = cli("llm", "quantize", str(tmp_path / "mixtral"), *few, "-o", str(tmp_path / "experts"))
     assert done.code == 0 and "no token reached them: model.layers.0.mlp.experts." in done.out, done.err
-    assert f"next:    sparsebit llm eval {tmp_path / 'experts'} --text" in done.out
+    assert f"next:    sparsebit llm export {tmp_path / 'experts'} --format gguf" in done.out
+    monkeypatch.setattr("sparsebit.cli.llm.FORMAT_NAMES", ())  # no format holds the model exactly
     done = cli("llm", "quantize", str(tmp_path / "qwen3"), *few, "-o", str(tmp_path / "four"))
     assert "21 weights quantized to 4.50 bits each" in done.out and "reached" not in done.out, done.err
-    assert "--format gguf -o model.gguf" in done.out
+    assert f"next:    sparsebit llm eval {tmp_path / 'four'} --text" in done.out
     sparse = [*few, "--set", "W.BIT=0", "--set", "W.SPARSITY=2:4", "-o", str(tmp_path / "sparse")]
     done = cli("llm", "quantize", str(tmp_path / "qwen3"), *sparse)
     assert "21 weights pruned and left in float" in done.out and "sparsebit llm eval" in done.out, done.err

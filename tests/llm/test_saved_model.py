@@ -71,6 +71,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "this is not a packed tensor",
         ),
         (lambda content: content["config"].update(num_hidden_layers=2**31), "cannot build the saved model"),
+        (lambda content: content["config"].update(attn_implementation="a/b"), "names code that transformers"),
         (lambda content: content["config"].update(intermediate_size=8), "does not fit the model"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_config_for_a_larger_model_than_the_files_hold_is_refused_at_once(tmp_
     for key, value, message in (
         ("num_hidden_layers", 2**31, "larger model than the files hold"),
         ("hidden_act", "unheard of", "cannot build the model of this folder"),
-        ("model_type", "unheard of", "cannot build the model of this folder"),
+        ("model_type", "unheard of", "transformers cannot read the config"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
         with pytest.raises(ArtifactError, match=message):
@@ -129,6 +129,21 @@ def test_a_module_without_numbers_is_refused() -> None:
 
 def test_a_folder_that_transformers_cannot_load_is_refused(tmp_path: Path) -> None:
     DECODERS["llama"]().save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "unheard of"}))
     with pytest.raises(ArtifactError, match=r"cannot load a float model[\s\S]*as save_pretrained writes it"):
         load_module(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["../model.safetensors", "/model.safetensors", "sub/model.safetensors"])
+def test_an_index_that_leaves_the_folder_is_refused(file: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": file}}))
+    with pytest.raises(ArtifactError, match="names a file outside the folder"):
+        tensor_files(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": {"w": 3}}', "[" * 100_000])
+def test_an_index_that_is_none_is_our_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ArtifactError, match=r"index\.json"):
+        tensor_files(tmp_path)
