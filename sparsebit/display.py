@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from rich.table import Column, Table
 
 WIDE = 100_000  # characters: wider than any table
+# Control characters except the end of a line and the tab, and those that change the direction of text.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 FEWEST = 2  # columns that a table keeps in the narrowest terminal
 
 
@@ -43,7 +46,30 @@ def as_text(value: Any) -> str:
     console = _wide_console()
     with console.capture() as captured:
         console.print(value, markup=False, highlight=False)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
+    return "\n".join(line.rstrip() for line in printable(captured.get()).split("\n")).strip("\n")
+
+
+def printable(text: str) -> str:
+    """The same text, with characters that would steer a terminal written as escapes; names may come from data.
+
+    Example:
+        >>> print(printable("a\\x1b[31m name\\n"), end="")
+        a\\x1b[31m name
+    """
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def print_to(console: Console, value: Any) -> None:
+    """Show a value in a terminal, fitted to its width; names in it are only text."""
+    from rich.segment import Segments
+    from rich.text import Text
+
+    fitted = Text(value) if isinstance(value, str) else fit(value, console.width)
+    parts = console.render(fitted)
+    console.print(
+        Segments([part if part.control else part._replace(text=printable(part.text)) for part in parts]),
+        end="",
+    )
 
 
 def fit(value: Any, width: int) -> RenderableType:

@@ -9,7 +9,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from sparsebit.display import as_text, fit, in_notebook, short_bytes, short_number
+from sparsebit.display import as_text, fit, in_notebook, print_to, printable, short_bytes, short_number
 from tests.quantization.nets import quantized
 
 NAME = "features.denseblock4.denselayer16.conv2"
@@ -81,3 +81,16 @@ def test_numbers_are_short(count: int, text: str) -> None:
 
 def test_bytes_have_a_unit_of_their_own() -> None:
     assert (short_bytes(12), short_bytes(102_228_128)) == ("12 B", "102 MB")
+
+
+def test_a_terminal_shows_names_as_text_and_keeps_its_own_colours() -> None:
+    table = Table("layer")
+    table.add_row(Text("[red]a\x1b[2J", style="bold"))
+    written = io.StringIO()
+    console = Console(file=written, width=40, force_terminal=True, color_system="standard", _environ={})
+    for value in ("[red]a\x1b[2J", table):
+        print_to(console, value)
+    text = written.getvalue()
+    assert text.count(r"[red]a\x1b[2J") == 2 and "\x1b[2J" not in text
+    assert "\x1b[1m" in text and text.startswith("[red]a") and text.endswith("\u2518\n")
+    assert printable("two\n\tlines \u4e2d\u6587") == "two\n\tlines \u4e2d\u6587"

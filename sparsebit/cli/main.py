@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
 from sparsebit.cli.command import Command, Entry, Outcome, UsageError
-from sparsebit.display import as_text, fit
+from sparsebit.display import as_text, print_to, printable
 from sparsebit.errors import SparsebitError
 from sparsebit.progress import lines_without_terminal, waiting
 
@@ -141,7 +141,7 @@ def _show(outcome: Outcome) -> None:
     console = Console()
     for part in outcome.shown:
         if console.is_terminal:
-            console.print(fit(part, console.width), markup=False, highlight=False)
+            print_to(console, part)
         else:
             sys.stdout.write(f"{as_text(part)}\n")
 
@@ -152,7 +152,7 @@ def _fail(error: Exception | str, code: int, as_json: bool, debug: bool) -> int:
     if as_json:
         _write_json({"ok": False, "exit_code": code, "error": _error_data(error)})
     else:
-        sys.stderr.write(f"sparsebit: {_one_screen(_error_text(error, debug))}\n")
+        sys.stderr.write(f"sparsebit: {printable(_one_screen(_error_text(error, debug)))}\n")
     return code
 
 

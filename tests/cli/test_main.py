@@ -93,6 +93,14 @@ def test_markup_in_names_is_not_interpreted(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.strip() == "layer[bold]0[/bold]"
 
 
+def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "layer\x1b]0;title\u202e"
+    run(["try"], command(Outcome(shown=(name,))))
+    run(["try"], raising(SparsebitError(f"no layer {name}")))
+    for text in capsys.readouterr():
+        assert text.endswith(r"layer\x1b]0;title\u202e" + "\n")
+
+
 def test_a_killed_run_leaves_nothing(place: Path) -> None:
     """The data goes on for ever; the process is stopped while it calibrates."""
     (place / "slow.py").write_text(

@@ -13,11 +13,15 @@ from sparsebit.errors import ConfigError
 _MOST_NODES = 50_000  # with every alias written out; a large config has a few hundred
 _MOST_CHARACTERS = 2_000_000
 _EXPONENT = re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
-_FLOAT = "tag:yaml.org,2002:float"
+_FLOAT, _TEXT = "tag:yaml.org,2002:float", "tag:yaml.org,2002:str"
+_BASE_60 = re.compile(r"^[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$")
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses duplicate keys and aliases that multiply, and reads ``1e-3`` as the number it is in every newer YAML."""
+    """Refuses duplicate keys and aliases that multiply; reads ``1e-3`` and ``2:4`` as every newer YAML does.
+
+    To YAML 1.1 the first is a text, and the second is 2 minutes and 4 seconds: the number 124.
+    """
 
     def get_single_node(self) -> yaml.Node | None:
         node: yaml.Node | None = super().get_single_node()
@@ -56,6 +60,8 @@ class _Dumper(yaml.SafeDumper):
 
 for _each in (_Loader, _Dumper):
     _each.add_implicit_resolver(_FLOAT, _EXPONENT, list("-+.0123456789"))
+for _first in "-+0123456789":
+    _Loader.yaml_implicit_resolvers[_first].insert(0, (_TEXT, _BASE_60))  # the first that matches decides
 
 
 def read_yaml(text: str, source: str) -> object:

@@ -51,8 +51,6 @@ def _parse_group(value: object) -> int:
 
 def _parse_sparsity(value: object) -> float | str:
     """A part from 0 up to 1, or "N:M" for N kept of every M."""
-    if isinstance(value, int) and value >= 60:
-        value = "{}:{}".format(*divmod(value, 60))  # YAML 1.1 reads a bare 2:4 as minutes and seconds: 124
     if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", value)):
         kept, size = int(match[1]), int(match[2])
         if 0 < kept < size <= 64:

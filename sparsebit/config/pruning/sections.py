@@ -40,8 +40,6 @@ def _pair(value: object, separators: str) -> tuple[int | None, int | None]:
 
 def _parse_nm(value: object) -> tuple[int, int]:
     """``2:4`` or ``[2, 4]``: of every 4 neighbours, 2 stay."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 60:
-        value = divmod(value, 60)  # YAML 1.1 reads a bare 2:4 as minutes and seconds: 124
     kept, of = _pair(value, ":/x")
     if kept is None or of is None or not 1 <= kept < of:
         raise Refused(NM.expected)

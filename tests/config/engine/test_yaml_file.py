@@ -28,6 +28,16 @@ def test_exponents_need_no_point(value: float) -> None:
     assert read_yaml(f'"{text}"', "x.yaml") == text
 
 
+def test_a_pair_with_a_colon_is_a_text() -> None:
+    assert read_yaml("[2:4, -1:30, 1:2:3, 12:30.5, 124]", "x.yaml") == [
+        "2:4",
+        "-1:30",
+        "1:2:3",
+        "12:30.5",
+        124,
+    ]
+
+
 def test_anchors_and_merge_keys() -> None:
     text = "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n"
     assert read_yaml(text, "x.yaml") == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}

@@ -51,6 +51,6 @@ def test_methods_that_do_not_go_together(method: Any, words: str) -> None:
 def test_a_sparsity_of_n_of_m_needs_no_quotes(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(f"{{W: {{BIT: 0, SPARSITY: {text}}}, METHOD: sparsegpt}}")
     assert load_llm_config(tmp_path / "a.yaml").W.SPARSITY == "2:4"
-    for wrong in (124.5, 60, 2):
+    for wrong in (124.5, 124, 75, 60, 2):
         with pytest.raises(ConfigError, match="the part of the weights that becomes zero"):
             LlmConfig(W={"SPARSITY": wrong})
