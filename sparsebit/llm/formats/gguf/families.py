@@ -168,6 +168,39 @@ FAMILIES: dict[str, Family] = {
     "starcoder2": Family(
         architecture="starcoder2", norm="layer", activations=TANH_GELU, fixed={"use_bias": (True,)}
     ),
+    "smollm3": Family(
+        architecture="smollm3",
+        rotates_neighbours=True,
+        free_head_width=True,
+        fixed=_NO_BIAS | {"mlp_bias": (False,)},
+    ),
+    "olmoe": Family(
+        architecture="olmoe",
+        head="own",
+        settings=_EXPERTS,
+        fixed=_NO_BIAS | {"clip_qkv": (None,), "norm_topk_prob": (False,)},
+    ),
+    "cohere": Family(
+        architecture="command-r",
+        norm="layer",
+        head="embedding",
+        settings={"logit_scale": "add_logit_scale"},
+        fixed=_NO_BIAS | {"use_qk_norm": (False,)},
+    ),
+    "cohere2": Family(
+        architecture="cohere2",
+        norm="layer",
+        head="embedding",
+        windows=True,
+        settings={"logit_scale": "add_logit_scale"},
+        fixed=_NO_BIAS,
+    ),
+    "glm4": Family(architecture="glm4", free_head_width=True),
+    "seed_oss": Family(
+        architecture="seed_oss",
+        free_head_width=True,
+        fixed={"attention_out_bias": (False,), "mlp_bias": (False,)},
+    ),
 }
 
 # Families that are asked for and cannot be written, with the reason.
@@ -245,19 +278,37 @@ def _mismatches(config: Any, family: Family) -> Iterator[Mismatch]:
         yield Mismatch("head_dim", f"{hidden // config.num_attention_heads}", head_width(config))
     if family.head == "embedding" and not config.tie_word_embeddings:
         yield Mismatch("tie_word_embeddings", "True", False)
+    yield from _window_mismatches(config, family)
+    yield from _mismatches_of_one_family(config, family)
+
+
+def _window_mismatches(config: Any, family: Family) -> Iterator[Mismatch]:
     period, types = window_period(config), getattr(config, "layer_types", None) or []
+    setting = "order of layers with windows"
     if family.windows and any(
         (kind == "full_attention") != (period > 0 and layer % period == period - 1)
         for layer, kind in enumerate(types)
     ):
-        yield Mismatch("order of layers with windows", "equal periods that end without one", types)
+        yield Mismatch(setting, "equal periods that end without one", types)
+    if family.architecture in ("gemma2", "cohere2") and "sliding_attention" not in types:
+        yield Mismatch(setting, "some with a window", types)
+
+
+def _mismatches_of_one_family(config: Any, family: Family) -> Iterator[Mismatch]:
+    heads, layers = config.num_attention_heads, config.num_hidden_layers
     if family.architecture == "gemma2":
         for setting in family.settings:
             if getattr(config, setting) is None:
                 yield Mismatch(setting, "a number", None)
     if family.architecture in ("gemma2", "gemma3"):
         # Its code takes the largest model of each generation by its number of layers.
-        largest = config.num_hidden_layers == {"gemma2": 46, "gemma3": 62}[family.architecture]
-        wanted = hidden // config.num_attention_heads if largest else head_width(config)
+        largest = layers == {"gemma2": 46, "gemma3": 62}[family.architecture]
+        wanted = config.hidden_size // heads if largest else head_width(config)
         if config.query_pre_attn_scalar != wanted:
             yield Mismatch("query_pre_attn_scalar", str(wanted), config.query_pre_attn_scalar)
+    if family.architecture == "smollm3":
+        rotated = [int((layer + 1) % 4 != 0) for layer in range(layers)]
+        if [int(one) for one in config.no_rope_layers] != rotated:
+            yield Mismatch("no_rope_layers", str(rotated), config.no_rope_layers)
+    if family.architecture == "olmoe" and config.num_key_value_heads != heads:
+        yield Mismatch("num_key_value_heads", str(heads), config.num_key_value_heads)

@@ -80,6 +80,12 @@ MODELS: dict[str, dict[str, object]] = {
         "logits_scaling": 0.5,
     },
     "starcoder2": {},
+    "smollm3": {"num_hidden_layers": 5},
+    "olmoe": {"num_key_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2},
+    "cohere": {"logit_scale": 2.0},
+    "cohere2": {"logit_scale": 2.0, "sliding_window": 8, "head_dim": 16, "num_hidden_layers": 4},
+    "glm4": {"head_dim": 32},
+    "seed_oss": {"head_dim": 32, "attention_out_bias": False},
 }
 
 

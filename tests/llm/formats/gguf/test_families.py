@@ -39,6 +39,10 @@ def test_with_a_tied_and_quantized_head(tmp_path: Path, name: str) -> None:
     ("name", "settings"),
     [
         ("phi3", {"tie_word_embeddings": False, "head": 8}),
+        (
+            "phi3",
+            {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.75}},
+        ),
         ("gemma3_text", {"tie_word_embeddings": False, "final_logit_softcapping": 1.0}),
         ("gemma3_text", {"layer_types": ["sliding_attention"] * 3}),
         ("gemma3_text", {"layer_types": ["full_attention"] * 3}),
@@ -87,6 +91,13 @@ def test_a_wrong_fact_about_a_family_is_found(
             "fixed order of layers with windows",
         ),
         ("phi3", {"head_dim": 32}, "fixed head_dim(.|\n)*16"),
+        (
+            "gemma2",
+            {"layer_types": ["full_attention"] * 3},
+            "fixed order of layers with windows(.|\n)*some with",
+        ),
+        ("smollm3", {"no_rope_layers": [1] * 5}, "fixed no_rope_layers"),
+        ("olmoe", {"num_key_value_heads": 2}, "fixed num_key_value_heads(.|\n)*4"),
         ("falcon", {"alibi": True}, "fixed alibi"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "fixed scale_attn_by_inverse_layer_idx"),
         ("qwen2_moe", {"norm_topk_prob": True}, "fixed norm_topk_prob"),
