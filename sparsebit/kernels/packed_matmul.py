@@ -1,7 +1,8 @@
 """Products with a weight that stays packed in 2, 3, 4 or 8 bits: the torch operator ``sparsebit::packed_matmul``.
 
-One vector is multiplied by plain arithmetic, a few go through the matrix units, with the weight unpacked in registers;
-for many, the weight is written out in float and cuBLAS multiplies. The reference is ``F.linear`` with ``Grid.numbers``.
+One vector is multiplied by plain arithmetic. Several go through the matrix units, with the weight unpacked in
+registers, on Hopper by a kernel of its own where that is faster. For many, the weight is written out in float and
+cuBLAS multiplies. The reference is ``F.linear`` with ``Grid.numbers``.
 """
 
 from __future__ import annotations
@@ -12,16 +13,23 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from sparsebit.kernels.launch import AVAILABLE, current_stream, launch, on_device_of
+from sparsebit.kernels.counters import take_counters
+from sparsebit.kernels.launch import AVAILABLE, launch, on_device_of
+from sparsebit.kernels.packed_warpgroup import (
+    BLOCK,
+    LARGE,
+    has_warpgroups,
+    multiply_by_warpgroups,
+    plan_call,
+    values_of,
+)
 
-LARGE = 2**25  # numbers of a large weight
 # By width: the most vectors that are multiplied with the packed weight at once, and in several parts, with a small and
 # with a large weight; with more, the unpacked weight is faster.
 BATCH = {2: 64, 3: 64, 4: 128, 8: 64}
 MOST = {2: (64, 128), 3: (64, 64), 4: (128, 128), 8: (64, 64)}
 UNPACKED_BYTES = 2**25  # of the unpacked weight that are made at once
 IN_PARTS = 2048  # vectors from which that is faster than to make all of it
-BLOCK = 16  # units of a row that are multiplied at once
 SINGLY = 3  # vectors that are multiplied one by one where values have 3 bits or groups 32 channels
 FEW_SCALED = 16  # vectors up to which values of 4 bits in groups of 32 are scaled one by one
 PIECE = 32  # channels that a thread takes at once where there are no matrix units
@@ -69,6 +77,8 @@ VECTOR_TILES: dict[int, tuple[int, int, bool, int | None]] = {
     8: (4, 4, False, None),
 }
 
+_stages: dict[tuple[object, ...], int] = {}  # the most that fit, where those of the tables do not
+
 _library = torch.library.Library("sparsebit", "FRAGMENT")
 _library.define(
     "packed_matmul(Tensor x, Tensor packed, Tensor scale, Tensor? zero_point, int bits, int low) -> Tensor",
@@ -107,23 +117,31 @@ def multiply_packed(
     return _run(x, packed, scale, zero_point, bits, low)
 
 
-def values_of(bits: int) -> int:
-    """How many values fill one word, or three."""
-    return 32 if bits == 3 else 32 // bits
-
-
 def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int) -> Tensor:
     rows, channels = packed.shape[0], x.shape[-1]
     flat = x.reshape(-1, channels).contiguous()
     with on_device_of(x):
-        group_size = channels // scale.shape[0]
-        if flat.shape[0] <= (SINGLY if bits == 3 or group_size == PIECE else 1) and group_size % PIECE == 0:
-            y = _multiply_singly(flat, packed, scale, zero_point, bits, low)
-        elif flat.shape[0] <= MOST[bits][rows * channels >= LARGE]:
-            y = _multiply(flat, packed, scale, zero_point, bits, low)
-        else:
-            y = _multiply_unpacked(flat, packed, scale, zero_point, bits, low)
+        y = _run_flat(flat, packed, scale, zero_point, bits, low)
     return y.reshape(*x.shape[:-1], rows)
+
+
+def _run_flat(
+    x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
+) -> Tensor:
+    """The fastest way for so many vectors that the device can take."""
+    rows, (batch, channels), groups = packed.shape[0], x.shape, scale.shape[0]
+    group_size = channels // groups
+    if batch <= (SINGLY if bits == 3 or group_size == PIECE else 1) and group_size % PIECE == 0:
+        return _multiply_singly(x, packed, scale, zero_point, bits, low)
+    plan = plan_call(rows, channels, groups, bits, batch)
+    aligned = all(one is None or one.data_ptr() % 16 == 0 for one in (packed, scale, zero_point))
+    if plan is not None and aligned and x.is_cuda and has_warpgroups(x.get_device()):
+        return multiply_by_warpgroups(x, packed, scale, zero_point, bits, low, plan)
+    if batch <= MOST[bits][rows * channels >= LARGE]:
+        y = _multiply(x, packed, scale, zero_point, bits, low)
+        if y is not None:
+            return y
+    return _multiply_unpacked(x, packed, scale, zero_point, bits, low)
 
 
 def _sizes(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> tuple[int, int, int]:
@@ -134,18 +152,22 @@ def _sizes(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> tuple[int, in
 
 def _multiply(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
-) -> Tensor:
-    """The product with the packed weight, in parts where there are many vectors."""
+) -> Tensor | None:
+    """The product with the packed weight, in parts where there are many vectors; None where no tile fits the device."""
     y = torch.empty(x.shape[0], packed.shape[0], dtype=x.dtype, device=x.device)
     at_once = math.ceil(x.shape[0] / math.ceil(x.shape[0] / BATCH[bits]))
     for part, of_part in zip(x.split(at_once), y.split(at_once), strict=True):
-        _multiply_part(part, packed, scale, zero_point, bits, low, of_part)
+        if not _multiply_part(part, packed, scale, zero_point, bits, low, of_part):
+            return None
     return y
 
 
 def _multiply_part(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int, y: Tensor
-) -> None:
+) -> bool:
+    """Fills ``y``, with fewer stages than the tables have where the device's shared memory is too small for them."""
+    from triton.runtime.errors import OutOfResources
+
     from sparsebit.kernels import packed_matmul_triton as kernels
 
     rows, units, per_group = _sizes(x, packed, scale, bits)
@@ -177,67 +199,29 @@ def _multiply_part(
     per_program = at_once * math.ceil(tiles * blocks / at_once / programs)
     parts = 1 if per_program % blocks == 0 else math.ceil(blocks / per_program) + 1
     made = torch.empty(parts * batch * rows if parts > 1 else 1, device=x.device)
-    launch(
-        kernels.multiply,
-        math.ceil(tiles * blocks / per_program),
-        (
-            *(arranged, sums, packed.view(torch.int32), scale),
-            *(packed if zero_point is None else zero_point, made, _counts(x.device, tiles), y),
-        ),
-        (),
-        (
-            *(batch, rows, units, per_program, low),
-            *(bits, 3 if bits == 3 else 1, places, zero_point is not None, per_group),
-            *(scaled, padded > 8, parts, tile, padded, block, at_once, stages),
-        ),
-        warps=warps,
-        registers=registers,
-    )
-
-
-class _Counters:
-    """Zeros of one device that programs count in and leave as zeros.
-
-    Each stream has its own, because work on two may run at the same time. Each recorded call has its own too: it may
-    be replayed on any stream.
-    """
-
-    RESERVED = 2**19
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._of_stream: dict[int, Tensor] = {}
-        self._reserved = self._zeros(self.RESERVED)
-        self._used = 0
-
-    def _zeros(self, count: int) -> Tensor:
-        return torch.zeros(count, dtype=torch.int32, device=self._device)
-
-    def take(self, count: int) -> Tensor:
-        """So many zeros for a call on the current stream."""
-        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            if self._used + count > self.RESERVED:
-                return self._zeros(count)  # recorded too, and made again with each replay
-            self._used += count
-            return self._reserved[self._used - count : self._used]
-        stream = current_stream(self._device.index) if self._device.type == "cuda" else 0
-        found = self._of_stream.get(stream)
-        if found is None or found.numel() < count:
-            found = self._of_stream[stream] = self._zeros(max(count, 4096))
-        return found
-
-
-_counters: dict[torch.device, _Counters] = {}
-
-
-def _counts(device: torch.device, tiles: int) -> Tensor:
-    """Zeros for the tiles of one product."""
-    found = _counters.get(device)
-    if found is None:
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return torch.zeros(tiles, dtype=torch.int32, device=device)
-        found = _counters[device] = _Counters(device)
-    return found.take(tiles)
+    before = (batch, rows, units, per_program, low)
+    before += (bits, 3 if bits == 3 else 1, places, zero_point is not None, per_group)
+    before += (scaled, padded > 8, parts, tile, padded, block, at_once)
+    key = (x.device, x.dtype, scale.dtype, *before[4:], warps)
+    for fewer in range(_stages.get(key, stages), 0, -1):
+        try:
+            launch(
+                kernels.multiply,
+                math.ceil(tiles * blocks / per_program),
+                (
+                    *(arranged, sums, packed.view(torch.int32), scale),
+                    *(packed if zero_point is None else zero_point, made, take_counters(x.device, tiles), y),
+                ),
+                (),
+                (*before, fewer),
+                warps=warps,
+                registers=registers,
+            )
+        except OutOfResources:
+            _stages[key] = fewer - 1
+        else:
+            return True
+    return False
 
 
 def _multiply_unpacked(

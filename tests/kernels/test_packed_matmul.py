@@ -92,3 +92,33 @@ def test_the_number_of_vectors_decides_how_they_are_multiplied(
     x, packed, grid = Case(4, 256, vectors, f"int{bits}", group_size).make("cpu")
     multiply_packed(x, *kernel_arguments(packed, grid))
     assert taken == [way]
+
+
+@pytest.mark.parametrize("fits", [2, 0])
+def test_fewer_stages_are_used_where_shared_memory_is_too_small_and_then_the_unpacked_weight(
+    monkeypatch: pytest.MonkeyPatch, fits: int
+) -> None:
+    pytest.importorskip("triton")
+    from triton.runtime.errors import OutOfResources
+
+    tried: list[int] = []
+
+    def start(
+        kernel: object, programs: int, tensors: object, floats: object, settings: tuple[int, ...], **_: object
+    ) -> None:
+        if "multiply" in str(kernel):
+            tried.append(settings[-1])
+            if settings[-1] > fits:
+                raise OutOfResources(2**20, 2**16, "shared memory")
+
+    def unpacked(x: torch.Tensor, packed: torch.Tensor, *_: object) -> torch.Tensor:
+        tried.append(-1)
+        return x.new_zeros(len(x), len(packed))
+
+    monkeypatch.setattr(packed_matmul, "launch", start)
+    monkeypatch.setattr(packed_matmul, "_multiply_unpacked", unpacked)
+    monkeypatch.setattr(packed_matmul, "_stages", {})
+    x, packed, grid = Case(16, 256, 16, "int4", 128).make("cpu")
+    for _ in range(2):
+        multiply_packed(x, *kernel_arguments(packed, grid))
+    assert tried == ([4, 3, 2, 2] if fits else [4, 3, 2, 1, -1, -1])

@@ -1,0 +1,53 @@
+"""Zeros on a device that the programs of a kernel count in."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparsebit.kernels.launch import current_stream
+
+
+class _Counters:
+    """Zeros of one device that programs count in and leave as zeros.
+
+    Each stream has its own, because work on two may run at the same time. Each recorded call has its own too: it may
+    be replayed on any stream.
+    """
+
+    RESERVED = 2**19
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._of_stream: dict[int, Tensor] = {}
+        self._reserved = self._zeros(self.RESERVED)
+        self._used = 0
+
+    def _zeros(self, count: int) -> Tensor:
+        return torch.zeros(count, dtype=torch.int32, device=self._device)
+
+    def take(self, count: int) -> Tensor:
+        """So many zeros for a call on the current stream."""
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            if self._used + count > self.RESERVED:
+                return self._zeros(count)  # recorded too, and made again with each replay
+            self._used += count
+            return self._reserved[self._used - count : self._used]
+        stream = current_stream(self._device.index) if self._device.type == "cuda" else 0
+        found = self._of_stream.get(stream)
+        if found is None or found.numel() < count:
+            found = self._of_stream[stream] = self._zeros(max(count, 4096))
+        return found
+
+
+_counters: dict[torch.device, _Counters] = {}
+
+
+def take_counters(device: torch.device, count: int) -> Tensor:
+    """Zeros for one call on the current stream; the kernel must leave them as zeros."""
+    found = _counters.get(device)
+    if found is None:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return torch.zeros(count, dtype=torch.int32, device=device)
+        found = _counters[device] = _Counters(device)
+    return found.take(count)

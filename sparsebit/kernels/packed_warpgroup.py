@@ -1,0 +1,140 @@
+"""Products of many vectors with a packed weight on Hopper: when its own kernel is taken, and with which settings."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sparsebit.kernels.counters import take_counters
+from sparsebit.kernels.launch import launch
+
+BLOCK = 16  # units of a row that are multiplied at once
+LARGE = 2**25  # numbers of a large weight
+SHARED = 226 * 1024  # bytes of a processor's shared memory that the programs on it may take
+STAGES = 6  # blocks that are being copied, at most
+# From and up to how many vectors this kernel is the fastest, by width, for small and for large weights; the second
+# for 4 bits where a block has several scales. As measured on an H200.
+FASTEST = {
+    2: (None, (33, 384)),
+    3: ((4, 64), (4, 64)),
+    4: (None, (65, 384)),
+    8: ((9, 64), (9, 256)),
+}
+FASTEST_SCALES = ((9, 64), (9, 384))
+
+
+class Plan(NamedTuple):
+    """The settings of one call.
+
+    Attributes:
+        vectors: that a program multiplies.
+        warps: of a program; each takes 16 rows.
+        per_processor: programs that run at the same time on one.
+        registers: of a thread, at most; None for as many as it needs.
+        stages: blocks that are being copied or multiplied.
+    """
+
+    vectors: int
+    warps: int
+    per_processor: int
+    registers: int | None
+    stages: int
+
+
+def values_of(bits: int) -> int:
+    """How many values a unit has: a word, or three words for 3 bits."""
+    return 32 if bits == 3 else 32 // bits
+
+
+def plan_call(rows: int, channels: int, groups: int, bits: int, batch: int) -> Plan | None:
+    """How the kernel multiplies so many vectors; None where it cannot, or another way is faster.
+
+    Scales are copied 4 bytes at least at a time, so that the number of rows has to be even; Triton knows that of a
+    multiple of 16.
+    """
+    units, large = channels // values_of(bits), rows * channels >= LARGE
+    per_group = units // groups
+    if units % BLOCK or rows % 16 or per_group < 2 or max(per_group, BLOCK) % min(per_group, BLOCK):
+        return None
+    fastest = (FASTEST_SCALES if bits == 4 and per_group < BLOCK else FASTEST[bits])[large]
+    if fastest is None or not fastest[0] <= batch <= fastest[1]:
+        return None
+    vectors = min({3: 32}.get(bits, 128), max(16, 1 << (batch - 1).bit_length()))
+    settings: tuple[int, int, int | None] = (8, 1, None)
+    if bits == 3 and vectors == 16:
+        settings = (4, 2, None)
+    elif bits in (4, 8) and large and vectors <= 32:
+        settings = (4, 4, 128)
+    elif bits == 8 and large and vectors == 64:
+        settings = (4, 3, 168)
+    warps, per_processor, registers = settings
+    words = 4 * BLOCK * (3 if bits == 3 else 1)
+    of_stage = 16 * warps * (words + 6 * max(1, BLOCK // per_group)) + 2 * BLOCK * values_of(bits) * vectors
+    stages = min(STAGES, SHARED // per_processor // of_stage)
+    return None if stages < 3 else Plan(vectors, warps, per_processor, registers, stages)
+
+
+@functools.cache
+def has_warpgroups(device: int) -> bool:
+    """Whether a device has the instructions of Hopper, and Triton its language for them."""
+    if torch.cuda.get_device_capability(device)[0] != 9:
+        return False
+    try:
+        return importlib.util.find_spec("triton.experimental.gluon.language.nvidia.hopper") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@functools.cache
+def _processors(device: int) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def multiply_by_warpgroups(
+    x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int, plan: Plan
+) -> Tensor:
+    """``x @ weight.T`` for x [vectors, in] and scales [groups, out]."""
+    from sparsebit.kernels import packed_matmul_triton, packed_warpgroup_gluon
+
+    (batch, channels), rows, places = x.shape, packed.shape[0], values_of(bits)
+    units, tall = channels // places, 16 * plan.warps
+    across, blocks = math.ceil(batch / plan.vectors), units // BLOCK
+    # Vectors behind the last one are multiplied and not written: what is in them does not matter.
+    arranged = torch.empty(across * plan.vectors, channels, dtype=x.dtype, device=x.device)
+    sums = torch.empty(blocks, across * plan.vectors, device=x.device)
+    several = max(1, 1024 // (BLOCK * places))
+    launch(
+        packed_matmul_triton.arrange,
+        math.ceil(blocks / several),
+        (x, arranged, sums),
+        (),
+        (blocks, across * plan.vectors, min(bits, 4), places, BLOCK, several),
+        across=batch,
+    )
+    tiles = math.ceil(rows / tall) * across
+    per_program = math.ceil(tiles * blocks / (plan.per_processor * _processors(x.get_device())))
+    programs = math.ceil(tiles * blocks / per_program)
+    parts = torch.empty(2 * programs * tall * plan.vectors, device=x.device)
+    y = torch.empty(batch, rows, dtype=x.dtype, device=x.device)
+    launch(
+        packed_warpgroup_gluon.multiply,
+        programs,
+        (
+            *(arranged, packed.view(torch.int32), scale, packed if zero_point is None else zero_point),
+            *(parts, take_counters(x.device, tiles), y),
+        ),
+        (),
+        (
+            *(batch, rows, units, per_program, across, 2),
+            *(low, bits, 3 if bits == 3 else 1, zero_point is not None, units // scale.shape[0]),
+            *(plan.vectors, plan.stages, bits != 3),
+        ),
+        warps=plan.warps,
+        registers=plan.registers,
+    )
+    return y

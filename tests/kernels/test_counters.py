@@ -1,0 +1,14 @@
+"""Zeros that kernels count in."""
+
+from __future__ import annotations
+
+import torch
+
+from sparsebit.kernels.counters import take_counters
+
+
+def test_a_call_gets_as_many_zeros_as_it_asks_for_from_memory_that_is_used_again() -> None:
+    first, second = (take_counters(torch.device("cpu"), 10) for _ in range(2))
+    assert first.data_ptr() == second.data_ptr() and first.dtype == torch.int32
+    many = take_counters(torch.device("cpu"), len(first) + 1)
+    assert len(many) > len(first) and not many.any()
