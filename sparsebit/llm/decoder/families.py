@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,11 +56,14 @@ class Family:
         activation: the key of the config that names it.
         norm_offset: what a norm adds to its weight before it multiplies.
         groups: of heads in one matrix for queries, keys and values.
+        head_norms: of queries and keys, where the module has them.
+        residual_factor: of what attention and feed-forward add.
         not_supported: settings of the config that change what is computed, with whether this one has them.
     """
 
     decoder: str = "model"
     embedding: str = "embed_tokens"
+    embedding_factor: float = 1.0
     positions: str = ""
     position_offset: int = 0
     layers: str = "layers"
@@ -67,9 +71,11 @@ class Family:
     norms: tuple[str, str, str, str] = ("input_layernorm", "", "post_attention_layernorm", "")
     norm_offset: float = 0.0
     parallel: bool = False
+    residual_factor: float = 1.0
     attention: str = "self_attn"
     queries_keys_values: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     groups: int = 1
+    clip: float = 0.0
     head_norms: tuple[str, str] = ("q_norm", "k_norm")
     softcap: float = 0.0
     output: str = "o_proj"
@@ -78,7 +84,7 @@ class Family:
     gated: bool = True
     down: str = "down_proj"
     activation: str = "hidden_act"
-    experts: bool = False
+    logit_factor: float = 1.0
     not_supported: Mapping[str, bool] = field(default_factory=dict)
 
 
@@ -90,6 +96,7 @@ def _gemma2(config: Any) -> Family:
             "pre_feedforward_layernorm",
             "post_feedforward_layernorm",
         ),
+        embedding_factor=config.hidden_size**0.5,
         norm_offset=1.0,
         activation="hidden_activation",
         softcap=getattr(config, "attn_logit_softcapping", None) or 0.0,
@@ -131,7 +138,7 @@ FAMILIES: dict[str, Callable[[Any], Family]] = {
     "qwen2": lambda config: Family(),
     "qwen3": lambda config: Family(),
     "phi3": lambda config: Family(queries_keys_values=("qkv_proj",), inputs=("gate_up_proj",)),
-    "gemma": lambda config: Family(norm_offset=1.0),
+    "gemma": lambda config: Family(norm_offset=1.0, embedding_factor=config.hidden_size**0.5),
     "gemma2": _gemma2,
     "gemma3_text": lambda config: replace(_gemma2(config), softcap=0.0),  # the model does not use it either
     "phi": lambda config: Family(
@@ -192,7 +199,23 @@ FAMILIES: dict[str, Callable[[Any], Family]] = {
         },
     ),
     "falcon": _falcon,
-    "mixtral": lambda config: Family(inputs=("gate_up_proj",), experts=True),
+    "mixtral": lambda config: Family(),
+    "qwen2_moe": lambda config: Family(),
+    "qwen3_moe": lambda config: Family(),
+    "smollm3": lambda config: Family(),
+    "granite": lambda config: Family(
+        embedding_factor=config.embedding_multiplier,
+        residual_factor=config.residual_multiplier,
+        logit_factor=1 / config.logits_scaling,
+    ),
+    "starcoder2": lambda config: Family(inputs=("c_fc",), gated=False, down="c_proj"),
+    "stablelm": lambda config: Family(
+        norms=("input_layernorm", "", "" if config.use_parallel_residual else "post_attention_layernorm", ""),
+        parallel=config.use_parallel_residual,
+        not_supported={"qk_layernorm": bool(config.qk_layernorm)},
+    ),
+    "olmo": lambda config: Family(clip=config.clip_qkv or 0.0),
+    "olmo2": lambda config: Family(norms=("", "post_attention_layernorm", "", "post_feedforward_layernorm")),
 }
 
 
@@ -241,12 +264,10 @@ class _Reader:
     def decoder(self) -> Decoder:
         family, config = self._family, self._config
         inside: Any = self._model.get_submodule(family.decoder)
-        embedding = inside.get_submodule(family.embedding)
-        factor = getattr(embedding, "factor", getattr(embedding, "scalar_embed_scale", 1.0))
         count = len(inside.get_submodule(family.layers))
         return Decoder(
             embedding=self._matrix(f"{family.decoder}.{family.embedding}"),
-            embedding_factor=float(factor),
+            embedding_factor=float(family.embedding_factor),
             positions=self._matrix(f"{family.decoder}.{family.positions}") if family.positions else None,
             position_offset=family.position_offset,
             layers=tuple(
@@ -254,6 +275,7 @@ class _Reader:
             ),
             norm=self._norm(f"{family.decoder}.{family.norm}"),
             head=self._matrix("lm_head"),
+            logit_factor=float(family.logit_factor),
             softcap=float(getattr(config, "final_logit_softcapping", None) or 0.0),
             context=config.max_position_embeddings,
         )
@@ -262,7 +284,6 @@ class _Reader:
         family = self._family
         norms = [self._norm(f"{path}.{name}") if name else None for name in family.norms]
         before_attention, after_attention, before_feed_forward, after_feed_forward = norms
-        assert before_attention is not None
         return Layer(
             before_attention=before_attention,
             attention=self._attention(index, f"{path}.{family.attention}"),
@@ -271,6 +292,7 @@ class _Reader:
             feed_forward=self._feed_forward(f"{path}.{family.feed_forward}" if family.feed_forward else path),
             after_feed_forward=after_feed_forward,
             parallel=family.parallel,
+            factor=float(family.residual_factor),
         )
 
     def _attention(self, index: int, path: str) -> Attention:
@@ -285,6 +307,7 @@ class _Reader:
         kind = types[index] if types else "sliding_attention"  # a window without types is for all layers
         window = getattr(config, "sliding_window", None) if kind == "sliding_attention" else None
         has_norms = hasattr(module, family.head_norms[0])
+        is_rotated = not family.positions and getattr(module, "use_rope", True)
         first, second = (f"{path}.{name}" for name in family.head_norms)
         return Attention(
             inputs=inputs,
@@ -294,8 +317,9 @@ class _Reader:
             width=width,
             scale=float(getattr(module, "scaling", width**-0.5)),
             groups=family.groups,
+            clip=float(family.clip),
             norms=(self._norm(first), self._norm(second)) if has_norms else None,
-            rotary=None if family.positions else self._rotary(kind),
+            rotary=self._rotary(kind) if is_rotated else None,
             window=window,
             softcap=float(family.softcap),
         )
@@ -326,31 +350,34 @@ class _Reader:
         return _floats(made), original
 
     def _feed_forward(self, path: str) -> FeedForward | Experts:
-        family = self._family
-        if family.experts:
-            experts = range(self._model.get_submodule(f"{path}.experts").num_experts)
-            return Experts(
-                router=self._matrix(f"{path}.gate"),
-                experts=tuple(
-                    self._one_feed_forward(
-                        lambda name, index=index: self._expert(f"{path}.experts", name, index)
-                    )
-                    for index in experts
-                ),
-                chosen=self._config.num_experts_per_tok,
-            )
-        return self._one_feed_forward(lambda name: self._matrix(f"{path}.{name}"))
+        module: Any = self._model.get_submodule(path)
+        if not hasattr(module, "experts"):
+            return self._one_feed_forward(self._family.inputs, lambda name: self._matrix(f"{path}.{name}"))
+        has_shared = hasattr(module, "shared_expert")
+        shared = self._feed_forward(f"{path}.shared_expert") if has_shared else None
+        assert not isinstance(shared, Experts)
+        return Experts(
+            router=self._matrix(f"{path}.gate"),
+            experts=tuple(
+                self._one_feed_forward(("gate_up_proj",), partial(self._expert, f"{path}.experts", index))
+                for index in range(module.experts.num_experts)
+            ),
+            chosen=self._config.num_experts_per_tok,
+            normalized=bool(getattr(module.gate, "norm_topk_prob", True)),
+            shared=shared,
+            shared_gate=self._matrix(f"{path}.shared_expert_gate") if has_shared else None,
+        )
 
-    def _one_feed_forward(self, matrix: Callable[[str], Matrix]) -> FeedForward:
+    def _one_feed_forward(self, inputs: tuple[str, ...], matrix: Callable[[str], Matrix]) -> FeedForward:
         family = self._family
         return FeedForward(
-            inputs=tuple(matrix(name) for name in family.inputs),
+            inputs=tuple(matrix(name) for name in inputs),
             down=matrix(family.down),
             activation=ACTIVATIONS[getattr(self._config, family.activation)],
             gated=family.gated,
         )
 
-    def _expert(self, path: str, name: str, index: int) -> Matrix:
+    def _expert(self, path: str, index: int, name: str) -> Matrix:
         """One matrix of stacked experts, which hold the values of its grid in float where it is quantized."""
         one = getattr(self._model.get_submodule(path), name)[index]
         rows, columns = one.shape
@@ -362,6 +389,8 @@ class _Reader:
             weight = torch.ones(module.normalized_shape) if module.weight is None else _floats(module.weight)
             bias = None if module.bias is None else _floats(module.bias)
             return Norm("layer", weight, module.eps, bias)
+        if not hasattr(module, "weight"):  # OLMo's, which has a fixed epsilon
+            return Norm("layer", torch.ones(module.normalized_shape), 1e-5)
         epsilon = getattr(module, "variance_epsilon", None) or module.eps
         return Norm("rms", _floats(module.weight) + self._family.norm_offset, float(epsilon))
 

@@ -77,7 +77,8 @@ class Attention:
         inputs: the matrices of queries, keys and values; or one matrix for all of them.
         groups: how many groups of heads one matrix for all of them has. Its rows are the queries, keys and values of
             the first group, then those of the second.
-        norms: of every head of the queries, and of the keys.
+        clip: the bound of what the products give; 0 for none.
+        norms: of the queries and of the keys, over each head or over all of them.
         window: positions that are seen, the current one included; None for all.
         softcap: the bound of the scores; 0 for none.
     """
@@ -89,6 +90,7 @@ class Attention:
     width: int
     scale: float
     groups: int = 1
+    clip: float = 0.0
     norms: tuple[Norm, Norm] | None = None
     rotary: Rotary | None = None
     window: int | None = None
@@ -132,11 +134,19 @@ class FeedForward:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Experts:
-    """The sum of the ``chosen`` experts with the largest router outputs, weighted by the softmax of these outputs."""
+    """The sum of the ``chosen`` experts with the largest router outputs, weighted by the softmax of all outputs.
+
+    Attributes:
+        normalized: the weights of the chosen ones are divided by their sum.
+        shared: an expert for every token, weighted by the sigmoid of the product with ``shared_gate``.
+    """
 
     router: Matrix
     experts: tuple[FeedForward, ...]
     chosen: int
+    normalized: bool
+    shared: FeedForward | None = None
+    shared_gate: Matrix | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -145,16 +155,18 @@ class Layer:
 
     Attributes:
         parallel: both read the layer's input, and their sum is added to it.
-        before_feed_forward: None where the feed-forward part reads what the attention reads.
+        before_feed_forward: None in a parallel layer means that the feed-forward part reads what the attention reads.
+        factor: of what is added to the layer's input.
     """
 
-    before_attention: Norm
+    before_attention: Norm | None
     attention: Attention
     feed_forward: FeedForward | Experts
     before_feed_forward: Norm | None
     after_attention: Norm | None = None
     after_feed_forward: Norm | None = None
     parallel: bool = False
+    factor: float = 1.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -165,6 +177,7 @@ class Decoder:
         embedding: the table of the tokens, whose rows are multiplied by ``embedding_factor``.
         positions: the table of learned positions, the first of them at row ``position_offset``.
         context: positions that the model was made for.
+        logit_factor: of the logits.
         softcap: the bound of the logits; 0 for none.
     """
 
@@ -175,5 +188,6 @@ class Decoder:
     layers: tuple[Layer, ...]
     norm: Norm
     head: Matrix
+    logit_factor: float
     softcap: float
     context: int

@@ -56,47 +56,55 @@ class GraphBuilder(Protocol[Value]):
         """The product of values at the same place; ``y`` may have one channel for all of ``x``."""
         ...
 
+    def scale(self, x: Value, factor: float) -> Value:
+        """``x * factor``."""
+        ...
+
+    def sigmoid(self, x: Value) -> Value:
+        """The sigmoid of every value."""
+        ...
+
     def softcap(self, x: Value, bound: float) -> Value:
         """``bound * tanh(x / bound)``."""
         ...
 
     def route(self, experts: Experts, x: Value) -> list[Value]:
-        """The weight of each expert [batch, length, 1], zero for those that are not chosen."""
+        """The weight of each of the routed experts [batch, length, 1], zero for those that are not chosen."""
         ...
 
 
 def build_logits(graph: GraphBuilder[Value], decoder: Decoder) -> Value:
     """The nodes of the whole decoder, and the logits."""
     hidden = graph.embed(decoder)
-    normed = graph.norm(hidden, decoder.layers[0].before_attention)
+    normed = _norm(graph, hidden, decoder.layers[0].before_attention)
     following = [*(layer.before_attention for layer in decoder.layers[1:]), decoder.norm]
     for index, (layer, next_norm) in enumerate(zip(decoder.layers, following, strict=True)):
         attended = graph.attend(index, layer.attention, normed)
         attended = graph.multiply_matrix(layer.attention.output, attended)
-        if layer.after_attention is not None:
-            attended = graph.norm(attended, layer.after_attention)
+        attended = _scale(graph, _norm(graph, attended, layer.after_attention), layer.factor)
+        if not layer.parallel:
+            hidden, normed = _add_and_norm(graph, hidden, attended, layer.before_feed_forward)
+        elif layer.before_feed_forward is not None:
+            normed = graph.norm(hidden, layer.before_feed_forward)
+        change = build_feed_forward(graph, layer.feed_forward, normed)
+        change = _scale(graph, _norm(graph, change, layer.after_feed_forward), layer.factor)
         if layer.parallel:
-            if layer.before_feed_forward is not None:
-                normed = graph.norm(hidden, layer.before_feed_forward)
-            change = graph.add(attended, build_feed_forward(graph, layer.feed_forward, normed))
-        else:
-            assert layer.before_feed_forward is not None
-            hidden, normed = graph.add_and_norm(hidden, attended, layer.before_feed_forward)
-            change = build_feed_forward(graph, layer.feed_forward, normed)
-        if layer.after_feed_forward is not None:
-            change = graph.norm(change, layer.after_feed_forward)
-        hidden, normed = graph.add_and_norm(hidden, change, next_norm)
-    logits = graph.multiply_matrix(decoder.head, normed)
+            change = graph.add(attended, change)
+        hidden, normed = _add_and_norm(graph, hidden, change, next_norm)
+    logits = _scale(graph, graph.multiply_matrix(decoder.head, normed), decoder.logit_factor)
     return graph.softcap(logits, decoder.softcap) if decoder.softcap else logits
 
 
 def build_feed_forward(graph: GraphBuilder[Value], part: FeedForward | Experts, x: Value) -> Value:
     """The nodes of a feed-forward part; of all experts, where there are some."""
     if isinstance(part, Experts):
-        weights = graph.route(part, x)
+        experts, weights = [*part.experts], graph.route(part, x)
+        if part.shared is not None and part.shared_gate is not None:
+            experts.append(part.shared)
+            weights = [*weights, graph.sigmoid(graph.multiply_matrix(part.shared_gate, x))]
         first, *others = (
             graph.multiply(build_feed_forward(graph, expert, x), weight)
-            for expert, weight in zip(part.experts, weights, strict=True)
+            for expert, weight in zip(experts, weights, strict=True)
         )
         for other in others:
             first = graph.add(first, other)
@@ -108,3 +116,18 @@ def build_feed_forward(graph: GraphBuilder[Value], part: FeedForward | Experts, 
         gate, up = graph.halves(made[0]) if len(made) == 1 else made
         inner = graph.multiply(graph.activate(part.activation, gate), up)
     return graph.multiply_matrix(part.down, inner)
+
+
+def _norm(graph: GraphBuilder[Value], x: Value, norm: Norm | None) -> Value:
+    return x if norm is None else graph.norm(x, norm)
+
+
+def _add_and_norm(graph: GraphBuilder[Value], x: Value, y: Value, norm: Norm | None) -> tuple[Value, Value]:
+    if norm is not None:
+        return graph.add_and_norm(x, y, norm)
+    both = graph.add(x, y)
+    return both, both
+
+
+def _scale(graph: GraphBuilder[Value], x: Value, factor: float) -> Value:
+    return x if factor == 1 else graph.scale(x, factor)

@@ -70,7 +70,7 @@ class OnnxGraph:
         """The rows of the table, packed or float."""
         found = self._rows(decoder.embedding)
         if decoder.embedding_factor != 1:
-            found = self.multiply(found, self._constant(np.array(decoder.embedding_factor, np.float32)))
+            found = self.scale(found, decoder.embedding_factor)
         if decoder.positions is None:
             return found
         table = decoder.positions.read()[decoder.position_offset :]
@@ -142,7 +142,7 @@ class OnnxGraph:
     def activate(self, activation: Activation, x: ir.Value) -> ir.Value:
         """SiLU as its two operators, which the runtime fuses."""
         if activation == "silu":
-            return self.multiply(x, self._tape.op("Sigmoid", [x]))
+            return self.multiply(x, self.sigmoid(x))
         if activation == "relu":
             return self._tape.op("Relu", [x])
         return self._tape.op("Gelu", [x], {"approximate": "tanh" if activation == "gelu_tanh" else "none"})
@@ -155,19 +155,28 @@ class OnnxGraph:
         """One operator."""
         return self._tape.op("Mul", [x, y])
 
+    def scale(self, x: ir.Value, factor: float) -> ir.Value:
+        """One operator."""
+        return self.multiply(x, self._constant(np.array(factor, np.float32)))
+
+    def sigmoid(self, x: ir.Value) -> ir.Value:
+        """One operator."""
+        return self._tape.op("Sigmoid", [x])
+
     def softcap(self, x: ir.Value, bound: float) -> ir.Value:
         """Three operators."""
         size = self._constant(np.array(bound, np.float32))
         return self.multiply(self._tape.op("Tanh", [self._tape.op("Div", [x, size])]), size)
 
     def route(self, experts: Experts, x: ir.Value) -> list[ir.Value]:
-        """The softmax of the router's outputs, scaled to a sum of one over the chosen experts."""
+        """The softmax of the router's outputs, zero where an expert is not chosen."""
         tape, count = self._tape, len(experts.experts)
         shares = tape.op("Softmax", [self.multiply_matrix(experts.router, x)], {"axis": -1})
         chosen = self._constant(np.array([experts.chosen], np.int64))
         largest, places = tape.op_multi_out("TopK", [shares, chosen], {"axis": -1}, num_outputs=2)
-        last = self._constant(np.array([-1], np.int64))
-        largest = tape.op("Div", [largest, tape.op("ReduceSum", [largest, last])])
+        if experts.normalized:
+            last = self._constant(np.array([-1], np.int64))
+            largest = tape.op("Div", [largest, tape.op("ReduceSum", [largest, last])])
         nothing = tape.op("ConstantOfShape", [tape.op("Shape", [shares])])
         weights = tape.op("ScatterElements", [nothing, places, largest], {"axis": -1})
         return list(
@@ -210,6 +219,11 @@ class OnnxGraph:
             )
         else:
             made = [self._product(inputs, x, attention)]
+        if attention.clip:
+            low, high = (
+                self._constant(np.array(bound, np.float32)) for bound in (-attention.clip, attention.clip)
+            )
+            made = [self._tape.op("Clip", [one, low, high]) for one in made]
         if attention.norms is None:
             return made
         *both, value = self._apart(made, attention)
@@ -268,7 +282,9 @@ class OnnxGraph:
         return self._positions
 
     def _norm_heads(self, x: ir.Value, norm: Norm, width: int) -> ir.Value:
-        """The norm of each head by itself."""
+        """The norm of each head by itself, or of all of them together where its weight is for all."""
+        if len(norm.weight) != width:
+            return self.norm(x, norm)
         apart, together = (self._constant(np.array(to, np.int64)) for to in ([0, 0, -1, width], [0, 0, -1]))
         return self._tape.op("Reshape", [self.norm(self._tape.op("Reshape", [x, apart]), norm), together])
 

@@ -24,7 +24,10 @@ from sparsebit.llm.formats.format import FORMATS
 from sparsebit.llm.language_model import LanguageModel
 
 # Models that the engine knows by name; it runs the graphs of all others too, under the name of one of these.
-TYPES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text")
+TYPES = (
+    *("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text"),
+    *("phi", "olmo", "granite", "smollm3"),
+)
 GRAPH = "model.onnx"
 
 
@@ -64,12 +67,15 @@ def genai_config(config: Any, decoder: Decoder, inputs: Iterable[Any]) -> dict[s
     names = [one.name for one in inputs if not one.name.startswith("past_key_values.")]
     end = config.eos_token_id
     first_end = end[0] if isinstance(end, list) else end
+    tokens = {
+        "bos_token_id": first_end if config.bos_token_id is None else config.bos_token_id,
+        "eos_token_id": end,
+        "pad_token_id": first_end if config.pad_token_id is None else config.pad_token_id,
+    }
     return {
         "model": {
             "type": config.model_type if config.model_type in TYPES else "llama",
-            "bos_token_id": first_end if config.bos_token_id is None else config.bos_token_id,
-            "eos_token_id": end,
-            "pad_token_id": first_end if config.pad_token_id is None else config.pad_token_id,
+            **{key: value for key, value in tokens.items() if value is not None},
             "vocab_size": decoder.head.shape[0],
             "context_length": decoder.context,
             "decoder": {

@@ -63,7 +63,7 @@ class OpenVinoGraph:
         ops = self._ops
         found = ops.gather(self._table(decoder.embedding), self._ids, 0, name=decoder.embedding.layer)
         if decoder.embedding_factor != 1:
-            found = ops.multiply(found, np.float32(decoder.embedding_factor))
+            found = self.scale(found, decoder.embedding_factor)
         if decoder.positions is None:
             return found
         table = decoder.positions.read()[decoder.position_offset :]
@@ -88,10 +88,6 @@ class OpenVinoGraph:
         """Keys and values are kept for the next call."""
         ops = self._ops
         query, key, value = self._queries_keys_values(attention, x)
-        if attention.norms is not None:
-            query, key = (
-                self.norm(one, norm) for one, norm in zip((query, key), attention.norms, strict=True)
-            )
         if attention.rotary is not None:
             query, key = (self._rotated(one, attention) for one in (query, key))
         key, value = (
@@ -133,17 +129,26 @@ class OpenVinoGraph:
         """One operator."""
         return self._ops.multiply(x, y)
 
+    def scale(self, x: Any, factor: float) -> Any:
+        """One operator."""
+        return self._ops.multiply(x, np.float32(factor))
+
+    def sigmoid(self, x: Any) -> Any:
+        """One operator."""
+        return self._ops.sigmoid(x)
+
     def softcap(self, x: Any, bound: float) -> Any:
         """Three operators."""
         size = np.float32(bound)
         return self._ops.multiply(self._ops.tanh(self._ops.divide(x, size)), size)
 
     def route(self, experts: Experts, x: Any) -> list[Any]:
-        """The softmax of the router's outputs, scaled to a sum of one over the chosen experts."""
+        """The softmax of the router's outputs, zero where an expert is not chosen."""
         ops = self._ops
         shares = ops.softmax(self.multiply_matrix(experts.router, x), -1)
         largest, places = ops.topk(shares, experts.chosen, -1, "max", "value").outputs()
-        largest = ops.divide(largest, ops.reduce_sum(largest, [-1], keep_dims=True))
+        if experts.normalized:
+            largest = ops.divide(largest, ops.reduce_sum(largest, [-1], keep_dims=True))
         nothing = ops.broadcast(np.float32(0), ops.shape_of(shares))
         weights = ops.scatter_elements_update(nothing, places, largest, -1)
         return list(ops.split(weights, -1, len(experts.experts)).outputs())
@@ -206,18 +211,28 @@ class OpenVinoGraph:
         return ops.concat([turned, ops.slice(x, [rotary.width], [LAST], [1], [3])], -1) if apart else turned
 
     def _queries_keys_values(self, attention: Attention, x: Any) -> tuple[Any, Any, Any]:
-        """[batch, heads, length, width] each."""
+        """[batch, heads, length, width] each, clipped and normed."""
         ops, width = self._ops, attention.width
         made = [self.multiply_matrix(matrix, x) for matrix in attention.inputs]
         if len(made) == 1:
             grouped = ops.reshape(made[0], [0, 0, attention.groups, -1], True)
             made = ops.variadic_split(grouped, 3, np.array(attention.rows, np.int64)).outputs()
+        if attention.clip:
+            made = [ops.clamp(one, -attention.clip, attention.clip) for one in made]
+        norms = [None] * 3 if attention.norms is None else [*attention.norms, None]
         heads = (attention.heads, attention.kv_heads, attention.kv_heads)
         query, key, value = (
-            ops.transpose(ops.reshape(one, [0, 0, count, width], True), [0, 2, 1, 3])
-            for one, count in zip(made, heads, strict=True)
+            self._by_head(one, norm, count, width)
+            for one, norm, count in zip(made, norms, heads, strict=True)
         )
         return query, key, value
+
+    def _by_head(self, x: Any, norm: Norm | None, heads: int, width: int) -> Any:
+        """The norm is over each head, or over all of them where its weight is for all."""
+        if norm is not None and len(norm.weight) != width:
+            x, norm = self.norm(x, norm), None
+        apart = self._ops.transpose(self._ops.reshape(x, [0, 0, heads, width], True), [0, 2, 1, 3])
+        return apart if norm is None else self.norm(apart, norm)
 
     def _kept(self, name: str, new: Any, attention: Attention) -> Any:
         """What the variable holds, in the order of ``beam_idx``, and ``new`` after it; both are held from then on."""

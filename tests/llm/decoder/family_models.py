@@ -18,6 +18,7 @@ _OPT = {**_SIZES, "ffn_dim": 128, "max_position_embeddings": 64, "word_embed_pro
 _PARTIAL = {**_WIDE, "hidden_size": 128}
 _FALCON = {**_SIZES, "alibi": False, "bias": True, "max_position_embeddings": 64}
 _TYPES = ["sliding_attention", "full_attention"]
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _ROPE = {"rope_theta": 100.0, "original_max_position_embeddings": 16}
 
 # By name: the model type of transformers, and its settings. Windows are shorter than the texts that are compared.
@@ -80,6 +81,30 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "falcon, one head of keys": ("falcon", {**_FALCON, "multi_query": True}),
     "falcon, new": ("falcon", {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
     "falcon, not parallel": ("falcon", {**_FALCON, "multi_query": False, "parallel_attn": False}),
+    "qwen2_moe": (
+        "qwen2_moe",
+        {**_GROUPED, **_EXPERTS, "shared_expert_intermediate_size": 96, "norm_topk_prob": False},
+    ),
+    "qwen3_moe, a layer without experts": (
+        "qwen3_moe",
+        {**_GROUPED, **_EXPERTS, "head_dim": 32, "mlp_only_layers": [0], "norm_topk_prob": True},
+    ),
+    "smollm3, a layer without rotations": ("smollm3", {**_GROUPED, "no_rope_layers": [1, 0]}),
+    "granite": (
+        "granite",
+        {
+            **_GROUPED,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.5,
+            "residual_multiplier": 0.7,
+            "logits_scaling": 0.5,
+        },
+    ),
+    "starcoder2, window": ("starcoder2", {**_GROUPED, "sliding_window": 4}),
+    "stablelm": ("stablelm", {**_GROUPED, "use_qkv_bias": True}),
+    "stablelm, parallel": ("stablelm", {**_GROUPED, "use_parallel_residual": True}),
+    "olmo": ("olmo", {**_GROUPED, "clip_qkv": 1.0}),
+    "olmo2": ("olmo2", _GROUPED),
     "mixtral": (
         "mixtral",
         {**_GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},

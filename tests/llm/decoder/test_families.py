@@ -65,6 +65,7 @@ def test_a_packed_embedding_and_head_are_one_table_with_its_factor() -> None:
         ("gpt2", {"add_cross_attention": True}, "do not support add_cross_attention"),
         ("opt", {"do_layer_norm_before": False}, "do not support do_layer_norm_before=False"),
         ("opt", {"word_embed_proj_dim": 32}, "do not support word_embed_proj_dim other than hidden_size"),
+        ("stablelm", {"qk_layernorm": True}, "of stablelm models do not support qk_layernorm"),
         ("falcon, one head of keys", {"alibi": True}, "of falcon models do not support alibi"),
     ],
 )

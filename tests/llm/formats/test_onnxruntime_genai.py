@@ -100,6 +100,14 @@ def test_what_the_engine_is_told(tmp_path: Path) -> None:
     assert (model["context_length"], model["decoder"]["num_key_value_heads"]) == (64, 4)
 
 
+@needs_engine
+def test_a_model_without_special_tokens(tmp_path: Path) -> None:
+    nothing = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    made = llm.quantize(family_model("llama", **nothing), None, {"METHOD": "rtn"}, progress=False)
+    report = made.export(tmp_path / "out", "onnxruntime-genai", ids=tokens(4), rounding_budget=0.0)
+    assert report.proven, str(report)
+
+
 def test_heads_that_the_attention_of_the_engine_does_not_take_are_refused() -> None:
     config = {"METHOD": "rtn", "W": {"GROUP_SIZE": 16}}
     made = llm.quantize(family_model("llama", head_dim=20), None, config, progress=False)
