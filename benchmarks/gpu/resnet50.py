@@ -82,6 +82,7 @@ def measure(
     batch: int = 64,
     size: int = 224,
     compiled: bool = False,
+    mode: str | None = None,
     formats: tuple[bool, ...] = (False, True),
     plain: bool = False,
 ) -> Iterator[dict[str, Any]]:
@@ -106,7 +107,7 @@ def measure(
                     if name != "float":
                         model = quantized(net, *CONFIGS[name], x)
                     torch._dynamo.reset()
-                    call = torch.compile(model) if compiled else model
+                    call = torch.compile(model, mode=mode) if compiled else model
                     step = make_step(model, call, x, labels)
                     step()
                     step()
@@ -118,6 +119,7 @@ def measure(
                         "kernels": kernels,
                         "channels_last": channels_last,
                         "compiled": compiled,
+                        "mode": mode,
                         "ms": ms,
                         "peak_mb": torch.cuda.max_memory_allocated() / 2**20,
                         "held_mb": before / 2**20,

@@ -144,14 +144,16 @@ def ask_compiled(bandwidth: float, found: dict[str, Any]) -> None:
     found["zoo"] = check("compiled zoo", list(zoo.SAMPLE), zoo.find_failure, 45, loud=True)
 
 
-def ask_resnet50(bandwidth: float, found: dict[str, Any], is_compiled: bool = False) -> None:
+def ask_resnet50(
+    bandwidth: float, found: dict[str, Any], is_compiled: bool = False, mode: str | None = None
+) -> None:
     """A training step of ResNet-50 in bfloat16, beside the float step."""
     x = torch.zeros(1, device="cuda", dtype=torch.bfloat16)
     found.update({"host_us": resnet50.profile_host(x), "rows": []})
     print("host, us: " + ", ".join(f"{name} {us:.0f}" for name, us in found["host_us"].items()))
     floats: dict[bool, dict[str, Any]] = {}
     formats = (True,) if is_compiled else (True, False)
-    for row in resnet50.measure(time_of, compiled=is_compiled, formats=formats):
+    for row in resnet50.measure(time_of, compiled=is_compiled, formats=formats, mode=mode):
         found["rows"].append(row)
         base = floats.setdefault(row["channels_last"], row)
         print(
@@ -181,6 +183,7 @@ QUESTIONS: dict[str, Callable[[float, dict[str, Any]], None]] = {
     "compiled": ask_compiled,
     "resnet50": ask_resnet50,
     "resnet50_compiled": lambda bandwidth, found: ask_resnet50(bandwidth, found, is_compiled=True),
+    "resnet50_graphs": lambda bandwidth, found: ask_resnet50(bandwidth, found, True, "reduce-overhead"),
     "reconstruction": lambda bandwidth, found: show_rows(reconstruction.measure(), found),
     "semi_structured": lambda bandwidth, found: show_rows(semi_structured.measure(time_of), found),
     "calibration": lambda bandwidth, found: show_rows(calibration.measure(), found),

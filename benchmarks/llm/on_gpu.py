@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
+import json
 import statistics
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -166,31 +169,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model")
-    parser.add_argument("--text", required=True)
+    parser.add_argument("model", nargs="?", help="of SmolLM2; not needed for the shapes of Llama-2-7B")
+    parser.add_argument("--text")
+    parser.add_argument("--parts", default="*", help="a pattern; the other parts stay as they are in --out")
     parser.add_argument("--blocks", type=int, default=8, help="of the model with the shapes of Llama-2-7B")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    from transformers import AutoTokenizer
 
-    ids = as_ids(Path(options.text), AutoTokenizer.from_pretrained(options.model, trust_remote_code=False))
-    held_out, rest = ids[-HELD_OUT:][:4096], ids[:-HELD_OUT]
-    floats = open_model(options.model, None, "cuda")
+    @functools.cache
+    def open_text() -> tuple[Tensor, Tensor]:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(options.model, trust_remote_code=False)
+        ids = as_ids(Path(options.text), tokenizer)
+        return ids[:-HELD_OUT], ids[-HELD_OUT:][:4096]
+
+    @functools.cache
+    def floats() -> nn.Module:
+        return open_model(options.model, None, "cuda")
+
+    environment = describe(0, ("torch", "transformers"))
     result: dict[str, Any] = {
         "question": "packed weights on a GPU: decoding beside bfloat16, and adapters",
         "how": f"batch 1, {PROMPT} tokens of prompt, {DECODED} decoded, {ROUNDS} rounds in turns; medians",
-        **describe(0, ("torch", "transformers")),
     }
+    if options.out is not None and options.out.exists():
+        result |= json.loads(options.out.read_text(encoding="utf-8"))
+    result |= environment
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "decode SmolLM2-135M": lambda: decode_table(floats, {k: WIDTHS[k] for k in list(WIDTHS)[::2]}),
-        "adapters in bfloat16": lambda: lora_table(floats, rest, held_out, torch.bfloat16),
+        "decode SmolLM2-135M": lambda: decode_table(floats(), {k: WIDTHS[k] for k in list(WIDTHS)[::2]}),
+        "adapters in bfloat16": lambda: lora_table(floats(), *open_text(), torch.bfloat16),
         f"decode shapes of Llama-2-7B, {options.blocks} blocks": lambda: decode_table(
             shapes_of_7b(options.blocks), WIDTHS
         ),
     }
     for name, part in parts.items():
+        if not fnmatchcase(name, options.parts):
+            continue
         try:
-            result[name] = part()
+            result[name] = {**part(), "commit": environment["commit"]}
         except Exception as error:
             traceback.print_exc()
             result[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
