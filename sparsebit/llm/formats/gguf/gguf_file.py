@@ -87,7 +87,7 @@ class Gguf:
         names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
         for name, values, kind in stored_tensors(model, family, names):
             raw = None if kind == "F32" else gguf.GGMLQuantizationType[kind]
-            writer.add_tensor(name, values.contiguous().numpy(), raw_dtype=raw)
+            writer.add_tensor(name, values.contiguous().cpu().numpy(), raw_dtype=raw)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

@@ -67,8 +67,8 @@ def placed(
     """Under the names of the file, with rows in its order."""
     if name.endswith("experts.gate_up_proj"):
         down = file_name(names, name.replace("gate_up_proj", "down_proj"))
-        for part, rows in zip(("gate", "up"), values.chunk(2, 1), strict=True):
-            yield StoredTensor(f"{down.replace('down', part)}.weight", rows, kind)
+        for part, half in zip(("gate", "up"), values.chunk(2, 1), strict=True):
+            yield StoredTensor(f"{down.replace('down', part)}.weight", half, kind)
     elif name.endswith("experts.down_proj"):
         yield StoredTensor(f"{file_name(names, name)}.weight", values, kind)
     else:

@@ -8,10 +8,13 @@ normalize text either, so texts that NFC would change are the one known differen
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats.gguf.sentencepiece import adds_space, piece_scores, refuse_tokenizer
+
+logger = logging.getLogger(__name__)
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
@@ -21,14 +24,25 @@ _QWEN2 = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _LLAMA3 = _QWEN2.replace(r"\p{N}| ?", r"\p{N}{1,3}| ?")
+_CAPITALS, _SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_BEFORE, _CONTRACTION = r"[^\r\n\p{L}\p{N}]?", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_AFTER = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_TEKKEN = rf"{_BEFORE}{_CAPITALS}*{_SMALL}+|{_BEFORE}{_CAPITALS}+{_SMALL}*|\p{{N}}{_AFTER}"
+_GPT4O = (
+    rf"{_BEFORE}{_CAPITALS}*{_SMALL}+{_CONTRACTION}|{_BEFORE}{_CAPITALS}+{_SMALL}*{_CONTRACTION}"
+    rf"|\p{{N}}{{1,3}}{_AFTER}"
+)
 _RULES = {
     ("words",): "gpt-2",
     ("each digit", "words"): "smollm",
     (_QWEN2, "bytes"): "qwen2",
     (_LLAMA3, "bytes"): "dbrx",
+    (_GPT4O, "bytes"): "gpt-4o",
     ("punctuation", "words", "numbers", "[0-9][0-9][0-9]"): "falcon",
 }
-_WHOLE_WORDS_FIRST = {"dbrx": "llama-bpe"}  # where a word that is a token is not split: ignore_merges
+# With ignore_merges: a word that is a token is not split.
+_WHOLE_WORDS_FIRST = {(_LLAMA3, "bytes"): "llama-bpe", (_TEKKEN, "bytes"): "tekken"}
+_ASCII_CAPITALS = ("gpt-4o", "tekken")  # llama.cpp takes other letters for capital and small at once
 
 
 def add_tokenizer(writer: Any, tokenizer: Any, size: int) -> None:
@@ -96,14 +110,14 @@ def splitting_rule(described: dict[str, Any]) -> str | None:
             refuse_tokenizer("text that is not normalized, or by NFC", one["type"])
     found = described.get("pre_tokenizer") or {}
     steps = tuple(_step(step) for step in found.get("pretokenizers", [found]))
-    rule = _RULES.get(steps)
-    if described["model"].get("ignore_merges"):
-        rule = _WHOLE_WORDS_FIRST.get(rule or "")
+    rule = (_WHOLE_WORDS_FIRST if described["model"].get("ignore_merges") else _RULES).get(steps)
     if rule is None:
         refuse_tokenizer(
-            "text that is split as by GPT-2, SmolLM, StarCoder, Qwen2, Llama 3, Phi-4 or Falcon",
+            "text that is split as by GPT-2, GPT-4o, SmolLM, StarCoder, Qwen2, Llama 3, Phi-4, Tekken or Falcon",
             json.dumps(described.get("pre_tokenizer")),
         )
+    if rule in _ASCII_CAPITALS:
+        logger.warning("llama.cpp splits words with capital letters beyond ASCII differently (%s)", rule)
     return rule
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,23 @@ def test_more_tokens_than_the_model_has_are_refused() -> None:
 
 
 @needs_llama_cpp
-@pytest.mark.parametrize("rule", ["gpt-2", "smollm", "qwen2", "dbrx", "falcon", "llama-bpe"])
+@pytest.mark.parametrize(
+    "rule", ["gpt-2", "smollm", "qwen2", "dbrx", "falcon", "llama-bpe", "gpt-4o", "tekken"]
+)
 def test_llama_cpp_splits_text_as_the_tokenizer_does(tmp_path: Path, rule: str) -> None:
-    first = rule == "llama-bpe"
-    tokens = byte_level("dbrx" if first else rule, whole_words_first=first)
+    tokens = byte_level(
+        "dbrx" if rule == "llama-bpe" else rule, whole_words_first=rule in ("llama-bpe", "tekken")
+    )
     report = quantized_model("llama", tokens=tokens).export(tmp_path / "model.gguf", "gguf")
     assert report.proven and report.texts == len(TEXTS), str(report)
     assert f"it splits {len(TEXTS)} texts into the tokens of the tokenizer" in str(report)
     assert splitting_rule(describe(tokens)) == rule
+
+
+def test_a_rule_that_llama_cpp_follows_for_ascii_only_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "sparsebit"):
+        assert splitting_rule(describe(byte_level("gpt-4o"))) == "gpt-4o"
+    assert "capital letters beyond ASCII differently (gpt-4o)" in caplog.text
 
 
 @needs_llama_cpp
@@ -68,13 +78,15 @@ def test_what_llama_cpp_does_not_know_is_refused() -> None:
     for splitter in (pre.Whitespace(), pre.ByteLevel(add_prefix_space=True), pre.ByteLevel(use_regex=False)):
         changed: Any = tokenizer()
         changed.backend_tokenizer.pre_tokenizer = splitter
-        with pytest.raises(SparsebitError, match=r"gguf cannot store this tokenizer(.|\n)*split as by GPT-2"):
+        with pytest.raises(
+            SparsebitError, match=r"gguf cannot store this tokenizer(.|\n)*split as by GPT-2, GPT-4o"
+        ):
             add_tokenizer(Writer(), changed, VOCABULARY)
     changed = tokenizer()
     changed.backend_tokenizer.normalizer = tokenizers.normalizers.Lowercase()
     with pytest.raises(SparsebitError, match=r"not normalized, or by NFC(.|\n)*Lowercase"):
         add_tokenizer(Writer(), changed, VOCABULARY)
-    with pytest.raises(SparsebitError, match="split as by GPT-2"):
+    with pytest.raises(SparsebitError, match="split as by GPT-2, GPT-4o"):
         add_tokenizer(Writer(), byte_level("gpt-2", whole_words_first=True), 1000)
     changed = tokenizer()
     changed.backend_tokenizer.model = tokenizers.models.Unigram([("a", 0.0)])
