@@ -8,7 +8,7 @@ Calibration, pruning, analysis, export and the command line all read batches her
 - the example that the model was captured with decides which items are inputs: as many items of a tuple as it had
   positional inputs, and the names of a dict that it had. Without an example the model's signature decides: a dict gives
   the names that it takes, and the last item of a tuple is the label, unless the model requires it;
-- everything else (labels, ids) is ignored and named once in the log;
+- everything else (labels, ids) is ignored and named once for a model in the log;
 - ``feed``, a function from a batch to a tuple or a dict, replaces all of this.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ LABELS = ("labels", "label", "targets", "target", "y")  # names of what a model 
 Feed = Callable[[Any], Any]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_SAID: weakref.WeakKeyDictionary[nn.Module, set[str]] = weakref.WeakKeyDictionary()  # in the log, by model
 _logger = logging.getLogger(__name__)
 
 
@@ -75,7 +77,8 @@ class ModelInputs:
         self._any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self._any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self._named = [p for p in parameters if p.kind in (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)]
-        self._said: set[str] = set()
+        # shared by all that read batches for one model: `quantize` takes an example first, then calibrates
+        self._said = _SAID.setdefault(self._model, set()) if self._model is not None else set[str]()
 
     @classmethod
     def of(cls, model: Any) -> ModelInputs:

@@ -107,6 +107,12 @@ class SparseModel(nn.Module):
             self._seen.append(Call(args, dict(kwargs)))
         return self.masked(*args, **kwargs)
 
+    def train(self, mode: bool = True) -> SparseModel:
+        """Switch mode, or, where the model runs other operations in that mode, refuse and switch nothing."""
+        self.model.train(mode)
+        super().train(mode)
+        return self
+
     def prepare_calibration(self) -> None:
         """Remember the inputs of the calls that follow, for a criterion that needs activations."""
         self.model.eval()

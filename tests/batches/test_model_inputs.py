@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import sparsebit
 from sparsebit.batches import (
     Call,
     DataError,
@@ -130,6 +131,17 @@ def test_what_feed_returns_is_taken_as_it_is() -> None:
     assert inputs.batch(3, lambda item: {"x": item}).kwargs == {"x": 3}
     with pytest.raises(DataError, match=r"feed returned something(.|\n)*NoneType"):
         inputs.batch(3, lambda item: None)
+
+
+def test_what_stays_out_is_said_once_by_verbs_that_read_twice(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "sparsebit.batches")
+    data = [(torch.randn(2, 4), torch.zeros(2)) for _ in range(2)]
+    sparsebit.quantize(nn.Sequential(nn.Linear(4, 16), nn.ReLU()), data, "int8_onnxruntime", progress=False)
+    assert caplog.text.count("not passed to the model: item 2 of each batch") == 1
+    caplog.clear()
+    pruning = {"SPARSER": {"TYPE": "structured", "STRATEGY": "activation_norm", "RATIO": 0.5}}
+    sparsebit.prune(nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)), pruning, data)
+    assert caplog.text.count("not passed to the model") == 1
 
 
 def test_what_stays_out_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

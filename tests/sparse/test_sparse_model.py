@@ -293,3 +293,27 @@ def test_the_device_of_a_config_is_one() -> None:
 def test_a_pickle_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
     with pytest.raises(SparsebitError, match=r"cannot be pickled(.|\n)*smodel.save\(folder\)"):
         torch.save(make(), tmp_path / "model.pt")
+
+
+class TwoModes(nn.Module):
+    """Other operations in training than in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.body(x)
+        return y if self.training else y.softmax(-1)
+
+
+def test_a_mode_that_is_refused_switches_nothing() -> None:
+    config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
+    smodel = SparseModel(TwoModes().eval(), config, torch.zeros(2, 4))
+    smodel.eval()
+    with pytest.raises(SparsebitError, match="cannot switch to training mode"):
+        smodel.train()
+    assert not any(module.training for module in smodel.modules())
+    smodel.model.keep_operations()
+    assert smodel.train() is smodel
+    assert smodel.training and smodel.model.training
