@@ -7,50 +7,89 @@ from typing import Any
 
 import torch
 
+from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.language_model import LanguageModel
-from sparsebit.llm.tokens import require_known
+from sparsebit.llm.arguments import require_count
+from sparsebit.llm.blocks.calls import logits_of
+from sparsebit.llm.language_model import LanguageModel, require_language_model
+from sparsebit.llm.tokens import most_positions, require_known
+
+Turn = dict[str, str]
 
 
 class Chat:
     """Keeps the turns; models with a chat template get them in it, others as plain text."""
 
     def __init__(self, model: LanguageModel, *, most_tokens: int = 256) -> None:
+        require_language_model(model)
+        require_count("most_tokens", most_tokens)
         if model.tokenizer is None:
             raise SparsebitError("a conversation needs a tokenizer", hint="set model.tokenizer")
-        self._model, self._tokenizer, self._most = model.model, model.tokenizer, most_tokens
-        self._turns: list[dict[str, str]] = []
+        if getattr(model.model, "generation_config", None) is None:
+            raise SparsebitError(
+                f"{type(model.model).__name__} does not generate text", expected="a decoder of transformers"
+            )
+        self._model: Any = model.model
+        self._tokenizer, self._most = model.tokenizer, most_tokens
+        self._turns: list[Turn] = []
 
     @torch.no_grad()
     def answer(self, text: str) -> Iterator[str]:
-        """The model's most likely answer, piece by piece as it is made; it is part of the conversation from then on."""
-        self._turns.append({"role": "user", "content": text})
-        if not (found := self._ids()):
-            self._turns.pop()
-            raise SparsebitError("the prompt has no tokens", got=repr(text)[:80], hint="write some words")
-        ids = torch.tensor([found])
-        require_known(ids, self._model)
-        model: Any = self._model
-        ends = model.generation_config.eos_token_id
+        """The model's most likely answer, piece by piece as it is made.
+
+        The question, and as much of the answer as was taken, are part of the conversation from then on.
+        """
+        turns = [*self._turns, {"role": "user", "content": text}]
+        ids = self._ids(turns)  # raises where the question cannot be asked: the conversation is as it was
+        answer: Turn = {"role": "assistant", "content": ""}
+        self._turns = [*turns, answer]
+        for said in self._texts(ids):
+            piece, answer["content"] = said[len(answer["content"]) :], said
+            yield piece
+
+    def _texts(self, ids: list[int]) -> Iterator[str]:
+        """The answer so far, after each token that ends a character."""
+        ends = self._model.generation_config.eos_token_id
         stops = set(ends if isinstance(ends, list) else [ends])
-        cache, said, shown = None, [], ""
-        for _ in range(self._most):
-            output = model(input_ids=ids, past_key_values=cache, use_cache=True)
-            cache, index = output.past_key_values, int(output.logits[0, -1].argmax())
+        device, most = device_of(self._model), most_positions(self._model) or len(ids) + self._most
+        given, cache, said = ids, None, list[int]()
+        while len(said) < self._most and len(ids) + len(said) <= most:
+            rows = torch.tensor([given], device=device)
+            output = self._model(input_ids=rows, past_key_values=cache, use_cache=True)
+            index, cache = int(logits_of(output)[0, -1].argmax()), output.past_key_values
             if index in stops:
                 break
             said.append(index)
-            ids = torch.tensor([[index]])
-            text_now = self._tokenizer.decode(said, skip_special_tokens=True)
-            if not text_now.endswith("\ufffd"):  # the first bytes of a character whose others follow
-                yield text_now[len(shown) :]
-                shown = text_now
-        self._turns.append({"role": "assistant", "content": shown})
+            given = [index]
+            text = self._tokenizer.decode(said, skip_special_tokens=True)
+            if not text.endswith("\ufffd"):  # the first bytes of a character whose others follow
+                yield text
 
-    def _ids(self) -> list[int]:
+    def _ids(self, turns: list[Turn]) -> list[int]:
+        """The conversation as token ids that the model can read."""
+        text = turns[-1]["content"]
+        if not isinstance(text, str):
+            raise SparsebitError("a prompt is a text", got=type(text).__name__)
         if getattr(self._tokenizer, "chat_template", None):
-            found = self._tokenizer.apply_chat_template(
-                self._turns, add_generation_prompt=True, tokenize=False
+            try:
+                asked = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+            except Exception as error:  # a template raises what its author wrote
+                raise SparsebitError(
+                    "the chat template of the tokenizer cannot be applied",
+                    got=str(error)[:200],
+                    hint="set model.tokenizer.chat_template = None for plain text",
+                ) from None
+            found = list(self._tokenizer(asked, add_special_tokens=False)["input_ids"])
+        else:
+            found = list(self._tokenizer("\n".join(turn["content"] for turn in turns))["input_ids"])
+        if not found:
+            raise SparsebitError("the prompt has no tokens", got=repr(text)[:80], hint="write some words")
+        require_known(torch.tensor(found), self._model)
+        most = most_positions(self._model)
+        if most is not None and len(found) > most:
+            raise SparsebitError(
+                f"{type(self._model).__name__} reads at most {most} tokens at once",
+                got=f"a conversation of {len(found)}",
+                hint="start a new Chat, or write less",
             )
-            return list(self._tokenizer(found, add_special_tokens=False)["input_ids"])
-        return list(self._tokenizer("\n".join(turn["content"] for turn in self._turns))["input_ids"])
+        return found

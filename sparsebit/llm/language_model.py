@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sparsebit.errors import SparsebitError
 from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.tokens import Text, as_ids
@@ -173,3 +174,12 @@ def install(model: nn.Module, name: str, held: PackedTensor) -> None:
         return
     above, _, last = path.rpartition(".")
     setattr(model.get_submodule(above), last, packed)
+
+
+def require_language_model(model: object) -> None:
+    """Raise for anything but a quantized language model."""
+    if not isinstance(model, LanguageModel):
+        raise SparsebitError(
+            f"{type(model).__name__} is not a quantized language model",
+            expected="what sparsebit.llm.quantize or LanguageModel.load returns",
+        )

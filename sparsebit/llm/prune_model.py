@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.arguments import require_count, require_part
 from sparsebit.llm.blocks.calls import find_hidden, hidden_in, run_model
 from sparsebit.llm.blocks.find import Stack, find_stack
 from sparsebit.llm.language_model import LanguageModel
@@ -58,13 +59,11 @@ def prune(
         blocks: how many blocks to remove.
         tokenizer: for texts; by default the one in the model's folder.
     """
+    require_part("hidden", hidden)
+    require_part("heads", heads)
+    require_count("blocks", blocks, least=0)
     if not (hidden or heads or blocks):
         raise SparsebitError("no part to prune was named", expected="hidden=, heads= or blocks=")
-    for name, part in (("hidden", hidden), ("heads", heads)):
-        if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part < 1:
-            raise SparsebitError(f"{name}: expected a number, at least 0 and less than 1", got=repr(part))
-    if isinstance(blocks, bool) or not isinstance(blocks, int):
-        raise SparsebitError("blocks: expected how many blocks to remove, a whole number", got=repr(blocks))
     stored: torch.dtype | None = None
     if isinstance(model, str | os.PathLike):
         tokenizer = tokenizer or read_tokenizer(model)

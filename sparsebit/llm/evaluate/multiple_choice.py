@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebit.errors import SparsebitError, advised
+from sparsebit.batches import device_of
+from sparsebit.errors import ArtifactError, SparsebitError, advised
 from sparsebit.llm.evaluate.perplexity import log_probabilities
-from sparsebit.llm.tokens import require_known
+from sparsebit.llm.tokens import require_known, require_positions
 from sparsebit.storage import Fields, read_text
 from sparsebit.storage.json_text import read_json
 
@@ -26,6 +27,18 @@ class Question:
     text: str
     choices: tuple[str, ...]
     answer: int
+
+    def __post_init__(self) -> None:
+        if len(self.choices) < 2 or not all(one.strip() for one in self.choices):
+            raise SparsebitError(
+                "a question needs at least two choices, none of them empty", got=str(list(self.choices))[:80]
+            )
+        if not 0 <= self.answer < len(self.choices):
+            raise SparsebitError(
+                "the answer is not one of the choices",
+                expected=f"from 0 to {len(self.choices) - 1}",
+                got=str(self.answer),
+            )
 
 
 @dataclass(frozen=True)
@@ -52,11 +65,13 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
         where = f"{os.fspath(path)}, line {number}"
         with advised('write each line as {"question": "…", "choices": ["…", "…"], "answer": 0}'):
             said = Fields(read_json(line.encode(), where), where)
-            choices = said.texts("choices")
-            answer = said.integer("answer")
-            if len(choices) < 2 or answer >= len(choices):
-                raise said.wrong("answer", "the place of one of at least two choices, counted from 0")
-            found.append(Question(said.text("question"), tuple(choices), answer))
+            text, choices, answer = said.text("question"), said.texts("choices"), said.integer("answer")
+            try:
+                found.append(Question(text, tuple(choices), answer))
+            except SparsebitError as error:
+                raise ArtifactError(
+                    error.message, where=where, expected=error.expected, got=error.got
+                ) from None
     if not found:
         raise SparsebitError(f"{os.fspath(path)!r} has no questions", expected="one JSON object on each line")
     return found
@@ -67,6 +82,8 @@ def answer_questions(model: nn.Module, tokenizer: Any, questions: Sequence[Quest
     """Score every choice by the probability of its tokens after the question."""
     if tokenizer is None:
         raise SparsebitError("questions need a tokenizer", hint="set model.tokenizer")
+    if not questions:
+        raise SparsebitError("there are no questions", hint="read_questions(path) reads them from a file")
     right = right_per_character = 0
     for question in questions:
         scores = torch.tensor([_score(model, tokenizer, question.text, one) for one in question.choices])
@@ -81,10 +98,17 @@ def _score(model: nn.Module, tokenizer: Any, text: str, choice: str) -> float:
     gap = "" if not text or text[-1].isspace() or choice[:1].isspace() else " "
     before = tokenizer(text)["input_ids"]
     both = tokenizer(text + gap + choice)["input_ids"]
+    if not before:
+        raise SparsebitError(
+            "nothing comes before the choices, so the first token of each cannot be scored",
+            got=f"the question {text!r}",
+            hint="write a text as the question, or use a tokenizer that begins every text with a token",
+        )
     start = max(
         next((i for i, (a, b) in enumerate(zip(before, both, strict=False)) if a != b), len(before)), 1
     )
-    ids: Tensor = torch.tensor([both])
+    ids: Tensor = torch.tensor([both], device=device_of(model))
     require_known(ids, model)
+    require_positions(len(both), model, "questions to at most this number of tokens: ")
     predicted = log_probabilities(model, ids)[0, start - 1 : -1]
     return float(predicted.gather(-1, ids[0, start:, None]).sum())

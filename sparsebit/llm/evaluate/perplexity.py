@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.arguments import require_count
 from sparsebit.llm.blocks.calls import logits_of
 from sparsebit.llm.tokens import as_ids, require_known, require_positions
 
@@ -48,13 +49,17 @@ def evaluate(
         length: of a window.
         batch: windows at a time.
     """
-    if length < 2:
-        raise SparsebitError(
-            "a window has at least two tokens: one is predicted from those before", got=f"length={length}"
-        )
+    require_count("length", length, least=2)  # one token is predicted from those before
+    require_count("batch", batch)
+    for name, one in (("the model", model), ("reference", reference)):
+        if one is not None and not callable(one):
+            raise SparsebitError(
+                f"{name}: {type(one).__name__} is not a model", expected="a module that predicts tokens"
+            )
     windows = as_ids(tokens)
-    require_known(windows, model)
-    require_positions(length, model, "length=")
+    for one in (model, reference):
+        require_known(windows, one)
+        require_positions(length, one, "length=")
     count = len(windows) // length
     if not count:
         raise SparsebitError(
@@ -72,6 +77,12 @@ def evaluate(
         loss -= float(predicted[:, :-1].gather(-1, rows[:, 1:, None]).double().sum())
         if reference is not None:
             wanted = log_probabilities(reference, rows)
+            if wanted.shape != predicted.shape:
+                raise SparsebitError(
+                    "the reference predicts other tokens than the model",
+                    expected=f"{predicted.shape[-1]} tokens in its vocabulary",
+                    got=str(wanted.shape[-1]),
+                )
             distance += divergence(wanted, predicted) * rows.numel()
             agreeing += int((wanted.argmax(-1) == predicted.argmax(-1)).sum())
     total = windows.numel()

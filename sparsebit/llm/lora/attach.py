@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.arguments import require_count, require_part, require_positive
+from sparsebit.llm.language_model import LanguageModel, require_language_model
 from sparsebit.llm.lora.layer import LoraLinear
 from sparsebit.llm.packed.linear import PackedLinear
 from sparsebit.llm.source import tensor_files
 from sparsebit.llm.stored_tensors import open_tensors
-from sparsebit.llm.tokens import require_known
+from sparsebit.llm.tokens import require_known, require_positions
 
 DAMPING = 1e-4  # added to the second moments of the inputs, as a part of their mean
 
@@ -30,7 +31,7 @@ def add_lora(
     rank: int = 16,
     alpha: float | None = None,
     dropout: float = 0.0,
-    layers: tuple[str, ...] = ("*_proj",),
+    layers: str | Sequence[str] = ("*_proj",),
     floats: nn.Module | str | os.PathLike[str] | None = None,
     ids: Tensor | None = None,
 ) -> list[str]:
@@ -41,7 +42,7 @@ def add_lora(
         rank: of the adapters.
         alpha: its product is multiplied by alpha / rank; twice the rank by default, or the rank with ``floats``.
         dropout: before the adapter, in training.
-        layers: patterns of dotted names.
+        layers: patterns of dotted names, or one.
         floats: the float model or its folder. With it the adapters start as the best approximation of what
             quantization lost (LoftQ, with the grid as it is); without, they start as zero.
         ids: token ids [batch, length]. With them that approximation counts each direction as much as the inputs of the
@@ -50,38 +51,95 @@ def add_lora(
     Returns:
         the names of the layers.
     """
-    if rank < 1:
-        raise SparsebitError("an adapter has at least rank 1", got=str(rank))
-    names = [name for name, one in model.model.named_modules() if isinstance(one, PackedLinear) and any(
-        fnmatchcase(name, pattern) for pattern in layers)]  # fmt: skip
-    if not names:
-        raise SparsebitError(
-            "no packed linear layer matches",
-            got=", ".join(layers),
-            hint="patterns of names: layers=('*_proj',)",
-        )
+    require_language_model(model)
+    require_count("rank", rank)
+    require_part("dropout", dropout)
     alpha = alpha if alpha is not None else float(rank if floats is not None else 2 * rank)
+    require_positive("alpha", alpha)
+    names = find_layers(model.model, (layers,) if isinstance(layers, str) else layers)
+    for name, one in lora_layers(model.model):
+        if name in names:
+            raise SparsebitError(
+                "a layer has an adapter already", where=name, hint="call remove_lora(model) first"
+            )
+        if (one.rank, one.alpha, one.dropout) != (rank, alpha, dropout):
+            raise SparsebitError(
+                "all adapters of a model have the same rank, alpha and dropout",
+                where=name,
+                expected=f"rank={one.rank}, alpha={one.alpha:g}, dropout={one.dropout:g}",
+                got=f"rank={rank}, alpha={alpha:g}, dropout={dropout:g}",
+            )
     read = None if floats is None else _reader(floats)
     if ids is not None:
+        if read is None:
+            raise SparsebitError(
+                "ids= has an effect only with floats=", hint="pass floats=, or leave ids= out"
+            )
+        ids = torch.as_tensor(ids)
         require_known(ids, model.model)
+        require_positions(ids.shape[-1], model.model, "ids= to sequences of at most ")
     moments = {} if read is None or ids is None else second_moments(model.model, names, ids)
+    made = {
+        name: _adapter(model.model, name, rank, alpha, dropout, read, moments.get(name)) for name in names
+    }
+    for name, adapter in made.items():
+        _set(model.model, name, adapter)
     model.model.requires_grad_(False)
-    for name in names:
-        base = model.model.get_submodule(name)
-        assert isinstance(base, PackedLinear)
-        made = LoraLinear(base, rank, alpha, dropout)
-        if read is not None:
-            lost = read(f"{name}.weight").to(base.packed.device, torch.float32)
-            lost = (lost if lost.shape == base.shape else lost.T) - base.held.numbers(torch.float32)
-            b, a = low_rank(lost, rank, moments.get(name))
-            made.lora_A.data[: len(a)] = a  # fewer than rank where the matrix has fewer rows or columns
-            made.lora_B.data[:, : len(a)] = b / made.scaling
-        _set(model.model, name, made)
+    for _, one in lora_layers(model.model):  # also those that were there before
+        one.lora_A.requires_grad_()
+        one.lora_B.requires_grad_()
     return names
+
+
+def find_layers(model: nn.Module, patterns: Sequence[str]) -> list[str]:
+    """The packed linear layers whose names match, those with an adapter too; an error where there are none."""
+    packed = {name: one for name, one in model.named_modules() if isinstance(one, PackedLinear | LoraLinear)}
+    layers = [name for name in packed if not isinstance(packed.get(name.rpartition(".")[0]), LoraLinear)]
+    names = [name for name in layers if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if not names:
+        ends = dict.fromkeys(f"*.{name.rpartition('.')[2]}" for name in layers)
+        raise SparsebitError(
+            "no packed linear layer matches",
+            expected=f"layers= with some of {', '.join(ends)}" if ends else "a model with packed weights",
+            got=", ".join(patterns[:3]),
+        )
+    return names
+
+
+def _adapter(
+    model: nn.Module,
+    name: str,
+    rank: int,
+    alpha: float,
+    dropout: float,
+    read: Callable[[str], Tensor] | None,
+    moments: Tensor | None,
+) -> LoraLinear:
+    """The adapter of one layer, started from what quantization lost where the float weight can be read."""
+    base = model.get_submodule(name)
+    assert isinstance(base, PackedLinear)
+    made = LoraLinear(base, rank, alpha, dropout)
+    if read is None:
+        return made
+    weight = read(f"{name}.weight").to(base.packed.device, torch.float32)
+    weight = weight if weight.shape == base.shape else weight.T
+    if weight.shape != base.shape:
+        raise SparsebitError(
+            "the weight of the float model has another size",
+            where=name,
+            expected=str(tuple(base.shape)),
+            got=str(tuple(weight.shape)),
+            hint="pass the model that was quantized as floats=",
+        )
+    b, a = low_rank(weight - base.held.numbers(torch.float32), rank, moments)
+    made.lora_A.data[: len(a)] = a  # fewer than rank where the matrix has fewer rows or columns
+    made.lora_B.data[:, : len(a)] = b / made.scaling
+    return made
 
 
 def remove_lora(model: LanguageModel) -> None:
     """Take all adapters off; the packed layers are as they were."""
+    require_language_model(model)
     for name, one in list(lora_layers(model.model)):
         _set(model.model, name, one.base)
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
+from torch import Tensor
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.language_model import LanguageModel, require_language_model
 from sparsebit.llm.lora.attach import add_lora, lora_layers
+from sparsebit.llm.lora.layer import LoraLinear
+from sparsebit.llm.packed.linear import PackedLinear
 from sparsebit.storage import ArtifactError, Fields
 from sparsebit.storage.json_text import read_json
 from sparsebit.storage.text_file import read_bytes, write_bytes, write_text
@@ -21,10 +25,16 @@ from sparsebit.storage.text_file import read_bytes, write_bytes, write_text
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 MOST_BYTES = 2**20
+# Options of peft by which an adapter computes something else, or has weights beside A and B.
+CHANGES_WHAT_IS_COMPUTED = (
+    "use_rslora", "use_dora", "use_qalora", "lora_bias", "bias", "rank_pattern", "alpha_pattern",
+    "modules_to_save", "layer_replication", "trainable_token_indices", "target_parameters",
+)  # fmt: skip
 
 
 def save_lora(model: LanguageModel, folder: str | os.PathLike[str], *, base: str = "") -> None:
     """Write the adapters of a model; ``base`` is the name of the float model, for peft's own record."""
+    require_language_model(model)
     layers = dict(lora_layers(model.model))
     if not layers:
         raise SparsebitError("the model has no adapters", hint="add_lora(model) first")
@@ -51,7 +61,11 @@ def save_lora(model: LanguageModel, folder: str | os.PathLike[str], *, base: str
 
 
 def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]:
-    """Put the adapters of a folder over a packed model, whether ``save_lora`` or peft wrote it; returns the layers."""
+    """Put the adapters of a folder over a packed model, whether ``save_lora`` or peft wrote it; returns the layers.
+
+    The model is unchanged where they do not fit it.
+    """
+    require_language_model(model)
     place = Path(folder)
     try:
         data = read_bytes(place / CONFIG, MOST_BYTES)
@@ -60,6 +74,14 @@ def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]
     said = Fields(read_json(data, place / CONFIG), str(place / CONFIG))
     if said.text("peft_type") != "LORA":
         raise said.wrong("peft_type", "LORA")
+    for key in CHANGES_WHAT_IS_COMPUTED:
+        if key in said and said.value(key) not in (None, False, "none", {}, []):
+            raise ArtifactError(
+                f"adapters with the option {key!r} of peft are not supported",
+                where=str(place / CONFIG),
+                got=repr(said.value(key))[:80],
+                hint="train the adapters without it",
+            )
     try:
         tensors = load_file(place / WEIGHTS)
     except (OSError, SafetensorError) as error:
@@ -68,22 +90,38 @@ def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]
         ) from None
     names = sorted({key.removeprefix(PREFIX).partition(".lora_")[0] for key in tensors})
     rank = said.integer("r")
-    for key, given in tensors.items():  # before layers of that rank are made
-        if given.dim() != 2 or rank not in given.shape:
-            raise ArtifactError(
-                f"{key!r} does not fit", where=str(place), expected=f"a matrix of rank {rank}"
-            )
+    for name in names:
+        _require_fit(model, name, rank, tensors, place)
     dropout = said.number("lora_dropout") if "lora_dropout" in said else 0.0
-    added = add_lora(model, rank=rank, alpha=said.number("lora_alpha"), dropout=dropout, layers=tuple(names))
+    added = add_lora(model, rank=rank, alpha=said.number("lora_alpha"), dropout=dropout, layers=names)
     layers = dict(lora_layers(model.model))
     for name in names:
-        if name not in layers:
-            raise ArtifactError(
-                f"the model has no packed layer {name!r}, which the adapters are for", where=str(place)
-            )
         for part, parameter in (("A", layers[name].lora_A), ("B", layers[name].lora_B)):
-            tensor = tensors.get(f"{PREFIX}{name}.lora_{part}.weight")
-            if tensor is None or tensor.shape != parameter.shape or not bool(torch.isfinite(tensor).all()):
-                raise ArtifactError(f"lora_{part} of {name!r} is missing or does not fit", where=str(place))
-            parameter.data.copy_(tensor)
+            parameter.data.copy_(tensors[f"{PREFIX}{name}.lora_{part}.weight"])
     return added
+
+
+def _require_fit(
+    model: LanguageModel, name: str, rank: int, tensors: Mapping[str, Tensor], place: Path
+) -> None:
+    """Raise unless the model has a packed layer of this name and size."""
+    try:
+        layer = model.model.get_submodule(name)
+    except AttributeError:
+        layer = None
+    if not isinstance(layer, PackedLinear | LoraLinear):
+        raise ArtifactError(
+            f"the model has no packed layer {name!r}, which the adapters are for",
+            where=str(place),
+            expected="the model that the adapters were trained on, quantized",
+        )
+    for part, shape in (("A", (rank, layer.in_features)), ("B", (layer.out_features, rank))):
+        tensor = tensors.get(f"{PREFIX}{name}.lora_{part}.weight")
+        if tensor is None or tuple(tensor.shape) != shape or not bool(torch.isfinite(tensor).all()):
+            raise ArtifactError(
+                f"lora_{part} of {name!r} is missing or does not fit",
+                where=str(place),
+                expected=f"finite numbers {shape}",
+                got="nothing" if tensor is None else str(tuple(tensor.shape)),
+                hint="load the adapters over the model that they were trained on",
+            )

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.seeded import seeded
-from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.arguments import require_count, require_positive
+from sparsebit.llm.language_model import LanguageModel, require_language_model
 from sparsebit.llm.lora.attach import lora_layers
 from sparsebit.llm.lora.pipeline import BlockPipeline
 from sparsebit.llm.lora.processes import Update, WholeModel, join_processes
@@ -46,6 +47,12 @@ def train_lora(
         seed: of the order of the sequences, and of dropout.
         pipeline: divide the blocks among the processes instead of the batch.
     """
+    require_language_model(model)
+    require_count("steps", steps)
+    require_count("batch", batch)
+    require_count("length", length, least=2)  # one token is predicted from those before
+    require_count("warmup", warmup, least=0)
+    require_positive("rate", rate)
     if not any(lora_layers(model.model)):
         raise SparsebitError("the model has no adapters", hint="add_lora(model) first")
     ids = as_ids(data, model.tokenizer)
