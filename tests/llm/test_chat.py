@@ -7,7 +7,7 @@ import pytest
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.chat import Chat
-from tests.llm.models import sharp, tokenizer
+from tests.llm.models import DECODERS, encoder, sharp, tokenizer
 
 
 def test_answers_are_those_of_generate_and_are_remembered() -> None:
@@ -30,3 +30,45 @@ def test_a_tokenizer_is_needed() -> None:
     model = llm.quantize(sharp("llama"), None, {"METHOD": "rtn"}, progress=False)
     with pytest.raises(SparsebitError, match="needs a tokenizer"):
         Chat(model)
+
+
+def test_what_cannot_be_asked_is_said_and_forgotten() -> None:
+    model = llm.quantize(DECODERS["gpt2"](), None, {"METHOD": "rtn"}, tokenizer=tokenizer(), progress=False)
+    model.model.generation_config.eos_token_id = None
+    chat = Chat(model, most_tokens=99)
+    with pytest.raises(
+        SparsebitError, match=r"reads at most 64 tokens[\s\S]*next: start a new Chat, or write less"
+    ):
+        list(chat.answer("the thing " * 30))
+    with pytest.raises(SparsebitError, match=r"a prompt is a text\n  got: NoneType"):
+        list(chat.answer(None))  # type: ignore[arg-type]
+    asked = len(model.tokenizer("the")["input_ids"])
+    assert len(list(chat.answer("the"))) <= 65 - asked  # until the table of positions is full
+    model.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(SparsebitError, match=r"chat template[\s\S]*got: +roles must alternate"):
+        list(Chat(model).answer("the"))
+
+
+def test_an_answer_that_is_not_read_to_its_end_is_kept_as_far_as_it_was() -> None:
+    model = llm.quantize(sharp("llama"), None, {"METHOD": "rtn"}, tokenizer=tokenizer(), progress=False)
+    model.model.generation_config.eos_token_id = None
+    chat = Chat(model, most_tokens=5)
+    first = next(iter(chat.answer("the")))
+    model.tokenizer.chat_template = "{% for m in messages %}{{ m.role[0] }}{{ m.content }};{% endfor %}"
+    asked: list[str] = []
+    tokenize = model.tokenizer.apply_chat_template
+    model.tokenizer.apply_chat_template = lambda turns, **kwargs: (
+        asked.append(tokenize(turns, **kwargs)) or asked[-1]
+    )
+    list(chat.answer("they"))
+    assert asked == [f"uthe;a{first};uthey;"]
+
+
+def test_only_quantized_models_that_generate_talk() -> None:
+    with pytest.raises(SparsebitError, match="LlamaForCausalLM is not a quantized language model"):
+        Chat(sharp("llama"))  # type: ignore[arg-type]
+    model = llm.quantize(encoder(), None, {"METHOD": "rtn"}, tokenizer=tokenizer(), progress=False)
+    with pytest.raises(SparsebitError, match=r"BertModel does not generate text\n  expected: a decoder"):
+        Chat(model)
+    with pytest.raises(SparsebitError, match="most_tokens: expected a whole number, at least 1"):
+        Chat(model, most_tokens=0)

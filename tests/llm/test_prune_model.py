@@ -197,7 +197,7 @@ def test_the_block_that_changes_least_goes() -> None:
         ({}, "no part to prune was named"),
         ({"blocks": 1, "data": None}, "choosing blocks needs data"),
         ({"blocks": 3}, "3 of 3 blocks cannot be removed"),
-        ({"blocks": 0.5}, r"blocks: expected how many blocks to remove, a whole number\n  got: 0.5"),
+        ({"blocks": 0.5}, r"blocks: expected a whole number, at least 0\n  got: 0.5"),
         ({"hidden": 1.5}, r"hidden: expected a number, at least 0 and less than 1\n  got: 1.5"),
         ({"hidden": "0.5"}, r"hidden: expected a number, at least 0 and less than 1\n  got: '0.5'"),
         (

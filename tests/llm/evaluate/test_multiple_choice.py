@@ -11,6 +11,7 @@ from torch import nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.evaluate.multiple_choice import Question, answer_questions, read_questions
+from tests.llm.models import DECODERS, tokenizer
 
 
 class Letters:
@@ -60,3 +61,25 @@ def test_mistakes_in_the_file_are_named(tmp_path: Path) -> None:
     for unreadable in (file, tmp_path / "gone.jsonl"):
         with pytest.raises(SparsebitError, match="cannot be read"):
             read_questions(unreadable)
+
+
+@pytest.mark.parametrize(
+    ("choices", "answer", "told"),
+    [
+        ((), 0, "at least two choices, none of them empty"),
+        (("that", " "), 0, "at least two choices, none of them empty"),  # no token is more likely than any
+        (("a", "b"), 2, r"the answer is not one of the choices\n  expected: from 0 to 1\n  got:      2"),
+    ],
+)
+def test_a_question_without_real_choices_is_refused(choices: tuple[str, ...], answer: int, told: str) -> None:
+    with pytest.raises(SparsebitError, match=told):
+        Question("the thing", choices, answer)
+
+
+def test_what_cannot_be_scored_is_refused() -> None:
+    with pytest.raises(SparsebitError, match="there are no questions"):
+        answer_questions(NextLetter(), Letters(), [])
+    with pytest.raises(SparsebitError, match="nothing comes before the choices"):
+        answer_questions(NextLetter(), Letters(), [Question("", ("a", "b"), 0)])
+    with pytest.raises(SparsebitError, match="reads at most 64 tokens at once"):
+        answer_questions(DECODERS["gpt2"](), tokenizer(), [Question("the " * 99, ("a", "b"), 0)])

@@ -45,9 +45,23 @@ def test_they_are_what_they_are_defined_to_be() -> None:
 def test_too_little_text_is_refused() -> None:
     with pytest.raises(SparsebitError, match="the text has 3 tokens, less than one window"):
         evaluate(Table(0), torch.arange(3), length=5)
-    with pytest.raises(SparsebitError, match=r"at least two tokens[\s\S]*length=1"):
+    with pytest.raises(SparsebitError, match=r"length: expected a whole number, at least 2\n  got: 1"):
         evaluate(Table(0), torch.arange(3), length=1)
     with pytest.raises(SparsebitError, match="token ids are integers"):
         evaluate(Table(0), torch.rand(9), length=5)
     with pytest.raises(SparsebitError, match="text needs a tokenizer"):
         evaluate(Table(0), "a text", length=5)  # type: ignore[arg-type]
+
+
+def test_a_reference_that_cannot_be_compared_is_named() -> None:
+    ids = torch.arange(7).repeat(3)
+    with pytest.raises(
+        SparsebitError, match=r"reference: str is not a model\n  expected: a module that predicts"
+    ):
+        evaluate(Table(0), ids, reference="folder", length=5)  # type: ignore[arg-type]
+    with pytest.raises(
+        SparsebitError, match=r"predicts other tokens than the model\n  expected: 7 tokens[\s\S]*8"
+    ):
+        evaluate(Table(0), ids, reference=lambda rows: torch.zeros(*rows.shape, 8), length=5)
+    with pytest.raises(SparsebitError, match="batch: expected a whole number, at least 1"):
+        evaluate(Table(0), ids, length=5, batch=0)

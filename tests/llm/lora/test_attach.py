@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.lora import add_lora, remove_lora
-from sparsebit.llm.lora.attach import low_rank
+from sparsebit.llm.lora.attach import lora_layers, low_rank
 from tests.llm.models import sharp, tokens
 
 CONFIG = {"W": {"BIT": 2, "GROUP_SIZE": 32}, "METHOD": "rtn"}
@@ -55,11 +56,64 @@ def test_inputs_decide_which_direction_counts() -> None:
     assert errors[1] == pytest.approx(float(best), rel=1e-2)
 
 
-def test_what_is_wrong_is_said() -> None:
+def count(model: llm.LanguageModel) -> int:
+    return sum(1 for _ in lora_layers(model.model))
+
+
+def test_what_is_wrong_is_said_and_changes_nothing() -> None:
     model = llm.quantize(sharp("llama"), None, CONFIG, progress=False)
-    with pytest.raises(SparsebitError, match="no packed linear layer matches"):
-        add_lora(model, layers=("*.nothing",))
-    with pytest.raises(SparsebitError, match="at least rank 1"):
-        add_lora(model, rank=0)
-    with pytest.raises(SparsebitError, match="the float model has no tensor"):
-        add_lora(model, floats=torch.nn.Linear(2, 2))
+    learning = [parameter.requires_grad for parameter in model.model.parameters()]
+    other = sharp("gpt2")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        (
+            {"layers": ("*.nothing",)},
+            r"no packed linear layer matches\n  expected: layers= with some of \*.q_proj",
+        ),
+        ({"rank": 0}, "rank: expected a whole number, at least 1"),
+        ({"dropout": 2.0}, "dropout: expected a number, at least 0 and less than 1"),
+        ({"alpha": float("nan")}, "alpha: expected a number above 0"),
+        ({"floats": torch.nn.Linear(2, 2)}, "the float model has no tensor"),
+        ({"floats": narrow()}, r"the weight of the float model has another size[\s\S]*got: +\(32, 32\)"),
+        ({"ids": tokens(8)[None]}, "ids= has an effect only with floats="),
+    ]
+    for arguments, told in wrong:
+        with pytest.raises(SparsebitError, match=told):
+            add_lora(model, **arguments)
+    assert count(model) == 0
+    assert learning == [parameter.requires_grad for parameter in model.model.parameters()]
+    with pytest.raises(
+        SparsebitError, match=r"GPT2LMHeadModel is not a quantized language model\n  expected"
+    ):
+        add_lora(other)  # type: ignore[arg-type]
+    small = llm.quantize(other, None, CONFIG, progress=False)
+    with pytest.raises(SparsebitError, match="reads at most 64 tokens at once"):
+        add_lora(small, floats=other, ids=tokens(80)[None])
+
+
+def narrow() -> torch.nn.Module:
+    return torch.nn.ModuleDict(
+        {"model": torch.nn.ModuleDict({"layers": torch.nn.ModuleList([Narrow() for _ in range(3)])})}
+    )
+
+
+class Narrow(torch.nn.Module):
+    """A block with a projection of another size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.self_attn = torch.nn.ModuleDict({"q_proj": torch.nn.Linear(32, 32)})
+
+
+def test_a_layer_has_one_adapter_and_a_model_adapters_of_one_kind() -> None:
+    model = llm.quantize(sharp("llama"), None, CONFIG, progress=False)
+    assert len(add_lora(model, rank=2, layers="*.q_proj")) == 3  # one pattern, not its letters
+    for layers in ("*.q_proj", "*"):
+        with pytest.raises(
+            SparsebitError, match=r"has an adapter already\n  where: model.layers.0.self_attn.q_proj"
+        ):
+            add_lora(model, rank=2, layers=layers)
+    with pytest.raises(SparsebitError, match=r"the same rank, alpha and dropout[\s\S]*got: +rank=4, alpha=8"):
+        add_lora(model, rank=4, layers="*.v_proj")
+    assert len(add_lora(model, rank=2, layers="*.v_proj")) == 3 and count(model) == 6
+    learning = [name for name, one in model.model.named_parameters() if one.requires_grad]
+    assert len(learning) == 12 and all("lora_" in name for name in learning)

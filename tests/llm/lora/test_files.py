@@ -13,7 +13,7 @@ from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.lora import add_lora, files, load_lora, remove_lora, save_lora
 from sparsebit.llm.lora.attach import lora_layers
-from tests.llm.models import sharp, tokens
+from tests.llm.models import DECODERS, sharp, tokens
 
 CONFIG = {"W": {"BIT": 4}, "METHOD": "rtn"}
 
@@ -50,6 +50,44 @@ def test_the_way_back_and_damage(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "peft_type": "IA3"}))
     with pytest.raises(SparsebitError, match="peft_type"):
         load_lora(model, tmp_path)
+
+
+def test_adapters_of_another_model_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    model = adapted()
+    save_lora(model, tmp_path)
+    with pytest.raises(SparsebitError, match="has an adapter already"):
+        load_lora(model, tmp_path)
+    narrow, other = (
+        llm.quantize(one, None, CONFIG, progress=False)
+        for one in (llm.prune(DECODERS["llama"](), hidden=0.5), sharp("gpt2"))
+    )
+    with pytest.raises(
+        SparsebitError, match=r"lora_A of '.*down_proj' is missing or does not fit[\s\S]*\(4, 64\)"
+    ):
+        load_lora(narrow, tmp_path)
+    with pytest.raises(
+        SparsebitError, match=r"no packed layer 'model.layers.0.mlp.down_proj', which the adapters"
+    ):
+        load_lora(other, tmp_path)
+    assert not any(lora_layers(narrow.model)) and not any(lora_layers(other.model))
+    with pytest.raises(SparsebitError, match="LlamaForCausalLM is not a quantized language model"):
+        load_lora(sharp("llama"), tmp_path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("use_rslora", True), ("rank_pattern", {"q_proj": 8}), ("bias", "all")]
+)
+def test_options_of_peft_that_compute_something_else_are_refused(
+    key: str, value: object, tmp_path: Path
+) -> None:
+    model = adapted()
+    save_lora(model, tmp_path)
+    remove_lora(model)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(SparsebitError, match=f"adapters with the option '{key}' of peft are not supported"):
+        load_lora(model, tmp_path)
+    assert not any(lora_layers(model.model))
 
 
 def test_adapters_without_their_config_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

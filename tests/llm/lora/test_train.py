@@ -66,6 +66,11 @@ def test_rows_come_again_only_when_all_have_come() -> None:
     model = llm.quantize(sharp("llama"), None, {"METHOD": "rtn"}, progress=False)
     with pytest.raises(SparsebitError, match="no adapters"):
         train_lora(model, tokens())
+    for name, value in (("steps", 0), ("batch", 0), ("length", 1), ("rate", -1.0), ("warmup", -1)):
+        with pytest.raises(SparsebitError, match=f"{name}: expected a "):
+            train_lora(model, tokens(), **{name: value})  # type: ignore[arg-type]
+    with pytest.raises(SparsebitError, match="LlamaForCausalLM is not a quantized language model"):
+        train_lora(sharp("llama"), tokens())  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
