@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.cli.data import open_data
     from sparsebit.cli.reference import blamed_on
     from sparsebit.display import short_bytes
+    from sparsebit.export.proof.report import FLOAT_BETWEEN_INTEGERS
     from sparsebit.runtime import compare_latency
 
     if arguments.threads:
@@ -61,9 +62,14 @@ def run(arguments: argparse.Namespace) -> Outcome:
         table.add_row(name, *cells, "1" if name == first else str(ratio), short_bytes(sizes[name]))
         speed = {"speedup": ratio.median, "speedup_low": ratio.low, "speedup_high": ratio.high}
         rows.append({"what": name, **vars(time), **speed, "noisy": ratio.noisy, "bytes": sizes[name]})
-    advice = ["The rounds differ too much for a ratio: stop other programs, or raise --seconds."]
-    noisy = any(row["noisy"] for row in rows)
-    return Outcome(shown=(table, *(advice if noisy else ())), data={"rows": rows, "unit": "seconds"})
+    advice = []
+    if any(row["noisy"] for row in rows):
+        advice.append("The rounds differ too much for a ratio: stop other programs, or raise --seconds.")
+    if slower := [row["what"] for row in rows if row["speedup_high"] < 1 and row["what"].endswith(".onnx")]:
+        advice.append(
+            f"{', '.join(slower)}: slower than {first}. In a quantized file, {FLOAT_BETWEEN_INTEGERS}."
+        )
+    return Outcome(shown=(table, *advice), data={"rows": rows, "unit": "seconds"})
 
 
 def _call(what: str, arguments: argparse.Namespace, data: Any) -> tuple[Callable[[], object], int]:

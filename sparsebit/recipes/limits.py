@@ -11,6 +11,7 @@ from sparsebit.analysis.size import other_bytes, quantized_bytes
 from sparsebit.display import short_bytes
 from sparsebit.errors import SparsebitError
 from sparsebit.export import export_onnx
+from sparsebit.export.proof.report import FLOAT_BETWEEN_INTEGERS
 from sparsebit.quantization import QuantModel
 from sparsebit.recipes.goals import speedup_of
 from sparsebit.recipes.search import Search
@@ -87,6 +88,11 @@ def _speed(search: Search, best: Trial, qmodel: QuantModel) -> str:
     except SparsebitError as error:
         return f"{text}; the export could not be checked: {error.message}"
     slow = [f"{op.name} ({op.why})" for op in report.fallbacks] if report is not None else []
+    if not slow and report is not None and report.in_float:
+        return (
+            f"{text}; every planned operator already runs on integers, but these have no integer kernel and compute "
+            f"in float: {report.in_float}; {FLOAT_BETWEEN_INTEGERS}"
+        )
     if not slow:
         return f"{text}; every planned operator already runs on integers, so only pruning makes it faster"
     return f"{text}; {len(slow)} operators run in float: {', '.join(slow[:NAMED])}"

@@ -12,6 +12,7 @@ import yaml
 from sparsebit.analysis import ErrorProfile, LayerError, profile
 from sparsebit.analysis.size import float_bytes, quantized_bytes
 from sparsebit.export import CheckReport
+from sparsebit.export.proof.report import FLOAT_BETWEEN_INTEGERS
 from sparsebit.quantization import QuantModel
 from sparsebit.report.content import LayerEntry, Measure, ParetoPoint, Report
 from sparsebit.report.histograms import histograms
@@ -90,7 +91,7 @@ def collect(
         pareto_note=explain_choice(pareto, pareto_axes, chosen_because),
         in_float=tuple(errors.left_float.items()) + _fallbacks(check),
         advice=tuple((item.layer, item.because) for item in errors.keep_float()),
-        notes=(*notes, *_notes(qmodel, pruning, check, errors)),
+        notes=(*_slower(latency, check), *notes, *_notes(qmodel, pruning, check, errors)),
         configs=_configs(qmodel, pruning_config) if configs is None else tuple(configs),
         made_with=made_with(),
     )
@@ -145,6 +146,14 @@ def _fallbacks(check: CheckReport | None) -> tuple[tuple[str, str], ...]:
         (op.name, f"planned on integers, runs in float in {check.runtime}: {op.why}")
         for op in check.fallbacks
     )
+
+
+def _slower(latency: Pair | None, check: CheckReport | None) -> tuple[str, ...]:
+    """What to do about a file that is slower than the float model."""
+    if latency is None or latency[1] <= latency[0]:
+        return ()
+    which = f" ({check.in_float})" if check is not None and check.in_float else ""
+    return (f"It is slower than the float model. A usual cause{which}: {FLOAT_BETWEEN_INTEGERS}.",)
 
 
 def _notes(

@@ -42,6 +42,8 @@ class Ratio:
         2.80× (2.60–2.90)
         >>> print(Ratio(median=9.0, low=1.0, high=31.0))
         too noisy to tell (1.00–31.00×)
+        >>> print(Ratio(median=0.5, low=0.3, high=0.8))
+        slower, too noisy to tell by how much (0.30–0.80×)
     """
 
     median: float
@@ -55,7 +57,9 @@ class Ratio:
 
     def __str__(self) -> str:
         if self.noisy:
-            return f"too noisy to tell ({self.low:.2f}–{self.high:.2f}×)"
+            side = "slower, " if self.high < 1 else "faster, " if self.low > 1 else ""
+            how = "too noisy to tell by how much" if side else "too noisy to tell"
+            return f"{side}{how} ({self.low:.2f}–{self.high:.2f}×)"
         return f"{self.median:.2f}× ({self.low:.2f}–{self.high:.2f})"
 
 

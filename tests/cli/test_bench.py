@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sparsebit.runtime.timing import Timings
 from tests.cli.conftest import Cli
 from tests.runtime.aborting import aborting_runtime
 
@@ -41,3 +42,20 @@ def test_a_runtime_that_aborts_is_told(cli: Cli, place: Path, command: str) -> N
         done = cli(command, "f.onnx", *model, "--input", "2x3x8x8")
     assert done.code == 2, done
     assert "onnxruntime could not open the model: its process ended with SIGABRT: bad shape" in done.err
+
+
+def test_a_file_that_is_slower_is_told_so_and_what_to_do(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("export", "net.py:make", "--input", "2x3x8x8", "-o", "f.onnx").code == 0
+    Path("i.onnx").write_bytes(Path("f.onnx").read_bytes())
+    for rounds, speed in (([2.0, 2.0], "0.50×"), ([2.0, 9.0], "slower, too noisy to tell by how much")):
+        found = Timings({"f.onnx": [1.0, 1.0], "i.onnx": rounds}, {"f.onnx": 2, "i.onnx": 2})
+        monkeypatch.setattr("sparsebit.runtime.compare_latency", lambda calls, found=found, **_: found)
+        done = cli("bench", "f.onnx", "i.onnx", "--input", "2x3x8x8")
+        assert (
+            speed in done.out and "i.onnx: slower than f.onnx. In a quantized file, each operator" in done.out
+        )
+    found = Timings({"f.onnx": [2.0, 2.0], "i.onnx": [1.0, 1.0]}, {"f.onnx": 2, "i.onnx": 2})
+    monkeypatch.setattr("sparsebit.runtime.compare_latency", lambda calls, **_: found)
+    assert "slower" not in cli("bench", "f.onnx", "i.onnx", "--input", "2x3x8x8").out

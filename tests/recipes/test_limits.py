@@ -49,3 +49,21 @@ def test_speed_is_measured_and_what_limits_it_is_said(net: nn.Module, batches: B
     assert found.float_model is not net and found.recipe.reestimate
     slow = compress(net, batches, speedup=50, metric=flat, latency=seconds, ratios=(0.0,), target="virtual")
     assert set(slow.missed) == {"speedup"} and "short of 50" in slow.limits[0]
+
+
+def test_operators_that_have_no_integer_kernel_are_named(batches: Batches) -> None:
+    pytest.importorskip("onnxruntime")
+    width = batches[0][0][0].numel()
+    swish = nn.Sequential(nn.Flatten(), nn.Linear(width, 16), nn.Hardswish(), nn.Linear(16, 3)).eval()
+    slow = compress(
+        swish,
+        batches,
+        speedup=50,
+        max_drop=1.0,
+        latency=lambda model: 1.0,
+        ratios=(0.0,),
+        target="onnxruntime",
+    )
+    (limit,) = [text for text in slow.limits if text.startswith("speed")]
+    assert "these have no integer kernel and compute in float: " in limit and "HardS" in limit
+    assert "preset int8_openvino" in limit

@@ -30,11 +30,19 @@ def test_pruning_the_check_and_configs_are_on_the_page() -> None:
         accuracy=(12.0, 11.5),
         pruning=SparseReport(kind="structured", rows=(), params_before=2000, params_after=1000),
         pruning_config=load_sconfig({"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}),
-        check=CheckReport(path=Path("a.onnx"), runtime="onnxruntime", ops=(op,)),
+        check=CheckReport(
+            path=Path("a.onnx"), runtime="onnxruntime", ops=(op,), float_ops={"HardSigmoid": 3}
+        ),
+        latency=(0.001, 0.002),
         batches=1,
         progress=False,
     )
-    metric, size = report.measures
+    metric, size, _ = report.measures
+    slower = report.notes[0]
+    assert slower.startswith(
+        "It is slower than the float model. A usual cause (3 HardSigmoid): each operator in"
+    )
+    assert "preset int8_openvino" in slower and "docs/troubleshooting.md" in slower
     assert (metric.name, metric.unit, size.before) == (
         "metric",
         "number",

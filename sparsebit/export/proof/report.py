@@ -15,6 +15,13 @@ from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import ExportError
 from sparsebit.export.proof.outputs import OutputAgreement
 
+# What to say of a quantized file that is slower than the float one.
+FLOAT_BETWEEN_INTEGERS = (
+    "each operator in float between integer ones costs two conversions; OpenVINO (preset int8_openvino) fuses "
+    "activations such as HardSwish into the layer before, and ReLU costs nothing in any runtime; see "
+    "docs/troubleshooting.md, 'The int8 file is not faster than the float file'"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorAgreement:

@@ -20,6 +20,7 @@ from sparsebit.export.translate.flat_graph import original_name
 from sparsebit.export.translate.marker import DOMAIN
 from sparsebit.export.translate.request import TranslationRequest
 from sparsebit.export.translate.spellings import TIES, Spelled
+from sparsebit.progress import waiting
 from sparsebit.runtime.packages import require
 from sparsebit.runtime.session import open_session
 
@@ -57,7 +58,7 @@ def translate(request: TranslationRequest, engine: Engine = "auto") -> Translati
     for axes in request.choices:
         for name in order:
             try:
-                with request.state.undone():
+                with request.state.undone(), waiting(f"translating to ONNX ({name})"):
                     model, shapes = _RUN[name](request, axes)
                 _require_markers(model, request.marked)
             except Exception as error:

@@ -20,8 +20,10 @@ from sparsebit.graph.capture.recording.record import record
 from sparsebit.graph.capture.report import WARNED
 from sparsebit.graph.capture.symbolic.trace import trace_symbolically
 from sparsebit.graph.capture.unwrap import unwrap
+from sparsebit.progress import waiting
 
 Frontend = Literal["auto", "record", "symbolic", "exported"]
+_EXPORTING = "capturing with torch.export, which is slow the first time"
 _FRONTENDS = ("auto", "record", "symbolic", "exported")
 
 
@@ -71,7 +73,9 @@ def capture(
                 f"an ExportedProgram cannot be captured by {frontend!r}",
                 hint="leave frontend out, or capture the module",
             )
-        return _checked(from_exported(model), dynamic)
+        with waiting(_EXPORTING):
+            captured = from_exported(model)
+        return _checked(captured, dynamic)
     model = unwrap(model)
     find_leaves(model, skip)  # a pattern that matches nothing is an error, whichever way we go
     given = bool(positional or keyword)
@@ -84,7 +88,8 @@ def capture(
             hint="use frontend='record' for that",
         )
     if frontend == "exported":
-        captured = from_model(model, positional, keyword)
+        with waiting(_EXPORTING):
+            captured = from_model(model, positional, keyword)
     else:
         captured = record(model, positional, keyword, skip=skip, on_data=on_data)
     return _checked(captured, dynamic)
