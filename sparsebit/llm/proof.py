@@ -129,9 +129,9 @@ def prove(
         found = opened.log_probabilities(ids).double()
         texts, wrong_texts = _compare_tokens(model, engine, path)
         rounded = {
-            name.removesuffix(".weight"): rounding
+            layer: rounding
             for name in model.weights
-            if (rounding := opened.rounding(name)) is not None and _multiplies(model, name)
+            if (rounding := opened.rounding(name)) is not None and (layer := _multiplying_layer(model, name))
         }
     except Exception as error:  # engines raise anything; whatever it is, the file is not proven
         failure = f"{type(error).__name__}: {error}"[:300]
@@ -163,10 +163,10 @@ def prove(
     )
 
 
-def _multiplies(model: LanguageModel, name: str) -> bool:
-    return "[" not in name and isinstance(
-        model.model.get_submodule(name.removesuffix(".weight")), PackedLinear
-    )
+def _multiplying_layer(model: LanguageModel, name: str) -> str:
+    """The layer that multiplies its input by a weight; of stacked experts, the module that holds them; or nothing."""
+    layer = name.partition("[")[0].rpartition(".")[0]
+    return layer if "[" in name or isinstance(model.model.get_submodule(layer), PackedLinear) else ""
 
 
 def _compare_tokens(model: LanguageModel, engine: Engine, path: Path) -> tuple[int, tuple[str, ...]]:

@@ -45,7 +45,7 @@ class Stub:
 
     @torch.no_grad()
     def log_probabilities(self, ids: torch.Tensor) -> torch.Tensor:
-        layers = [name.removesuffix(".weight") for name in self.model.weights]
+        layers = [name.removesuffix(".weight") for name in self.model.weights if "[" not in name]
         finer = Rounding(16, torch.float32)  # rounds other values than the proof does, as engines do
         with rounded_inputs(self.model.model, dict.fromkeys(layers if self.fault == "rounds" else (), finer)):
             found = log_probabilities(self.model.model, ids[None])[0][-4:]
@@ -72,3 +72,11 @@ def test_each_fault_is_found_and_said(tmp_path: Path) -> None:
     assert "rounds activations to 8 bits before 21 layers, which costs" in said["rounds"]
     assert "stub cannot run it: RuntimeError: bad magic" in said["load"]
     assert "not checked in an engine: stub needs no_such_module, not installed" in said["missing"]
+
+
+def test_experts_count_as_layers_that_round(tmp_path: Path) -> None:
+    model = quantized("mixtral")
+    (tmp_path / "file").write_bytes(b"")
+    report = prove(model, tmp_path / "file", "a format", Stub(model, "rounds"), tokens(8))
+    assert report.rounded_layers == 3 * (4 + 1) and report.weights == 3 * (4 + 2 * 4)
+    assert report.ok, str(report)

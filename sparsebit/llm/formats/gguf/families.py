@@ -142,7 +142,6 @@ FAMILIES: dict[str, Family] = {
         architecture="stablelm",
         norm="layer",
         head="own",
-        settings={"use_parallel_residual": "add_parallel_residual"},
         fixed={"qk_layernorm": (False,)},
     ),
     "olmo": Family(
