@@ -88,15 +88,6 @@ def sharp(name: str) -> nn.Module:
     return model
 
 
-def with_uneven_norms(model: nn.Module) -> nn.Module:
-    """The model with norms of queries and keys that scale, where it has some: ones would hide a missing weight."""
-    with torch.no_grad():
-        for key, parameter in model.named_parameters():
-            if "q_norm" in key or "k_norm" in key:
-                parameter.copy_(torch.linspace(0.5, 2.0, len(parameter)))
-    return model
-
-
 def tokenizer() -> object:
     """Byte-level BPE with one token for each letter and one merge."""
     transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")

@@ -1,49 +1,10 @@
-"""The decoder of a model of transformers, read from its module: one entry per family, for what differs.
-
-What an entry does not say is as in Llama. Sizes, biases, epsilons and rotary frequencies are those of the module.
-"""
+"""The families of decoders in transformers: one entry each, with what differs from Llama."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
-
-import torch
-from torch import Tensor, nn
-
-from sparsebit.errors import SparsebitError
-from sparsebit.llm.decoder.parts import (
-    Activation,
-    Attention,
-    Decoder,
-    Experts,
-    FeedForward,
-    Layer,
-    Matrix,
-    Norm,
-    Rotary,
-)
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
-from sparsebit.llm.weights.uses import stores_transposed
-
-ACTIVATIONS: dict[str, Activation] = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-}
-ROPE_TYPES = (
-    "default",
-    "linear",
-    "llama3",
-    "yarn",
-    "longrope",
-)  # "dynamic" has other frequencies at every length
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +15,12 @@ class Family:
         norms: before and after attention, before and after feed-forward; empty where there is none.
         inputs: of the feed-forward part: gate and up, one matrix for both, or one where there is no gate.
         activation: the key of the config that names it.
+        norm_kind: of norms that are not torch's own.
         norm_offset: what a norm adds to its weight before it multiplies.
         groups: of heads in one matrix for queries, keys and values.
         head_norms: of queries and keys, where the module has them.
+        interleaved: pairs of channels that are rotated are neighbours, not the halves of the rotated channels.
+        rotates_windows_only: layers without a window have no positions.
         residual_factor: of what attention and feed-forward add.
         not_supported: settings of the config that change what is computed, with whether this one has them.
     """
@@ -69,6 +33,7 @@ class Family:
     layers: str = "layers"
     norm: str = "norm"
     norms: tuple[str, str, str, str] = ("input_layernorm", "", "post_attention_layernorm", "")
+    norm_kind: Literal["rms", "layer"] = "rms"
     norm_offset: float = 0.0
     parallel: bool = False
     residual_factor: float = 1.0
@@ -77,6 +42,8 @@ class Family:
     groups: int = 1
     clip: float = 0.0
     head_norms: tuple[str, str] = ("q_norm", "k_norm")
+    interleaved: bool = False
+    rotates_windows_only: bool = False
     softcap: float = 0.0
     output: str = "o_proj"
     feed_forward: str = "mlp"
@@ -103,6 +70,21 @@ def _gemma2(config: Any) -> Family:
         not_supported={
             "use_bidirectional_attention": bool(getattr(config, "use_bidirectional_attention", False))
         },
+    )
+
+
+def _olmo2(config: Any) -> Family:
+    return Family(norms=("", "post_attention_layernorm", "", "post_feedforward_layernorm"))
+
+
+def _cohere(config: Any) -> Family:
+    return Family(
+        norms=("input_layernorm", "", "", ""),
+        norm_kind="layer",
+        parallel=True,
+        interleaved=True,
+        logit_factor=config.logit_scale,
+        not_supported={"use_qk_norm": bool(getattr(config, "use_qk_norm", False))},
     )
 
 
@@ -214,204 +196,21 @@ FAMILIES: dict[str, Callable[[Any], Family]] = {
         parallel=config.use_parallel_residual,
         not_supported={"qk_layernorm": bool(config.qk_layernorm)},
     ),
+    "seed_oss": lambda config: Family(),
+    "glm4": lambda config: Family(
+        norms=(
+            "input_layernorm",
+            "post_self_attn_layernorm",
+            "post_attention_layernorm",
+            "post_mlp_layernorm",
+        ),
+        interleaved=True,
+        inputs=("gate_up_proj",),
+    ),
+    "cohere": _cohere,
+    "cohere2": lambda config: replace(_cohere(config), rotates_windows_only=True),
+    "olmoe": lambda config: Family(not_supported={"clip_qkv": config.clip_qkv is not None}),
     "olmo": lambda config: Family(clip=config.clip_qkv or 0.0),
-    "olmo2": lambda config: Family(norms=("", "post_attention_layernorm", "", "post_feedforward_layernorm")),
+    "olmo2": _olmo2,
+    "olmo3": _olmo2,
 }
-
-
-def describe_decoder(model: Any, format_name: str) -> Decoder:
-    """The decoder of a causal language model; families and settings that are not known are errors."""
-    config: Any = model.config
-    if config.model_type not in FAMILIES:
-        raise SparsebitError(
-            f"{format_name} folders are written for some architectures only",
-            expected=", ".join(FAMILIES),
-            got=config.model_type,
-            hint="choose another format",
-        )
-    family = FAMILIES[config.model_type](config)
-    for setting in _not_supported(model, family):
-        raise SparsebitError(
-            f"{format_name} folders of {config.model_type} models do not support {setting}",
-            hint="choose another format",
-        )
-    return _Reader(model, family).decoder()
-
-
-def _not_supported(model: Any, family: Family) -> Iterator[str]:
-    """Settings with which the model computes something that no part describes."""
-    config = model.config
-    yield from (setting for setting, present in family.not_supported.items() if present)
-    activation = getattr(config, family.activation)
-    if activation not in ACTIVATIONS:
-        yield f"{family.activation}={activation!r}, only {', '.join(sorted(ACTIVATIONS))}"
-    for kind in set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
-        yield f"layer_types with {kind!r}, only full_attention and sliding_attention"
-    rotary = getattr(model.get_submodule(family.decoder), "rotary_emb", None)
-    types = getattr(rotary, "rope_type", "default")
-    for kind in types.values() if isinstance(types, dict) else (types,):
-        if kind not in ROPE_TYPES:
-            yield f"rope_type={kind!r}, only {', '.join(ROPE_TYPES)}"
-
-
-class _Reader:
-    """Reads the parts of one model."""
-
-    def __init__(self, model: Any, family: Family) -> None:
-        self._model, self._config, self._family = model, model.config, family
-        self._rotaries: dict[str, Rotary] = {}
-
-    def decoder(self) -> Decoder:
-        family, config = self._family, self._config
-        inside: Any = self._model.get_submodule(family.decoder)
-        count = len(inside.get_submodule(family.layers))
-        return Decoder(
-            embedding=self._matrix(f"{family.decoder}.{family.embedding}"),
-            embedding_factor=float(family.embedding_factor),
-            positions=self._matrix(f"{family.decoder}.{family.positions}") if family.positions else None,
-            position_offset=family.position_offset,
-            layers=tuple(
-                self._layer(index, f"{family.decoder}.{family.layers}.{index}") for index in range(count)
-            ),
-            norm=self._norm(f"{family.decoder}.{family.norm}"),
-            head=self._matrix("lm_head"),
-            logit_factor=float(family.logit_factor),
-            softcap=float(getattr(config, "final_logit_softcapping", None) or 0.0),
-            context=config.max_position_embeddings,
-        )
-
-    def _layer(self, index: int, path: str) -> Layer:
-        family = self._family
-        norms = [self._norm(f"{path}.{name}") if name else None for name in family.norms]
-        before_attention, after_attention, before_feed_forward, after_feed_forward = norms
-        return Layer(
-            before_attention=before_attention,
-            attention=self._attention(index, f"{path}.{family.attention}"),
-            after_attention=after_attention,
-            before_feed_forward=before_feed_forward,
-            feed_forward=self._feed_forward(f"{path}.{family.feed_forward}" if family.feed_forward else path),
-            after_feed_forward=after_feed_forward,
-            parallel=family.parallel,
-            factor=float(family.residual_factor),
-        )
-
-    def _attention(self, index: int, path: str) -> Attention:
-        family, config = self._family, self._config
-        module: Any = self._model.get_submodule(path)
-        inputs = tuple(self._matrix(f"{path}.{name}") for name in family.queries_keys_values)
-        output = self._matrix(f"{path}.{family.output}")
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        heads = output.shape[1] // width
-        rows = sum(one.shape[0] for one in inputs)
-        types = getattr(config, "layer_types", None)
-        kind = types[index] if types else "sliding_attention"  # a window without types is for all layers
-        window = getattr(config, "sliding_window", None) if kind == "sliding_attention" else None
-        has_norms = hasattr(module, family.head_norms[0])
-        is_rotated = not family.positions and getattr(module, "use_rope", True)
-        first, second = (f"{path}.{name}" for name in family.head_norms)
-        return Attention(
-            inputs=inputs,
-            output=output,
-            heads=heads,
-            kv_heads=(rows // width - heads) // 2,
-            width=width,
-            scale=float(getattr(module, "scaling", width**-0.5)),
-            groups=family.groups,
-            clip=float(family.clip),
-            norms=(self._norm(first), self._norm(second)) if has_norms else None,
-            rotary=self._rotary(kind) if is_rotated else None,
-            window=window,
-            softcap=float(family.softcap),
-        )
-
-    def _rotary(self, kind: str) -> Rotary:
-        """The rotations of layers of this type; one object for all layers that share them."""
-        module: Any = self._model.get_submodule(self._family.decoder).rotary_emb
-        prefix = f"{kind}_" if hasattr(module, f"{kind}_inv_freq") else ""
-        if prefix not in self._rotaries:
-            # A long text leaves other frequencies behind in the module; the original ones are beside them.
-            frequencies = _floats(getattr(module, f"{prefix}original_inv_freq"))
-            scaling = float(getattr(module, f"{prefix}attention_scaling", 1.0))
-            self._rotaries[prefix] = Rotary(frequencies, scaling, *self._long_rotary(module, kind, prefix))
-        return self._rotaries[prefix]
-
-    def _long_rotary(self, module: Any, kind: str, prefix: str) -> tuple[Tensor | None, int]:
-        """Frequencies for texts beyond the context that the model was first trained with, and that context."""
-        rope_type = module.rope_type[kind] if prefix else module.rope_type
-        if rope_type != "longrope":
-            return None, 0
-        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-        parameters = self._config.rope_parameters[kind] if prefix else self._config.rope_parameters
-        original = int(parameters["original_max_position_embeddings"])
-        made, _ = ROPE_INIT_FUNCTIONS[rope_type](
-            self._config, "cpu", seq_len=original + 1, layer_type=kind if prefix else None
-        )
-        return _floats(made), original
-
-    def _feed_forward(self, path: str) -> FeedForward | Experts:
-        module: Any = self._model.get_submodule(path)
-        if not hasattr(module, "experts"):
-            return self._one_feed_forward(self._family.inputs, lambda name: self._matrix(f"{path}.{name}"))
-        has_shared = hasattr(module, "shared_expert")
-        shared = self._feed_forward(f"{path}.shared_expert") if has_shared else None
-        assert not isinstance(shared, Experts)
-        return Experts(
-            router=self._matrix(f"{path}.gate"),
-            experts=tuple(
-                self._one_feed_forward(("gate_up_proj",), partial(self._expert, f"{path}.experts", index))
-                for index in range(module.experts.num_experts)
-            ),
-            chosen=self._config.num_experts_per_tok,
-            normalized=bool(getattr(module.gate, "norm_topk_prob", True)),
-            shared=shared,
-            shared_gate=self._matrix(f"{path}.shared_expert_gate") if has_shared else None,
-        )
-
-    def _one_feed_forward(self, inputs: tuple[str, ...], matrix: Callable[[str], Matrix]) -> FeedForward:
-        family = self._family
-        return FeedForward(
-            inputs=tuple(matrix(name) for name in inputs),
-            down=matrix(family.down),
-            activation=ACTIVATIONS[getattr(self._config, family.activation)],
-            gated=family.gated,
-        )
-
-    def _expert(self, path: str, index: int, name: str) -> Matrix:
-        """One matrix of stacked experts, which hold the values of its grid in float where it is quantized."""
-        one = getattr(self._model.get_submodule(path), name)[index]
-        rows, columns = one.shape
-        return Matrix(f"{path}.{name}[{index}]", (rows, columns), lambda: _floats(one), one.data_ptr())
-
-    def _norm(self, path: str) -> Norm:
-        module: Any = self._model.get_submodule(path)
-        if isinstance(module, nn.LayerNorm):
-            weight = torch.ones(module.normalized_shape) if module.weight is None else _floats(module.weight)
-            bias = None if module.bias is None else _floats(module.bias)
-            return Norm("layer", weight, module.eps, bias)
-        if not hasattr(module, "weight"):  # OLMo's, which has a fixed epsilon
-            return Norm("layer", torch.ones(module.normalized_shape), 1e-5)
-        epsilon = getattr(module, "variance_epsilon", None) or module.eps
-        return Norm("rms", _floats(module.weight) + self._family.norm_offset, float(epsilon))
-
-    def _matrix(self, path: str) -> Matrix:
-        module: Any = self._model.get_submodule(path)
-        transposed = stores_transposed(module)
-
-        def read() -> Tensor:
-            numbers = _floats(module.weight)
-            return numbers.T if transposed else numbers
-
-        # A packed layer makes its float weight when asked, so its shape and address are those of what it holds.
-        packed = isinstance(module, (PackedLinear, PackedEmbedding))
-        rows, columns = module.shape if packed else module.weight.shape
-        if transposed:
-            rows, columns = columns, rows
-        storage = (module.packed if packed else module.weight).data_ptr()
-        bias = getattr(module, "bias", None)
-        bias = None if bias is None else _floats(bias)
-        return Matrix(f"{path}.weight", (rows, columns), read, storage, bias)
-
-
-def _floats(value: Tensor) -> Tensor:
-    return value.detach().float().cpu()

@@ -51,15 +51,17 @@ class Norm:
 
 @dataclass(frozen=True, eq=False)
 class Rotary:
-    """Rotations of the first ``2 * len(frequencies)`` channels of a head, whose halves are the pairs.
+    """Rotations of the first ``2 * len(frequencies)`` channels of a head.
 
     Attributes:
         scaling: of cosine and sine.
+        interleaved: the pairs are neighbours; otherwise the first half of the channels is paired with the second.
         long_frequencies: used for all positions of a call with a position of at least ``original_context``.
     """
 
     frequencies: Tensor
     scaling: float
+    interleaved: bool = False
     long_frequencies: Tensor | None = None
     original_context: int = 0
 

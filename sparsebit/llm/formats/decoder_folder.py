@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.decoder.families import describe_decoder
+from sparsebit.llm.decoder.describe import describe_decoder
 from sparsebit.llm.formats.format import FormatRefusal, WeightKind, kind_of, layers_of, require_transformers
 from sparsebit.llm.formats.matmul_nbits import block_of, stored_bits
 from sparsebit.llm.language_model import LanguageModel

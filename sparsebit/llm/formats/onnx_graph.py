@@ -118,7 +118,7 @@ class OnnxGraph:
                 "kv_num_heads": attention.kv_heads,
                 "scale": attention.scale,
                 "do_rotary": int(rotary is not None),
-                "rotary_interleaved": 0,
+                "rotary_interleaved": int(rotary is not None and rotary.interleaved),
                 "local_window_size": attention.window or -1,
                 "softcap": attention.softcap,
             },
@@ -250,7 +250,11 @@ class OnnxGraph:
             self._tape.op(
                 "RotaryEmbedding",
                 [one, places, *self._rotary_table(rotary)],
-                {"num_heads": heads, "rotary_embedding_dim": rotary.width, "interleaved": 0},
+                {
+                    "num_heads": heads,
+                    "rotary_embedding_dim": rotary.width,
+                    "interleaved": int(rotary.interleaved),
+                },
                 domain=MICROSOFT,
             )
             for one, heads in zip(both, (attention.heads, attention.kv_heads), strict=True)

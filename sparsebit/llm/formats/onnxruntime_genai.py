@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from sparsebit.llm.decoder.families import describe_decoder
+from sparsebit.llm.decoder.describe import describe_decoder
 from sparsebit.llm.decoder.parts import Decoder
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.onnxruntime_genai import ONNXRUNTIME_GENAI

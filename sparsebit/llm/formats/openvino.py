@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from sparsebit.llm.decoder.families import describe_decoder
+from sparsebit.llm.decoder.describe import describe_decoder
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.openvino import GRAPH, OPENVINO
 from sparsebit.llm.formats.decoder_folder import DecoderFolder

@@ -202,6 +202,9 @@ class OpenVinoGraph:
         ops, (cosine, sine), half = self._ops, self._turn(rotary), rotary.width // 2
         apart = rotary.width < attention.width
         turned = ops.slice(x, [0], [rotary.width], [1], [3]) if apart else x
+        if rotary.interleaved:  # queries and keys in the same new order have the same products
+            order = torch.arange(rotary.width).view(-1, 2).T.flatten().numpy()
+            turned = ops.gather(turned, order, 3)
         first, second = (
             ops.slice(turned, [start], [stop], [1], [3]) for start, stop in ((0, half), (half, LAST))
         )

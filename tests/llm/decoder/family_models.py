@@ -103,6 +103,12 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "starcoder2, window": ("starcoder2", {**_GROUPED, "sliding_window": 4}),
     "stablelm": ("stablelm", {**_GROUPED, "use_qkv_bias": True}),
     "stablelm, parallel": ("stablelm", {**_GROUPED, "use_parallel_residual": True}),
+    "seed_oss": ("seed_oss", {**_GROUPED, "head_dim": 32, "attention_bias": True}),
+    "glm4": ("glm4", {**_GROUPED, "head_dim": 32, "attention_bias": True}),
+    "cohere": ("cohere", {**_GROUPED, "logit_scale": 0.5}),
+    "cohere2": ("cohere2", {**_GROUPED, "sliding_window": 4, "layer_types": _TYPES, "logit_scale": 0.5}),
+    "olmo3": ("olmo3", {**_GROUPED, "sliding_window": 4, "layer_types": _TYPES}),
+    "olmoe": ("olmoe", {**_GROUPED, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": False}),
     "olmo": ("olmo", {**_GROUPED, "clip_qkv": 1.0}),
     "olmo2": ("olmo2", _GROUPED),
     "mixtral": (

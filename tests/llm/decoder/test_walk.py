@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparsebit.llm.decoder.families import describe_decoder
+from sparsebit.llm.decoder.describe import describe_decoder
 from sparsebit.llm.decoder.parts import Activation, Attention, Decoder, Experts, Matrix, Norm
 from sparsebit.llm.decoder.walk import build_logits
 from tests.llm.decoder.family_models import VARIANTS, family_model
@@ -74,8 +74,9 @@ class TorchBuilder:
         long = rotary.long_frequencies is not None and len(self.places) > rotary.original_context
         angles = torch.outer(self.places, rotary.long_frequencies if long else rotary.frequencies)
         cosine, sine = angles.cos() * rotary.scaling, angles.sin() * rotary.scaling
-        half = rotary.width // 2
-        first, second, rest = x.split([half, half, attention.width - rotary.width], -1)
+        turned, rest = x.split([rotary.width, attention.width - rotary.width], -1)
+        pairs = turned.unflatten(-1, (-1, 2)) if rotary.interleaved else turned.unflatten(-1, (2, -1)).mT
+        first, second = pairs.unbind(-1)
         return torch.cat([first * cosine - second * sine, second * cosine + first * sine, rest], -1)
 
     def multiply_matrix(self, matrix: Matrix, x: Tensor) -> Tensor:

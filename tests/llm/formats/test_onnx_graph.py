@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from sparsebit import llm
-from sparsebit.llm.decoder.families import describe_decoder
+from sparsebit.llm.decoder.describe import describe_decoder
 from tests.llm.decoder.family_models import family_model
 from tests.llm.formats.test_compressed_tensors import quantized
 

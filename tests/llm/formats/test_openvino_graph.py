@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from sparsebit import llm
-from sparsebit.llm.decoder.families import describe_decoder
+from sparsebit.llm.decoder.describe import describe_decoder
 from sparsebit.llm.formats.openvino_graph import OpenVinoGraph
-from tests.llm.models import DECODERS, sharp, with_uneven_norms
+from tests.llm.decoder.family_models import family_model
+from tests.llm.models import DECODERS
 
 openvino = pytest.importorskip("openvino")
 
@@ -33,9 +34,11 @@ def step(request: object, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor
     return torch.from_numpy(np.array(found))
 
 
-@pytest.mark.parametrize("name", ["qwen2", "qwen3"])  # with biases; with norms of queries and keys
+@pytest.mark.parametrize(
+    "name", ["llama", "qwen3", "gemma2", "gpt2"]
+)  # with softcaps; with learned positions
 def test_steps_with_state_give_what_torch_gives_at_once(name: str) -> None:
-    made, engine = compiled(with_uneven_norms(sharp(name)))  # fewer heads of keys than of queries
+    made, engine = compiled(family_model(name))
     ids = torch.arange(3, 13).view(2, 5)
     mask = torch.ones(2, 5, dtype=torch.long)
     mask[0, :2] = 0  # the first row is shorter
