@@ -11,7 +11,7 @@ import copy
 import inspect
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -83,7 +83,9 @@ def prune(
             raise SparsebitError("choosing blocks needs data", hint="pass data=")
         model = drop_blocks(model, rows, blocks)
     if hidden or heads:
-        model = _prune_widths(model, rows, hidden, heads)
+        with stacked_experts(model) as put_back:
+            model = _prune_widths(model, rows, hidden, heads)
+            put_back(model)
     if stored is not None:  # the weights of a folder were read as float32
         model.config.dtype = stored
         for parameter in model.parameters():
@@ -130,6 +132,30 @@ def _prune_widths(model: nn.Module, rows: Tensor | None, hidden: float, heads: f
         detach(model)
 
 
+@contextlib.contextmanager
+def stacked_experts(model: Any) -> Iterator[Callable[[Any], None]]:
+    """Experts of transformers multiplied as one stack: a loop over those that tokens reach is not a graph.
+
+    Gives a function that lets another model compute its experts as this one did before and will again.
+    """
+    before = model.get_experts_implementation() if hasattr(model, "get_experts_implementation") else {}
+    ways = before if {"eager", "batched_mm"}.intersection(before.values()) else {}
+    if ways:
+        try:
+            model.set_experts_implementation("grouped_mm")
+        except ValueError:  # of a class without experts
+            ways = {}
+
+    def put_back(other: Any) -> None:
+        if ways:
+            other.set_experts_implementation(ways)
+
+    try:
+        yield put_back
+    finally:
+        put_back(model)
+
+
 def find_widths(groups: ChannelGroups, blocks: Sequence[str]) -> dict[str, list[Group]]:
     """The heads and the hidden channels of each block, as ``{"heads": [...], "hidden": [...]}``.
 
@@ -174,9 +200,13 @@ def _ask(smodel: SparseModel, groups: Sequence[Group], ratio: float, step: int, 
                 f"they are removed {own} at a time",
             )
         made = {where.tensor for where in group.slices if where.role == "output"}
-        for layer in smodel.pruner.layers:
-            if layer.tensor in made:
-                smodel.sparsers[layer.name].set_ratio(removed / group.channels)
+        makers = [layer.name for layer in smodel.pruner.layers if layer.tensor in made]
+        if not makers:
+            raise SparsebitError(
+                f"{what}: the layer that makes them multiplies in an unknown way", where=group.name
+            )
+        for name in makers:
+            smodel.sparsers[name].set_ratio(removed / group.channels)
 
 
 def drop_blocks(model: nn.Module, rows: Tensor, count: int) -> nn.Module:

@@ -143,6 +143,18 @@ def test_a_class_without_a_width_of_heads_says_so(name: str) -> None:
         llm.prune(model, heads=0.5)
 
 
+@pytest.mark.parametrize("way", ["eager", "batched_mm"])
+def test_experts_that_are_computed_one_by_one_are_pruned_as_a_stack(way: str) -> None:
+    model = make("mixtral")
+    if not hasattr(model, "get_experts_implementation"):
+        pytest.skip("this transformers computes experts in one way only")
+    model.set_experts_implementation(way)
+    small: Any = llm.prune(model, tokens(64), hidden=0.25)
+    assert model.get_experts_implementation() == small.get_experts_implementation() == {"": way}
+    assert small.config.intermediate_size == 96
+    assert torch.allclose(run(small), run(masked(model, small)), atol=1e-4)
+
+
 def test_widths_and_blocks_together(tmp_path: Path) -> None:
     model = sharp("llama")
     small: Any = llm.prune(model, tokens(), hidden=0.25, heads=0.5, blocks=1)
