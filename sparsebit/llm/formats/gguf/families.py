@@ -33,6 +33,7 @@ class Family:
     head: Literal["either", "own", "embedding"] = "either"
     windows: bool = False  # it has a setting for layers with windows
     rope_scaling: tuple[str, ...] = ("linear", "yarn")  # beside "default"
+    rotates_a_part: bool = False  # of the channels of a head
     free_head_width: bool = False  # heads times their width may differ from the hidden size
     # Written as they are: the setting of the model, and the method of gguf's writer that adds it.
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +58,7 @@ FAMILIES: dict[str, Family] = {
     "mistral": _LLAMA,
     "qwen2": Family(architecture="qwen2"),
     "qwen3": Family(architecture="qwen3", free_head_width=True, fixed=_NO_BIAS),
-    "phi3": Family(architecture="phi3", rope_scaling=("longrope", "yarn")),
+    "phi3": Family(architecture="phi3", rope_scaling=("longrope", "yarn"), rotates_a_part=True),
     "gemma": Family(
         architecture="gemma",
         activations=TANH_GELU,
@@ -90,6 +91,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "phi": Family(
         architecture="phi2",
+        rotates_a_part=True,
         norm="layer",
         activations=TANH_GELU,
         head="own",
@@ -108,6 +110,7 @@ FAMILIES: dict[str, Family] = {
     # llama.cpp computes GELU by its tanh formula for every model; its makers' files of these two do so as well.
     "gpt_neox": Family(
         architecture="gptneox",
+        rotates_a_part=True,
         norm="layer",
         activations=("gelu", *TANH_GELU),
         splits_by_head=True,
@@ -140,6 +143,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "stablelm": Family(
         architecture="stablelm",
+        rotates_a_part=True,
         norm="layer",
         head="own",
         fixed={"qk_layernorm": (False,)},
@@ -194,7 +198,7 @@ FAMILIES: dict[str, Family] = {
         settings={"logit_scale": "add_logit_scale"},
         fixed=_NO_BIAS,
     ),
-    "glm4": Family(architecture="glm4", free_head_width=True),
+    "glm4": Family(architecture="glm4", rotates_a_part=True, free_head_width=True),
     "seed_oss": Family(
         architecture="seed_oss",
         free_head_width=True,

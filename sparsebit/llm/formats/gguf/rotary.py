@@ -57,6 +57,9 @@ def require_rotary(config: Any, family: Family) -> None:
         local, rope = rope["sliding_attention"], rope["full_attention"]
         if local.get("rope_type", "default") != "default":
             _refuse(config, "default in layers with a window", local["rope_type"])
+    part = rope.get("partial_rotary_factor", 1.0)
+    if part != 1 and not family.rotates_a_part:
+        _refuse(config, "partial_rotary_factor: 1", part)
     kind = rope.get("rope_type", "default")
     if kind != "default" and kind not in family.rope_scaling:
         _refuse(config, " or ".join(("default", *family.rope_scaling)), kind)
@@ -69,7 +72,7 @@ def require_rotary(config: Any, family: Family) -> None:
 
 def _refuse(config: Any, expected: str, got: object) -> None:
     raise SparsebitError(
-        f"llama.cpp does not scale the rotary embeddings of {config.model_type} in this way",
+        f"llama.cpp does not compute these rotary embeddings for {config.model_type}",
         where="rope_parameters",
         expected=expected,
         got=str(got),

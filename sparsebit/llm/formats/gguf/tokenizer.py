@@ -87,6 +87,7 @@ def add_tokenizer(writer: Any, tokenizer: Any, size: int) -> None:
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     _add_ends(writer, tokenizer)
+    _add_stripping(writer, added)
     if isinstance(getattr(tokenizer, "chat_template", None), str):
         writer.add_chat_template(tokenizer.chat_template)
 
@@ -148,3 +149,14 @@ def _add_ends(writer: Any, tokenizer: Any) -> None:
         refuse_tokenizer("bos before a text and eos behind it, or nothing", f"{whole} for {bare}")
     writer.add_add_bos_token(starts)
     writer.add_add_eos_token(ends)
+
+
+def _add_stripping(writer: Any, added: list[dict[str, Any]]) -> None:
+    """Tokens that swallow the spaces beside them: no key says so, llama.cpp knows them by the name of the model."""
+    before = [one["content"] for one in added if one["lstrip"]]
+    behind = {one["content"] for one in added if one["rstrip"]}
+    every, kept = {one["content"] for one in added}, {"<unk>", "<s>", "<|endoftext|>"}
+    if behind == every - kept and {"</s>", *kept} <= every and not before:
+        writer.add_name("phi-3")
+    elif before or behind:
+        logger.warning("llama.cpp keeps the spaces beside %s", ", ".join(sorted({*before, *behind})))

@@ -57,8 +57,13 @@ def test_llama_cpp_scales_as_transformers_does(tmp_path: Path, name: str, rope: 
 @pytest.mark.parametrize(
     ("name", "rope", "message"),
     [
-        ("qwen2", LLAMA3, r"does not scale the rotary embeddings of qwen2(.|\n)*default or linear or yarn"),
+        (
+            "qwen2",
+            LLAMA3,
+            r"does not compute these rotary embeddings for qwen2(.|\n)*default or linear or yarn",
+        ),
         ("qwen2", YARN | {"beta_fast": 16.0}, r"rope_parameters(.|\n)*yarn with beta_fast: 32(.|\n)*16"),
+        ("llama", PLAIN | {"partial_rotary_factor": 0.5}, r"partial_rotary_factor: 1\n +got: +0.5"),
         ("llama", {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}, r"got: +dynamic"),
         (
             "gemma3_text",

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.engines.llama_cpp import token_ids
 from sparsebit.llm.formats.gguf.tokenizer import add_tokenizer, describe, splitting_rule
 from sparsebit.llm.proof import TEXTS
 from tests.llm.formats.gguf.family_models import needs_llama_cpp, quantized_model
-from tests.llm.formats.gguf.trained_tokenizers import byte_level
+from tests.llm.formats.gguf.trained_tokenizers import byte_level, sentencepiece
 from tests.llm.models import VOCABULARY, tokenizer
 
 
@@ -115,3 +116,27 @@ def test_tokens_around_a_text() -> None:
     )
     with pytest.raises(SparsebitError, match="bos before a text and eos behind it"):
         add_tokenizer(Writer(), changed, VOCABULARY)
+
+
+@needs_llama_cpp
+def test_tokens_that_swallow_spaces(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokens = sentencepiece("llama")
+    stripping = [
+        tokenizers.AddedToken(text, rstrip=True, normalized=False, special=True)
+        for text in ("</s>", "<|user|>", "<|end|>")
+    ]
+    tokens.add_tokens(["<|endoftext|>", *stripping], special_tokens=True)
+    report = quantized_model("phi3", tokens=tokens).export(tmp_path / "model.gguf", "gguf")
+    assert report.proven, str(report)
+    text = "<|user|>\nthe rain<|end|>\n  the river"
+    assert token_ids(tmp_path / "model.gguf", [text]) == [list(tokens(text)["input_ids"])]
+
+
+def test_spaces_that_llama_cpp_keeps_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokens = sentencepiece("llama")
+    tokens.add_tokens([tokenizers.AddedToken("<|left|>", lstrip=True, special=True)], special_tokens=True)
+    with caplog.at_level(logging.WARNING, "sparsebit"):
+        add_tokenizer(Writer(), tokens, len(tokens))
+    assert "llama.cpp keeps the spaces beside <|left|>" in caplog.text
