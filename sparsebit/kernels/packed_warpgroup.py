@@ -17,13 +17,13 @@ BLOCK = 16  # units of a row that are multiplied at once
 LARGE = 2**25  # numbers of a large weight
 SHARED = 226 * 1024  # bytes of a processor's shared memory that the programs on it may take
 STAGES = 6  # blocks that are being copied, at most
-# From and up to how many vectors this kernel is the fastest, by width, for small and for large weights; the second
-# for 4 bits where a block has several scales. As measured on an H200.
+# From and up to how many vectors this kernel is the fastest, by width, for small and for large weights; and for 4 bits
+# where a block has several scales. As measured on an H200.
 FASTEST = {
     2: (None, (33, 384)),
     3: ((4, 64), (4, 64)),
     4: (None, (65, 384)),
-    8: ((9, 64), (9, 256)),
+    8: (None, (9, 128)),
 }
 FASTEST_SCALES = ((9, 64), (9, 384))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
@@ -72,7 +70,13 @@ class PackedLinear(_Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x @ weight.T + bias``."""
-        product = multiply_with_gradient(x, self.held, self._for_kernel(x))
+        kernel = self._for_kernel(x)
+        if kernel is not None and not (torch.is_grad_enabled() and x.requires_grad) and kernel.covers(x):
+            product = kernel.multiply(
+                x
+            )  # without ``held``: to put it together takes longer than to start this
+        else:
+            product = multiply_with_gradient(x, self.held, kernel)
         return product if self.bias is None else product + self.bias.to(product.dtype)
 
     def _for_kernel(self, x: Tensor) -> KernelWeight | None:
@@ -103,10 +107,8 @@ class PackedEmbedding(_Packed):
         """The rows of these ids, times the factor."""
         flat = ids.reshape(-1)
         rows = self.num_embeddings
-        per_row = {
-            name: getattr(self, name).reshape(rows, -1)[flat].flatten() for name in ("scale", "zero_point")
-        }
-        grid = replace(self.held.grid, scale=per_row["scale"], zero_point=per_row["zero_point"].float())
+        scale, point = (one.reshape(rows, -1)[flat].flatten() for one in (self.scale, self.zero_point))
+        grid = Grid(scale, point.float(), self.code, self.layout, self.order)
         found = PackedTensor(self.packed[flat], grid, (len(flat), self.embedding_dim), self.dtype).numbers()
         found = found if self.factor == 1 else found * torch.tensor(self.factor).to(found)
         return found.reshape(*ids.shape, self.embedding_dim)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from sparsebit import llm
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.numerics import CodeType, Grid, Layout
+from sparsebit.numerics.packed import PackedTensor
 from tests.llm.models import sharp, tokens
 
 
@@ -29,3 +32,19 @@ def test_a_model_in_bfloat16_generates_with_the_same_grids() -> None:
     assert found.dtype == torch.bfloat16 and (found.float() - wanted).norm() < 0.1 * wanted.norm()
     generated = made.generate(ids, max_new_tokens=4, do_sample=False, eos_token_id=None)
     assert generated.shape == (1, 12)
+
+
+def test_a_product_by_a_kernel_does_not_put_the_packed_weight_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grid = Grid(torch.full((32,), 0.1), torch.zeros(32), CodeType("int", 4), Layout(kind="channel"))
+    layer = PackedLinear(PackedTensor.of(torch.randn(32, 64), grid), bias=None).bfloat16()
+    x = torch.randn(2, 64).bfloat16()
+    with torch.no_grad():
+        first = layer(x)  # makes what the kernel reads
+
+        def put_together(_: PackedLinear) -> PackedTensor:
+            raise AssertionError("it takes longer than the product")
+
+        monkeypatch.setattr(PackedLinear, "held", property(put_together))
+        assert layer(x).equal(first)
