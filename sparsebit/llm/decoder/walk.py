@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from sparsebit.llm.decoder.parts import (
@@ -68,8 +69,8 @@ class GraphBuilder(Protocol[Value]):
         """``bound * tanh(x / bound)``."""
         ...
 
-    def route(self, experts: Experts, x: Value) -> list[Value]:
-        """The weight of each of the routed experts [batch, length, 1], zero for those that are not chosen."""
+    def mix(self, experts: Experts, x: Value) -> Value:
+        """The weighted sum of the chosen experts, by an operator of the engine or by ``mix_all``."""
         ...
 
 
@@ -96,19 +97,13 @@ def build_logits(graph: GraphBuilder[Value], decoder: Decoder) -> Value:
 
 
 def build_feed_forward(graph: GraphBuilder[Value], part: FeedForward | Experts, x: Value) -> Value:
-    """The nodes of a feed-forward part; of all experts, where there are some."""
+    """The nodes of a feed-forward part."""
     if isinstance(part, Experts):
-        experts, weights = [*part.experts], graph.route(part, x)
-        if part.shared is not None and part.shared_gate is not None:
-            experts.append(part.shared)
-            weights = [*weights, graph.sigmoid(graph.multiply_matrix(part.shared_gate, x))]
-        first, *others = (
-            graph.multiply(build_feed_forward(graph, expert, x), weight)
-            for expert, weight in zip(experts, weights, strict=True)
-        )
-        for other in others:
-            first = graph.add(first, other)
-        return first
+        mixed = graph.mix(part, x)
+        if part.shared is None or part.shared_gate is None:
+            return mixed
+        share = graph.sigmoid(graph.multiply_matrix(part.shared_gate, x))
+        return graph.add(mixed, graph.multiply(build_feed_forward(graph, part.shared, x), share))
     made = [graph.multiply_matrix(matrix, x) for matrix in part.inputs]
     if not part.gated:
         inner = graph.activate(part.activation, made[0])
@@ -116,6 +111,17 @@ def build_feed_forward(graph: GraphBuilder[Value], part: FeedForward | Experts, 
         gate, up = graph.halves(made[0]) if len(made) == 1 else made
         inner = graph.multiply(graph.activate(part.activation, gate), up)
     return graph.multiply_matrix(part.down, inner)
+
+
+def mix_all(graph: GraphBuilder[Value], experts: Experts, x: Value, weights: Sequence[Value]) -> Value:
+    """The sum of all experts, each times its weight [batch, length, 1], which is zero where it is not chosen."""
+    first, *others = (
+        graph.multiply(build_feed_forward(graph, expert, x), weight)
+        for expert, weight in zip(experts.experts, weights, strict=True)
+    )
+    for other in others:
+        first = graph.add(first, other)
+    return first
 
 
 def _norm(graph: GraphBuilder[Value], x: Value, norm: Norm | None) -> Value:

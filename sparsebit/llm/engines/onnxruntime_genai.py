@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,15 @@ from torch import Tensor
 
 from sparsebit.llm.engines.engine import Engine, prompt_and_steps
 from sparsebit.llm.engines.rounding import Rounding
+
+
+class _Place(NamedTuple):
+    """Where a matrix is in the graph."""
+
+    node: Any
+    inputs: tuple[int, int, int]  # of the node: values, scales and zero points
+    rows: slice = slice(None)
+    pairs: bool = False  # rows of two matrices in turns
 
 
 class GenAIModel:
@@ -23,38 +32,59 @@ class GenAIModel:
 
         self._genai: Any = onnxruntime_genai
         self._engine: Any = onnxruntime_genai.Model(str(path))
-        self._where: dict[str, tuple[Any, slice]] = {}
+        self._where: dict[str, _Place] = {}
         for node in ir.load(path / "model.onnx").graph:
+            names = (node.name or "").split("+")
             if node.op_type == "GatherBlockQuantized":
-                self._where[node.name or ""] = node, slice(None)
+                self._where[names[0]] = _Place(node, (0, 2, 3))
             elif node.op_type == "MatMulNBits" and "rows" in node.metadata_props:  # a file of ours
                 ends = np.cumsum([0, *json.loads(node.metadata_props["rows"])])
-                for index, name in enumerate((node.name or "").split("+")):
-                    self._where[name] = node, slice(int(ends[index]), int(ends[index + 1]))
+                for index, name in enumerate(names):
+                    self._where[name] = _Place(node, (1, 2, 3), slice(int(ends[index]), int(ends[index + 1])))
+            elif node.op_type == "QMoE":
+                self._where[names[0]] = _Place(node, (2, 3, 11), pairs=True)
+                self._where[names[1]] = _Place(node, (5, 6, 12))
 
     def weight(self, name: str) -> Tensor:
         """Unpacked by the rule of the operators, (q - zero point) * scale."""
-        node, rows = self._where[name.removesuffix(".weight")]
-        gathers = node.op_type == "GatherBlockQuantized"
-        values, scales = (self._array(node.inputs[place]) for place in ((0, 2) if gathers else (1, 2)))
-        stored = node.inputs[3] if len(node.inputs) > 3 else None
-        bits = node.attributes["bits"].as_int()
+        layer, expert = self._layer(name)
+        place = self._where[layer]
+        node = place.node
+        values, scales, points = (
+            self._array(node.inputs[index]) if index < len(node.inputs) and node.inputs[index] else None
+            for index in place.inputs
+        )
+        assert values is not None and scales is not None
+        if expert:
+            values, scales = values[int(expert)], scales[int(expert)]
+            points = None if points is None else points[int(expert)]
+        bits = node.attributes["expert_weight_bits" if expert else "bits"].as_int()
         count = scales.shape[1]
-        points: Any = 2 ** (bits - 1)
-        if stored is not None:
-            points = _unpacked(self._array(stored), bits)[:, :count, None]
-        steps = _unpacked(values.reshape(len(scales), -1), bits).reshape(len(scales), count, -1) - points
+        zero: Any = 2 ** (bits - 1) if points is None else _unpacked(points, bits)[:, :count, None]
+        steps = _unpacked(values.reshape(len(scales), -1), bits).reshape(len(scales), count, -1) - zero
         numbers = (steps.astype(np.float32) * scales[..., None]).reshape(len(scales), -1)
+        if (
+            place.pairs
+        ):  # each row of the gate before its row of up; in the original all rows of the gate come first
+            numbers = numbers.reshape(-1, 2, numbers.shape[1]).swapaxes(0, 1).reshape(len(scales), -1)
         if "groups" in node.metadata_props:  # queries, keys and values stand group by group in the original
             groups, *parts = json.loads(node.metadata_props["groups"])
             apart = np.split(numbers, np.cumsum(parts)[:2] * groups)
             numbers = np.concatenate([part.reshape(groups, -1, part.shape[1]) for part in apart], 1)
             numbers = numbers.reshape(len(scales), -1)
-        return torch.from_numpy(numbers[rows])
+        return torch.from_numpy(numbers[place.rows])
+
+    def _layer(self, name: str) -> tuple[str, str]:
+        """The name in the graph, and which one of stacked experts."""
+        name = name.removesuffix(".weight")
+        if name in self._where:
+            return name, ""
+        stack, _, expert = name.removesuffix("]").partition("[")
+        return stack, expert
 
     def rounding(self, name: str) -> Rounding | None:
         """In the blocks of the weight, at accuracy level 4."""
-        attributes = self._where[name.removesuffix(".weight")][0].attributes
+        attributes = self._where[self._layer(name)[0]].node.attributes
         if "accuracy_level" not in attributes or attributes["accuracy_level"].as_int() != 4:
             return None
         return Rounding(attributes["block_size"].as_int(), torch.float32)

@@ -20,8 +20,9 @@ from sparsebit.llm.decoder.parts import (
     Norm,
     Rotary,
 )
-from sparsebit.llm.decoder.walk import build_logits
+from sparsebit.llm.decoder.walk import build_logits, mix_all
 from sparsebit.llm.formats.matmul_nbits import BlockWeight, block_kind, block_weight, joined, with_rows
+from sparsebit.llm.formats.stacked_experts import BITS, StackedExperts, stack_experts
 from sparsebit.numerics.packed import PackedTensor
 
 MICROSOFT = "com.microsoft"
@@ -168,10 +169,15 @@ class OnnxGraph:
         size = self._constant(np.array(bound, np.float32))
         return self.multiply(self._tape.op("Tanh", [self._tape.op("Div", [x, size])]), size)
 
-    def route(self, experts: Experts, x: ir.Value) -> list[ir.Value]:
-        """The softmax of the router's outputs, zero where an expert is not chosen."""
+    def mix(self, experts: Experts, x: ir.Value) -> ir.Value:
+        """``QMoE``, which computes the chosen experts only; all experts where it does not take their grids."""
         tape, count = self._tape, len(experts.experts)
-        shares = tape.op("Softmax", [self.multiply_matrix(experts.router, x)], {"axis": -1})
+        scores = self.multiply_matrix(experts.router, x)
+        stacked = stack_experts(experts, self._weights)
+        if stacked is not None:
+            flat = self._constant(np.array([-1, count], np.int64))
+            return self._chosen_experts(experts, stacked, x, tape.op("Reshape", [scores, flat]))
+        shares = tape.op("Softmax", [scores], {"axis": -1})
         chosen = self._constant(np.array([experts.chosen], np.int64))
         largest, places = tape.op_multi_out("TopK", [shares, chosen], {"axis": -1}, num_outputs=2)
         if experts.normalized:
@@ -179,8 +185,39 @@ class OnnxGraph:
             largest = tape.op("Div", [largest, tape.op("ReduceSum", [largest, last])])
         nothing = tape.op("ConstantOfShape", [tape.op("Shape", [shares])])
         weights = tape.op("ScatterElements", [nothing, places, largest], {"axis": -1})
-        return list(
-            tape.op_multi_out("Split", [weights], {"axis": -1, "num_outputs": count}, num_outputs=count)
+        split = {"axis": -1, "num_outputs": count}
+        return mix_all(self, experts, x, tape.op_multi_out("Split", [weights], split, num_outputs=count))
+
+    def _chosen_experts(
+        self, experts: Experts, stacked: StackedExperts, x: ir.Value, scores: ir.Value
+    ) -> ir.Value:
+        up, down = (
+            (
+                self._constant(stack.values, f"{stack.name}.values"),
+                self._constant(stack.scales, f"{stack.name}.scales"),
+                None if stack.zero_points is None else self._constant(stack.zero_points),
+            )
+            for stack in (stacked.gate_and_up, stacked.down)
+        )
+        # Weights that are not divided by their sum are given as they are: the softmax of all scores.
+        shares = [] if experts.normalized else [self._tape.op("Softmax", [scores], {"axis": -1})]
+        inputs = [x, scores, *up[:2], None, *down[:2], *[None] * 4, up[2], down[2], None, *shares]
+        return self._tape.op(
+            "QMoE",
+            inputs,
+            {
+                "k": experts.chosen,
+                "expert_weight_bits": BITS,
+                "block_size": stacked.block_size,
+                "activation_type": "swiglu",
+                "activation_alpha": 1.0,
+                "activation_beta": 0.0,
+                "swiglu_limit": float("inf"),
+                "swiglu_fusion": 1,
+                "normalize_routing_weights": int(experts.normalized),
+            },
+            domain=MICROSOFT,
+            name=f"{stacked.gate_and_up.name}+{stacked.down.name}",
         )
 
     def _count(self, mask: ir.Value) -> tuple[ir.Value, ir.Value]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sparsebit.errors import missing_package
 from sparsebit.llm.decoder.parts import Activation, Attention, Decoder, Experts, Matrix, Norm, Rotary
-from sparsebit.llm.decoder.walk import build_logits
+from sparsebit.llm.decoder.walk import build_logits, mix_all
 from sparsebit.llm.formats.matmul_nbits import block_weight
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.numerics.packing import unpack_bits
@@ -142,8 +142,8 @@ class OpenVinoGraph:
         size = np.float32(bound)
         return self._ops.multiply(self._ops.tanh(self._ops.divide(x, size)), size)
 
-    def route(self, experts: Experts, x: Any) -> list[Any]:
-        """The softmax of the router's outputs, zero where an expert is not chosen."""
+    def mix(self, experts: Experts, x: Any) -> Any:
+        """All experts; a weight is the softmax of the router's outputs, or zero."""
         ops = self._ops
         shares = ops.softmax(self.multiply_matrix(experts.router, x), -1)
         largest, places = ops.topk(shares, experts.chosen, -1, "max", "value").outputs()
@@ -151,7 +151,7 @@ class OpenVinoGraph:
             largest = ops.divide(largest, ops.reduce_sum(largest, [-1], keep_dims=True))
         nothing = ops.broadcast(np.float32(0), ops.shape_of(shares))
         weights = ops.scatter_elements_update(nothing, places, largest, -1)
-        return list(ops.split(weights, -1, len(experts.experts)).outputs())
+        return mix_all(self, experts, x, ops.split(weights, -1, len(experts.experts)).outputs())
 
     def _input(self, name: str, shape: list[int], dtype: Any) -> Any:
         made = self._ops.parameter(shape, dtype, name=name)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sparsebit.llm.decoder.describe import describe_decoder
 from sparsebit.llm.decoder.parts import Activation, Attention, Decoder, Experts, Matrix, Norm
-from sparsebit.llm.decoder.walk import build_logits
+from sparsebit.llm.decoder.walk import build_logits, mix_all
 from tests.llm.decoder.family_models import VARIANTS, family_model
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -105,12 +105,12 @@ class TorchBuilder:
     def softcap(self, x: Tensor, bound: float) -> Tensor:
         return bound * torch.tanh(x / bound)
 
-    def route(self, experts: Experts, x: Tensor) -> list[Tensor]:
+    def mix(self, experts: Experts, x: Tensor) -> Tensor:
         outputs = self.multiply_matrix(experts.router, x)
         largest, places = outputs.topk(experts.chosen, -1)
         shares = largest.softmax(-1) if experts.normalized else outputs.softmax(-1).gather(-1, places)
         weights = torch.zeros_like(outputs).scatter(-1, places, shares)
-        return list(weights.split(1, -1))
+        return mix_all(self, experts, x, weights.split(1, -1))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
