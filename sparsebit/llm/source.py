@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sparsebit.errors import ArtifactError, SparsebitError
+from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.llm.blocks.find import Stack, find_stack
 from sparsebit.llm.folder_config import read_config
 from sparsebit.llm.stored_tensors import StoredTensors, open_tensors
@@ -44,6 +45,12 @@ class WeightSource:
     def open(cls, origin: nn.Module | str | os.PathLike[str]) -> WeightSource:
         """A module, or a folder as ``save_pretrained`` writes it."""
         if isinstance(origin, nn.Module):
+            origin = unwrap(origin)
+            if callable(getattr(origin, "merge_and_unload", None)):
+                raise SparsebitError(
+                    f"a {type(origin).__name__} holds adapters beside its weights",
+                    hint="pass model.merge_and_unload(), or quantize the base model and add adapters to the result",
+                )
             if empty := next((n for n, p in origin.named_parameters() if p.is_meta), None):
                 raise SparsebitError(
                     f"{empty!r} of the model has a shape and no numbers (device 'meta')",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Self, TextIO
 
 import torch
@@ -100,6 +100,16 @@ class QuantizedModule(nn.Module):
     def dump_mermaid(self, f: TextIO) -> None:
         """Write the graph as a Mermaid flowchart, quantizers included."""
         f.write(mermaid(self.model))
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """As torch does it; a model that gets its scales from the state is quantized, as after calibration."""
+        fresh = not all(quantizer.calibrated for quantizer in self.quantizers.values())
+        found = super().load_state_dict(state_dict, strict, assign)
+        if fresh and all(quantizer.calibrated for quantizer in self.quantizers.values()):
+            self.set_quant(w_quant=True, a_quant=True)
+        return found
 
     def set_quant(self, w_quant: bool = False, a_quant: bool = False) -> None:
         """Switch the quantizers of weights and of activations on or off; fused ones stay off."""

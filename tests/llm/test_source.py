@@ -147,3 +147,12 @@ def test_an_index_that_is_none_is_our_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(text)
     with pytest.raises(ArtifactError, match=r"index\.json"):
         tensor_files(tmp_path)
+
+
+def test_the_model_in_a_wrapper_is_taken_and_adapters_are_refused() -> None:
+    model = DECODERS["llama"]()
+    for wrapped in (nn.DataParallel(model), torch.compile(model)):
+        assert type(WeightSource.open(wrapped).model) is type(model)  # type: ignore[arg-type]
+    model.merge_and_unload = lambda: model  # as of peft's models
+    with pytest.raises(SparsebitError, match=r"holds adapters(.|\n)*model.merge_and_unload\(\)"):
+        WeightSource.open(model)

@@ -11,7 +11,7 @@ from torch import nn
 from sparsebit import QuantModel, SparseModel, capture
 from sparsebit.errors import CaptureError, SparsebitError
 from sparsebit.quantization.quantized_module import QuantizedModule
-from tests.quantization.nets import images, quantized
+from tests.quantization.nets import config, images, quantized, residual
 
 
 def test_weights_and_quantizers_have_the_same_names() -> None:
@@ -20,6 +20,16 @@ def test_weights_and_quantizers_have_the_same_names() -> None:
     assert set(qmodel.weights()) == {name for name, q in qmodel.quantizers.items() if q.side == "W"}
     assert qmodel.weights()["fc.weight"] is qmodel.model.fc.weight
     assert not qmodel.enable_qat and not qmodel.weights_rounded
+
+
+def test_a_model_that_loads_its_scales_is_quantized() -> None:
+    qmodel = quantized()
+    fresh = QuantModel(residual(seed=1), config(), example_inputs=(images(),))
+    fresh.load_state_dict(qmodel.state_dict())
+    assert torch.equal(fresh(images()), qmodel(images()))
+    off = quantized(on=False)  # switched off by the user, and stays so
+    off.load_state_dict(qmodel.state_dict())
+    assert not any(quantizer.is_enable for quantizer in off.quantizers.values())
 
 
 def test_freezing_and_thawing_keep_every_number() -> None:

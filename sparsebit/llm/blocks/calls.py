@@ -18,6 +18,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.exclusive import replaced
 from sparsebit.llm.blocks.find import Stack
 from sparsebit.llm.weights.half_products import HalfProducts
 from sparsebit.llm.weights.uses import Enough
@@ -168,7 +169,14 @@ def run_model(model: nn.Module, ids: Tensor) -> Any:
     """The model on token ids, without a cache where it has one."""
     known = inspect.signature(model.forward).parameters
     keywords = {"use_cache": False} if "use_cache" in known else {}
-    return model(input_ids=ids, **keywords) if "input_ids" in known else model(ids, **keywords)
+    configs = {
+        id(config): config for config in (getattr(module, "config", None) for module in model.modules())
+    }
+    caching = [config for config in configs.values() if getattr(config, "use_cache", None) is True]
+    with replaced(
+        *((config, "use_cache", False) for config in caching)
+    ):  # a module around one may not pass it on
+        return model(input_ids=ids, **keywords) if "input_ids" in known else model(ids, **keywords)
 
 
 def logits_of(output: Any) -> Tensor:

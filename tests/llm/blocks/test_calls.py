@@ -6,12 +6,41 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import BlockCall, find_hidden, hidden_in, record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import (
+    BlockCall,
+    find_hidden,
+    hidden_in,
+    record_calls,
+    returns_tuple,
+    run_model,
+)
 from sparsebit.llm.blocks.find import find_stack
 from tests.llm.models import DECODERS, tokens
+
+
+class Logits(nn.Module):
+    """A decoder inside a module that knows nothing of caches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = DECODERS["llama"]()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.decoder(tokens).logits
+        return logits
+
+
+def test_a_decoder_inside_another_module_runs_without_a_cache() -> None:
+    model, seen = Logits().eval(), list[object]()
+    block = find_stack(model).modules[0]
+    block.register_forward_hook(
+        lambda module, args, kwargs, output: seen.append(kwargs.get("past_key_values")), with_kwargs=True
+    )
+    run_model(model, tokens(8).view(1, 8))
+    assert seen == [None] and model.decoder.config.use_cache is True
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
