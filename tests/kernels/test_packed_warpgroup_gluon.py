@@ -47,7 +47,7 @@ def compile_for_hopper(rows: int, channels: int, groups: int, bits: int, batch: 
     [
         (8192, 8192, 64, 4, 128, False),
         (8192, 8192, 256, 4, 16, True),  # four scales in a block
-        (4096, 4096, 32, 8, 64, True),
+        (8192, 8192, 64, 8, 64, True),
         (4096, 4096, 64, 3, 16, False),
     ],
 )
