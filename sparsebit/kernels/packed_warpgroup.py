@@ -51,6 +51,7 @@ def values_of(bits: int) -> int:
     return 32 if bits == 3 else 32 // bits
 
 
+@functools.lru_cache(4096)
 def plan_call(rows: int, channels: int, groups: int, bits: int, batch: int) -> Plan | None:
     """How the kernel multiplies so many vectors; None where it cannot, or another way is faster.
 
