@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor
@@ -22,10 +20,9 @@ from sparsebit.llm.decoder.parts import (
 )
 from sparsebit.llm.decoder.walk import build_logits, mix_all
 from sparsebit.llm.formats.matmul_nbits import BlockWeight, block_kind, block_weight, joined, with_rows
-from sparsebit.llm.formats.stacked_experts import BITS, StackedExperts, stack_experts
+from sparsebit.llm.formats.onnx_tape import OnnxTape
+from sparsebit.llm.formats.stacked_experts import BITS, Stack, StackedExperts, stack_experts
 from sparsebit.numerics.packed import PackedTensor
-
-MICROSOFT = "com.microsoft"
 
 
 class OnnxGraph:
@@ -40,32 +37,22 @@ class OnnxGraph:
         levels: the accuracy level of each layer; others are computed in float.
         """
         self._decoder, self._weights, self._levels = decoder, weights, levels
-        self._tape = ir.tape.Tape()
-        self._inputs: list[ir.Value] = []
-        self._outputs: list[ir.Value] = []
+        self._tape = OnnxTape()
         self._made: dict[str, tuple[BlockWeight, list[ir.Value | None]]] = {}
         self._rotary_tables: dict[int, tuple[ir.Value, ir.Value]] = {}
         self._float_table: ir.Value | None = None
         self._positions: ir.Value | None = None
         self._long_places: dict[int, ir.Value] = {}
-        self._ids = self._input("input_ids", ["batch_size", "sequence_length"], ir.DataType.INT64)
-        mask = self._input("attention_mask", ["batch_size", "total_sequence_length"], ir.DataType.INT64)
+        self._ids = self._tape.input("input_ids", ["batch_size", "sequence_length"])
+        mask = self._tape.input("attention_mask", ["batch_size", "total_sequence_length"])
         self._lengths = self._count(mask)
 
     def model(self) -> ir.Model:
         """The graph: ids, mask and earlier keys and values in; logits and all keys and values out."""
         logits = build_logits(self, self._decoder)
         shape = ["batch_size", "sequence_length", self._decoder.head.shape[0]]
-        self._outputs.insert(0, self._named(logits, "logits", shape))
-        graph = ir.Graph(
-            self._inputs,
-            self._outputs,
-            nodes=self._tape.nodes,
-            initializers=self._tape.initializers,
-            opset_imports={"": 22, MICROSOFT: 1},
-            name="decoder",
-        )
-        return ir.Model(graph, ir_version=10, producer_name="sparsebit")
+        self._tape.output(logits, "logits", shape)
+        return self._tape.model()
 
     def embed(self, decoder: Decoder) -> ir.Value:
         """The rows of the table, packed or float."""
@@ -75,7 +62,7 @@ class OnnxGraph:
         if decoder.positions is None:
             return found
         table = decoder.positions.read()[decoder.position_offset :]
-        return self.add(found, self._tape.op("Gather", [self._constant(table), self._position_ids()]))
+        return self.add(found, self._tape.op("Gather", [self._tape.constant(table), self._position_ids()]))
 
     def norm(self, x: ir.Value, norm: Norm) -> ir.Value:
         """One operator."""
@@ -85,12 +72,11 @@ class OnnxGraph:
 
     def add_and_norm(self, x: ir.Value, y: ir.Value, norm: Norm) -> tuple[ir.Value, ir.Value]:
         """One operator for both."""
-        outputs = self._tape.op_multi_out(
+        outputs = self._tape.ops(
             "SkipSimplifiedLayerNormalization" if norm.kind == "rms" else "SkipLayerNormalization",
             [x, y, *self._of_norm(norm)],
             {"epsilon": norm.epsilon},
-            num_outputs=4,
-            domain=MICROSOFT,
+            count=4,
         )
         outputs[1].name = outputs[2].name = ""  # mean and variance, which are not computed
         return outputs[3], outputs[0]
@@ -102,10 +88,10 @@ class OnnxGraph:
             projected, rotary = self._rotated(projected, attention), None
         shape = ["batch_size", attention.kv_heads, "past_sequence_length", attention.width]
         past = [
-            self._input(f"past_key_values.{index}.{part}", shape, ir.DataType.FLOAT)
+            self._tape.input(f"past_key_values.{index}.{part}", shape, ir.DataType.FLOAT)
             for part in ("key", "value")
         ]
-        out, *present = self._tape.op_multi_out(
+        out, *present = self._tape.ops(
             "GroupQueryAttention",
             [
                 *projected,
@@ -123,12 +109,11 @@ class OnnxGraph:
                 "local_window_size": attention.window or -1,
                 "softcap": attention.softcap,
             },
-            num_outputs=3,
-            domain=MICROSOFT,
+            count=3,
         )
         shape[2] = "total_sequence_length"
         for part, value in zip(("key", "value"), present, strict=True):
-            self._outputs.append(self._named(value, f"present.{index}.{part}", shape))
+            self._tape.output(value, f"present.{index}.{part}", shape)
         return out
 
     def multiply_matrix(self, matrix: Matrix, x: ir.Value) -> ir.Value:
@@ -137,7 +122,7 @@ class OnnxGraph:
 
     def halves(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
         """One operator."""
-        first, second = self._tape.op_multi_out("Split", [x], {"axis": -1, "num_outputs": 2}, num_outputs=2)
+        first, second = self._tape.ops("Split", [x], {"axis": -1, "num_outputs": 2}, count=2)
         return first, second
 
     def activate(self, activation: Activation, x: ir.Value) -> ir.Value:
@@ -158,7 +143,7 @@ class OnnxGraph:
 
     def scale(self, x: ir.Value, factor: float) -> ir.Value:
         """One operator."""
-        return self.multiply(x, self._constant(np.array(factor, np.float32)))
+        return self.multiply(x, self._tape.constant(factor))
 
     def sigmoid(self, x: ir.Value) -> ir.Value:
         """One operator."""
@@ -166,7 +151,7 @@ class OnnxGraph:
 
     def softcap(self, x: ir.Value, bound: float) -> ir.Value:
         """Three operators."""
-        size = self._constant(np.array(bound, np.float32))
+        size = self._tape.constant(bound)
         return self.multiply(self._tape.op("Tanh", [self._tape.op("Div", [x, size])]), size)
 
     def mix(self, experts: Experts, x: ir.Value) -> ir.Value:
@@ -175,30 +160,23 @@ class OnnxGraph:
         scores = self.multiply_matrix(experts.router, x)
         stacked = stack_experts(experts, self._weights)
         if stacked is not None:
-            flat = self._constant(np.array([-1, count], np.int64))
+            flat = self._tape.integers([-1, count])
             return self._chosen_experts(experts, stacked, x, tape.op("Reshape", [scores, flat]))
         shares = tape.op("Softmax", [scores], {"axis": -1})
-        chosen = self._constant(np.array([experts.chosen], np.int64))
-        largest, places = tape.op_multi_out("TopK", [shares, chosen], {"axis": -1}, num_outputs=2)
+        chosen = self._tape.integers([experts.chosen])
+        largest, places = tape.ops("TopK", [shares, chosen], {"axis": -1}, count=2)
         if experts.normalized:
-            last = self._constant(np.array([-1], np.int64))
+            last = self._tape.integers([-1])
             largest = tape.op("Div", [largest, tape.op("ReduceSum", [largest, last])])
         nothing = tape.op("ConstantOfShape", [tape.op("Shape", [shares])])
         weights = tape.op("ScatterElements", [nothing, places, largest], {"axis": -1})
         split = {"axis": -1, "num_outputs": count}
-        return mix_all(self, experts, x, tape.op_multi_out("Split", [weights], split, num_outputs=count))
+        return mix_all(self, experts, x, tape.ops("Split", [weights], split, count=count))
 
     def _chosen_experts(
         self, experts: Experts, stacked: StackedExperts, x: ir.Value, scores: ir.Value
     ) -> ir.Value:
-        up, down = (
-            (
-                self._constant(stack.values, f"{stack.name}.values"),
-                self._constant(stack.scales, f"{stack.name}.scales"),
-                None if stack.zero_points is None else self._constant(stack.zero_points),
-            )
-            for stack in (stacked.gate_and_up, stacked.down)
-        )
+        up, down = (self._parts(stack.name, stack) for stack in (stacked.gate_and_up, stacked.down))
         # Weights that are not divided by their sum are given as they are: the softmax of all scores.
         shares = [] if experts.normalized else [self._tape.op("Softmax", [scores], {"axis": -1})]
         inputs = [x, scores, *up[:2], None, *down[:2], *[None] * 4, up[2], down[2], None, *shares]
@@ -216,17 +194,14 @@ class OnnxGraph:
                 "swiglu_fusion": 1,
                 "normalize_routing_weights": int(experts.normalized),
             },
-            domain=MICROSOFT,
             name=f"{stacked.gate_and_up.name}+{stacked.down.name}",
         )
 
     def _count(self, mask: ir.Value) -> tuple[ir.Value, ir.Value]:
         """How many ids each row has, less one, and the length of the mask: both in int32."""
-        one = self._constant(np.array([1], np.int64))
+        one = self._tape.integers([1])
         counted = self._tape.op("Sub", [self._tape.op("ReduceSum", [mask, one]), one])
-        total = self._tape.op(
-            "Gather", [self._tape.op("Shape", [mask]), self._constant(np.array(1, np.int64))], {"axis": 0}
-        )
+        total = self._tape.op("Gather", [self._tape.op("Shape", [mask]), self._tape.integers(1)], {"axis": 0})
         to = {"to": int(ir.DataType.INT32)}
         return self._tape.op("Cast", [counted], to), self._tape.op("Cast", [total], to)
 
@@ -239,8 +214,8 @@ class OnnxGraph:
                 long = torch.outer(positions, rotary.long_frequencies)
                 angles = torch.cat([angles[: rotary.original_context], long])
             self._rotary_tables[id(rotary)] = (
-                self._constant(angles.cos() * rotary.scaling),
-                self._constant(angles.sin() * rotary.scaling),
+                self._tape.constant(angles.cos() * rotary.scaling),
+                self._tape.constant(angles.sin() * rotary.scaling),
             )
         return self._rotary_tables[id(rotary)]
 
@@ -257,9 +232,7 @@ class OnnxGraph:
         else:
             made = [self._product(inputs, x, attention)]
         if attention.clip:
-            low, high = (
-                self._constant(np.array(bound, np.float32)) for bound in (-attention.clip, attention.clip)
-            )
+            low, high = (self._tape.constant(bound) for bound in (-attention.clip, attention.clip))
             made = [self._tape.op("Clip", [one, low, high]) for one in made]
         if attention.norms is None:
             return made
@@ -274,8 +247,8 @@ class OnnxGraph:
         """Queries, keys and values as three."""
         if len(made) == 3:
             return made
-        sizes = self._constant(np.array(attention.rows, np.int64) * attention.groups)
-        return list(self._tape.op_multi_out("Split", [made[0], sizes], {"axis": -1}, num_outputs=3))
+        sizes = self._tape.integers([rows * attention.groups for rows in attention.rows])
+        return list(self._tape.ops("Split", [made[0], sizes], {"axis": -1}, count=3))
 
     def _rotated(self, made: list[ir.Value], attention: Attention) -> list[ir.Value]:
         """Queries and keys rotated by an operator of its own."""
@@ -292,7 +265,6 @@ class OnnxGraph:
                     "rotary_embedding_dim": rotary.width,
                     "interleaved": int(rotary.interleaved),
                 },
-                domain=MICROSOFT,
             )
             for one, heads in zip(both, (attention.heads, attention.kv_heads), strict=True)
         ]
@@ -305,7 +277,7 @@ class OnnxGraph:
             return places
         if id(rotary) not in self._long_places:
             # The rows for long texts come after those of the original context.
-            size = self._constant(np.array(rotary.original_context, np.int64))
+            size = self._tape.integers(rotary.original_context)
             last = self._tape.op("ReduceMax", [places], {"keepdims": 0})
             beyond = self._tape.op("GreaterOrEqual", [last, size])
             shift = self._tape.op(
@@ -317,7 +289,7 @@ class OnnxGraph:
     def _position_ids(self) -> ir.Value:
         """The input with the position of each id, which only some graphs have."""
         if self._positions is None:
-            self._positions = self._input(
+            self._positions = self._tape.input(
                 "position_ids", ["batch_size", "sequence_length"], ir.DataType.INT64
             )
         return self._positions
@@ -326,27 +298,26 @@ class OnnxGraph:
         """The norm of each head by itself, or of all of them together where its weight is for all."""
         if len(norm.weight) != width:
             return self.norm(x, norm)
-        apart, together = (self._constant(np.array(to, np.int64)) for to in ([0, 0, -1, width], [0, 0, -1]))
+        apart, together = (self._tape.integers(to) for to in ([0, 0, -1, width], [0, 0, -1]))
         return self._tape.op("Reshape", [self.norm(self._tape.op("Reshape", [x, apart]), norm), together])
 
     def _of_norm(self, norm: Norm) -> list[ir.Value]:
         parts = [norm.weight] if norm.bias is None else [norm.weight, norm.bias]
-        return [self._constant(part) for part in parts]
+        return [self._tape.constant(part) for part in parts]
 
     def _rows(self, table: Matrix) -> ir.Value:
         """The rows of a table for the ids."""
         held = self._weights.get(table.name)
         if held is None:
-            self._float_table = self._constant(table.read())
+            self._float_table = self._tape.constant(table.read())
             return self._tape.op("Gather", [self._float_table, self._ids])
         weight, (values, scales, points) = self._packed(table.layer, block_weight(held))
-        flat = self._constant(np.array([held.shape[0], -1], np.int64))
+        flat = self._tape.integers([held.shape[0], -1])
         attributes = {"bits": weight.bits, "block_size": weight.block_size}
         return self._tape.op(
             "GatherBlockQuantized",
             [self._tape.op("Reshape", [values, flat]), self._ids, scales, points],
             attributes | {"gather_axis": 0, "quantize_axis": 1},
-            domain=MICROSOFT,
             name=table.layer,
         )
 
@@ -372,7 +343,7 @@ class OnnxGraph:
             attributes = {"K": matrices[0].shape[1], "N": len(weight.scales), "bits": weight.bits}
             level = self._levels.get(matrices[0].layer, 0)
             attributes |= {"block_size": weight.block_size, "accuracy_level": level}
-            result = self._tape.op("MatMulNBits", [x, *parts], attributes, domain=MICROSOFT, name=name)
+            result = self._tape.op("MatMulNBits", [x, *parts], attributes, name=name)
             node = result.producer()
             assert node is not None
             node.metadata_props["rows"] = json.dumps([matrix.shape[0] for matrix in matrices])
@@ -383,40 +354,30 @@ class OnnxGraph:
                 torch.zeros(matrix.shape[0]) if matrix.bias is None else matrix.bias for matrix in matrices
             ]
             bias = torch.cat(biases)
-            result = self.add(result, self._constant(bias if order is None else bias[order]))
+            result = self.add(result, self._tape.constant(bias if order is None else bias[order]))
         return result
 
     def _float_product(self, matrix: Matrix, x: ir.Value, order: Tensor | None) -> ir.Value:
         if matrix.storage == self._decoder.embedding.storage:  # one table for both in the file
             attributes = {"transB": 1}
-            return self._tape.op("FusedMatMul", [x, self._float_table], attributes, domain=MICROSOFT)
+            return self._tape.op("FusedMatMul", [x, self._float_table], attributes)
         numbers = matrix.read() if order is None else matrix.read()[order]
-        return self._tape.op("MatMul", [x, self._constant(numbers.T)])
+        return self._tape.op("MatMul", [x, self._tape.constant(numbers.T)])
 
     def _packed(self, key: str, weight: BlockWeight) -> tuple[BlockWeight, list[ir.Value | None]]:
         """The initializers of a weight, made once for each key."""
         if key not in self._made:
-            points = weight.zero_points
-            parts = [
-                self._constant(weight.values, f"{key}.values"),
-                self._constant(weight.scales, f"{key}.scales"),
-                None if points is None else self._constant(points, f"{key}.zero_points"),
-            ]
-            self._made[key] = weight, parts
+            self._made[key] = weight, self._parts(key, weight)
         return self._made[key]
 
-    def _constant(self, value: Tensor | np.ndarray[Any, Any], name: str = "") -> ir.Value:
-        array = value.detach().contiguous().cpu().numpy() if isinstance(value, Tensor) else value
-        name = name or f"constant_{len(self._tape.initializers)}"
-        return self._tape.initializer(ir.tensor(array, name=name), name=name)
-
-    def _input(self, name: str, shape: Sequence[str | int], dtype: ir.DataType) -> ir.Value:
-        self._inputs.append(ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype)))
-        return self._inputs[-1]
-
-    def _named(self, value: ir.Value, name: str, shape: Sequence[str | int]) -> ir.Value:
-        value.name, value.shape, value.type = name, ir.Shape(shape), ir.TensorType(ir.DataType.FLOAT)
-        return value
+    def _parts(self, name: str, held: BlockWeight | Stack) -> list[ir.Value | None]:
+        """Values, scales and zero points."""
+        points = held.zero_points
+        return [
+            self._tape.constant(held.values, f"{name}.values"),
+            self._tape.constant(held.scales, f"{name}.scales"),
+            None if points is None else self._tape.constant(points, f"{name}.zero_points"),
+        ]
 
 
 def _rotated_by_attention(attention: Attention) -> bool:
