@@ -49,9 +49,8 @@ class ExportReport:
     rounded_layers: int = 0  # layers before which the engine rounds activations to 8 bits
     rounding_cost: float = 0.0  # the divergence that such rounding makes in torch alone
     tolerance: float = 0.0  # for the divergence: what the engine's arithmetic explains
-    agreement: float | None = (
-        None  # how often the most likely token is the same; None for a model without a head
-    )
+    # How often the most likely token is the same; None for a model without a head.
+    agreement: float | None = None
     gap: float = 0.0  # where it is another one: how far apart torch has the two, in nats, at most
 
     @property

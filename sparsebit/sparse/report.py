@@ -101,11 +101,13 @@ def require_choice(pruner: Pruner, kept: Mapping[str, Tensor], *, decided: bool)
     settings = pruner.config.SPARSER
     notes = [f"{row.name}: {row.note}" for row in pruner.rows(kept) if row.note]
     reasons = f" ({'; '.join(notes[:3])})" if notes else ""
+    rounded, hint = "", "raise RATIO, or change what keeps these layers"
+    if isinstance(pruner, ChannelPruner):
+        rounded, hint = f" and ROUND_TO {settings.ROUND_TO}", "raise RATIO or lower ROUND_TO"
+        if all(group.frozen for group in pruner.groups):
+            hint = "no RATIO helps: every layer is kept for such a reason; TYPE: unstructured removes single weights"
     raise SparsebitError(
-        f"nothing could be pruned with SPARSER.RATIO {settings.RATIO} and ROUND_TO {settings.ROUND_TO}{reasons}",
-        hint="no RATIO helps: every layer is kept for such a reason; TYPE: unstructured removes single weights"
-        if isinstance(pruner, ChannelPruner) and all(group.frozen for group in pruner.groups)
-        else "raise RATIO or lower ROUND_TO",
+        f"nothing could be pruned with SPARSER.RATIO {settings.RATIO}{rounded}{reasons}", hint=hint
     )
 
 

@@ -65,9 +65,8 @@ class CheckReport:
     tensors: tuple[TensorAgreement, ...] = ()
     outputs: tuple[OutputAgreement, ...] = ()
     ops: tuple[IntegerOp, ...] = ()
-    float_ops: Mapping[str, int] = field(
-        default_factory=dict
-    )  # operators of the runtime's graph that compute on floats
+    # Operators of the runtime's graph that compute on floats.
+    float_ops: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     _repr_html_ = in_notebook

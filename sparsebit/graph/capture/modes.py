@@ -92,10 +92,8 @@ class Comparison:
             elif _is_dropout(one):
                 self.extra.append(one)
                 left += 1
-            elif "get_attr" in (
-                one.op,
-                two.op,
-            ):  # sorted by name: the smaller one is missing in the other run
+            elif "get_attr" in (one.op, two.op):
+                # They are sorted by name: the smaller one is missing in the other run.
                 node = min((n for n in (one, two) if n.op == "get_attr"), key=lambda n: str(n.target))
                 raise Differs(next(iter(node.users)), f"only one of the modes reads {node.target}")
             else:

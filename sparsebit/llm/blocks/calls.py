@@ -173,9 +173,8 @@ def run_model(model: nn.Module, ids: Tensor) -> Any:
         id(config): config for config in (getattr(module, "config", None) for module in model.modules())
     }
     caching = [config for config in configs.values() if getattr(config, "use_cache", None) is True]
-    with replaced(
-        *((config, "use_cache", False) for config in caching)
-    ):  # a module around one may not pass it on
+    # A module around a decoder may not pass the argument on.
+    with replaced(*((config, "use_cache", False) for config in caching)):
         return model(input_ids=ids, **keywords) if "input_ids" in known else model(ids, **keywords)
 
 

@@ -112,9 +112,8 @@ def _mean_errors(edges: Tensor, grids: Grid) -> Tensor:
     infinity, so the formula covers clipping too.
     """
     steps = steps_of(edges, grids.scale, grids.zero_point, grids.code)
-    error = (
-        (steps * grids.scale).neg_().add_(edges)
-    )  # in place: a new tensor of this size costs more than the sum
+    # In place: a new tensor of this size costs more than the sum.
+    error = (steps * grids.scale).neg_().add_(edges)
     squared = error.square()
     integral = steps.mul_(grids.scale**3 / 12).add_(error.mul_(squared), alpha=1 / 3)
     width = edges.diff()
