@@ -222,7 +222,7 @@ class OpenVinoGraph:
             made = ops.variadic_split(grouped, 3, np.array(attention.rows, np.int64)).outputs()
         if attention.clip:
             made = [ops.clamp(one, -attention.clip, attention.clip) for one in made]
-        norms = [None] * 3 if attention.norms is None else [*attention.norms, None]
+        norms: tuple[Norm | None, ...] = (*(attention.norms or (None, None)), None)
         heads = (attention.heads, attention.kv_heads, attention.kv_heads)
         query, key, value = (
             self._by_head(one, norm, count, width)

@@ -47,7 +47,7 @@ class TorchBuilder:
         made = made[..., attention.row_order] if len(attention.inputs) == 1 else made
         rows = [count * attention.groups for count in attention.rows]
         made = made.clamp(-attention.clip, attention.clip) if attention.clip else made
-        norms = [None] * 3 if attention.norms is None else [*attention.norms, None]
+        norms: tuple[Norm | None, ...] = (*(attention.norms or (None, None)), None)
         query, key, value = (
             self.by_head(one, norm, attention.width)
             for one, norm in zip(made.split(rows, -1), norms, strict=True)
