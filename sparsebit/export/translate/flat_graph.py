@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,13 +21,13 @@ SEPARATOR = "/"  # of flat module names: dots would make torch look for nested m
 class FlatGraph(nn.Module):
     """The nodes of a captured graph over positional tensors; shares every module and parameter with it.
 
-    ``forward`` returns the list of the outputs that are tensors. ``input_names`` are those of the placeholders.
+    ``forward`` returns the list of the outputs that are tensors. ``input_names`` are those of the model's arguments.
     """
 
     def __init__(self, gm: fx.GraphModule) -> None:
         super().__init__()
         self.body = _copy(gm)
-        self.input_names = [node.name for node in self.body.graph.nodes if node.op == "placeholder"]
+        self.input_names = _argument_names([n.name for n in self.body.graph.nodes if n.op == "placeholder"])
         self.training = gm.training
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -37,6 +38,16 @@ class FlatGraph(nn.Module):
 def original_name(name: str) -> str:
     """The dotted name of a parameter or module in the user's model, from its name in a ``FlatGraph``."""
     return name.removeprefix("body.").replace(f"{SEPARATOR}.", ".").rstrip(SEPARATOR).replace(SEPARATOR, ".")
+
+
+def _argument_names(placeholders: Sequence[str]) -> list[str]:
+    """The names of the arguments: torch.fx calls one ``input_1`` because ``input`` is a function of Python."""
+    found = list(placeholders)
+    for index, name in enumerate(placeholders):
+        plain = name.removesuffix("_1")
+        if hasattr(builtins, plain) and plain not in found:
+            found[index] = plain
+    return found
 
 
 def _copy(gm: fx.GraphModule) -> fx.GraphModule:

@@ -37,6 +37,18 @@ def test_it_computes_the_same_and_shares_every_parameter() -> None:
     assert all(held[name].data_ptr() == tensor.data_ptr() for name, tensor in net.state_dict().items())
 
 
+def test_an_input_has_the_name_of_its_argument() -> None:
+    class Builtins(nn.Module):
+        def forward(self, input: Tensor, input_1: Tensor, max: Tensor) -> Tensor:
+            return input + input_1 + max
+
+    x = torch.zeros(2)
+    assert FlatGraph(capture(nn.Linear(2, 2), x)).input_names == ["input"]
+    assert FlatGraph(capture(nn.Linear(2, 2))).input_names == ["input"]
+    names = FlatGraph(capture(Builtins(), (x, x, x))).input_names
+    assert len(set(names)) == 3 and names[2] == "max"
+
+
 def test_a_failure_is_raised_and_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
     class Adds(nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
