@@ -20,7 +20,7 @@ from sparsebit.llm.engines.rounding import Rounding
 POSITIONS = 6  # one call each, so only the last few are asked for
 
 # Architectures that rotate neighbouring channels, and those whose models hold query, key and value head by head.
-ROTATE_NEIGHBOURS = ("llama", "granite", "olmo", "smollm3")
+ROTATE_NEIGHBOURS = ("llama", "arcee", "granite", "olmo", "smollm3")
 SPLIT_QUERIES = ("gptneox", "falcon")
 
 

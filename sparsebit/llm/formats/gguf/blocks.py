@@ -49,13 +49,13 @@ def block_type_of(code: CodeType, group_size: int | None, columns: int) -> Block
     return f"it has no type of block for {code}"
 
 
-def blocks(held: PackedTensor, kind: str) -> Tensor:
+def pack_blocks(held: PackedTensor, kind: str) -> Tensor:
     """The bytes of a matrix, [out, bytes of a row].
 
     Example:
         >>> from sparsebit.numerics import CodeType, Grid, Layout
         >>> grid = Grid(torch.ones(1, dtype=torch.float16), torch.zeros(1), CodeType("full", 4), Layout(kind="channel"))
-        >>> blocks(PackedTensor.of(torch.arange(-8.0, 8).repeat(1, 2), grid), "Q4_0")[0, :5].tolist()  # fp16 1.0 first
+        >>> pack_blocks(PackedTensor.of(torch.arange(-8.0, 8).repeat(1, 2), grid), "Q4_0")[0, :5].tolist()  # 1 first
         [0, 60, 0, 17, 34]
     """
     rows, columns = held.shape

@@ -42,6 +42,7 @@ class Family:
 
 
 _NO_BIAS = {"attention_bias": (False,)}
+_NO_INNER_BIAS = {"mlp_bias": (False,)}
 _CAUSAL = {"use_bidirectional_attention": (False, None)}
 _EXPERTS = {"num_experts": "add_expert_count", "num_experts_per_tok": "add_expert_used_count"}
 _NARROW_EXPERTS = {**_EXPERTS, "moe_intermediate_size": "add_expert_feed_forward_length"}
@@ -52,6 +53,7 @@ _LLAMA = Family(
     rope_scaling=("linear", "llama3", "yarn"),
     free_head_width=True,
 )
+_OLMO2 = Family(architecture="olmo2", head="own", fixed=_NO_BIAS)
 
 FAMILIES: dict[str, Family] = {
     "llama": _LLAMA,
@@ -82,6 +84,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "gemma3_text": Family(
         architecture="gemma3",
+        rope_scaling=("linear",),
         activations=TANH_GELU,
         norms_add_one=True,
         windows=True,
@@ -155,7 +158,8 @@ FAMILIES: dict[str, Family] = {
         settings={"clip_qkv": "add_clamp_kqv"},
         fixed=_NO_BIAS,
     ),
-    "olmo2": Family(architecture="olmo2", head="own", fixed=_NO_BIAS),
+    "olmo2": _OLMO2,
+    "olmo3": replace(_OLMO2, windows=True, rope_scaling=("yarn",)),
     "granite": Family(
         architecture="granite",
         rotates_neighbours=True,
@@ -175,7 +179,7 @@ FAMILIES: dict[str, Family] = {
         architecture="smollm3",
         rotates_neighbours=True,
         free_head_width=True,
-        fixed=_NO_BIAS | {"mlp_bias": (False,)},
+        fixed=_NO_BIAS | _NO_INNER_BIAS,
     ),
     "olmoe": Family(
         architecture="olmoe",
@@ -198,11 +202,26 @@ FAMILIES: dict[str, Family] = {
         settings={"logit_scale": "add_logit_scale"},
         fixed=_NO_BIAS,
     ),
+    "gpt_bigcode": Family(
+        architecture="starcoder",
+        norm="layer",
+        activations=TANH_GELU,
+        fixed={"multi_query": (True,), "scale_attn_weights": (True,), "add_cross_attention": (False,)},
+    ),
+    "nemotron": Family(
+        architecture="nemotron",
+        norm="layer",
+        activations=("relu2",),
+        norms_add_one=True,
+        head="own",
+        rotates_a_part=True,
+    ),
+    "arcee": replace(_LLAMA, architecture="arcee", activations=("relu2",), fixed=_NO_BIAS | _NO_INNER_BIAS),
     "glm4": Family(architecture="glm4", rotates_a_part=True, free_head_width=True),
     "seed_oss": Family(
         architecture="seed_oss",
         free_head_width=True,
-        fixed={"attention_out_bias": (False,), "mlp_bias": (False,)},
+        fixed=_NO_INNER_BIAS | {"attention_out_bias": (False,)},
     ),
 }
 

@@ -20,8 +20,9 @@ def add_rotary(writer: Any, module: nn.Module, family: Family) -> dict[str, Tens
     rope = getattr(config, "rope_parameters", None)
     if not rope:
         return {}
+    of_layers = ""
     if "full_attention" in rope:  # one for each type of layer
-        local, rope = rope["sliding_attention"], rope["full_attention"]
+        local, rope, of_layers = rope["sliding_attention"], rope["full_attention"], "full_attention_"
         writer.add_rope_freq_base_swa(float(local["rope_theta"]))
     width = int(head_width(config) * rope.get("partial_rotary_factor", 1.0))
     writer.add_rope_dimension_count(width)
@@ -31,22 +32,24 @@ def add_rotary(writer: Any, module: nn.Module, family: Family) -> dict[str, Tens
         writer.add_rope_scaling_type(RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(float(rope["factor"]))
     if kind in ("llama3", "yarn", "longrope"):
-        rotary: Any = next(one for one in module.modules() if hasattr(one, "original_inv_freq"))
+        rotary = next(one for one in module.modules() if hasattr(one, f"{of_layers}original_inv_freq"))
+        factor_of_attention = float(getattr(rotary, f"{of_layers}attention_scaling"))
+        frequencies: Tensor = getattr(rotary, f"{of_layers}original_inv_freq")
         if kind == "longrope":
             writer.add_rope_scaling_orig_ctx_len(int(rope["original_max_position_embeddings"]))
-            writer.add_rope_scaling_attn_factors(float(rotary.attention_scaling))
+            writer.add_rope_scaling_attn_factors(factor_of_attention)
             names = {"rope_factors_long.weight": "long_factor", "rope_factors_short.weight": "short_factor"}
             return {name: torch.tensor(rope[key], dtype=torch.float32) for name, key in names.items()}
         if "llama3" in family.rope_scaling:  # these architectures have a tensor that divides every frequency
-            writer.add_rope_scaling_attn_factors(float(rotary.attention_scaling))
+            writer.add_rope_scaling_attn_factors(factor_of_attention)
             plain = float(rope["rope_theta"]) ** (torch.arange(0, width, 2, dtype=torch.float64) / -width)
-            return {"rope_freqs.weight": (plain / rotary.original_inv_freq.double().cpu()).float()}
+            return {"rope_freqs.weight": (plain / frequencies.double().cpu()).float()}
         factor = float(rope["factor"])
         writer.add_rope_scaling_type(RopeScalingType.YARN)
         writer.add_rope_scaling_factor(factor)
         writer.add_rope_scaling_orig_ctx_len(int(rope["original_max_position_embeddings"]))
         # llama.cpp multiplies by the factor of YaRN's paper itself.
-        writer.add_rope_scaling_attn_factors(float(rotary.attention_scaling) / (0.1 * math.log(factor) + 1))
+        writer.add_rope_scaling_attn_factors(factor_of_attention / (0.1 * math.log(factor) + 1))
     return {}
 
 
@@ -57,6 +60,8 @@ def require_rotary(config: Any, family: Family) -> None:
         local, rope = rope["sliding_attention"], rope["full_attention"]
         if local.get("rope_type", "default") != "default":
             _refuse(config, "default in layers with a window", local["rope_type"])
+        if family.architecture == "olmo2" and local["rope_theta"] != rope["rope_theta"]:
+            _refuse(config, f"rope_theta: {rope['rope_theta']} in layers with a window", local["rope_theta"])
     part = rope.get("partial_rotary_factor", 1.0)
     if part != 1 and not family.rotates_a_part:
         _refuse(config, "partial_rotary_factor: 1", part)

@@ -25,7 +25,7 @@ def add_settings(writer: Any, config: Any, family: Family) -> None:
     if family.norm == "rms":
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     else:
-        eps = first_setting(config, "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+        eps = first_setting(config, "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
         writer.add_layer_norm_eps(1e-5 if eps is None else eps)  # OLMo's is not a setting
     writer.add_vocab_size(config.vocab_size)
     for setting, method in family.settings.items():

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats.format import float_state
-from sparsebit.llm.formats.gguf.blocks import block_type, blocks
+from sparsebit.llm.formats.gguf.blocks import block_type, pack_blocks
 from sparsebit.llm.formats.gguf.families import Family, head_width
 from sparsebit.llm.formats.gguf.settings import key_value_heads
 from sparsebit.llm.language_model import LanguageModel
@@ -46,10 +46,12 @@ def stored_tensors(model: LanguageModel, family: Family, names: Any) -> Iterator
             continue  # a head that is tied to the embedding, or an expert of a stack
         written.add(held.bits.data_ptr())
         kind = block_type(held)
-        values = blocks(held, kind)
+        values = pack_blocks(held, kind)
         if stack in stacks:
             count = sum(other.startswith(f"{stack}[") for other in model.weights)
-            values = torch.stack([blocks(model.weights[f"{stack}[{index}]"], kind) for index in range(count)])
+            values = torch.stack(
+                [pack_blocks(model.weights[f"{stack}[{index}]"], kind) for index in range(count)]
+            )
         yield from placed(stack, values, kind, config, family, names)
 
 

@@ -19,29 +19,29 @@ logger = logging.getLogger(__name__)
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 # What llama.cpp calls a way to split text, by the steps of tokenizer.json.
-_QWEN2 = (
+QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_LLAMA3 = _QWEN2.replace(r"\p{N}| ?", r"\p{N}{1,3}| ?")
+LLAMA3 = QWEN2.replace(r"\p{N}| ?", r"\p{N}{1,3}| ?")
 _CAPITALS, _SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _BEFORE, _CONTRACTION = r"[^\r\n\p{L}\p{N}]?", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 _AFTER = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_TEKKEN = rf"{_BEFORE}{_CAPITALS}*{_SMALL}+|{_BEFORE}{_CAPITALS}+{_SMALL}*|\p{{N}}{_AFTER}"
-_GPT4O = (
+TEKKEN = rf"{_BEFORE}{_CAPITALS}*{_SMALL}+|{_BEFORE}{_CAPITALS}+{_SMALL}*|\p{{N}}{_AFTER}"
+GPT4O = (
     rf"{_BEFORE}{_CAPITALS}*{_SMALL}+{_CONTRACTION}|{_BEFORE}{_CAPITALS}+{_SMALL}*{_CONTRACTION}"
     rf"|\p{{N}}{{1,3}}{_AFTER}"
 )
 _RULES = {
     ("words",): "gpt-2",
     ("each digit", "words"): "smollm",
-    (_QWEN2, "bytes"): "qwen2",
-    (_LLAMA3, "bytes"): "dbrx",
-    (_GPT4O, "bytes"): "gpt-4o",
+    (QWEN2, "bytes"): "qwen2",
+    (LLAMA3, "bytes"): "dbrx",
+    (GPT4O, "bytes"): "gpt-4o",
     ("punctuation", "words", "numbers", "[0-9][0-9][0-9]"): "falcon",
 }
 # With ignore_merges: a word that is a token is not split.
-_WHOLE_WORDS_FIRST = {(_LLAMA3, "bytes"): "llama-bpe", (_TEKKEN, "bytes"): "tekken"}
+_WHOLE_WORDS_FIRST = {(LLAMA3, "bytes"): "llama-bpe", (TEKKEN, "bytes"): "tekken"}
 _ASCII_CAPITALS = ("gpt-4o", "tekken")  # llama.cpp takes other letters for capital and small at once
 
 

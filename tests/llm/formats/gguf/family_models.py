@@ -73,6 +73,7 @@ MODELS: dict[str, dict[str, object]] = {
     "stablelm": {"use_qkv_bias": True},
     "olmo": {"clip_qkv": 1.0},
     "olmo2": {},
+    "olmo3": {"sliding_window": 8, "num_hidden_layers": 5},
     "granite": {
         "embedding_multiplier": 3.0,
         "attention_multiplier": 0.5,
@@ -84,6 +85,9 @@ MODELS: dict[str, dict[str, object]] = {
     "olmoe": {"num_key_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2},
     "cohere": {"logit_scale": 2.0},
     "cohere2": {"logit_scale": 2.0, "sliding_window": 8, "head_dim": 16, "num_hidden_layers": 4},
+    "gpt_bigcode": {"num_key_value_heads": ABSENT, "intermediate_size": ABSENT},
+    "nemotron": {"head_dim": 16, "norm_eps": 1e-3, "mlp_bias": True},
+    "arcee": {"head_dim": 32},
     "glm4": {"head_dim": 32},
     "seed_oss": {"head_dim": 32, "attention_out_bias": False},
 }

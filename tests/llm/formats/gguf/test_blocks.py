@@ -7,7 +7,7 @@ import struct
 import pytest
 import torch
 
-from sparsebit.llm.formats.gguf.blocks import block_type, blocks
+from sparsebit.llm.formats.gguf.blocks import block_type, pack_blocks
 from sparsebit.numerics import CodeType, Grid, Layout
 from sparsebit.numerics.packed import PackedTensor
 
@@ -56,7 +56,7 @@ def decoded(row: bytes, kind: str) -> list[float]:
 def test_blocks_hold_the_numbers(code: str, size: int, kind: str) -> None:
     held = packed(code, size=size)
     assert block_type(held) == kind
-    for row, wanted in zip(blocks(held, kind), held.numbers(), strict=True):
+    for row, wanted in zip(pack_blocks(held, kind), held.numbers(), strict=True):
         assert decoded(bytes(row.tolist()), kind) == wanted.tolist()
 
 

@@ -45,6 +45,7 @@ PLAIN = {"rope_type": "default", "rope_theta": 100.0}
         ("granite", LLAMA3),
         ("qwen2", LINEAR),
         ("qwen3", YARN | {"attention_factor": 1.5}),
+        ("olmo3", {"sliding_attention": PLAIN | {"rope_theta": 10000.0}, "full_attention": YARN}),
         ("phi3", LONG),
         ("gemma3_text", {"sliding_attention": PLAIN, "full_attention": LINEAR}),
     ],
@@ -63,6 +64,11 @@ def test_llama_cpp_scales_as_transformers_does(tmp_path: Path, name: str, rope: 
             r"does not compute these rotary embeddings for qwen2(.|\n)*default or linear or yarn",
         ),
         ("qwen2", YARN | {"beta_fast": 16.0}, r"rope_parameters(.|\n)*yarn with beta_fast: 32(.|\n)*16"),
+        (
+            "olmo3",
+            {"sliding_attention": PLAIN, "full_attention": YARN},
+            r"rope_theta: 10000.0 in layers with a window\n +got: +100.0",
+        ),
         ("llama", PLAIN | {"partial_rotary_factor": 0.5}, r"partial_rotary_factor: 1\n +got: +0.5"),
         ("llama", {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}, r"got: +dynamic"),
         (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparsebit.llm.formats.gguf.sentencepiece import SPACE
-from sparsebit.llm.formats.gguf.tokenizer import _GPT4O, _LLAMA3, _QWEN2, _TEKKEN
+from sparsebit.llm.formats.gguf.tokenizer import GPT4O, LLAMA3, QWEN2, TEKKEN
 from sparsebit.llm.proof import TEXTS
 
 CORPUS = [
@@ -27,10 +27,10 @@ def byte_level(rule: str, *, whole_words_first: bool = False) -> Any:
     steps = {
         "gpt-2": [words],
         "smollm": [pre.Digits(individual_digits=True), words],
-        "qwen2": [pre.Split(tokenizers.Regex(_QWEN2), "isolated"), plain],
-        "dbrx": [pre.Split(tokenizers.Regex(_LLAMA3), "removed", invert=True), plain],
-        "gpt-4o": [pre.Split(tokenizers.Regex(_GPT4O), "isolated"), plain],
-        "tekken": [pre.Split(tokenizers.Regex(_TEKKEN), "isolated"), plain],
+        "qwen2": [pre.Split(tokenizers.Regex(QWEN2), "isolated"), plain],
+        "dbrx": [pre.Split(tokenizers.Regex(LLAMA3), "removed", invert=True), plain],
+        "gpt-4o": [pre.Split(tokenizers.Regex(GPT4O), "isolated"), plain],
+        "tekken": [pre.Split(tokenizers.Regex(TEKKEN), "isolated"), plain],
         "falcon": [
             pre.Punctuation("contiguous"),
             words,
