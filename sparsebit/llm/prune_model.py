@@ -1,13 +1,11 @@
 """``sparsebit.llm.prune``: a smaller model of the same class, with fewer blocks, heads or hidden channels.
 
 Widths are pruned through ``SparseModel``, every block alike, so that the model's own config describes the result.
-Blocks are chosen by what they change: one whose output points where its input pointed costs least when it is left out.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import math
 import os
@@ -19,10 +17,10 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.arguments import require_count, require_part
-from sparsebit.llm.blocks.calls import find_hidden, hidden_in, run_model
-from sparsebit.llm.blocks.find import Stack, find_stack
+from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.prune_blocks import drop_blocks
 from sparsebit.llm.source import load_module, stored_dtype
 from sparsebit.llm.tokens import Text, as_ids, most_positions, read_tokenizer, require_known, windows
 from sparsebit.sparse import ChannelGroups, SparseModel
@@ -78,13 +76,14 @@ def prune(
         rows = windows(ids, SAMPLES, min(LENGTH, len(ids), most_positions(model) or LENGTH))
     if heads:
         require_own_head_width(model)
+    path = find_stack(model).path
     if blocks:
         if rows is None:
             raise SparsebitError("choosing blocks needs data", hint="pass data=")
         model = drop_blocks(model, rows, blocks)
     if hidden or heads:
         with stacked_experts(model) as put_back:
-            model = _prune_widths(model, rows, hidden, heads)
+            model = _prune_widths(model, path, rows, hidden, heads)
             put_back(model)
     if stored is not None:  # the weights of a folder were read as float32
         model.config.dtype = stored
@@ -110,9 +109,14 @@ def _require_float(model: object) -> None:
         )
 
 
-def _prune_widths(model: nn.Module, rows: Tensor | None, hidden: float, heads: float) -> nn.Module:
+def _prune_widths(model: nn.Module, path: str, rows: Tensor | None, hidden: float, heads: float) -> nn.Module:
+    """The model with narrower blocks, which are in the list at ``path``."""
     example = {"input_ids": torch.zeros(2, 8, dtype=torch.long) if rows is None else rows[:2]}
-    without = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+    takes = inspect.signature(model.forward).parameters
+    generates = (
+        getattr(model, "generation_config", None) is not None
+    )  # some take it among others, by any name
+    without = {"use_cache": False} if "use_cache" in takes or generates else {}
     batches = None if rows is None else [{"input_ids": pair, **without} for pair in rows.split(2)]
     strategy = "l1norm" if rows is None else "activation_norm"
     settings = {"TYPE": "structured", "STRATEGY": strategy, "RATIO": 0.0, "ROUND_TO": 1}
@@ -123,7 +127,8 @@ def _prune_widths(model: nn.Module, rows: Tensor | None, hidden: float, heads: f
             example_kwargs={**example, **without},
             copy_model=False,
         )
-        found = find_widths(smodel.groups(), find_stack(model).names)
+        names = [f"{path}.{name}" for name, _ in model.get_submodule(path).named_children()]
+        found = find_widths(smodel.groups(), names)
         for part, ratio, step in (("hidden", hidden, STEP), ("heads", heads, 1)):
             if ratio:
                 _ask(smodel, found[part], ratio, step, f"{part}={ratio} of {type(model).__name__}")
@@ -207,65 +212,3 @@ def _ask(smodel: SparseModel, groups: Sequence[Group], ratio: float, step: int, 
             )
         for name in makers:
             smodel.sparsers[name].set_ratio(removed / group.channels)
-
-
-def drop_blocks(model: nn.Module, rows: Tensor, count: int) -> nn.Module:
-    """A copy without the ``count`` blocks that change the direction of the hidden states least."""
-    changes = block_changes(model, rows)
-    if not 0 < count < len(changes):
-        raise SparsebitError(
-            f"{count} of {len(changes)} blocks cannot be removed", expected=f"from 1 to {len(changes) - 1}"
-        )
-    going = set(sorted(range(len(changes)), key=changes.__getitem__)[:count])
-    made = copy.deepcopy(model)
-    stack = find_stack(made)
-    kept = [index for index in range(len(changes)) if index not in going]
-    _replace_blocks(made, stack, kept)
-    return made
-
-
-@torch.no_grad()
-def block_changes(model: nn.Module, rows: Tensor) -> list[float]:
-    """One minus the mean cosine between what goes into each block and what comes out."""
-    stack = find_stack(model)
-    found: list[list[float]] = [[] for _ in stack.modules]
-
-    def measure(index: int) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            _, before = find_hidden(args, kwargs)
-            cosine = nn.functional.cosine_similarity(before.float(), hidden_in(output).float(), dim=-1)
-            found[index].append(1 - float(cosine.mean()))
-
-        return hook
-
-    with contextlib.ExitStack() as hooks:
-        for index, block in enumerate(stack.modules):
-            hooks.enter_context(block.register_forward_hook(measure(index), with_kwargs=True))
-        for row in rows:
-            run_model(model, row[None])
-    return [sum(values) / max(len(values), 1) for values in found]
-
-
-def _replace_blocks(model: Any, stack: Stack, kept: Sequence[int]) -> None:
-    """Keep these blocks, renumber them, and say so in the config."""
-    holder = model.get_submodule(stack.path)
-    config = getattr(model, "config", None)
-    name = next(
-        (one for one in ("num_hidden_layers", "n_layer") if getattr(config, one, None) == len(stack.modules)),
-        "",
-    )
-    if not name or not isinstance(holder, nn.ModuleList):
-        raise SparsebitError(
-            f"{type(model).__name__} has no config that says how many blocks there are",
-            expected="a model of transformers with num_hidden_layers",
-        )
-    for new, old in enumerate(kept):
-        for module in stack.modules[old].modules():
-            if getattr(module, "layer_idx", None) == old:  # its place in the cache
-                module.layer_idx = new  # type: ignore[assignment]
-    path, _, last = stack.path.rpartition(".")
-    setattr(model.get_submodule(path), last, nn.ModuleList(stack.modules[index] for index in kept))
-    setattr(config, name, len(kept))
-    for key in ("layer_types", "no_rope_layers"):  # one entry for each block
-        if isinstance(entries := getattr(config, key, None), list) and len(entries) == len(stack.modules):
-            setattr(config, key, [entries[index] for index in kept])

@@ -60,12 +60,19 @@ def most_positions(model: object) -> int | None:
     """How many tokens a model reads at once, where it has a table of positions; None where it computes them."""
     config = getattr(model, "config", None)
     most = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-    tables = model.modules() if isinstance(model, nn.Module) and isinstance(most, int) else ()
+    if not isinstance(model, nn.Module) or not isinstance(most, int):
+        return None
     words = getattr(model, "get_input_embeddings", lambda: None)()
-    sizes = {one.num_embeddings for one in tables if isinstance(one, nn.Embedding) and one is not words}
-    sizes |= {len(one) for one in model.buffers() if one.dim() > 1} if isinstance(model, nn.Module) else set()
-    # Some tables begin with a few rows that no position has.
-    return most if most is not None and sizes & set(range(most, most + 3)) else None
+    tables = [one for one in model.modules() if isinstance(one, nn.Embedding) and one is not words]
+    rows = range(most, most + 3)  # some tables begin with a few rows that no position has
+    skipped = [
+        (one.padding_idx or 0) + 1
+        for one in tables
+        if one.padding_idx is not None and one.num_embeddings in rows
+    ]
+    if any(one.num_embeddings in rows for one in tables):
+        return most - max(skipped, default=0)  # positions are counted from behind the row of padding
+    return most if any(one.dim() > 1 and len(one) in rows for one in model.buffers()) else None
 
 
 def require_positions(length: int, model: object, setting: str) -> None:

@@ -61,6 +61,7 @@ MORE_DECODERS: dict[str, Callable[[], nn.Module]] = {
     "qwen3_moe": lambda: _from_config(
         "qwen3_moe", **_GROUPED, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=96
     ),
+    "granitemoe": lambda: _from_config("granitemoe", **_GROUPED, num_local_experts=4, num_experts_per_tok=2),
     "gptj": lambda: _from_config(
         "gptj", vocab_size=VOCABULARY, n_embd=64, n_layer=3, n_head=4, n_positions=64, rotary_dim=8, **_TOKENS
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
@@ -13,7 +14,7 @@ from sparsebit.llm.chat import Chat
 from sparsebit.llm.evaluate.multiple_choice import Question, answer_questions
 from sparsebit.llm.lora import add_lora, train_lora
 from sparsebit.llm.tokens import as_ids, most_positions, read_tokenizer, require_known, windows
-from tests.llm.models import DECODERS, VOCABULARY, tokenizer, tokens
+from tests.llm.models import DECODERS, MORE_DECODERS, VOCABULARY, tokenizer, tokens
 
 
 def test_sequences_longer_than_a_table_of_positions_are_refused() -> None:
@@ -29,6 +30,17 @@ def test_sequences_longer_than_a_table_of_positions_are_refused() -> None:
     with pytest.raises(SparsebitError, match=f"{said}length=64"):
         train_lora(small, ids, length=65)
     assert llm.prune(DECODERS["gpt2"](), ids, blocks=1).config.n_layer == 2
+
+
+def test_positions_that_a_model_counts_from_behind_its_padding() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.RobertaConfig(vocab_size=VOCABULARY, max_position_embeddings=34, **sizes)
+    model = transformers.RobertaModel(config)
+    assert most_positions(model) == 32
+    model(tokens(32)[None])
+    assert most_positions(MORE_DECODERS["gptj"]()) == 64  # a table that is a buffer
+    assert most_positions(nn.Linear(2, 2)) is None
 
 
 def test_ids_texts_and_files(tmp_path: Path) -> None:

@@ -37,6 +37,11 @@ def is_pretrained(model: nn.Module) -> bool:
     return hasattr(model, "save_pretrained") and hasattr(config, "to_dict")
 
 
+def text_config(config: Any) -> Any:
+    """The part of a config that is about text, in models that also read images; else the config itself."""
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
 def shrink_pretrained(
     model: nn.Module,
     plan: ShrinkPlan,
@@ -86,7 +91,7 @@ def _changes(model: nn.Module, plan: ShrinkPlan, groups: ChannelGroups) -> dict[
             if name in shapes:
                 left.setdefault(shapes[name][axis], set()).add(len(where))
     found: dict[str, set[int]] = {}
-    for name, value in vars(model.config).items():
+    for name, value in vars(text_config(model.config)).items():
         if value is None and _DEFAULT_WIDTH.search(name):
             found[name] = set().union(*left.values())
         elif _is_number(value) and not _NO_WIDTH.search(name):
@@ -117,11 +122,12 @@ def _combinations(changes: Mapping[str, list[int | None]]) -> Iterator[dict[str,
 def _config_with(model: nn.Module, numbers: Mapping[str, int]) -> Any:
     """The model's config with other numbers; the width of a head is written down where heads are removed."""
     config: Any = copy.deepcopy(model.config)
-    heads, width = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
-    if "num_attention_heads" in numbers and heads and width and getattr(config, "head_dim", None) is None:
-        config.head_dim = width // heads  # else it would follow from the number of heads
+    text = text_config(config)
+    heads, width = getattr(text, "num_attention_heads", None), getattr(text, "hidden_size", None)
+    if "num_attention_heads" in numbers and heads and width and getattr(text, "head_dim", None) is None:
+        text.head_dim = width // heads  # else it would follow from the number of heads
     for name, value in numbers.items():
-        setattr(config, name, value)
+        setattr(text, name, value)
     return config
 
 
@@ -139,7 +145,7 @@ def require_own_head_width(model: nn.Module) -> None:
 
     Such a class makes no smaller layers for one head than for all.
     """
-    config: Any = model.config
+    config = text_config(model.config)
     names = [name for name, value in vars(config).items() if _HEADS.search(name) and _is_number(value)]
     single = _shapes(model, _config_with(model, dict.fromkeys(names, 1)))
     if single is None or any(
