@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sparsebit.quantization import QuantModel
 from sparsebit.sparse import SparseModel, load, save
 from sparsebit.sparse.choose.from_config import make_pruner
+from tests.llm.models import DECODERS, MORE_DECODERS
 from tests.sparse.zoo.checks import error_against_original, lift_casts
 from tests.sparse.zoo.oracle import hide_numbers
 from tests.zoo.huggingface import SPREAD, hf
@@ -136,6 +137,32 @@ def test_from_there_to_integers(name: str, tmp_path: Path) -> None:
     assert float((got - want).norm() / want.norm()) < 0.15
     report = qmodel.export_onnx(inputs, tmp_path / "int8.onnx").report
     assert report is not None and report.ok and report.ops
+
+
+FUSED = {
+    "gpt2": ("*.c_attn.weight", 4),  # queries, keys and values side by side, stored transposed
+    "gpt_neox": ("*.query_key_value", 4),  # those of each head side by side
+    "opt": ("*.q_proj", 4),
+    "falcon_grouped": (
+        "*.query_key_value.weight",
+        2,
+    ),  # queries that share a key beside it, multiplied by hand
+    "phi3": ("*.qkv_proj", 2),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FUSED))
+def test_heads_of_fused_projections_as_a_graph(name: str) -> None:
+    pattern, heads = FUSED[name]
+    inputs = {"input_ids": IDS, "use_cache": False}
+    config = {"SPARSER": {**HALF["SPARSER"], "RATIO": 0.0, "SPECIFIC": [{pattern: {"RATIO": 0.5}}]}}
+    smodel = SparseModel({**DECODERS, **MORE_DECODERS}[name](), config, example_kwargs=inputs)
+    smodel.calc_params()
+    rows = [row for row in smodel.report().rows if row.after < row.before]
+    assert [(row.before, row.after) for row in rows] == 3 * [(heads, heads // 2)]
+    with torch.no_grad():
+        small, full = smodel.shrink()(**inputs).logits, smodel(**inputs).logits
+    assert torch.allclose(small, full, atol=1e-5)  # masked, at full size
 
 
 @pytest.mark.slow
