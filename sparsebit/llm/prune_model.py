@@ -85,11 +85,16 @@ def prune(
         with stacked_experts(model) as put_back:
             model = _prune_widths(model, path, rows, hidden, heads)
             put_back(model)
-    if stored is not None:  # the weights of a folder were read as float32
-        model.config.dtype = stored
-        for parameter in model.parameters():
-            parameter.data = parameter.data.to(stored)
+    if stored is not None:
+        _store_as(model, stored)
     return model
+
+
+def _store_as(model: Any, dtype: torch.dtype) -> None:
+    """Give weights that were read from a folder as float32 the type they have there; not the buffers."""
+    model.config.dtype = dtype
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
 
 
 def _require_float(model: object) -> None:

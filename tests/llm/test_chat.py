@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sparsebit import llm
@@ -56,10 +58,13 @@ def test_an_answer_that_is_not_read_to_its_end_is_kept_as_far_as_it_was() -> Non
     first = next(iter(chat.answer("the")))
     model.tokenizer.chat_template = "{% for m in messages %}{{ m.role[0] }}{{ m.content }};{% endfor %}"
     asked: list[str] = []
-    tokenize = model.tokenizer.apply_chat_template
-    model.tokenizer.apply_chat_template = lambda turns, **kwargs: (
-        asked.append(tokenize(turns, **kwargs)) or asked[-1]
-    )
+    apply = model.tokenizer.apply_chat_template
+
+    def see(turns: list[dict[str, str]], **options: Any) -> str:
+        asked.append(apply(turns, **options))
+        return asked[-1]
+
+    model.tokenizer.apply_chat_template = see
     list(chat.answer("they"))
     assert asked == [f"uthe;a{first};uthey;"]
 

@@ -46,11 +46,12 @@ def _named(at: Visit, argument: object, letters: Sequence[int]) -> Operand:
 
 
 def _stored(at: Visit, stored: StoredWeight, letters: Sequence[int]) -> Operand:
-    roles: dict[int, Role] = {IN: "input", EACH: "state"}
-    named = {
-        axis: (letter, roles.get(letter, "output")) for axis, letter in zip(stored.axes, letters, strict=True)
-    }
+    named = {axis: (letter, _role(letter)) for axis, letter in zip(stored.axes, letters, strict=True)}
     return replace(at.weight(stored.name, named), letters=tuple(letters))
+
+
+def _role(letter: int) -> Role:
+    return "input" if letter == IN else "state" if letter == EACH else "output"
 
 
 @rule("matmul")

@@ -48,12 +48,14 @@ class Experts(nn.Module):
         first, second = torch.randn(3, 16, 8), torch.randn(3, 4, 8)
         self.first = nn.Parameter(first.mT.contiguous() if transposed else first)
         self.second = nn.Parameter(second.mT.contiguous() if transposed else second)
+        self.ends: Tensor
         self.register_buffer("ends", torch.tensor([2, 2, 5], dtype=torch.int32))
 
     def forward(self, x: Tensor) -> Tensor:
         first, second = (self.first, self.second) if self.transposed else (self.first.mT, self.second.mT)
         gate, up = torch._grouped_mm(x, first, offs=self.ends).chunk(2, -1)
-        return torch._grouped_mm(gate.relu() * up, second, offs=self.ends)
+        out: Tensor = torch._grouped_mm(gate.relu() * up, second, offs=self.ends)
+        return out
 
 
 @pytest.mark.parametrize("transposed", [False, True])
