@@ -30,9 +30,7 @@ from sparsebit.sparse.layer_sparser import detach
 from sparsebit.sparse.shrink.pretrained import is_pretrained, require_own_head_width
 
 SAMPLES, LENGTH = 8, 128  # of the text, to measure with
-STEP = (
-    32  # hidden channels are removed in steps of a group of quantized weights, the smallest that engines read
-)
+STEP = 32  # hidden channels are removed in groups as large as the smallest of quantized weights
 
 
 @torch.no_grad()

@@ -264,9 +264,7 @@ def load_module(folder: str | os.PathLike[str]) -> nn.Module:
 
 def stored_dtype(folder: str | os.PathLike[str]) -> torch.dtype | None:
     """The type of the weights in a folder, as its config says; None where it does not."""
-    from transformers import AutoConfig
-
-    named = AutoConfig.from_pretrained(folder, trust_remote_code=False).dtype
+    named = getattr(read_config(folder), "dtype", None)
     return named if isinstance(named, torch.dtype) else None
 
 

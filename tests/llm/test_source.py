@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sparsebit.errors import ArtifactError, SparsebitError
-from sparsebit.llm.source import LARGE, LeaveLargeEmpty, WeightSource, load_module, tensor_files
+from sparsebit.llm.source import LARGE, LeaveLargeEmpty, WeightSource, load_module, stored_dtype, tensor_files
 from tests.llm.models import DECODERS
 
 
@@ -156,3 +156,10 @@ def test_the_model_in_a_wrapper_is_taken_and_adapters_are_refused() -> None:
     model.merge_and_unload = lambda: model  # as of peft's models
     with pytest.raises(SparsebitError, match=r"holds adapters(.|\n)*model.merge_and_unload\(\)"):
         WeightSource.open(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_type_of_the_weights_in_a_folder(dtype: torch.dtype, tmp_path: Path) -> None:
+    DECODERS["llama"]().to(dtype).save_pretrained(tmp_path)
+    assert stored_dtype(tmp_path) == dtype
+    assert next(load_module(tmp_path).parameters()).dtype == torch.float32
