@@ -59,5 +59,5 @@ def measure_head(source: WeightSource, name: str, data: BlockStreams) -> InputSt
             return None
         if found is None:
             found = InputStatistics.empty(inputs[0].shape[-1], shift=len(inputs) > 1, device=inputs[0].device)
-        found.update(inputs[0], inputs[1] if len(inputs) > 1 else None)
+        found.update(inputs[0], inputs[1] if len(inputs) > 1 else None, half=data.half)
     return found

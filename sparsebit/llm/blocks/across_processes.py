@@ -65,7 +65,7 @@ def merge_statistics(found: dict[Matrix, InputStatistics]) -> dict[Matrix, Input
             own = InputStatistics(**{**absent, **zeros})
         tokens = torch.tensor([own.tokens], device=device)
         sum_tensors([tokens, *(tensor for name, tensor in _tensors(own) if name != "largest")])
-        max_tensors([own.largest])
+        max_tensors([] if own.largest is None else [own.largest])
         own.tokens = int(tokens)
         merged[matrix] = own
     return merged

@@ -28,12 +28,14 @@ def measure_inputs(
     stage: Stage,
     float_inputs: Sequence[Mapping[Matrix, Tensor]] | None,
     replay: Replay | None = None,
+    *,
+    sizes: bool = False,
 ) -> dict[Matrix, InputStatistics]:
     """Statistics by the leader of each group of one stage.
 
     With ``replay``, what is computed before the stage is kept for the next run of the block, so the stages have to come
     in their order, each with the ones before it solved. Of several processes each runs its own batches, which are those
-    that ``float_inputs`` has.
+    that ``float_inputs`` has. ``sizes`` are how large the inputs are, which solvers do not look at.
     """
     replay = Replay(len(runs.calls), limit=0) if replay is None else replay
     leaders: dict[Matrix, MatrixGroup] = {group.leader: group for group in stage.groups}
@@ -50,11 +52,10 @@ def measure_inputs(
                 return
             floats = float_inputs[place].get(use.matrix) if float_inputs and group.reaches_all else None
             if use.matrix not in found:
-                size = use.inputs.shape[-1]
                 found[use.matrix] = InputStatistics.empty(
-                    size, shift=floats is not None, device=use.inputs.device
+                    use.inputs.shape[-1], shift=floats is not None, sizes=sizes, device=use.inputs.device
                 )
-            found[use.matrix].update(use.inputs, floats)
+            found[use.matrix].update(use.inputs, floats, half=runs.half)
             if stage.single:
                 raise Enough
 

@@ -47,7 +47,7 @@ class Stage:
 def find_stages(runs: BlockRuns, parameters: Mapping[str, Tensor]) -> list[Stage]:
     """The stages of a block in order, from one run; experts that were not reached come with their kind."""
     uses: list[Use] = []
-    with WatchWeights(parameters, uses.append):
+    with runs.products(), WatchWeights(parameters, uses.append):
         runs.run()
     tokens = runs.hidden[0].numel() // runs.hidden[0].shape[-1]
     groups: list[MatrixGroup] = []

@@ -8,35 +8,30 @@ clipping of the paper is the search for ranges that rtn makes with ``steps`` abo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsebit.config.llm.methods import AwqSettings
-from sparsebit.llm.blocks.find import Stack
 from sparsebit.llm.methods.grid_search import search_grid
-from sparsebit.llm.methods.preparation import PREPARATIONS, PrepareBlock, by_source, scale_channels
+from sparsebit.llm.methods.preparation import PREPARATIONS, ChannelScaling, by_source
 from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 
 
 @PREPARATIONS.register("awq")
-class Awq(AwqSettings):
+class Awq(ChannelScaling, AwqSettings):
     """The method; its settings are documented where they are declared."""
 
     name: ClassVar[str] = "awq"
-
-    def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
-        """Every block is prepared by itself."""
-        return partial(scale_channels, self)
 
     def choose_scale(
         self, weights: Sequence[tuple[Tensor, WeightSpec]], statistics: InputStatistics, channels: Tensor
     ) -> Tensor:
         """The best scale in view of what the inputs are."""
         quantized = [(weight, spec) for weight, spec in weights if spec.code]
+        assert statistics.magnitude is not None
         magnitude = by_source(statistics.magnitude / statistics.tokens, channels)
         return self.search(quantized, statistics.mean_gram(), magnitude, channels)
 

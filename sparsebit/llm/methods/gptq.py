@@ -27,7 +27,6 @@ from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.numerics import Grid
-from sparsebit.numerics.snapping import snap
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +49,9 @@ class Gptq(GptqSettings):
         gram, shift = statistics.mean_gram(), statistics.mean_shift()
         dead = gram.diagonal() <= 0
         target = weight.masked_fill(dead, 0.0)
-        if shift is not None and self.follow:
-            target = move_target(target, gram, shift, self.follow, self.follow_damping)
         elimination = eliminate(gram, self.damping, act_order=self.act_order, sparsity=spec.sparsity)
+        if shift is not None and self.follow:
+            target = move_target(target, shift, elimination, self.follow)
         grid = None
         if spec.code is not None:
             grid = search_grid(target, elimination.cost(), spec, steps=self.steps)
@@ -60,17 +59,6 @@ class Gptq(GptqSettings):
         raised = elimination.damping != self.damping
         remark = f"damping raised to {elimination.damping:g}: H had no inverse" if raised else ""
         return Solved(columns.weight, grid, columns.latent, remark, columns.kept)
-
-
-def move_target(weight: Tensor, gram: Tensor, shift: Tensor, strength: float, damping: float) -> Tensor:
-    """``W + strength * W shift (gram + damping)⁻¹``: weights for the inputs that really come.
-
-    ``gram`` is the mean of x xᵀ, ``shift`` that of (f - x) xᵀ, with f the input in the float model.
-    """
-    factor, _ = factorize(gram, damping)
-    if len(weight) < len(gram):  # the fewer right-hand sides
-        return weight + strength * torch.cholesky_solve((weight @ shift).T, factor).T
-    return weight + strength * (weight @ torch.cholesky_solve(shift.T, factor).T)
 
 
 def factorize(gram: Tensor, damping: float) -> tuple[Tensor, float]:
@@ -119,8 +107,35 @@ def eliminate(gram: Tensor, damping: float, *, act_order: bool, sparsity: Sparsi
     # Without N:M the same part goes from each block of columns: it must not be the block of the strongest ones.
     sorted_first = act_order and (sparsity is None or sparsity.size is not None)
     order = _order(gram.diagonal(), size) if sorted_first else torch.arange(len(gram), device=gram.device)
-    factor, damping = factorize(gram[order][:, order], damping)
-    return Elimination(order, torch.linalg.cholesky(torch.cholesky_inverse(factor), upper=True), damping)
+    # With the columns in reverse, H = L Lᵀ; back in their order L is upper triangular, and its inverse is U.
+    reverse = order.flip(0)
+    factor, damping = factorize(gram.index_select(0, reverse).index_select(1, reverse), damping)
+    return Elimination(order, invert_lower(factor).flip(0, 1), damping)
+
+
+def invert_lower(factor: Tensor) -> Tensor:
+    """The inverse of a lower triangular matrix, by halves: most of the work is in products, which are fast."""
+    if len(factor) <= BLOCK:
+        return torch.linalg.solve_triangular(factor, torch.eye(len(factor)).to(factor), upper=False)
+    half = len(factor) // 2
+    first, second = invert_lower(factor[:half, :half]), invert_lower(factor[half:, half:])
+    inverse = torch.zeros_like(factor)
+    inverse[:half, :half], inverse[half:, half:] = first, second
+    inverse[half:, :half] = second @ (factor[half:, :half] @ first).neg_()
+    return inverse
+
+
+def move_target(weight: Tensor, shift: Tensor, elimination: Elimination, strength: float) -> Tensor:
+    """``W + strength * W shift H⁻¹``: weights for the inputs that really come.
+
+    ``shift`` is the mean of (f - x) xᵀ, with x the input and f the one in the float model; H⁻¹ is Uᵀ U.
+    """
+    order, upper, _ = elimination
+    few = len(weight) < len(shift)
+    # What has fewer rows is multiplied twice.
+    moved = (weight @ shift if few else shift)[:, order] @ upper.T @ upper
+    moved = moved[:, torch.argsort(order)]
+    return torch.add(weight, moved if few else weight @ moved, alpha=strength)
 
 
 class Columns(NamedTuple):
@@ -142,51 +157,62 @@ def solve_columns(
     """
     size = sparsity.size if sparsity is not None and sparsity.size is not None else 1
     order, upper, _ = elimination
-    pivot_of = upper.diagonal().tolist()
+    pivots = upper.diagonal()[:, None]
+    upper = upper / pivots
     left = weight.T.contiguous()[order]  # [in, out]: a column of the weight is a row in memory
     groups = None if grid is None else GroupRows(grid, len(weight))
     group_of = (order // (len(left) // (1 if groups is None else groups.count))).tolist()
-    done = torch.empty_like(left)
+    done, losses = torch.empty_like(left), torch.empty_like(left[:BLOCK])
     kept = None if sparsity is None else torch.ones_like(left, dtype=torch.bool)
     width = BLOCK - BLOCK % size
+    # Views of all rows at once: the loop below takes microseconds for each, as much as making a view.
+    columns, results, lost = left.unbind(), done.unbind(), losses.unbind()
     for start in range(0, len(left), width):
         end = min(start + width, len(left))
-        losses = torch.empty_like(left[start:end])
-        pivots = upper.diagonal()[start:end, None]
+        inside = upper[start:end, start:end]
         for index in range(start, end):
             if sparsity is not None and kept is not None and (index - start) % (sparsity.size or width) == 0:
                 until = end if sparsity.size is None else index + size
-                scores = (left[index:until] / pivots[index - start : until - start]).square_()
+                scores = (left[index:until] / pivots[index:until]).square_()
                 rows = scores.T if sparsity.size is not None else scores.reshape(1, -1)
                 chosen_rows = keep_largest(rows, sparsity)
                 kept[index:until] = (
                     chosen_rows.T if sparsity.size is not None else chosen_rows.view_as(scores)
                 )
-            column, chosen = left[index], done[index]
-            chosen.copy_(column if groups is None else groups.snap(column, group_of[index]))
+            column, chosen, place = columns[index], results[index], index - start
+            if groups is None:
+                chosen.copy_(column)
+            else:
+                groups.snap(column, group_of[index], out=chosen)
             if kept is not None:
                 chosen.mul_(kept[index])
-            loss = torch.sub(column, chosen, out=losses[index - start]).div_(pivot_of[index])
-            left[index + 1 : end].addr_(upper[index, index + 1 : end], loss, alpha=-1)
-        left[end:].addmm_(upper[start:end, end:].T, losses, alpha=-1)
+            loss = torch.sub(column, chosen, out=lost[place])
+            left[index + 1 : end].addr_(inside[place, place + 1 :], loss, alpha=-1)
+        left[end:].addmm_(upper[start:end, end:].T, losses[: end - start], alpha=-1)
     back = torch.argsort(order)
     weight, latent = done[back].T.contiguous(), left[back].T.contiguous()
     return Columns(weight, latent, None if kept is None else kept[back].T.contiguous())
 
 
 class GroupRows:
-    """The scales and zero points of a weight [rows, in] by group: those of one column lie beside each other."""
+    """The grid of a weight [rows, in] by group: what belongs to one column lies beside each other."""
 
     def __init__(self, grid: Grid, rows: int) -> None:
         self._code = grid.code
-        self._scales, self._zero_points = (
+        scales, zero_points = (
             values.float().reshape(rows, -1).T.contiguous() for values in (grid.scale, grid.zero_point)
         )
-        self.count = len(self._scales)
+        self._scales = scales.unbind()
+        self._lows, self._highs = ((end - zero_points).unbind() for end in (grid.code.low, grid.code.high))
+        self.count = len(scales)
 
-    def snap(self, column: Tensor, group: int) -> Tensor:
-        """A column [rows] on its grid."""
-        return snap(column, self._scales[group], self._zero_points[group], self._code)
+    def snap(self, column: Tensor, group: int, out: Tensor) -> None:
+        """Write a column [rows], moved to its grid, into ``out``."""
+        torch.div(column, self._scales[group], out=out)
+        torch.clamp(self._code.round_(out), self._lows[group], self._highs[group], out=out)
+        if not self._code.is_integer:
+            out.copy_(self._code.nearest(out))
+        out.mul_(self._scales[group])
 
 
 def _order(driven: Tensor, size: int) -> Tensor:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -40,27 +42,31 @@ class Preparation(Protocol):
 PREPARATIONS: Registry[type[Preparation]] = Registry("method that prepares")
 
 
-class ScaleChooser(Protocol):
-    """A method that scales the input channels of weights; ``name`` is what messages call it."""
+class ChannelScaling(ABC):
+    """A preparation that scales the input channels of weights; ``name`` is what messages call it."""
 
     name: ClassVar[str]
 
+    def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
+        """Every block is prepared by itself."""
+        return partial(scale_channels, self)
+
+    @abstractmethod
     def choose_scale(
         self, weights: Sequence[tuple[Tensor, WeightSpec]], statistics: InputStatistics, channels: Tensor
     ) -> Tensor:
         """The scale of each channel of the source, for weights that read one input; ``channels`` maps it to them."""
-        ...
 
 
 @torch.no_grad()
-def scale_channels(method: ScaleChooser, runs: BlockRuns, spec_of: SpecOf) -> None:
+def scale_channels(method: ChannelScaling, runs: BlockRuns, spec_of: SpecOf) -> None:
     """Scale the input channels of every group of weights that has a source, and the source by the inverse."""
     name = method.name
     parameters = {key: parameter for key, parameter in runs.block.named_parameters() if spec_of(key)}
     probe = runs.first_sequence()
     stages = find_stages(probe, parameters)
     groups = [group for stage in stages for group in stage.groups if group.reaches_all]
-    statistics = measure_inputs(runs, parameters, Stage(groups), None)
+    statistics = measure_inputs(runs, parameters, Stage(groups), None, sizes=True)
     scaled = 0
     for index, stage in enumerate(stages):
         for group in stage.groups:

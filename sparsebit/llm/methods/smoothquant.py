@@ -8,33 +8,28 @@ activations too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsebit.config.llm.methods import SmoothSettings
-from sparsebit.llm.blocks.find import Stack
-from sparsebit.llm.methods.preparation import PREPARATIONS, PrepareBlock, by_source, scale_channels
+from sparsebit.llm.methods.preparation import PREPARATIONS, ChannelScaling, by_source
 from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 
 
 @PREPARATIONS.register("smoothquant")
-class SmoothQuant(SmoothSettings):
+class SmoothQuant(ChannelScaling, SmoothSettings):
     """The method; its settings are documented where they are declared."""
 
     name: ClassVar[str] = "smoothquant"
-
-    def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
-        """Every block is prepared by itself."""
-        return partial(scale_channels, self)
 
     def choose_scale(
         self, weights: Sequence[tuple[Tensor, WeightSpec]], statistics: InputStatistics, channels: Tensor
     ) -> Tensor:
         """Equation 4; the mean of it where a channel of the source feeds several."""
+        assert statistics.largest is not None
         largest = torch.stack([weight.abs().amax(0) for weight, _ in weights]).amax(0).clamp(min=1e-5)
         scale = statistics.largest.clamp(min=1e-5).pow(self.alpha) / largest.pow(1 - self.alpha)
         return by_source(scale, channels).clamp(min=1e-5)

@@ -10,6 +10,7 @@ from torch import Tensor
 from sparsebit.llm.weights.half_products import multiplies_bfloat16_faster
 
 TILE = 256  # rows of the second moments that are computed at once, from the diagonal on
+PART = 1024  # tokens whose products are summed in bfloat16's digits, before they are added in float32
 
 
 @dataclass
@@ -23,28 +24,32 @@ class InputStatistics:
 
     gram: Tensor  # [in, in]
     shift: Tensor | None  # [in, in]
-    magnitude: Tensor  # [in]
-    largest: Tensor  # [in]
+    magnitude: Tensor | None  # [in]
+    largest: Tensor | None  # [in]
     tokens: int = 0
 
     @classmethod
-    def empty(cls, size: int, *, shift: bool, device: torch.device | str = "cpu") -> InputStatistics:
-        """Before the first token."""
-        square = torch.zeros(size, size, device=device)
-        row = torch.zeros(size, device=device)
-        return cls(square, torch.zeros_like(square) if shift else None, row, row.clone())
+    def empty(
+        cls, size: int, *, shift: bool = False, sizes: bool = False, device: torch.device | str = "cpu"
+    ) -> InputStatistics:
+        """Before the first token; ``magnitude`` and ``largest`` are counted with ``sizes``."""
+        square, row = torch.zeros(size, size, device=device), torch.zeros(size, device=device)
+        shifts = torch.zeros_like(square) if shift else None
+        return cls(square, shifts, row if sizes else None, row.clone() if sizes else None)
 
-    def update(self, inputs: Tensor, floats: Tensor | None = None) -> None:
-        """Add tokens [..., in], and the same tokens in the float model."""
+    def update(self, inputs: Tensor, floats: Tensor | None = None, *, half: bool = False) -> None:
+        """Add tokens [..., in], and the same tokens in the float model; with ``half`` products are of bfloat16."""
         x = inputs.reshape(-1, inputs.shape[-1]).float()
-        for start in range(0, x.shape[1], TILE):
-            rows = slice(start, start + TILE)
-            self.gram[rows, start:].addmm_(x[:, rows].T, x[:, start:])
+        for part in x.bfloat16().split(PART) if half else [x]:
+            for start in range(0, x.shape[1], TILE):
+                rows = slice(start, start + TILE)
+                self.gram[rows, start:] += part[:, rows].T @ part[:, start:]
         if self.shift is not None and floats is not None:
             self.shift += _product(floats.reshape(x.shape).float() - x, x)
-        size = x.abs()
-        self.magnitude += size.sum(0)
-        torch.maximum(self.largest, size.amax(0), out=self.largest)
+        if self.magnitude is not None and self.largest is not None:
+            size = x.abs()
+            self.magnitude += size.sum(0)
+            torch.maximum(self.largest, size.amax(0), out=self.largest)
         self.tokens += len(x)
 
     def mean_gram(self) -> Tensor:

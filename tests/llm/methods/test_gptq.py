@@ -107,12 +107,14 @@ def test_it_solves_for_every_type(code: str) -> None:
     assert torch.allclose(solved.grid.numbers(solved.grid.codes(solved.weight)), solved.weight)
 
 
-def test_the_moved_target_gives_what_the_float_inputs_gave() -> None:
+@pytest.mark.parametrize("rows", [5, 20])
+def test_the_moved_target_gives_what_the_float_inputs_gave(rows: int) -> None:
     generator = torch.Generator().manual_seed(1)
     floats = torch.randn(300, 12, generator=generator)
     inputs = floats @ (torch.eye(12) + 0.1 * torch.randn(12, 12, generator=generator))
-    weight = torch.randn(5, 12, generator=generator)
-    moved = move_target(weight, inputs.T @ inputs / 300, (floats - inputs).T @ inputs / 300, 1.0, 1e-9)
+    weight = torch.randn(rows, 12, generator=generator)
+    elimination = eliminate(inputs.T @ inputs / 300, 1e-9, act_order=True, sparsity=None)
+    moved = move_target(weight, (floats - inputs).T @ inputs / 300, elimination, 1.0)
     wanted = torch.linalg.lstsq(inputs.double(), (floats @ weight.T).double()).solution.T
     assert torch.allclose(moved.double(), wanted, atol=1e-4)
 
