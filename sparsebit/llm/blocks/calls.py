@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.exclusive import replaced
 from sparsebit.llm.blocks.find import Stack
-from sparsebit.llm.weights.half_products import HalfProducts
 from sparsebit.llm.weights.uses import Enough
 
 
@@ -62,11 +61,12 @@ class BlockRuns:
 
     def products(self) -> contextlib.AbstractContextManager[object]:
         """The mode in which the block runs on calibration data; entered before any other."""
-        return HalfProducts() if self.half else contextlib.nullcontext()
+        return torch.autocast(self.hidden[0].device.type, torch.bfloat16, enabled=self.half)
 
     def run(self, number: int = 0) -> Tensor:
         """The hidden states behind the block for one batch."""
-        return self.calls[number].run(self.block, self.hidden[number])
+        hidden = self.hidden[number]
+        return self.calls[number].run(self.block, hidden).to(hidden.dtype)
 
     def on(self, hidden: Sequence[Tensor]) -> BlockRuns:
         """The same block called on other hidden states."""

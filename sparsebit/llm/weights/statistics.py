@@ -39,13 +39,14 @@ class InputStatistics:
 
     def update(self, inputs: Tensor, floats: Tensor | None = None, *, half: bool = False) -> None:
         """Add tokens [..., in], and the same tokens in the float model; with ``half`` products are of bfloat16."""
-        x = inputs.reshape(-1, inputs.shape[-1]).float()
-        for part in x.bfloat16().split(PART) if half else [x]:
+        x = inputs.reshape(-1, inputs.shape[-1])
+        x = x.bfloat16() if half else x.float()
+        for part in x.split(PART) if half else [x]:
             for start in range(0, x.shape[1], TILE):
                 rows = slice(start, start + TILE)
                 self.gram[rows, start:] += part[:, rows].T @ part[:, start:]
         if self.shift is not None and floats is not None:
-            self.shift += _product(floats.reshape(x.shape).float() - x, x)
+            self.shift += _product(floats.reshape(x.shape) - inputs.reshape(x.shape), x)
         if self.magnitude is not None and self.largest is not None:
             size = x.abs()
             self.magnitude += size.sum(0)
