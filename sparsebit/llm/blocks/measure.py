@@ -37,7 +37,7 @@ def measure_inputs(
     in their order, each with the ones before it solved. Of several processes each runs its own batches, which are those
     that ``float_inputs`` has. ``sizes`` are how large the inputs are, which solvers do not look at.
     """
-    replay = Replay(len(runs.calls), limit=0) if replay is None else replay
+    replay = Replay(runs.block, len(runs.calls), limit=0) if replay is None else replay
     leaders: dict[Matrix, MatrixGroup] = {group.leader: group for group in stage.groups}
     found: dict[Matrix, InputStatistics] = {}
     for place, number in enumerate(own_batches(len(runs.calls))):

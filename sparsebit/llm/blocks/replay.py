@@ -1,18 +1,21 @@
-"""Products of a block that its next run need not compute again.
+"""What a block's next run need not compute again.
 
 The weights of a block are solved one stage after the other, and each is measured with the stages before it solved, so
 the block runs once for each of them. All that such a run computes before it reaches the weights it measures is final:
-it depends on solved weights only. So the results of products and attention are kept in the order in which they are
-made, and the next run gets them back. Together the runs then cost one.
+it depends on solved weights only. So the outputs of modules that came to their end are kept, and inside the others the
+results of products and attention, in the order in which they are made. The next run gets them back. Together the runs
+then cost little more than one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch.nn.functional as F
-from torch import Tensor
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sparsebit.llm.blocks.spill import MOST_BYTES
@@ -21,30 +24,66 @@ from sparsebit.llm.weights.uses import PRODUCTS
 _KEPT = PRODUCTS | {F.scaled_dot_product_attention}
 
 
-class Replay:
-    """What earlier runs of one block computed, for each batch, up to ``limit`` bytes in all."""
+class _Result(NamedTuple):
+    """What a call gave, and the counts of calls at its end: what was called inside is passed over with it."""
 
-    def __init__(self, batches: int, limit: int = MOST_BYTES) -> None:
-        self._kept: list[list[tuple[Tensor, int]]] = [[] for _ in range(batches)]
+    value: Any
+    versions: list[int]  # torch counts what is written into a tensor
+    products: int
+    modules: int
+
+    @property
+    def unchanged(self) -> bool:
+        return self.versions == _versions(self.value)
+
+
+class Replay:
+    """What earlier runs of a block computed, for each batch, up to ``limit`` bytes in all."""
+
+    def __init__(self, block: nn.Module, batches: int, limit: int = MOST_BYTES) -> None:
+        self._modules = [one for one in block.modules() if one is not block] if limit else []
+        self._kept: list[tuple[dict[int, _Result], dict[int, _Result]]] = [({}, {}) for _ in range(batches)]
         self._left = limit
 
     def run(self, batch: int) -> ReplayedRun:
         """A mode in which the block is run on one batch."""
-        return ReplayedRun(self, self._kept[batch])
+        return ReplayedRun(self, self._modules, *self._kept[batch])
 
     def take(self, size: int) -> bool:
-        """Whether there is still room for so many bytes, which then count as taken."""
-        self._left -= size
-        return self._left >= 0
+        """Whether there is room for so many bytes, which then count as taken; fewer than none are given back."""
+        fits = size <= self._left
+        self._left -= size if fits else 0
+        return fits
 
 
 class ReplayedRun(TorchFunctionMode):
     """While active, results that were kept are returned, and further ones are kept until ``stop`` is called."""
 
-    def __init__(self, replay: Replay, kept: list[tuple[Tensor, int]]) -> None:
+    def __init__(
+        self,
+        replay: Replay,
+        modules: list[nn.Module],
+        products: dict[int, _Result],
+        outputs: dict[int, _Result],
+    ) -> None:
         super().__init__()
-        self._replay, self._kept = replay, kept
-        self._place, self._final = 0, True
+        self._replay, self._modules = replay, modules
+        self._products, self._outputs = products, outputs  # by the number of the call
+        self._product, self._module, self._final = 0, 0, True
+
+    def __enter__(self) -> ReplayedRun:
+        for module in self._modules:
+            module.forward = partial(self._run_module, module.forward)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for module in self._modules:
+            replaced = module.forward
+            del module.forward
+            if module.forward != replaced.args[0]:  # it was the object's own already
+                module.forward = replaced.args[0]
 
     def stop(self) -> None:
         """What follows depends on weights that are not solved yet: it is not kept."""
@@ -55,15 +94,46 @@ class ReplayedRun(TorchFunctionMode):
     ) -> Any:
         if func not in _KEPT:
             return func(*args, **(kwargs or {}))
-        place, self._place = self._place, self._place + 1
-        known = place < len(self._kept)
-        if known:
-            kept, version = self._kept[place]
-            if kept._version == version:  # torch counts what is written into a tensor
-                return kept
+        number, self._product = self._product, self._product + 1
+        known = self._products.get(number)
+        if known is not None and known.unchanged:
+            return known.value
         result = func(*args, **(kwargs or {}))
-        if known:
-            self._kept[place] = result, result._version
-        elif self._final and place == len(self._kept) and self._replay.take(result.nbytes):
-            self._kept.append((result, result._version))
+        self._keep(self._products, number, result)
         return result
+
+    def _run_module(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        number, product, self._module = self._module, self._product, self._module + 1
+        known = self._outputs.get(number)
+        if known is not None and known.unchanged:
+            self._product, self._module = known.products, known.modules
+            return known.value
+        output = forward(*args, **kwargs)
+        if self._keep(self._outputs, number, output):
+            self._forget(self._products, product, self._product)
+            self._forget(self._outputs, number + 1, self._module)
+        return output
+
+    def _keep(self, place: dict[int, _Result], number: int, value: Any) -> bool:
+        if not self._final or not self._replay.take(_size(value)):
+            return False
+        self._forget(place, number, number + 1)
+        place[number] = _Result(value, _versions(value), self._product, self._module)
+        return True
+
+    def _forget(self, place: dict[int, _Result], start: int, end: int) -> None:
+        for number in range(start, end):
+            if number in place:
+                self._replay.take(-_size(place.pop(number).value))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [one for one in pytree.tree_leaves(value) if isinstance(one, Tensor)]
+
+
+def _versions(value: Any) -> list[int]:
+    return [one._version for one in _tensors(value)]
+
+
+def _size(value: Any) -> int:
+    return sum(one.nbytes for one in _tensors(value))

@@ -79,7 +79,7 @@ def solve_block(
 
         float_outputs = spilled(share_runs(count, run_float))
     done: list[SolvedMatrix] = []
-    replay = Replay(count)
+    replay = Replay(runs.block, count)
     for stage in stages:
         known = float_inputs.pop(0) if float_inputs else None
         statistics = measure_inputs(runs, parameters, stage, known, replay)
@@ -101,7 +101,7 @@ def solve_block(
 @torch.no_grad()
 def run_block(runs: BlockRuns, replay: Replay | None = None) -> Sequence[Tensor]:
     """The hidden states after a block, one for each batch; what ``replay`` holds is not computed again."""
-    replay = Replay(len(runs.calls), limit=0) if replay is None else replay
+    replay = Replay(runs.block, len(runs.calls), limit=0) if replay is None else replay
 
     def run(number: int) -> Tensor:
         with runs.products(), replay.run(number):

@@ -25,6 +25,7 @@ from sparsebit.llm.methods.grid_search import search_grid
 from sparsebit.llm.methods.masks import Sparsity, keep_largest
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec
+from sparsebit.llm.weights.half_products import rough_product
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.numerics import Grid
 
@@ -133,9 +134,9 @@ def move_target(weight: Tensor, shift: Tensor, elimination: Elimination, strengt
     order, upper, _ = elimination
     few = len(weight) < len(shift)
     # What has fewer rows is multiplied twice.
-    moved = (weight @ shift if few else shift)[:, order] @ upper.T @ upper
+    moved = (rough_product(weight, shift) if few else shift)[:, order] @ upper.T @ upper
     moved = moved[:, torch.argsort(order)]
-    return torch.add(weight, moved if few else weight @ moved, alpha=strength)
+    return torch.add(weight, moved if few else rough_product(weight, moved), alpha=strength)
 
 
 class Columns(NamedTuple):

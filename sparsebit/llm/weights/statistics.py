@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsebit.llm.weights.half_products import multiplies_bfloat16_faster
+from sparsebit.llm.weights.half_products import rough_product
 
 TILE = 256  # rows of the second moments that are computed at once, from the diagonal on
-PART = 1024  # tokens whose products are summed in bfloat16's digits, before they are added in float32
+PART = 1024  # tokens at once: more would not stay in the processor's caches
 
 
 @dataclass
@@ -39,14 +39,25 @@ class InputStatistics:
 
     def update(self, inputs: Tensor, floats: Tensor | None = None, *, half: bool = False) -> None:
         """Add tokens [..., in], and the same tokens in the float model; with ``half`` products are of bfloat16."""
-        x = inputs.reshape(-1, inputs.shape[-1])
-        x = x.bfloat16() if half else x.float()
-        for part in x.split(PART) if half else [x]:
-            for start in range(0, x.shape[1], TILE):
-                rows = slice(start, start + TILE)
-                self.gram[rows, start:] += part[:, rows].T @ part[:, start:]
-        if self.shift is not None and floats is not None:
-            self.shift += _product(floats.reshape(x.shape) - inputs.reshape(x.shape), x)
+        size = inputs.shape[-1]
+        parts = inputs.reshape(-1, size).split(PART)
+        beside = [None] * len(parts) if floats is None else floats.reshape(-1, size).split(PART)
+        for x, f in zip(parts, beside, strict=True):
+            self._add(x.float(), None if f is None else f.float(), half)
+
+    def _add(self, x: Tensor, f: Tensor | None, half: bool) -> None:
+        # Products in bfloat16 are rounded to it. Of what is common to all tokens that would be too much: H would
+        # have no inverse. So the mean is taken out first, and what it gives is added in float32.
+        mean = x.mean(0) if half else x.new_zeros(x.shape[1])
+        centred = (x - mean).bfloat16() if half else x
+        for start in range(0, x.shape[1], TILE):
+            rows = slice(start, start + TILE)
+            self.gram[rows, start:] += centred[:, rows].T @ centred[:, start:]
+        self.gram.addr_(mean, mean, alpha=len(x))
+        if self.shift is not None and f is not None:
+            moved = f - x
+            self.shift += rough_product(moved.T, centred)
+            self.shift.addr_(moved.sum(0), mean)
         if self.magnitude is not None and self.largest is not None:
             size = x.abs()
             self.magnitude += size.sum(0)
@@ -62,12 +73,3 @@ class InputStatistics:
         """Mean of (f - x) xᵀ, [in, in]."""
         return None if self.shift is None else self.shift / max(self.tokens, 1)
 
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """``aᵀ b`` in float32, from bfloat16 where the processor multiplies those faster.
-
-    Two or three digits are enough for the sum of a difference; of the full products they would leave nothing.
-    """
-    if multiplies_bfloat16_faster(a.device):
-        return (a.bfloat16().T @ b.bfloat16()).float()
-    return a.T @ b
