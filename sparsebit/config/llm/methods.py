@@ -60,12 +60,14 @@ class GptqSettings(Settings):
         damping: what is added to the diagonal of H, as a part of its mean; raised tenfold where H has no inverse.
         steps: ranges tried per group.
         follow: how far the target moves towards what corrects the error of earlier layers, from 0 to 1.
+        follow_damping: the damping of that move.
     """
 
     act_order: bool = True
     damping: Positive = 0.03
     steps: Count = 24
     follow: Part = 0.5
+    follow_damping: Positive = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,9 +50,9 @@ class Gptq(GptqSettings):
         gram, shift = statistics.mean_gram(), statistics.mean_shift()
         dead = gram.diagonal() <= 0
         target = weight.masked_fill(dead, 0.0)
-        elimination = eliminate(gram, self.damping, act_order=self.act_order, sparsity=spec.sparsity)
         if shift is not None and self.follow:
-            target = move_target(target, shift, elimination, self.follow)
+            target = move_target(target, gram, shift, self.follow, self.follow_damping)
+        elimination = eliminate(gram, self.damping, act_order=self.act_order, sparsity=spec.sparsity)
         grid = None
         if spec.code is not None:
             grid = search_grid(target, elimination.cost(), spec, steps=self.steps)
@@ -126,16 +126,14 @@ def invert_lower(factor: Tensor) -> Tensor:
     return inverse
 
 
-def move_target(weight: Tensor, shift: Tensor, elimination: Elimination, strength: float) -> Tensor:
-    """``W + strength * W shift H⁻¹``: weights for the inputs that really come.
+def move_target(weight: Tensor, gram: Tensor, shift: Tensor, strength: float, damping: float) -> Tensor:
+    """``W + strength * W shift (gram + damping)⁻¹``: weights for the inputs that really come.
 
-    ``shift`` is the mean of (f - x) xᵀ, with x the input and f the one in the float model; H⁻¹ is Uᵀ U.
+    ``gram`` is the mean of x xᵀ, ``shift`` that of (f - x) xᵀ, with f the input in the float model.
     """
-    order, upper, _ = elimination
-    few = len(weight) < len(shift)
-    # What has fewer rows is multiplied twice.
-    moved = (rough_product(weight, shift) if few else shift)[:, order] @ upper.T @ upper
-    moved = moved[:, torch.argsort(order)]
+    factor, _ = factorize(gram, damping)
+    few = len(weight) < len(gram)  # right-hand sides: as few as there may be
+    moved = torch.cholesky_solve((rough_product(weight, shift) if few else shift).T, factor).T
     return torch.add(weight, moved if few else rough_product(weight, moved), alpha=strength)
 
 

@@ -52,7 +52,7 @@ class InputStatistics:
         centred = (x - mean).bfloat16() if half else x
         for start in range(0, x.shape[1], TILE):
             rows = slice(start, start + TILE)
-            self.gram[rows, start:] += centred[:, rows].T @ centred[:, start:]
+            self.gram[rows, start:] += (centred[:, rows].T @ centred[:, start:]).float()
         self.gram.addr_(mean, mean, alpha=len(x))
         if self.shift is not None and f is not None:
             moved = f - x
@@ -72,4 +72,3 @@ class InputStatistics:
     def mean_shift(self) -> Tensor | None:
         """Mean of (f - x) xᵀ, [in, in]."""
         return None if self.shift is None else self.shift / max(self.tokens, 1)
-
