@@ -20,9 +20,6 @@ from sparsebit.llm.methods.solver import Solved, SolvedMatrix, Solver, SpecOf, W
 from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights, stores_transposed
 from sparsebit.quantization.calibration.spill_list import SpillList
 
-# Tokens for each input of a weight that it takes to see how its inputs moved. With fewer, the correction fits the text.
-FOLLOWED = 8
-
 
 class SolvedBlock(NamedTuple):
     """A block whose weights are solved.
@@ -54,15 +51,7 @@ def solve_block(
     count = len(runs.calls)
     parameters = {name: parameter for name, parameter in runs.block.named_parameters() if spec_of(name)}
     stages = find_stages(replace(runs.first_sequence(), half=runs.half), parameters)
-    tokens = sum(batch.numel() // batch.shape[-1] for batch in runs.hidden)
-    followed = [
-        [
-            group.leader
-            for group in stage.groups
-            if group.reaches_all and tokens >= FOLLOWED * stored(parameters, group.leader).shape[1]
-        ]
-        for stage in stages
-    ]
+    leaders = [[group.leader for group in stage.groups if group.reaches_all] for stage in stages]
     float_inputs: list[Any] = []  # by stage, so that each goes when it has been read
     float_outputs: Any = None
     if floats is not None:
@@ -73,7 +62,7 @@ def solve_block(
             seen: dict[Matrix, Tensor] = {}
             with float_runs.products(), WatchWeights(parameters, partial(_keep_first, seen)):
                 output = float_runs.run(number)
-            for kept, of_stage in zip(float_inputs, followed, strict=True):
+            for kept, of_stage in zip(float_inputs, leaders, strict=True):
                 kept.append({leader: seen[leader] for leader in of_stage})
             return output
 
