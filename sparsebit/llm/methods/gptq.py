@@ -25,7 +25,6 @@ from sparsebit.llm.methods.grid_search import search_grid
 from sparsebit.llm.methods.masks import Sparsity, keep_largest
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec
-from sparsebit.llm.weights.half_products import rough_product
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.numerics import Grid
 
@@ -133,8 +132,8 @@ def move_target(weight: Tensor, gram: Tensor, shift: Tensor, strength: float, da
     """
     factor, _ = factorize(gram, damping)
     few = len(weight) < len(gram)  # right-hand sides: as few as there may be
-    moved = torch.cholesky_solve((rough_product(weight, shift) if few else shift).T, factor).T
-    return torch.add(weight, moved if few else rough_product(weight, moved), alpha=strength)
+    moved = torch.cholesky_solve((weight @ shift if few else shift).T, factor).T
+    return torch.add(weight, moved if few else weight @ moved, alpha=strength)
 
 
 class Columns(NamedTuple):

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.methods.masks import Sparsity
-from sparsebit.llm.weights.half_products import rough_product
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics import CodeType, Grid, Layout
@@ -92,5 +91,5 @@ def output_loss(weight: Tensor, solved: Tensor, gram: Tensor | None) -> float:
     error = weight - solved
     if gram is None:
         return float(error.square().sum() / weight.square().sum().clamp(min=1e-30))
-    spent = ((error @ gram) * error).sum()  # in all digits: most of it cancels
-    return float(spent / (rough_product(weight, gram) * weight).sum().clamp(min=1e-30))
+    spent = ((error @ gram) * error).sum()
+    return float(spent / ((weight @ gram) * weight).sum().clamp(min=1e-30))

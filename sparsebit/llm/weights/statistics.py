@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from sparsebit.llm.weights.half_products import rough_product
 
 TILE = 256  # rows of the second moments that are computed at once, from the diagonal on
 PART = 1024  # tokens at once: more would not stay in the processor's caches
@@ -41,7 +40,9 @@ class InputStatistics:
         """Add tokens [..., in], and the same tokens in the float model; with ``half`` products are of bfloat16."""
         size = inputs.shape[-1]
         parts = inputs.reshape(-1, size).split(PART)
-        beside = [None] * len(parts) if floats is None else floats.reshape(-1, size).split(PART)
+        beside: Sequence[Tensor | None] = (
+            [None] * len(parts) if floats is None else floats.reshape(-1, size).split(PART)
+        )
         for x, f in zip(parts, beside, strict=True):
             self._add(x.float(), None if f is None else f.float(), half)
 
@@ -56,7 +57,7 @@ class InputStatistics:
         self.gram.addr_(mean, mean, alpha=len(x))
         if self.shift is not None and f is not None:
             moved = f - x
-            self.shift += rough_product(moved.T, centred)
+            self.shift += (moved.to(centred.dtype).T @ centred).float()
             self.shift.addr_(moved.sum(0), mean)
         if self.magnitude is not None and self.largest is not None:
             size = x.abs()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import (
     BlockCall,
+    BlockRuns,
     find_hidden,
     hidden_in,
     record_calls,
@@ -18,6 +21,8 @@ from sparsebit.llm.blocks.calls import (
     run_model,
 )
 from sparsebit.llm.blocks.find import find_stack
+from sparsebit.llm.blocks.solve import run_block
+from sparsebit.llm.weights.uses import Use, WatchWeights
 from tests.llm.models import DECODERS, tokens
 
 
@@ -81,3 +86,24 @@ def test_a_call_for_one_sequence_of_the_batch() -> None:
     call = BlockCall((None, mask), {"positions": table, "flag": True}, 0).for_one(3)
     assert call.args[1].shape == (1, 1, 5, 5) and call.kwargs["flag"] is True
     assert [one.shape for one in call.kwargs["positions"]] == [(1, 5, 4), (1, 5, 4)]
+
+
+def test_blocks_run_in_bfloat16_where_that_is_asked_for() -> None:
+    torch.manual_seed(0)
+    block, hidden = nn.Linear(64, 64).requires_grad_(False), torch.randn(1, 5, 64)
+    runs = BlockRuns(block, [BlockCall((None,), {}, 0)], [hidden])
+    wanted = F.linear(hidden.bfloat16(), block.weight.bfloat16(), block.bias.bfloat16()).float()
+    assert torch.equal(run_block(replace(runs, half=True))[0], wanted)
+    assert torch.equal(run_block(runs)[0], block(hidden))
+    assert replace(runs, half=True).on([hidden]).half  # the float model runs in the same arithmetic
+    assert not replace(runs, half=True).first_sequence().half  # what is found by trying needs all digits
+
+
+def test_what_watches_weights_sees_them_in_bfloat16_too() -> None:
+    torch.manual_seed(0)
+    inputs, weight = torch.randn(1, 5, 64), torch.randn(64, 64)
+    seen: list[Use] = []
+    runs = BlockRuns(nn.Identity(), [], [inputs], half=True)
+    with runs.products(), WatchWeights({"weight": weight}, seen.append):
+        F.linear(inputs, weight)
+    assert [use.matrix.name for use in seen] == ["weight"] and seen[0].inputs is inputs
