@@ -67,23 +67,24 @@ class ReplayedRun(TorchFunctionMode):
         outputs: dict[int, _Result],
     ) -> None:
         super().__init__()
-        self._replay, self._modules = replay, modules
+        self._replay = replay
+        # with the forward that is the object's own, where it has one
+        self._modules = [(module, vars(module).get("forward")) for module in modules]
         self._products, self._outputs = products, outputs  # by the number of the call
         self._product, self._module, self._final = 0, 0, True
 
     def __enter__(self) -> ReplayedRun:
-        for module in self._modules:
+        for module, _ in self._modules:
             module.forward = partial(self._run_module, module.forward)
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        for module in self._modules:
-            replaced = module.forward
+        for module, own in self._modules:
             del module.forward
-            if module.forward != replaced.args[0]:  # it was the object's own already
-                module.forward = replaced.args[0]
+            if own is not None:
+                module.forward = own
 
     def stop(self) -> None:
         """What follows depends on weights that are not solved yet: it is not kept."""
