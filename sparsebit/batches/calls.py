@@ -76,8 +76,10 @@ def to_device(value: Any, device: torch.device) -> Any:
 
 
 def few(call: Call, samples: int = 2) -> Call:
-    """A call with the first samples only, if all its tensors have the same number of samples."""
+    """A call with the first samples only, if all its tensors are dense and have the same number of samples."""
     tensors = [leaf for leaf in pytree.tree_leaves(tuple(call)) if isinstance(leaf, Tensor)]
+    if any(tensor.is_nested or tensor.layout is not torch.strided for tensor in tensors):
+        return call
     if len({len(t) if t.dim() else -1 for t in tensors}) != 1 or tensors[0].dim() == 0:
         return call
     return Call(*pytree.tree_map_only(Tensor, lambda tensor: tensor[:samples].clone(), tuple(call)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -140,6 +141,21 @@ def test_the_inputs_are_not_modified() -> None:
         and a._version == version
         and a.grad is None
     )
+
+
+@pytest.mark.parametrize(
+    ("make", "got"),
+    [
+        (lambda: torch.eye(4).to_sparse(), "a tensor of layout torch.sparse_coo"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(1, 4)]), "a nested tensor"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_inputs_that_are_not_dense_are_refused(make: Callable[[], Tensor], got: str) -> None:
+    x, model = make(), nn.Linear(4, 2).eval()
+    for call in (lambda: capture(model, (x,)), lambda: sparsebit.quantize(model, [x], progress=False)):
+        with pytest.raises(CaptureError, match=rf"dense tensors(.|\n)*{got}(.|\n)*to_dense\(\), or pad it"):
+            call()
 
 
 # -- what can be captured --------------------------------------------------------------------------
