@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.llm.arguments import require_count, require_part
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.prune_blocks import drop_blocks
-from sparsebit.llm.source import load_module, stored_dtype
+from sparsebit.llm.source import float_module, load_module, stored_dtype
 from sparsebit.llm.tokens import Text, as_ids, most_positions, read_tokenizer, require_known, windows
 from sparsebit.sparse import ChannelGroups, SparseModel
 from sparsebit.sparse.channels import Group
@@ -65,6 +66,7 @@ def prune(
         tokenizer = tokenizer or read_tokenizer(model)
         model, stored = load_module(model), stored_dtype(model)
     _require_float(model)
+    model = float_module(model)
     rows = None
     if data is not None:
         ids = as_ids(data, tokenizer)
@@ -104,7 +106,7 @@ def _require_float(model: object) -> None:
         raise SparsebitError(
             "quantized weights cannot be pruned", hint="prune the float model first, then quantize the result"
         )
-    if not isinstance(model, nn.Module) or not is_pretrained(model):
+    if not isinstance(model, nn.Module) or not is_pretrained(unwrap(model)):
         raise SparsebitError(
             f"{type(model).__name__} is not a model of transformers",
             expected="a model, or the path of a folder as save_pretrained writes it",

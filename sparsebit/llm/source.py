@@ -45,23 +45,7 @@ class WeightSource:
     def open(cls, origin: nn.Module | str | os.PathLike[str]) -> WeightSource:
         """A module, or a folder as ``save_pretrained`` writes it."""
         if isinstance(origin, nn.Module):
-            origin = unwrap(origin)
-            if callable(getattr(origin, "merge_and_unload", None)):
-                raise SparsebitError(
-                    f"a {type(origin).__name__} holds adapters beside its weights",
-                    hint="pass model.merge_and_unload(), or quantize the base model and add adapters to the result",
-                )
-            if empty := next((n for n, p in origin.named_parameters() if p.is_meta), None):
-                raise SparsebitError(
-                    f"{empty!r} of the model has a shape and no numbers (device 'meta')",
-                    hint="load the model's weights, or pass the folder they are in",
-                )
-            if bad := next((n for n, p in origin.named_parameters() if not is_finite(p)), None):
-                raise SparsebitError(
-                    f"{bad!r} of the model holds NaN or infinite numbers",
-                    hint="load the model again, or train it in float32",
-                )
-            return cls(twin_of(origin), None, None)
+            return cls(twin_of(float_module(origin)), None, None)
         folder = Path(origin)
         files = tensor_files(folder)
         model = empty_model(folder, len(files))
@@ -242,6 +226,27 @@ def making_empty(stored: int, what: str, where: str) -> Iterator[None]:
             yield
     except Exception as error:  # transformers raises what its config classes raise
         raise ArtifactError(f"transformers cannot build {what}", where=where, got=str(error)[:200]) from error
+
+
+def float_module(model: nn.Module) -> nn.Module:
+    """The model inside its wrappers; an error where it holds adapters, or weights without numbers or with NaN."""
+    model = unwrap(model)
+    if callable(getattr(model, "merge_and_unload", None)):
+        raise SparsebitError(
+            f"a {type(model).__name__} holds adapters beside its weights",
+            hint="pass model.merge_and_unload(), or quantize the base model and add adapters to the result",
+        )
+    if empty := next((n for n, p in model.named_parameters() if p.is_meta), None):
+        raise SparsebitError(
+            f"{empty!r} of the model has a shape and no numbers (device 'meta')",
+            hint="load the model's weights, or pass the folder they are in",
+        )
+    if bad := next((n for n, p in model.named_parameters() if not is_finite(p)), None):
+        raise SparsebitError(
+            f"{bad!r} of the model holds NaN or infinite numbers",
+            hint="load the model again, or train it in float32",
+        )
+    return model
 
 
 def load_module(folder: str | os.PathLike[str]) -> nn.Module:
