@@ -6,7 +6,7 @@ a value stands for are as in ``packed_matmul_triton``.
 """
 
 # Triton's own language: its functions have no types.
-# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call, no-any-return"
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _registers(bits: int) -> str:
 
 
 @triton.constexpr_function
-def _results(bits: int, dtype) -> tuple:
+def _results(bits: int, dtype: gl.dtype) -> tuple[gl.dtype, ...]:
     return (dtype,) * _places(bits)
 
 

@@ -63,8 +63,8 @@ def prune(
         raise SparsebitError("no part to prune was named", expected="hidden=, heads= or blocks=")
     stored: torch.dtype | None = None
     if isinstance(model, str | os.PathLike):
-        tokenizer = tokenizer or read_tokenizer(model)
-        model, stored = load_module(model), stored_dtype(model)
+        tokenizer, stored = tokenizer or read_tokenizer(model), stored_dtype(model)
+        model = load_module(model)
     _require_float(model)
     model = float_module(model)
     rows = None

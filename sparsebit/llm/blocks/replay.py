@@ -76,11 +76,11 @@ class ReplayedRun(TorchFunctionMode):
     def __enter__(self) -> ReplayedRun:
         for module, _ in self._modules:
             module.forward = partial(self._run_module, module.forward)
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         for module, own in self._modules:
             del module.forward
             if own is not None:

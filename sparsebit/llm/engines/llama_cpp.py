@@ -75,7 +75,7 @@ class LlamaCppFile:
     def _expert(self, name: str, index: int) -> Tensor:
         """One matrix out of a stack; those of gate and up are one matrix in the model."""
         if name.endswith("gate_up_proj"):
-            down = self._names.get_name(name.replace("gate_up_proj", "down_proj"))
+            down = str(self._names.get_name(name.replace("gate_up_proj", "down_proj")))
             parts = [self._read(f"{down.replace('down', part)}.weight")[index] for part in ("gate", "up")]
             return torch.cat(parts)
         return self._read(f"{self._names.get_name(name)}.weight")[index]

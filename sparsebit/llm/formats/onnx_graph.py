@@ -50,7 +50,7 @@ class OnnxGraph:
     def model(self) -> ir.Model:
         """The graph: ids, mask and earlier keys and values in; logits and all keys and values out."""
         logits = build_logits(self, self._decoder)
-        shape = ["batch_size", "sequence_length", self._decoder.head.shape[0]]
+        shape: list[str | int] = ["batch_size", "sequence_length", self._decoder.head.shape[0]]
         self._tape.output(logits, "logits", shape)
         return self._tape.model()
 
@@ -86,7 +86,7 @@ class OnnxGraph:
         projected, rotary = self._queries_keys_values(attention, x), attention.rotary
         if rotary is not None and not _rotated_by_attention(attention):
             projected, rotary = self._rotated(projected, attention), None
-        shape = ["batch_size", attention.kv_heads, "past_sequence_length", attention.width]
+        shape: list[str | int] = ["batch_size", attention.kv_heads, "past_sequence_length", attention.width]
         past = [
             self._tape.input(f"past_key_values.{index}.{part}", shape, ir.DataType.FLOAT)
             for part in ("key", "value")

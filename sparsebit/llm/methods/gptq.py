@@ -116,7 +116,10 @@ def eliminate(gram: Tensor, damping: float, *, act_order: bool, sparsity: Sparsi
 def invert_lower(factor: Tensor) -> Tensor:
     """The inverse of a lower triangular matrix, by halves: most of the work is in products, which are fast."""
     if len(factor) <= BLOCK:
-        return torch.linalg.solve_triangular(factor, torch.eye(len(factor)).to(factor), upper=False)
+        inverse: Tensor = torch.linalg.solve_triangular(
+            factor, torch.eye(len(factor)).to(factor), upper=False
+        )
+        return inverse
     half = len(factor) // 2
     first, second = invert_lower(factor[:half, :half]), invert_lower(factor[half:, half:])
     inverse = torch.zeros_like(factor)

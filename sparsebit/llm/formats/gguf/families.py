@@ -41,12 +41,13 @@ class Family:
     fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
 
-_NO_BIAS = {"attention_bias": (False,)}
-_NO_INNER_BIAS = {"mlp_bias": (False,)}
-_CAUSAL = {"use_bidirectional_attention": (False, None)}
+_NO_BIAS: dict[str, tuple[object, ...]] = {"attention_bias": (False,)}
+_NO_INNER_BIAS: dict[str, tuple[object, ...]] = {"mlp_bias": (False,)}
+_CAUSAL: dict[str, tuple[object, ...]] = {"use_bidirectional_attention": (False, None)}
 _EXPERTS = {"num_experts": "add_expert_count", "num_experts_per_tok": "add_expert_used_count"}
 _NARROW_EXPERTS = {**_EXPERTS, "moe_intermediate_size": "add_expert_feed_forward_length"}
-_EVERY_LAYER = {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None)}  # has experts
+# has experts
+_EVERY_LAYER: dict[str, tuple[object, ...]] = {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None)}
 _LLAMA = Family(
     architecture="llama",
     rotates_neighbours=True,

@@ -32,7 +32,7 @@ GPT4O = (
     rf"{_BEFORE}{_CAPITALS}*{_SMALL}+{_CONTRACTION}|{_BEFORE}{_CAPITALS}+{_SMALL}*{_CONTRACTION}"
     rf"|\p{{N}}{{1,3}}{_AFTER}"
 )
-_RULES = {
+_RULES: dict[tuple[str, ...], str] = {
     ("words",): "gpt-2",
     ("each digit", "words"): "smollm",
     (QWEN2, "bytes"): "qwen2",
@@ -41,7 +41,7 @@ _RULES = {
     ("punctuation", "words", "numbers", "[0-9][0-9][0-9]"): "falcon",
 }
 # With ignore_merges: a word that is a token is not split.
-_WHOLE_WORDS_FIRST = {(LLAMA3, "bytes"): "llama-bpe", (TEKKEN, "bytes"): "tekken"}
+_WHOLE_WORDS_FIRST: dict[tuple[str, ...], str] = {(LLAMA3, "bytes"): "llama-bpe", (TEKKEN, "bytes"): "tekken"}
 _ASCII_CAPITALS = ("gpt-4o", "tekken")  # llama.cpp takes other letters for capital and small at once
 
 
