@@ -23,7 +23,7 @@ from benchmarks.environment import describe
 from benchmarks.llm.run import HELD_OUT, NOTE, SEED
 from sparsebit import llm
 from sparsebit.llm.evaluate.perplexity import evaluate, log_probabilities
-from sparsebit.llm.source import load_module
+from sparsebit.llm.folders.source import load_module
 from sparsebit.llm.tokens import as_ids, read_tokenizer
 
 SAMPLES, LENGTH, MEASURED, WINDOW = 8, 512, 2048, 1024

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.environment import describe, report
 from sparsebit import llm
-from sparsebit.llm.source import load_module
+from sparsebit.llm.folders.source import load_module
 
 PROMPT, DECODED = 8, 8
 

@@ -232,7 +232,7 @@ def _export(arguments: argparse.Namespace) -> Outcome:
 def _evaluate(arguments: argparse.Namespace) -> Outcome:
     from sparsebit import llm
     from sparsebit.llm.evaluate.multiple_choice import answer_questions, read_questions
-    from sparsebit.llm.source import load_module
+    from sparsebit.llm.folders.source import load_module
     from sparsebit.llm.tokens import as_ids
 
     model = llm.LanguageModel.load(arguments.origin)

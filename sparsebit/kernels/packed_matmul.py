@@ -199,9 +199,11 @@ def _multiply_part(
     per_program = at_once * math.ceil(tiles * blocks / at_once / programs)
     parts = 1 if per_program % blocks == 0 else math.ceil(blocks / per_program) + 1
     made = torch.empty(parts * batch * rows if parts > 1 else 1, device=x.device)
-    before = (batch, rows, units, per_program, low)
-    before += (bits, 3 if bits == 3 else 1, places, zero_point is not None, per_group)
-    before += (scaled, padded > 8, parts, tile, padded, block, at_once)
+    before: tuple[int | bool, ...] = (
+        *(batch, rows, units, per_program, low),
+        *(bits, 3 if bits == 3 else 1, places, zero_point is not None, per_group),
+        *(scaled, padded > 8, parts, tile, padded, block, at_once),
+    )
     key = (x.device, x.dtype, scale.dtype, *before[4:], warps)
     for fewer in range(_stages.get(key, stages), 0, -1):
         try:

@@ -24,6 +24,7 @@ from sparsebit.llm.blocks.calls import BlockRuns, Recorded
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.stages import find_stages
 from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
+from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.formats import FORMATS, FormatRefusal, WeightKind
 from sparsebit.llm.formats.format import holder_of
 from sparsebit.llm.language_model import LanguageModel
@@ -31,7 +32,6 @@ from sparsebit.llm.methods.learned_block import token_error
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.llm.plan import Plan
-from sparsebit.llm.source import WeightSource
 from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics import CodeType
 from sparsebit.numerics.packing import packed_length

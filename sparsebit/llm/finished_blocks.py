@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from sparsebit.config.llm import LlmConfig
 from sparsebit.errors import SparsebitError, advised, damaged
 from sparsebit.llm.blocks.measure import stored
+from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.packed.stored import from_stored, to_stored
-from sparsebit.llm.source import WeightSource
 from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics.finite import is_finite
 from sparsebit.processes import gather_values, rank

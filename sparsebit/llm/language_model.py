@@ -120,7 +120,7 @@ class LanguageModel:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the model to a folder that ``LanguageModel.load`` reads: packed weights, records, tokenizer."""
-        from sparsebit.llm.saved_model import save_model
+        from sparsebit.llm.folders.saved_model import save_model
 
         save_model(self, folder)
 
@@ -129,7 +129,7 @@ class LanguageModel:
 
         Then ``AutoModelForCausalLM.from_pretrained(folder)`` gives the model, for generation and for adapters.
         """
-        from sparsebit.llm.pretrained import save_pretrained
+        from sparsebit.llm.folders.pretrained import save_pretrained
 
         save_pretrained(self, folder)
 
@@ -146,7 +146,7 @@ class LanguageModel:
             folder: written by ``save``.
             model: the float model, for one that transformers does not make; its weights are not used, it is unchanged.
         """
-        from sparsebit.llm.saved_model import load_model
+        from sparsebit.llm.folders.saved_model import load_model
 
         return load_model(folder, model)
 

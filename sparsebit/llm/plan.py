@@ -11,10 +11,10 @@ from torch import nn
 
 from sparsebit.config.llm import LlmConfig, MatrixSpec
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.methods.masks import Sparsity
 from sparsebit.llm.methods.solver import WeightSpec
-from sparsebit.llm.source import WeightSource
 from sparsebit.numerics import CodeType
 
 logger = logging.getLogger(__name__)

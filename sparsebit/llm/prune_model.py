@@ -19,10 +19,10 @@ from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.llm.arguments import require_count, require_part
 from sparsebit.llm.blocks.find import find_stack
+from sparsebit.llm.folders.source import float_module, load_module, stored_dtype
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.prune_blocks import drop_blocks
-from sparsebit.llm.source import float_module, load_module, stored_dtype
 from sparsebit.llm.tokens import Text, as_ids, most_positions, read_tokenizer, require_known, windows
 from sparsebit.sparse import ChannelGroups, SparseModel
 from sparsebit.sparse.channels import Group

@@ -22,13 +22,13 @@ from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_dat
 from sparsebit.llm.blocks.spill import spilled
 from sparsebit.llm.choose_widths import choose_widths
 from sparsebit.llm.finished_blocks import FinishedBlocks
+from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.language_model import LanguageModel, Made
 from sparsebit.llm.methods.pipeline import Pipeline
 from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.solve_outside import solve_outside
-from sparsebit.llm.source import WeightSource
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, require_positions, windows
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.processes import failing_together, rank, require_same

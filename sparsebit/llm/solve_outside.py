@@ -11,11 +11,11 @@ from functools import partial
 import torch
 
 from sparsebit.llm.blocks.calls import BlockStreams, run_behind
+from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import Solver, output_loss
 from sparsebit.llm.plan import Plan
-from sparsebit.llm.source import WeightSource
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import first_input
 from sparsebit.numerics.packed import PackedTensor

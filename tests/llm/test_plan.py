@@ -8,8 +8,8 @@ import pytest
 
 from sparsebit.config.llm import load_llm_config
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.plan import Plan, embedding_and_head
-from sparsebit.llm.source import WeightSource
 from tests.llm.models import DECODERS
 
 

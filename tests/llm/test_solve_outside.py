@@ -10,12 +10,12 @@ import torch
 from sparsebit import llm
 from sparsebit.config.llm import load_llm_config
 from sparsebit.llm.blocks.calls import BlockStreams, record_calls, returns_tuple
+from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.methods.gptq import Gptq
 from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.solver import output_loss
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.solve_outside import measure_head, solve_outside
-from sparsebit.llm.source import WeightSource
 from tests.llm.models import DECODERS, tokens
 
 CONFIG = {"W": {"BIT": 0, "SPARSITY": 0.5}, "HEAD": {"BIT": 3, "GROUP_SIZE": 32}, "METHOD": "gptq"}

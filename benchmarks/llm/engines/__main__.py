@@ -28,7 +28,7 @@ from benchmarks.llm.engines import stock_files
 from benchmarks.llm.engines.measure_one import DECODED, PROMPT, PROMPTS
 from sparsebit import llm
 from sparsebit.llm.evaluate.perplexity import log_probabilities
-from sparsebit.llm.source import load_module
+from sparsebit.llm.folders.source import load_module
 from sparsebit.llm.tokens import as_ids, read_tokenizer
 
 WINDOWS, LENGTH, COUNT = 2, 128, 64  # texts, their tokens, and how many positions at their end are compared

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.arguments import require_count, require_part, require_positive
+from sparsebit.llm.folders.source import tensor_files
+from sparsebit.llm.folders.stored_tensors import open_tensors
 from sparsebit.llm.language_model import LanguageModel, require_language_model
 from sparsebit.llm.lora.layer import LoraLinear
 from sparsebit.llm.packed.linear import PackedLinear
-from sparsebit.llm.source import tensor_files
-from sparsebit.llm.stored_tensors import open_tensors
 from sparsebit.llm.tokens import require_known, require_positions
 
 DAMPING = 1e-4  # added to the second moments of the inputs, as a part of their mean

@@ -8,7 +8,7 @@ from torch import nn
 from sparsebit.llm.blocks.calls import BlockCall, BlockRuns, record_calls, returns_tuple
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.blocks.stages import Stage, find_stages
-from sparsebit.llm.source import run_experts_in_turn
+from sparsebit.llm.folders.source import run_experts_in_turn
 from tests.llm.models import DECODERS, tokens
 
 

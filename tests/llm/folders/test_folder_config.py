@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sparsebit.errors import ArtifactError
-from sparsebit.llm.folder_config import read_config, require_no_code
-from sparsebit.llm.source import WeightSource, load_module
+from sparsebit.llm.folders.folder_config import read_config, require_no_code
+from sparsebit.llm.folders.source import WeightSource, load_module
 from tests.llm.models import DECODERS
 
 

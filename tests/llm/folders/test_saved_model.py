@@ -20,7 +20,7 @@ from tests.storage.artifacts import edit_file, edit_manifest, file_of
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
 def test_what_is_loaded_is_what_was_saved(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "sparsebit.llm.source.LARGE", 256
+        "sparsebit.llm.folders.source.LARGE", 256
     )  # as of a large model: no tensor is there before it is read
     config = {"W": {"BIT": 4, "SCHEME": "affine"}, "HEAD": {"BIT": 8}, "METHOD": "rtn"}
     model = llm.quantize(DECODERS[name](), None, config, progress=False)

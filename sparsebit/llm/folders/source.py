@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.llm.blocks.find import Stack, find_stack
-from sparsebit.llm.folder_config import read_config
-from sparsebit.llm.stored_tensors import StoredTensors, open_tensors
+from sparsebit.llm.folders.folder_config import read_config
+from sparsebit.llm.folders.stored_tensors import StoredTensors, open_tensors
 from sparsebit.numerics.finite import is_finite
 from sparsebit.storage import Fields
 from sparsebit.storage.json_text import read_json

@@ -17,11 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError, damaged
-from sparsebit.llm.folder_config import require_no_code
+from sparsebit.llm.folders.folder_config import require_no_code
+from sparsebit.llm.folders.source import (
+    making_empty,
+    put,
+    require_fits,
+    run_experts_in_turn,
+    tensor_at,
+    twin_of,
+)
 from sparsebit.llm.formats.format import float_state
 from sparsebit.llm.language_model import LanguageModel, LayerRecord, install
 from sparsebit.llm.packed.stored import from_stored, to_stored
-from sparsebit.llm.source import making_empty, put, require_fits, run_experts_in_turn, tensor_at, twin_of
 from sparsebit.llm.tokens import read_tokenizer
 from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
 

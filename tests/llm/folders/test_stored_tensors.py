@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sparsebit.errors import ArtifactError
-from sparsebit.llm import source as source_module
-from sparsebit.llm.source import WeightSource, load_module
+from sparsebit.llm.folders import source as source_module
+from sparsebit.llm.folders.source import WeightSource, load_module
 from tests.llm.models import DECODERS
 
 

@@ -12,7 +12,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sparsebit.errors import ArtifactError, SparsebitError
-from sparsebit.llm.source import LARGE, LeaveLargeEmpty, WeightSource, load_module, stored_dtype, tensor_files
+from sparsebit.llm.folders.source import (
+    LARGE,
+    LeaveLargeEmpty,
+    WeightSource,
+    load_module,
+    stored_dtype,
+    tensor_files,
+)
 from tests.llm.models import DECODERS
 
 

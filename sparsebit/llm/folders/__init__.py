@@ -1,0 +1,1 @@
+"""Folders that hold language models: read, checked, and written."""
