@@ -96,7 +96,7 @@ def test_the_article_fits_the_word() -> None:
     assert with_article("list") == "a list"
     with pytest.raises(SparsebitError, match="got: an int"):
         QuantModel(3, "w4a8")  # type: ignore[arg-type]
-    with pytest.raises(SparsebitError, match="got: an OrderedDict"):
+    with pytest.raises(SparsebitError, match="got:  an OrderedDict"):
         QuantModel(OrderedDict(), "w4a8")  # type: ignore[arg-type]
 
 

@@ -66,6 +66,7 @@ ALLOWED = {
     ): "an index of tensor names, a tokenizer, or what our own process wrote; types are checked",
     ("cli", "llm.LanguageModel.load"): "our own, over storage",
     ("kernels", "tl.load"): "reads memory inside a kernel",
+    ("kernels", "gl.load"): "reads memory inside a kernel",
 }
 SUSPECTS = {
     *("__import__", "import_module", "literal_eval", "treespec_loads", "loads"),
@@ -82,6 +83,7 @@ SUSPECTS = {
     *("Unpickler", "fromstring", "fromfile", "memmap", "load_url", "load_state_dict_from_url", "run_path"),
 }
 BARE = {"eval", "exec", "compile"}  # as methods they are something else: model.eval, re.compile
+TILES = {"word_tiles", "scale_tiles", "zero_tiles"}  # of shared memory, in a kernel
 # Names of our own that only look like loaders.
 OWN = {"QuantModel.load", "SparseModel.load", "load_model"}
 
@@ -92,6 +94,8 @@ def calls_of(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             last = name.rpartition(".")[2]
+            if name.endswith(".load") and name.split(".")[0] in TILES:
+                continue
             if (last in SUSPECTS and name not in OWN) or name == "Image.open" or name == "pickle.loads":
                 yield name
 

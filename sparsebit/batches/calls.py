@@ -111,3 +111,17 @@ def show_shapes(call: Call) -> str:
         return type(value).__name__
 
     return ", ".join([*map(shape, call.args), *(f"{name}={shape(v)}" for name, v in call.kwargs.items())])
+
+
+def require_dense(*inputs: Any, allow_sparse: bool = False) -> None:
+    """Refuse nested tensors, and sparse ones where a model is to be quantized or pruned."""
+    for leaf in pytree.tree_leaves(inputs):
+        if not isinstance(leaf, Tensor):
+            continue
+        if leaf.is_nested or (leaf.layout is not torch.strided and not allow_sparse):
+            kind = "a nested tensor" if leaf.is_nested else f"a tensor of layout {leaf.layout}"
+            raise SparsebitError(
+                "the inputs of the model must be dense tensors",
+                got=kind,
+                hint="pass tensor.to_dense(), or pad it",
+            )

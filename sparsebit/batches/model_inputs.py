@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsebit.batches.calls import Call, as_call, device_of, example_call, few, to_device
+from sparsebit.batches.calls import Call, as_call, device_of, example_call, few, require_dense, to_device
 from sparsebit.batches.reading import FEED, DataError, read_batches
 from sparsebit.errors import with_article
 
@@ -71,6 +71,7 @@ class ModelInputs:
         example_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self.example = example_call(example_inputs, example_kwargs)
+        require_dense(*self.example)
         self._model = model if isinstance(model, nn.Module) else None
         parameters = _parameters_of(model)
         self._positional = [p for p in parameters if p.kind in _POSITIONAL]

@@ -14,6 +14,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from sparsebit.batches import ModelInputs
+from sparsebit.batches.calls import require_dense
 from sparsebit.display import in_notebook
 from sparsebit.errors import ExportError, with_article
 from sparsebit.export.graph_export import Exported, export_graph
@@ -170,6 +171,7 @@ def graph_of(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     inner = getattr(model, "model", None)
     if isinstance(inner, GraphModule):
         return inner
+    require_dense(args, kwargs)
     captured = capture(model, args, dict(kwargs))
     run_passes(captured, SIMPLIFY + FOLD)
     return captured

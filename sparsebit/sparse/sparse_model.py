@@ -35,6 +35,7 @@ from sparsebit.sparse.shrink.forms import ShrunkForm, fit_examples, make_smaller
 from sparsebit.sparse.sparse_config import parse_sconfig
 
 Data = Iterable[Any] | None
+_SHARED = ("cfg", "pruner", "masked", "examples", "inputs")  # by copies
 
 
 class SparseModel(nn.Module):
@@ -99,7 +100,7 @@ class SparseModel(nn.Module):
         self.masked = MaskedGraph(self.model)
         self.decided = False  # whether anything was chosen yet, by calc_params() or step()
         self._seen: list[Call] | None = None  # calls since prepare_calibration
-        self.register_load_state_dict_post_hook(_hold_after_loading)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(lambda model, _: model._hold({}))  # type: ignore[no-untyped-call]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own call at its full size, with pruned values as zeros."""
@@ -110,8 +111,7 @@ class SparseModel(nn.Module):
     def train(self, mode: bool = True) -> SparseModel:
         """Switch mode, or, where the model runs other operations in that mode, refuse and switch nothing."""
         self.model.train(mode)
-        super().train(mode)
-        return self
+        return super().train(mode)
 
     def prepare_calibration(self) -> None:
         """Remember the inputs of the calls that follow, for a criterion that needs activations."""
@@ -124,8 +124,7 @@ class SparseModel(nn.Module):
         """Decide what is removed, in one step, and hold it at zero; an error if nothing can be removed.
 
         Args:
-            data: batches, for criteria that need them; see ``sparsebit.batches``. Without any, the inputs seen since
-                ``prepare_calibration``.
+            data: batches (see ``sparsebit.batches``); by default the inputs seen since ``prepare_calibration``.
             loss: called as ``loss(output, *rest)``; without one the output must hold a ``loss``.
             latency: seconds that a model takes, for ``TARGET: latency``; by default in ONNX Runtime, on one thread.
         """
@@ -224,9 +223,8 @@ class SparseModel(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseModel:
         memo[id(self)] = twin = type(self).__new__(type(self))
-        shared = ("cfg", "pruner", "masked", "examples", "inputs")
         for name, value in self.__dict__.items():
-            twin.__dict__[name] = value if name in shared else copy.deepcopy(value, memo)
+            twin.__dict__[name] = value if name in _SHARED else copy.deepcopy(value, memo)
         sparsers = {name: copy.copy(one) for name, one in self.sparsers.items()}
         twin.pruner = make_pruner(twin.model, twin.cfg, sparsers, sizes_known=twin.sizes_known)
         twin._hold({})
@@ -249,7 +247,3 @@ class SparseModel(nn.Module):
         kept = self.masks.as_dict()
         hold_all(tensors_of(self.model), self.pruner.tensor_masks(kept))
         self.masked = MaskedGraph(self.model, self.pruner.groups, kept, zeros=self.cfg.SPARSER.PRUNE_BIAS)
-
-
-def _hold_after_loading(model: Any, keys: Any) -> None:
-    model._hold({})

@@ -49,6 +49,7 @@ PROTOCOL: dict[str, Any] = {
 WEIGHTS = 106_168_320  # in the 210 linear layers of the blocks
 METHODS = {  # by script: what is done, as the table names it
     "sparsebit": "g64 affine, GPTQ",
+    "sparsebit_bfloat16": "g64 affine, GPTQ in bfloat16",
     "sparsebit_fast": "g64 affine, GPTQ, fast setting",
     "sparsebit_tuned": "g64 affine, tuned after GPTQ",
     "llm_compressor": "g64 affine, GPTQ",

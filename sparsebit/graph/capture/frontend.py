@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-import torch.utils._pytree as pytree
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
+from sparsebit.batches.calls import require_dense
 from sparsebit.errors import CaptureError, SpecializationWarning
 from sparsebit.graph.capture.dynamic import Dynamic, require_free
 from sparsebit.graph.capture.exported.program import from_exported, from_model
@@ -64,7 +64,7 @@ def capture(
         ['input_1', '_0', '_1', 'output']
     """
     positional, keyword = _as_call(args, kwargs)
-    _require_dense(positional, keyword)
+    require_dense(positional, keyword, allow_sparse=True)
     if frontend not in _FRONTENDS:
         raise CaptureError(f"{frontend!r} is not a front-end", expected=f"one of {', '.join(_FRONTENDS)}")
     if on_data not in ("refuse", "specialise"):
@@ -109,18 +109,6 @@ def _as_call(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ..
         return (), {str(key): value for key, value in args.items()}
     positional = tuple(args) if type(args) in (tuple, list) else (args,)  # a named tuple is one argument
     return positional, dict(kwargs or {})
-
-
-def _require_dense(*inputs: Any) -> None:
-    """Refuse tensors whose numbers are not one block of memory; a graph describes others by their shape alone."""
-    for leaf in pytree.tree_leaves(inputs):
-        if isinstance(leaf, Tensor) and (leaf.is_nested or leaf.layout is not torch.strided):
-            kind = "a nested tensor" if leaf.is_nested else f"a tensor of layout {leaf.layout}"
-            raise CaptureError(
-                "the inputs of a captured model are dense tensors",
-                got=kind,
-                hint="pass tensor.to_dense(), or pad it",
-            )
 
 
 def _runs_without_inputs(model: nn.Module) -> bool:

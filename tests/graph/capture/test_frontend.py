@@ -143,6 +143,9 @@ def test_the_inputs_are_not_modified() -> None:
     )
 
 
+PRUNED = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, "ROUND_TO": 1}}
+
+
 @pytest.mark.parametrize(
     ("make", "got"),
     [
@@ -153,8 +156,15 @@ def test_the_inputs_are_not_modified() -> None:
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_inputs_that_are_not_dense_are_refused(make: Callable[[], Tensor], got: str) -> None:
     x, model = make(), nn.Linear(4, 2).eval()
-    for call in (lambda: capture(model, (x,)), lambda: sparsebit.quantize(model, [x], progress=False)):
-        with pytest.raises(CaptureError, match=rf"dense tensors(.|\n)*{got}(.|\n)*to_dense\(\), or pad it"):
+    calls: list[Callable[[], object]] = [
+        lambda: sparsebit.quantize(model, [x], progress=False),
+        lambda: sparsebit.prune(model, PRUNED, example_inputs=(x,)),
+        lambda: sparsebit.export_onnx(model, "model.onnx", (x,)),
+    ]
+    if x.is_nested:
+        calls.append(lambda: capture(model, (x,)))
+    for call in calls:
+        with pytest.raises(SparsebitError, match=rf"dense tensors(.|\n)*{got}(.|\n)*to_dense\(\), or pad it"):
             call()
 
 

@@ -11,8 +11,8 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.engines.engine import missing_modules
 from sparsebit.llm.engines.transformers import TRANSFORMERS
 from tests.llm.engines.reading import require_same_reading
+from tests.llm.folders.test_stored_tensors import encoder
 from tests.llm.models import tokens
-from tests.llm.test_stored_tensors import encoder
 
 
 @pytest.mark.skipif(bool(missing_modules(TRANSFORMERS)), reason="the engine is not installed")

@@ -9,7 +9,7 @@ def quantize(folder, samples, bits):
     config = {
         "W": {"BIT": bits, "SCHEME": "affine", "GROUP_SIZE": 64},
         "METHOD": "gptq",
-        "CALIBRATION": {"SAMPLES": len(samples), "LENGTH": samples.shape[1], "DTYPE": "bfloat16"},
+        "CALIBRATION": {"SAMPLES": len(samples), "LENGTH": samples.shape[1]},
     }
     return llm.quantize(folder, samples, config)
 
