@@ -65,7 +65,7 @@ OURS = tuple(name for name in METHODS if name.startswith("sparsebit"))
 SCRIPTS = {"sparsebit": OURS} | {name: (name,) for name in METHODS if name not in OURS}  # by peer
 PEERS = ("float", *SCRIPTS)
 # Every other script is asked for 4, 3 and 2 bits; a width that it does not have is a row with its own error.
-WIDTHS = {"sparsebit_fast": (3, 2), "sparsebit_tuned": (3, 2)}
+WIDTHS = {"sparsebit_fast": (3, 2)}
 
 
 def measure(peer: str, options: Options) -> list[Row]:
