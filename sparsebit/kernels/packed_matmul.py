@@ -122,7 +122,7 @@ def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bi
     flat = x.reshape(-1, channels).contiguous()
     with on_device_of(x):
         y = _run_flat(flat, packed, scale, zero_point, bits, low)
-    return y.reshape(*x.shape[:-1], rows)
+    return y if x.dim() == 2 else y.reshape(*x.shape[:-1], rows)
 
 
 def _run_flat(

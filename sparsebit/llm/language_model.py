@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.packed.stack import PackedStack
 from sparsebit.llm.tokens import Text, as_ids
-from sparsebit.llm.weights.uses import stores_transposed
 from sparsebit.numerics.packed import PackedTensor
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class LayerRecord:
     loss: float
     tokens: int
     remark: str = ""
+    transposed: bool = False  # the parameter holds it as [in, out]
 
 
 @dataclass(eq=False)
@@ -68,18 +69,23 @@ class LanguageModel:
 
     def add(self, made: Iterable[Made]) -> None:
         """Take in matrices: packed layers take the place of those that held them."""
+        packed: dict[str, PackedTensor] = {}
         for one in made:
-            held = one.held
-            if held is None:
-                self.records.append(
-                    LayerRecord(one.name, "float32", None, 32.0, one.loss, one.tokens, one.remark)
-                )
-                continue
-            self.weights[one.name] = held
-            bits = 8 * held.nbytes / (held.shape[0] * held.shape[1])
-            code, size = str(held.grid.code), held.grid.layout.group_size
-            self.records.append(LayerRecord(one.name, code, size, bits, one.loss, one.tokens, one.remark))
-            install(self.model, one.name, held)
+            code, size, bits, held = "float32", None, 32.0, one.held
+            if held is not None:
+                packed[one.name] = held
+                code, size = str(held.grid.code), held.grid.layout.group_size
+                bits = 8 * held.nbytes / (held.shape[0] * held.shape[1])
+            self.records.append(
+                LayerRecord(one.name, code, size, bits, one.loss, one.tokens, one.remark, one.transposed)
+            )
+        install(self.model, packed, self.transposed)
+        self.weights |= packed
+
+    @property
+    def transposed(self) -> set[str]:
+        """The matrices that the model holds as [in, out]; packed ones are always [out, in]."""
+        return {record.name for record in self.records if record.transposed}
 
     @property
     def bits(self) -> float:
@@ -151,12 +157,32 @@ class LanguageModel:
         return load_model(folder, model)
 
 
-def install(model: nn.Module, name: str, held: PackedTensor) -> None:
-    """Put a packed weight in the place of the module that holds the parameter ``name``.
+def install(model: nn.Module, weights: Mapping[str, PackedTensor], transposed: Collection[str]) -> None:
+    """Put packed weights, by the names of their parameters, in the place of the modules that hold them.
 
-    Parameters of modules without a packed form (stacked experts) get the numbers of the grid instead, in float.
+    Stacked experts ("experts.down[3]") come together. A parameter of a module without a packed form gets the numbers
+    of the grid instead, in float. Those named in ``transposed`` are held as [in, out].
     """
-    path, _, key = name.partition("[")[0].rpartition(".")
+    stacks: dict[str, dict[str, PackedTensor]] = {}
+    for name, held in weights.items():
+        parameter, bracket, index = name.partition("[")
+        if bracket:
+            stacks.setdefault(parameter, {})[index.removesuffix("]")] = held
+        else:
+            _install_matrix(model, name, held, name in transposed)
+    for name, experts in stacks.items():
+        path, _, key = name.rpartition(".")
+        module = model.get_submodule(path)
+        count = len(getattr(module, key))
+        if missing := next((index for index in range(count) if str(index) not in experts), None):
+            raise SparsebitError(f"expert {missing} of the stack {name!r} is missing")
+        in_order = [experts[str(index)] for index in range(count)]
+        delattr(module, key)
+        setattr(module, key, PackedStack(in_order, transposed=f"{name}[0]" in transposed))
+
+
+def _install_matrix(model: nn.Module, name: str, held: PackedTensor, transposed: bool) -> None:
+    path, _, key = name.rpartition(".")
     module = model.get_submodule(path)
     packed: nn.Module
     if key == "weight" and isinstance(module, nn.Embedding):
@@ -166,11 +192,8 @@ def install(model: nn.Module, name: str, held: PackedTensor) -> None:
     else:
         if getattr(module, key).is_meta:  # a model that is being loaded
             setattr(module, key, nn.Parameter(torch.empty(getattr(module, key).shape), requires_grad=False))
-        target = getattr(module, key).data
-        target = target[int(name.partition("[")[2][:-1])] if "[" in name else target
-        numbers = held.numbers(target.dtype)
-        turned = target.shape != numbers.shape or stores_transposed(module)
-        target.copy_(numbers.T if turned else numbers)
+        numbers = held.numbers()
+        getattr(module, key).data.copy_(numbers.T if transposed else numbers)
         return
     above, _, last = path.rpartition(".")
     setattr(model.get_submodule(above), last, packed)

@@ -71,6 +71,25 @@ MORE_DECODERS: dict[str, Callable[[], nn.Module]] = {
     "falcon_alibi": lambda: _from_config("falcon", **_SIZES, **_TOKENS, multi_query=False, alibi=True),
 }
 
+# Experts that hold their matrices as [in, out], multiplied one by one or all at once.
+TRANSPOSED_EXPERTS: dict[str, Callable[[], nn.Module]] = {
+    "gpt_oss": lambda: _from_config(
+        "gpt_oss",
+        **{**_GROUPED, "intermediate_size": 64},
+        head_dim=16,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+    ),
+    "llama4": lambda: _from_config(
+        "llama4_text",
+        **{**_GROUPED, "intermediate_size": 64},
+        head_dim=16,
+        intermediate_size_mlp=64,
+        num_local_experts=4,
+        interleave_moe_layer_step=1,
+    ),
+}
+
 
 def encoder() -> nn.Module:
     """A small BERT with random weights."""

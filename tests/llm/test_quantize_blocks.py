@@ -15,7 +15,7 @@ from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm import quantize_blocks
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
-from tests.llm.models import DECODERS, Plain, tokens
+from tests.llm.models import DECODERS, VOCABULARY, Plain, tokens
 
 CONFIG = {
     "W": {"BIT": 4, "GROUP_SIZE": 32},
@@ -194,3 +194,39 @@ def test_what_is_quantized_already_or_not_a_model_is_refused() -> None:
             llm.quantize(wrong, tokens(), CONFIG)  # type: ignore[arg-type]
     with pytest.raises(SparsebitError, match=r"takes a torch.nn.Module or a folder[\s\S]*a dict"):
         llm.quantize({}, None, {"METHOD": "rtn"})  # type: ignore[arg-type]
+
+
+class SquareBlock(nn.Module):
+    """Multiplies by a parameter of its own that is square, so that its shape does not say which axis is the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix, self.linear = nn.Parameter(torch.randn(64, 64) / 8), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.linear(torch.relu(x @ self.matrix))
+
+
+class SquareModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, 64)
+        self.blocks = nn.ModuleList(SquareBlock() for _ in range(2))
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.embed(input_ids)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return hidden
+
+
+def test_a_square_matrix_stored_as_in_by_out_keeps_its_orientation(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = SquareModel().eval()
+    ids = tokens(32)[None]
+    wanted = logits(model, ids)
+    result = llm.quantize(model, tokens(), {**CONFIG, "W": {"BIT": 8, "GROUP_SIZE": 32}}, progress=False)
+    assert (logits(result.model, ids) - wanted).norm() < 0.02 * wanted.norm()
+    result.save(tmp_path / "saved")
+    loaded = llm.LanguageModel.load(tmp_path / "saved", model)
+    assert torch.equal(logits(loaded.model, ids), logits(result.model, ids))

@@ -26,6 +26,7 @@ from sparsebit.llm.decoder.parts import (
     Rotary,
 )
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.packed.stack import PackedStack
 from sparsebit.llm.weights.uses import stores_transposed
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -208,10 +209,16 @@ class _Reader:
         )
 
     def _expert(self, path: str, index: int, name: str) -> Matrix:
-        """One matrix of stacked experts, which hold the values of its grid in float where it is quantized."""
-        one = getattr(self._model.get_submodule(path), name)[index]
-        rows, columns = one.shape
-        return Matrix(f"{path}.{name}[{index}]", (rows, columns), lambda: _floats(one), one.data_ptr())
+        """One matrix of stacked experts."""
+        stack = getattr(self._model.get_submodule(path), name)
+        if isinstance(stack, PackedStack):
+            layer = stack.layer(index)
+            shape, read, storage = layer.shape, (lambda: _floats(layer.weight)), layer.packed.data_ptr()
+        else:
+            one = stack[index]
+            shape, read, storage = one.shape, (lambda: _floats(one)), one.data_ptr()
+        rows, columns = shape
+        return Matrix(f"{path}.{name}[{index}]", (rows, columns), read, storage)
 
     def _norm(self, path: str) -> Norm:
         module: Any = self._model.get_submodule(path)

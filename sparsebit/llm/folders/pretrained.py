@@ -7,6 +7,7 @@ each packed layer mean; the weights are in safetensors. No code in the folder is
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from safetensors import SafetensorError
 from torch import nn
 
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.folders.source import run_experts_in_turn
 from sparsebit.llm.formats.format import require_transformers
 from sparsebit.llm.language_model import LanguageModel, install
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.packed.stack import module_name
 from sparsebit.llm.packed.stored import describe_packed, packed_like
 from sparsebit.storage import ArtifactError, Fields
 from sparsebit.storage.drafts import new_place
@@ -40,19 +43,20 @@ def save_pretrained(model: LanguageModel, folder: str | os.PathLike[str]) -> Non
     register_transformers()
     from transformers.quantizers.auto import AutoHfQuantizer
 
-    if stacked := next((name for name in model.weights if "[" in name), None):
-        raise SparsebitError(
-            f"{stacked!r} belongs to stacked experts, for which transformers has no packed layer",
-            hint="save it with model.save(folder)",
-        )
     module: Any = model.model
-    layers = {name.removesuffix(".weight"): describe_packed(held) for name, held in model.weights.items()}
+    packed, transposed = dict(_packed_layers(module)), model.transposed
+    layers = {
+        layer: describe_packed(held) | {"transposed": name in transposed}
+        for name, held in model.weights.items()
+        if module_name(layer := name.removesuffix(".weight")) in packed
+    }
     config = {"quant_method": METHOD, "layers": layers, "tied": _tied(module)}
     module.hf_quantizer = AutoHfQuantizer.from_config(config, pre_quantized=True)
     module.config.quantization_config = module.hf_quantizer.quantization_config
     try:
         with new_place(folder) as draft, writing(Path(folder), SafetensorError):
-            module.save_pretrained(draft)
+            # With the names of the module: transformers would split packed stacks into the tensors of the original.
+            module.save_pretrained(draft, save_original_format=False)
             model.save_tokenizer(draft)
     finally:
         del module.hf_quantizer, module.config.quantization_config
@@ -62,12 +66,17 @@ def _tied(model: nn.Module) -> dict[str, str]:
     """Packed layers that share the buffers of an earlier one, with the name of that one."""
     found: dict[int, str] = {}
     tied = {}
+    for name, layer in _packed_layers(model):
+        first = found.setdefault(layer.packed.data_ptr(), name)
+        if first != name:
+            tied[name] = first
+    return tied
+
+
+def _packed_layers(model: nn.Module) -> Iterator[tuple[str, PackedLinear | PackedEmbedding]]:
     for name, layer in model.named_modules():
         if isinstance(layer, (PackedLinear, PackedEmbedding)):
-            first = found.setdefault(layer.packed.data_ptr(), name)
-            if first != name:
-                tied[name] = first
-    return tied
+            yield name, layer
 
 
 def _define() -> None:
@@ -95,20 +104,26 @@ def _define() -> None:
 
         def _process_model_before_weight_loading(self, model: Any, **others: Any) -> None:
             said = Fields(vars(self.quantization_config), "quantization_config")
+            weights, transposed = {}, set()
             for name, _ in said.section("layers").items():
-                held = packed_like(said.section("layers").section(name))
+                parameter = name.partition("[")[0] if "[" in name else f"{name}.weight"
                 try:
-                    model.get_submodule(name)
+                    model.get_parameter(parameter)
                 except AttributeError:
                     raise SparsebitError(
                         f"the model has no layer {name!r}, which config.json names"
                     ) from None
-                with torch.device("meta"):
-                    install(model, f"{name}.weight", held)
+                described, matrix = said.section("layers").section(name), name if "[" in name else parameter
+                weights[matrix] = packed_like(described)
+                if described.flag("transposed"):
+                    transposed.add(matrix)
+            run_experts_in_turn(model)
+            with torch.device("meta"):
+                install(model, weights, transposed)
             keys = getattr(
                 model, "all_tied_weights_keys", {}
             )  # packed layers are tied here, not by transformers
-            packed = tuple(f"{name}." for name in self.quantization_config.layers)
+            packed = tuple(f"{module_name(name)}." for name in self.quantization_config.layers)
             model.all_tied_weights_keys = {
                 key: first for key, first in keys.items() if not key.startswith(packed)
             }
@@ -121,7 +136,7 @@ def _define() -> None:
                 for key, buffer in model.get_submodule(first).named_buffers(recurse=False):
                     setattr(model.get_submodule(name), key, buffer)
             for name in self.quantization_config.layers:
-                if problem := model.get_submodule(name).held.find_problem():
+                if problem := model.get_submodule(module_name(name)).held.find_problem():
                     raise ArtifactError(f"the packed layer {name!r} is damaged: {problem} does not fit")
             return model
 

@@ -32,7 +32,7 @@ from sparsebit.llm.packed.stored import from_stored, to_stored
 from sparsebit.llm.tokens import read_tokenizer
 from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
 
-KIND, VERSION = "language model", 3
+KIND, VERSION = "language model", 4
 _FILE_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)  # at most one folder deep, as chat templates are
 
 
@@ -85,11 +85,12 @@ def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> Langu
     packed = with_aliases(tensors.get("weights", {}), content.names("aliases"))
     tokenizer = _read_tokenizer(tensors.get("tokenizer", {}), os.fspath(folder))
     result = LanguageModel(made, {}, [], tokenizer, content.names("ignored"))
-    for name, held in from_stored(packed, Fields.each(content.value("matrices"), str(folder))).items():
-        _require_matrix(made, name, held.shape, os.fspath(folder))
-        install(made, name, held)
-        result.weights[name] = held
+    result.weights |= from_stored(packed, Fields.each(content.value("matrices"), str(folder)))
     result.records += [_record(said) for said in Fields.each(content.value("records"), str(folder))]
+    for name, held in result.weights.items():
+        turned = name in result.transposed
+        _require_matrix(made, name, held.shape, os.fspath(folder), transposed=turned)
+    install(made, result.weights, result.transposed)
     if left := next((name for name, one in made.state_dict().items() if one.is_meta), None):
         raise ArtifactError(f"the saved model has no tensor {left!r}", where=os.fspath(folder))
     return result
@@ -98,7 +99,8 @@ def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> Langu
 def _record(said: Fields) -> LayerRecord:
     size = None if said.value("group_size") is None else said.integer("group_size")
     bits, loss, seen = said.number("bits"), said.number("loss"), said.integer("tokens")
-    return LayerRecord(said.text("name"), said.text("code"), size, bits, loss, seen, said.text("remark"))
+    name, code, remark = said.text("name"), said.text("code"), said.text("remark")
+    return LayerRecord(name, code, size, bits, loss, seen, remark, said.flag("transposed"))
 
 
 def _empty_model(content: Fields, stored: int) -> nn.Module:
@@ -121,13 +123,15 @@ def _empty_model(content: Fields, stored: int) -> nn.Module:
     return made.eval()
 
 
-def _require_matrix(model: nn.Module, name: str, shape: tuple[int, ...], where: str) -> None:
+def _require_matrix(
+    model: nn.Module, name: str, shape: tuple[int, ...], where: str, *, transposed: bool
+) -> None:
     """The model has a parameter that this matrix fits; a name that ends in "[3]" is one of stacked experts."""
     parameter, bracket, index = name.partition("[")
     found = tensor_at(model, parameter, where)
     expected = tuple(found.shape[1:] if bracket else found.shape)
     inside = not bracket or (index[:-1].isdecimal() and int(index[:-1]) < len(found))
-    if not inside or sorted(expected) != sorted(shape):  # Conv1D holds its weight transposed
+    if not inside or expected != (shape[::-1] if transposed else shape):
         raise ArtifactError(
             f"{name!r} does not fit the model", where=where, expected=str(tuple(found.shape)), got=str(shape)
         )

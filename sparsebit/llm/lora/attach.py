@@ -20,6 +20,7 @@ from sparsebit.llm.folders.stored_tensors import open_tensors
 from sparsebit.llm.language_model import LanguageModel, require_language_model
 from sparsebit.llm.lora.layer import LoraLinear
 from sparsebit.llm.packed.linear import PackedLinear
+from sparsebit.llm.packed.stack import PackedStack
 from sparsebit.llm.tokens import require_known, require_positions
 
 DAMPING = 1e-4  # added to the second moments of the inputs, as a part of their mean
@@ -91,10 +92,16 @@ def add_lora(
     return names
 
 
-def find_layers(model: nn.Module, patterns: Sequence[str]) -> list[str]:
-    """The packed linear layers whose names match, those with an adapter too; an error where there are none."""
+def packed_layers(model: nn.Module) -> dict[str, PackedLinear | LoraLinear]:
+    """The layers that can have an adapter, or have one, by name; stacked experts cannot."""
     packed = {name: one for name, one in model.named_modules() if isinstance(one, PackedLinear | LoraLinear)}
-    layers = [name for name in packed if not isinstance(packed.get(name.rpartition(".")[0]), LoraLinear)]
+    inside = {name for name, one in model.named_modules() if isinstance(one, LoraLinear | PackedStack)}
+    return {name: one for name, one in packed.items() if name.rpartition(".")[0] not in inside}
+
+
+def find_layers(model: nn.Module, patterns: Sequence[str]) -> list[str]:
+    """The names of those layers that match; an error where there are none."""
+    layers = packed_layers(model)
     names = [name for name in layers if any(fnmatchcase(name, pattern) for pattern in patterns)]
     if not names:
         ends = dict.fromkeys(f"*.{name.rpartition('.')[2]}" for name in layers)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.language_model import LanguageModel, require_language_model
-from sparsebit.llm.lora.attach import add_lora, lora_layers
+from sparsebit.llm.lora.attach import add_lora, lora_layers, packed_layers
 from sparsebit.llm.lora.layer import LoraLinear
 from sparsebit.llm.packed.linear import PackedLinear
 from sparsebit.storage import ArtifactError, Fields
@@ -90,26 +90,23 @@ def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]
         ) from None
     names = sorted({key.removeprefix(PREFIX).partition(".lora_")[0] for key in tensors})
     rank = said.integer("r")
+    layers = packed_layers(model.model)
     for name in names:
-        _require_fit(model, name, rank, tensors, place)
+        _require_fit(layers.get(name), name, rank, tensors, place)
     dropout = said.number("lora_dropout") if "lora_dropout" in said else 0.0
     added = add_lora(model, rank=rank, alpha=said.number("lora_alpha"), dropout=dropout, layers=names)
-    layers = dict(lora_layers(model.model))
+    adapters = dict(lora_layers(model.model))
     for name in names:
-        for part, parameter in (("A", layers[name].lora_A), ("B", layers[name].lora_B)):
+        for part, parameter in (("A", adapters[name].lora_A), ("B", adapters[name].lora_B)):
             parameter.data.copy_(tensors[f"{PREFIX}{name}.lora_{part}.weight"])
     return added
 
 
 def _require_fit(
-    model: LanguageModel, name: str, rank: int, tensors: Mapping[str, Tensor], place: Path
+    layer: PackedLinear | LoraLinear | None, name: str, rank: int, tensors: Mapping[str, Tensor], place: Path
 ) -> None:
     """Raise unless the model has a packed layer of this name and size."""
-    try:
-        layer = model.model.get_submodule(name)
-    except AttributeError:
-        layer = None
-    if not isinstance(layer, PackedLinear | LoraLinear):
+    if layer is None:
         raise ArtifactError(
             f"the model has no packed layer {name!r}, which the adapters are for",
             where=str(place),

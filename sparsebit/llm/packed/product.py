@@ -58,7 +58,7 @@ class CpuWeight(NamedTuple):
         made = torch.ops.aten._weight_int4pack_mm_for_cpu(
             flat, self.values, self.group_size, self.scales_and_offsets
         )
-        return made.reshape(*x.shape[:-1], -1)  # type: ignore[no-any-return]
+        return made if x.dim() == 2 else made.reshape(*x.shape[:-1], -1)  # type: ignore[no-any-return]
 
     def covers(self, x: Tensor) -> bool:
         """Whether the kernel can multiply these vectors."""
@@ -115,8 +115,9 @@ def multiply_with_gradient(x: Tensor, held: PackedTensor, kernel: KernelWeight |
     """``multiply``, through which gradients reach x."""
     if not (torch.is_grad_enabled() and x.requires_grad):
         return multiply(x, held, kernel)
-    found: Tensor = _Product.apply(x, held, kernel)  # type: ignore[no-untyped-call]
-    return found
+    flat = x.reshape(-1, x.shape[-1])  # so that the result is no view, which could not be changed in place
+    found: Tensor = _Product.apply(flat, held, kernel)  # type: ignore[no-untyped-call]
+    return found if x.dim() == 2 else found.reshape(*x.shape[:-1], -1)
 
 
 class _Product(torch.autograd.Function):

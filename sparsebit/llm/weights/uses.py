@@ -58,10 +58,11 @@ def stores_transposed(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D" or bool(getattr(module, "is_transposed", False))
 
 
-_LINEAR = {F.linear}
-_MATMUL = {torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__}
+LINEAR = {F.linear}
+MATMUL = {torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__}
 _ADDMM = {torch.addmm, torch.Tensor.addmm}
-PRODUCTS: frozenset[Any] = frozenset(_LINEAR | _MATMUL | _ADDMM)
+BATCHED = {torch.bmm, torch.Tensor.bmm}
+PRODUCTS: frozenset[Any] = frozenset(LINEAR | MATMUL | _ADDMM | BATCHED)
 
 
 class WatchWeights(TorchFunctionMode):
@@ -80,15 +81,22 @@ class WatchWeights(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if use := self._use(func, args, kwargs):
-            self._seen(use)
+        if func in BATCHED and len(args) == 2:  # all experts of a stack at once
+            uses = [
+                self._found(weight, inputs, transposed=True) for inputs, weight in zip(*args, strict=False)
+            ]
+        else:
+            uses = [self._use(func, args, kwargs)]
+        for use in uses:
+            if use is not None:
+                self._seen(use)
         return func(*args, **kwargs)
 
     def _use(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Use | None:
-        if func in _LINEAR:
+        if func in LINEAR:
             weight = args[1] if len(args) > 1 else kwargs.get("weight")
             return self._found(weight, args[0] if args else kwargs["input"], transposed=False)
-        if func in _MATMUL and len(args) == 2:
+        if func in MATMUL and len(args) == 2:
             return self._found(args[1], args[0], transposed=True)
         if func in _ADDMM and len(args) == 3:
             return self._found(args[2], args[1], transposed=True)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.packed.linear import PackedLinear
+from sparsebit.llm.packed.stack import PackedStack
 from tests.llm.models import DECODERS, sharp, tokens
 
 CONFIG = {"W": {"BIT": 4, "SCHEME": "affine"}, "HEAD": {"BIT": 4, "GROUP_SIZE": 32}, "METHOD": "rtn"}
@@ -80,9 +81,16 @@ def test_damage_is_found(tmp_path: Path) -> None:
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
-def test_stacked_experts_are_refused(tmp_path: Path) -> None:
+def test_stacked_experts_stay_packed(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
     data = {"W": {"BIT": 4}, "METHOD": "gptq", "CALIBRATION": {"SAMPLES": 2, "LENGTH": 16}}
     model = llm.quantize(DECODERS["mixtral"](), tokens(), data, progress=False)
-    with pytest.raises(SparsebitError, match="belongs to stacked experts"):
-        model.save_pretrained(tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    model.save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    stack = loaded.get_submodule("model.layers.0.mlp.experts.gate_up_proj")
+    assert isinstance(stack, PackedStack) and not any(p.dim() == 3 for p in loaded.parameters())
+    ids = tokens(8)[None]
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, model(ids).logits)
+    generated = loaded.generate(ids, max_new_tokens=2, do_sample=False, eos_token_id=None)
+    assert generated.shape == (1, 10)

@@ -63,7 +63,7 @@ class Gguf:
             elif "[" in name:
                 stacks.setdefault(name.partition("[")[0], []).append(kind)
         for name, kinds in stacks.items():
-            if len(set(kinds)) > 1 or len(kinds) < len(model.model.get_parameter(name)):
+            if len(set(kinds)) > 1:
                 yield FormatRefusal(
                     name, "its experts share one type of block", "the same BIT for all experts of a layer"
                 )

@@ -34,9 +34,12 @@ def test_matrices_that_stay_in_float(tmp_path: Path, name: str, ignored: str) ->
 
 
 def test_experts_of_one_stack_have_one_type_of_block(tmp_path: Path) -> None:
-    config = {"W": {"BIT": 4, "GROUP_SIZE": 32}, "METHOD": "rtn"}
-    made = llm.quantize(make_model("mixtral"), None, config, tokenizer=tokenizer(), progress=False)
-    del made.weights["model.layers.1.mlp.experts.down_proj[2]"]
+    made, other = (
+        llm.quantize(make_model("mixtral"), None, config, tokenizer=tokenizer(), progress=False)
+        for config in ({"W": {"BIT": bits, "GROUP_SIZE": 32}, "METHOD": "rtn"} for bits in (4, 8))
+    )
+    expert = "model.layers.1.mlp.experts.down_proj[2]"
+    made.weights[expert] = other.weights[expert]
     with pytest.raises(
         SparsebitError, match=r"layers.1.mlp.experts.down_proj' exactly: its experts share one"
     ):
