@@ -162,7 +162,7 @@ def install(model: nn.Module, name: str, held: PackedTensor) -> None:
     if key == "weight" and isinstance(module, nn.Embedding):
         packed = PackedEmbedding(held, float(getattr(module, "scalar_embed_scale", 1.0)))
     elif key == "weight" and (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"):
-        packed = PackedLinear(held, getattr(module, "bias", None))
+        packed = PackedLinear(held, getattr(module, "bias", None), transposed=stores_transposed(module))
     else:
         if getattr(module, key).is_meta:  # a model that is being loaded
             setattr(module, key, nn.Parameter(torch.empty(getattr(module, key).shape), requires_grad=False))
