@@ -18,7 +18,6 @@ from sparsebit.numerics import CodeType
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.registry import Registry
 
-
 Holder = Literal["linear", "conv1d", "embedding", "experts"]
 
 
