@@ -188,7 +188,7 @@ def _install_matrix(model: nn.Module, name: str, held: PackedTensor, transposed:
     if key == "weight" and isinstance(module, nn.Embedding):
         packed = PackedEmbedding(held, float(getattr(module, "scalar_embed_scale", 1.0)))
     elif key == "weight" and (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"):
-        packed = PackedLinear(held, getattr(module, "bias", None))
+        packed = PackedLinear(held, getattr(module, "bias", None), transposed=stores_transposed(module))
     else:
         if getattr(module, key).is_meta:  # a model that is being loaded
             setattr(module, key, nn.Parameter(torch.empty(getattr(module, key).shape), requires_grad=False))

@@ -132,8 +132,9 @@ def _start(source: WeightSource, sequences: Tensor | None, *, follow: bool) -> B
     as_tuple = returns_tuple(source.model, source.stack, sequences[:1])
     ids = sequences.split(BATCH)
     recorded = [record_calls(source.model, source.stack, batch, as_tuple=as_tuple) for batch in ids]
+    single = record_calls(source.model, source.stack, sequences[:1], as_tuple=as_tuple)
     hidden = spilled(one.hidden for one in recorded)
-    return BlockStreams(recorded, hidden, hidden if follow else None, ids, as_tuple)
+    return BlockStreams(recorded, hidden, hidden if follow else None, ids, as_tuple, single=single)
 
 
 def _compress(

@@ -40,24 +40,21 @@ class BlockCall:
             kwargs[self.hidden] = hidden
         return hidden_in(block(*args, **kwargs))
 
-    def for_one(self, batch: int) -> BlockCall:
-        """The same call for the first sequence of the batch: what has the batch as its first axis is cut."""
-
-        def cut(value: Tensor) -> Tensor:
-            return value[:1] if value.dim() and len(value) == batch else value
-
-        args, kwargs = pytree.tree_map_only(Tensor, cut, (self.args, dict(self.kwargs)))
-        return BlockCall(args, kwargs, self.hidden)
-
 
 @dataclass(frozen=True)
 class BlockRuns:
-    """A block, how it is called and what it is called on, batch by batch; ``half`` allows products in bfloat16."""
+    """A block, how it is called and what it is called on, batch by batch.
+
+    Attributes:
+        half: allows products in bfloat16.
+        single: the call for the first sequence alone; None where the call of the first batch fits it.
+    """
 
     block: nn.Module
     calls: Sequence[BlockCall]
     hidden: Sequence[Tensor]
     half: bool = False
+    single: BlockCall | None = None
 
     def products(self) -> contextlib.AbstractContextManager[object]:
         """The mode in which the block runs on calibration data; entered before any other.
@@ -79,8 +76,7 @@ class BlockRuns:
 
     def first_sequence(self) -> BlockRuns:
         """Only the first sequence of the first batch."""
-        batch = self.hidden[0]
-        return BlockRuns(self.block, [self.calls[0].for_one(len(batch))], [batch[:1]])
+        return BlockRuns(self.block, [self.single or self.calls[0]], [self.hidden[0][:1]])
 
 
 @dataclass
@@ -102,6 +98,7 @@ class BlockStreams:
         ids: the tokens.
         as_tuple: whether blocks return tuples.
         half: whether weights are multiplied in bfloat16.
+        single: how every block is called for the first sequence alone.
     """
 
     recorded: list[Recorded]
@@ -110,10 +107,12 @@ class BlockStreams:
     ids: Sequence[Tensor] = ()
     as_tuple: bool = False
     half: bool = False
+    single: Recorded | None = None
 
     def runs(self, block: nn.Module, index: int) -> BlockRuns:
         """The block of this place on what the compressed blocks before it give."""
-        return BlockRuns(block, [one.calls[index] for one in self.recorded], self.hidden, self.half)
+        single = None if self.single is None else self.single.calls[index]
+        return BlockRuns(block, [one.calls[index] for one in self.recorded], self.hidden, self.half, single)
 
 
 def hidden_in(output: Any) -> Tensor:
@@ -128,11 +127,11 @@ def hidden_in(output: Any) -> Tensor:
     return found
 
 
-Answer = Callable[[int, tuple[Any, ...], dict[str, Any]], Any]  # to the place of a block and its arguments
+Answer = Callable[[int, tuple[Any, ...], dict[str, Any]], Tensor]  # to the place of a block and its arguments
 
 
 class _StandIn(nn.Module):
-    def __init__(self, block: nn.Module, answer: Answer, index: int) -> None:
+    def __init__(self, block: nn.Module, answer: Callable[..., Any], index: int) -> None:
         super().__init__()
         self.answer, self.index = answer, index
         # Models look at attributes of their layers, such as the kind of attention.
@@ -145,11 +144,11 @@ class _StandIn(nn.Module):
 
 
 class _Recorder:
-    def __init__(self, count: int, as_tuple: bool) -> None:
-        self.count, self.as_tuple = count, as_tuple
+    def __init__(self, count: int) -> None:
+        self.count = count
         self.recorded: Recorded | None = None
 
-    def see(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def see(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         place, hidden = find_hidden(args, kwargs)
         if self.recorded is None:
             self.recorded = Recorded(hidden.detach())
@@ -158,7 +157,7 @@ class _Recorder:
         self.recorded.calls.append(BlockCall(blank_args, blank_kwargs, place))
         if index == self.count - 1:
             raise Enough
-        return (hidden,) if self.as_tuple else hidden
+        return hidden
 
 
 def find_hidden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int | str, Tensor]:
@@ -203,11 +202,18 @@ def outputs_of(output: Any) -> Tensor:
 
 @torch.no_grad()
 def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
-    """Whether a block returns a tuple, from running the first one; refuses models that compute between blocks."""
-    outputs: list[Any] = []
+    """Whether a block returns a tuple, from running the first one.
 
-    def see_output(module: nn.Module, args: Any, output: Any) -> None:
-        outputs.append(output)
+    Refuses models that compute between blocks, and those whose blocks hand on more than hidden states: what else a
+    block returns (the position bias of T5) may not depend on its hidden states.
+    """
+    outputs: list[Any] = []
+    given: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def see_output(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if not outputs:
+            given.append((args, kwargs))
+            outputs.append(output)
 
     def see_next(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not torch.equal(find_hidden(args, kwargs)[1], hidden_in(outputs[0])):
@@ -216,11 +222,23 @@ def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
                 expected="each block is called with the result of the one before it",
                 hint="use sparsebit.quantize, which sees the whole model",
             )
+        others = outputs[0][1:] if isinstance(outputs[0], (tuple, list)) else ()
+        rest = [one for one in pytree.tree_leaves(others) if isinstance(one, Tensor)]
+        if any(value is one for value in pytree.tree_leaves((args, kwargs)) for one in rest):
+            hidden = find_hidden(*given[0])[1]
+            first = pytree.tree_map_only(Tensor, lambda one: one.flip(-1) if one is hidden else one, given[0])
+            again = pytree.tree_leaves(stack.modules[0](*first[0], **first[1])[1:])
+            if not all(map(torch.equal, rest, (one for one in again if isinstance(one, Tensor)))):
+                raise SparsebitError(
+                    f"the blocks of {type(model).__name__} hand on more than hidden states",
+                    expected="one tensor of hidden states that goes from block to block",
+                    hint="use sparsebit.quantize, which sees the whole model",
+                )
         raise Enough
 
     with (
         contextlib.suppress(Enough),
-        stack.modules[0].register_forward_hook(see_output),
+        stack.modules[0].register_forward_hook(see_output, with_kwargs=True),
         stack.modules[1].register_forward_pre_hook(see_next, with_kwargs=True),
     ):
         run_model(model, ids)
@@ -228,14 +246,28 @@ def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def stand_ins(model: nn.Module, stack: Stack, answer: Answer) -> Iterator[None]:
-    """While active, ``answer`` is called instead of the blocks."""
+def stand_ins(model: nn.Module, stack: Stack, answer: Answer, *, as_tuple: bool) -> Iterator[None]:
+    """While active, ``answer`` is called instead of the blocks for the hidden states behind them.
+
+    What else blocks return, where they return tuples, is what the first one returns.
+    """
+    others: list[Any] = []
+
+    def answer_as_block(index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        hidden = answer(index, args, kwargs)
+        if not as_tuple:
+            return hidden
+        if index == 0:
+            with torch.no_grad():
+                others[:] = stack.modules[0](*args, **kwargs)[1:]
+        return hidden, *others
+
     holder = model.get_submodule(stack.path) if stack.path else model
     keys = [name.rsplit(".", 1)[-1] for name in stack.names]
     blocks = [holder._modules[key] for key in keys]
     try:
         for index, key in enumerate(keys):
-            holder._modules[key] = _StandIn(stack.modules[index], answer, index)
+            holder._modules[key] = _StandIn(stack.modules[index], answer_as_block, index)
         yield
     finally:
         for key, block in zip(keys, blocks, strict=True):
@@ -245,16 +277,15 @@ def stand_ins(model: nn.Module, stack: Stack, answer: Answer) -> Iterator[None]:
 @torch.no_grad()
 def run_behind(model: nn.Module, stack: Stack, ids: Tensor, hidden: Tensor, *, as_tuple: bool) -> Any:
     """The model on one batch, with ``hidden`` for what its last block gives."""
-    given = (hidden,) if as_tuple else hidden
-    with stand_ins(model, stack, lambda index, args, kwargs: given):
+    with stand_ins(model, stack, lambda index, args, kwargs: hidden, as_tuple=as_tuple):
         return run_model(model, ids)
 
 
 @torch.no_grad()
 def record_calls(model: nn.Module, stack: Stack, ids: Tensor, *, as_tuple: bool) -> Recorded:
     """Run the model on one batch without its blocks, and return what they would have been called with."""
-    recorder = _Recorder(len(stack.names), as_tuple)
-    with contextlib.suppress(Enough), stand_ins(model, stack, recorder.see):
+    recorder = _Recorder(len(stack.names))
+    with contextlib.suppress(Enough), stand_ins(model, stack, recorder.see, as_tuple=as_tuple):
         run_model(model, ids)
     if recorder.recorded is None or len(recorder.recorded.calls) != len(stack.names):
         count = 0 if recorder.recorded is None else len(recorder.recorded.calls)

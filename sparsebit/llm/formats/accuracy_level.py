@@ -84,7 +84,7 @@ def group_products(model: nn.Module, weights: Mapping[str, PackedTensor]) -> lis
     found: dict[str, list[str]] = {}
     for name in (one.removesuffix(".weight") for one in weights):
         path, _, last = name.rpartition(".")
-        if holder_of(model, name) == "linear":
+        if holder_of(model, name) in ("linear", "conv1d"):
             key = f"{path}.qkv" if last in ("q_proj", "k_proj", "v_proj") else name
             found.setdefault(key, []).append(name)
     return list(found.values())

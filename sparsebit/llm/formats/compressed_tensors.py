@@ -49,6 +49,10 @@ class CompressedTensors:
         code = kind.code
         if kind.holder == "experts":
             return FormatRefusal(layer, "it does not support stacked experts", "IGNORE: the experts")
+        if kind.holder == "conv1d":
+            return FormatRefusal(
+                layer, "its readers pack nn.Linear, and this is a Conv1D", "IGNORE: this layer"
+            )
         if kind.holder == "embedding":
             return FormatRefusal(layer, "only linear layers are packed", "HEAD.BIT: 0")
         if code.kind not in _INTEGERS or code.bits not in (2, 3, 4, 8):

@@ -18,6 +18,8 @@ from sparsebit.numerics import CodeType
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.registry import Registry
 
+Holder = Literal["linear", "conv1d", "embedding", "experts"]
+
 
 class FormatRefusal(NamedTuple):
     """A layer that a format cannot hold as it is, and the setting that would let it."""
@@ -34,7 +36,7 @@ class WeightKind(NamedTuple):
     group_size: int | None
     scale_dtype: torch.dtype
     shape: tuple[int, int]  # [out, in]
-    holder: Literal["linear", "embedding", "experts"] = "linear"
+    holder: Holder = "linear"
 
 
 class Format(Protocol):
@@ -103,14 +105,15 @@ def kind_of(model: nn.Module, layer: str, held: PackedTensor) -> WeightKind:
     )
 
 
-def holder_of(model: nn.Module, layer: str) -> Literal["linear", "embedding", "experts"]:
-    """What multiplies by a weight, or looks its rows up."""
+def holder_of(model: nn.Module, layer: str) -> Holder:
+    """What multiplies by a weight, or looks its rows up; "conv1d" is GPT-2's layer that stores [in, out]."""
     module = None if "[" in layer else model.get_submodule(layer)
     if isinstance(module, (nn.Embedding, PackedEmbedding)):
         return "embedding"
+    if type(module).__name__ == "Conv1D" or (isinstance(module, PackedLinear) and module.transposed):
+        return "conv1d"
     # Parameters with three axes are stacked experts, which have no module of their own.
-    is_linear = isinstance(module, (nn.Linear, PackedLinear)) or type(module).__name__ == "Conv1D"
-    return "linear" if is_linear else "experts"
+    return "linear" if isinstance(module, (nn.Linear, PackedLinear)) else "experts"
 
 
 def float_state(model: nn.Module, *, once: bool = True) -> dict[str, Tensor]:

@@ -42,13 +42,12 @@ class GptqV1:
 
     def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
         """Zero points, scales that are not fp16, and sizes that do not fill a word."""
-        if kind.holder != "linear":
+        if kind.holder in ("embedding", "experts"):
             setting = "HEAD.BIT: 0" if kind.holder == "embedding" else "IGNORE: the experts"
             return FormatRefusal(layer, "only linear layers are packed", setting)
         if kind.code.kind not in ("int", "full") or kind.code.bits not in (2, 3, 4, 8):
-            return FormatRefusal(
-                layer, "it stores only symmetric integers", "SCHEME: full-range or symmetric"
-            )
+            setting = "SCHEME: full-range or symmetric, BIT: 2, 3, 4 or 8"
+            return FormatRefusal(layer, "it stores only symmetric integers", setting)
         if kind.scale_dtype != torch.float16:
             return FormatRefusal(layer, "its scales are fp16", "SCALE_DTYPE: float16")
         if kind.shape[0] % 32 or kind.shape[1] % 32:

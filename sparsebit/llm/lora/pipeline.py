@@ -45,7 +45,7 @@ class BlockStage(nn.Module):
         """``x`` is the ids in the first stage, the hidden states [batch, length, width] elsewhere, with ``ids`` too."""
         behind: list[Tensor] = []
 
-        def answer(index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def answer(index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
             place, hidden = find_hidden(args, kwargs)
             if index in self._range:
                 given = x if ids is not None and index == self._range.start else hidden
@@ -53,9 +53,10 @@ class BlockStage(nn.Module):
                 if index == self._range.stop - 1 and not self.is_last:
                     behind.append(hidden)
                     raise Enough
-            return (hidden,) if self._as_tuple else hidden
+            return hidden
 
-        with contextlib.suppress(Enough), stand_ins(self._model[0], self._stack, answer):
+        stand_in = stand_ins(self._model[0], self._stack, answer, as_tuple=self._as_tuple)
+        with contextlib.suppress(Enough), stand_in:
             output = run_model(self._model[0], x if ids is None else ids)
         return behind[0] if behind else logits_of(output)
 

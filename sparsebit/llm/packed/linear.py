@@ -53,6 +53,8 @@ class _Packed(nn.Module):
 class PackedLinear(_Packed):
     """Stands in for ``nn.Linear``; ``weight`` is the float view of what is held.
 
+    ``transposed`` says that the layer it replaces is one that stores [in, out] (GPT-2's Conv1D).
+
     Example:
         >>> from sparsebit.numerics import CodeType
         >>> grid = Grid(torch.tensor([0.5, 0.25]), torch.zeros(2), CodeType("int", 4), Layout(kind="channel"))
@@ -61,8 +63,9 @@ class PackedLinear(_Packed):
         tensor([[0.0000, 4.5000]])
     """
 
-    def __init__(self, held: PackedTensor, bias: Tensor | None) -> None:
+    def __init__(self, held: PackedTensor, bias: Tensor | None, *, transposed: bool = False) -> None:
         super().__init__(held)
+        self.transposed = transposed
         self.out_features, self.in_features = held.shape
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
         # The weight as a kernel reads it, and the tensor and the kernel it was made for: made when it can be used.

@@ -10,12 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import (
     BlockCall,
     BlockRuns,
     find_hidden,
     hidden_in,
+    outputs_of,
     record_calls,
     returns_tuple,
     run_model,
@@ -23,7 +25,7 @@ from sparsebit.llm.blocks.calls import (
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.blocks.solve import run_block
 from sparsebit.llm.weights.uses import Use, WatchWeights
-from tests.llm.models import DECODERS, tokens
+from tests.llm.models import DECODERS, VOCABULARY, tokens
 
 
 class Logits(nn.Module):
@@ -81,11 +83,54 @@ def test_hidden_states_are_the_first_floating_point_tensor() -> None:
         hidden_in({"a": nn.Identity()})
 
 
-def test_a_call_for_one_sequence_of_the_batch() -> None:
-    mask, table = torch.zeros(3, 1, 5, 5), (torch.zeros(1, 5, 4), torch.zeros(3, 5, 4))
-    call = BlockCall((None, mask), {"positions": table, "flag": True}, 0).for_one(3)
-    assert call.args[1].shape == (1, 1, 5, 5) and call.kwargs["flag"] is True
-    assert [one.shape for one in call.kwargs["positions"]] == [(1, 5, 4), (1, 5, 4)]
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("bloom", {"hidden_size": 64, "n_layer": 3, "n_head": 4}),  # biases for each head of each sequence
+        ("t5", {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 3, "num_heads": 4}),  # and a common one
+    ],
+)
+def test_blocks_that_share_a_position_bias(name: str, settings: dict[str, int]) -> None:
+    transformers = pytest.importorskip("transformers")
+    kind = {"bloom": transformers.BloomForCausalLM, "t5": transformers.T5EncoderModel}[name]
+    model = kind(kind.config_class(vocab_size=VOCABULARY, **settings)).eval()
+    ids = tokens(512)
+    config = {
+        "W": {"BIT": 8},
+        "METHOD": "gptq",
+        "HEAD": {"BIT": 8},
+        "CALIBRATION": {"SAMPLES": 4, "LENGTH": 16},
+    }
+    made = llm.quantize(model, ids, config, progress=False)
+    with torch.no_grad():
+        wanted, found = (outputs_of(run_model(one, ids[None, :16])) for one in (model, made.model))
+    assert (found - wanted).norm() < 0.02 * wanted.norm()
+    assert all(record.loss < 1e-3 and record.tokens == 64 for record in made.records[:-2])
+
+
+def test_blocks_that_hand_on_more_than_hidden_states_are_refused() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, hidden: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+            return self.linear(hidden), hidden + residual
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.blocks = nn.Embedding(9, 8), nn.ModuleList(Block() for _ in range(2))
+
+        def forward(self, ids: Tensor) -> Tensor:
+            hidden = residual = self.embed(ids)
+            for block in self.blocks:
+                hidden, residual = block(hidden, residual)
+            return hidden + residual
+
+    model = Model()
+    with pytest.raises(SparsebitError, match="the blocks of Model hand on more than hidden states"):
+        returns_tuple(model, find_stack(model), torch.arange(4)[None])
 
 
 def test_blocks_run_in_bfloat16_where_that_is_asked_for() -> None:

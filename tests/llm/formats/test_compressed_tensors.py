@@ -84,3 +84,9 @@ def test_layers_it_cannot_hold_are_named() -> None:
     with pytest.raises(SparsebitError, match=r"cannot store 'model.embed_tokens' exactly") as caught:
         model.export("never", "compressed-tensors")
     assert caught.value.expected == "HEAD.BIT: 0" and not Path("never").exists()
+
+
+def test_layers_that_no_reader_packs_are_refused(tmp_path: Path) -> None:
+    quantized("gpt2").save(tmp_path / "saved")  # loading it again keeps what the layers were
+    with pytest.raises(SparsebitError, match=r"'transformer.h.0.attn.c_attn' exactly, and 11 more.*a Conv1D"):
+        llm.LanguageModel.load(tmp_path / "saved").export(tmp_path / "out", "compressed-tensors")

@@ -24,6 +24,7 @@ needs_engine = pytest.mark.skipif(
         (4, "full-range", 4, True),
         (4, "affine", 8, False),
         (2, "affine", 2, True),
+        (2, "full-range", 8, False),
         (3, "full-range", 0, False),
     ],
 )
