@@ -267,20 +267,22 @@ class OpenVinoGraph:
         return self._tables[matrix.storage]
 
     def _unpacked(self, held: PackedTensor) -> Any:
-        """(values - zero points) * scales. Without zero points the values are signed."""
+        """(values - zero points) * scales. Without zero points the values are signed, where there is such a type."""
         ops, weight = self._ops, block_weight(held)
         rows, count = weight.scales.shape
         shape = [rows, count, weight.block_size]
-        signed = weight.zero_points is None
-        values = weight.values
+        signed = weight.zero_points is None and weight.bits > 2
+        values, points = weight.values, weight.zero_points
         if signed:  # the same values counted from zero: the highest bit of each is the sign
             sign = sum(1 << (shift + weight.bits - 1) for shift in range(0, 8, weight.bits))
             values = values ^ sign
         kind = getattr(self._openvino.Type, f"{'i' if signed else 'u'}{weight.bits}")
         steps = ops.convert(self._packed(values, shape, kind), "f32")
-        if weight.zero_points is not None:
-            points = unpack_bits(weight.zero_points, weight.bits, count)
-            steps = ops.subtract(steps, ops.convert(ops.constant(points[..., None].numpy()), "f32"))
+        if points is not None:
+            middle = unpack_bits(points, weight.bits, count)[..., None].numpy()
+            steps = ops.subtract(steps, ops.convert(ops.constant(middle), "f32"))
+        elif not signed:
+            steps = ops.subtract(steps, np.float32(2 ** (weight.bits - 1)))
         numbers = ops.multiply(steps, self._scales(weight.scales[..., None]))
         return ops.reshape(numbers, [rows, -1], False)
 
