@@ -99,7 +99,7 @@ def _quantize(
             raise _data_is_needed("BUDGET")
         choose_widths(source, plan, settings, _start(source, few, follow=False).recorded, few)
     for index, name in enumerate(shown_progress(source.stack.names, "quantizing blocks", shown=progress)):
-        runs = streams.runs(source.fill(name), index)
+        runs = streams.runs(source.fill(name), index, name)
         earlier = finished.read(index, name, runs.block)
         if earlier is None or streams.floats is not None:
             for change in prepare:

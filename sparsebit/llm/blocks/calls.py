@@ -52,12 +52,16 @@ class BlockCall:
 
 @dataclass(frozen=True)
 class BlockRuns:
-    """A block, how it is called and what it is called on, batch by batch; ``half`` allows products in bfloat16."""
+    """A block, how it is called and what it is called on, batch by batch.
+
+    ``half`` allows products in bfloat16; ``name`` is that of the block in its model.
+    """
 
     block: nn.Module
     calls: Sequence[BlockCall]
     hidden: Sequence[Tensor]
     half: bool = False
+    name: str = ""
 
     def products(self) -> contextlib.AbstractContextManager[object]:
         """The mode in which the block runs on calibration data; entered before any other.
@@ -111,9 +115,9 @@ class BlockStreams:
     as_tuple: bool = False
     half: bool = False
 
-    def runs(self, block: nn.Module, index: int) -> BlockRuns:
-        """The block of this place on what the compressed blocks before it give."""
-        return BlockRuns(block, [one.calls[index] for one in self.recorded], self.hidden, self.half)
+    def runs(self, block: nn.Module, index: int, name: str) -> BlockRuns:
+        """The block of this place and name on what the compressed blocks before it give."""
+        return BlockRuns(block, [one.calls[index] for one in self.recorded], self.hidden, self.half, name)
 
 
 def hidden_in(output: Any) -> Tensor:
