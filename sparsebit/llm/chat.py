@@ -50,7 +50,7 @@ class Chat:
     def _texts(self, ids: list[int]) -> Iterator[str]:
         """The answer so far, after each token that ends a character."""
         ends = self._model.generation_config.eos_token_id
-        stops = set(ends if isinstance(ends, list) else [ends])
+        stops = ends if isinstance(ends, list) else [ends]
         device, most = device_of(self._model), most_positions(self._model) or len(ids) + self._most
         given, cache, said = ids, None, list[int]()
         while len(said) < self._most and len(ids) + len(said) <= most:

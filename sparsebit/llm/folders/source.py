@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.llm.blocks.find import Stack, find_stack
-from sparsebit.llm.folders.folder_config import read_config
+from sparsebit.llm.folders.folder_config import offline, read_config, require_plain_files
 from sparsebit.llm.folders.stored_tensors import StoredTensors, open_tensors
 from sparsebit.numerics.finite import is_finite
 from sparsebit.storage import Fields
@@ -146,6 +146,7 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         raise SparsebitError(
             f"there is no folder {os.fspath(folder)!r}", expected="a folder with config.json"
         )
+    require_plain_files(folder)
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
@@ -222,7 +223,7 @@ def empty_model(folder: Path, stored: int) -> nn.Module:
 def making_empty(stored: int, what: str, where: str) -> Iterator[None]:
     """Around what transformers makes with large tensors left empty: whatever it raises is an error of ours."""
     try:
-        with LeaveLargeEmpty(stored):
+        with LeaveLargeEmpty(stored), offline():
             yield
     except Exception as error:  # transformers raises what its config classes raise
         raise ArtifactError(f"transformers cannot build {what}", where=where, got=str(error)[:200]) from error
@@ -251,10 +252,12 @@ def float_module(model: nn.Module) -> nn.Module:
 
 def load_module(folder: str | os.PathLike[str]) -> nn.Module:
     """The float model of a folder, all of it in memory. No code in the folder is run."""
-    tensor_files(Path(folder))  # raises where there is nothing to load
+    files = tensor_files(Path(folder))
+    empty_model(Path(folder), len(files))  # raises where the config describes a much larger model
     try:
         made = _class_for(read_config(folder))
-        model: nn.Module = made.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+        with offline():
+            model: nn.Module = made.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
     except ArtifactError:
         raise
     except Exception as error:  # transformers raises what its config classes raise
