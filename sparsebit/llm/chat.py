@@ -15,6 +15,7 @@ from sparsebit.llm.language_model import LanguageModel, require_language_model
 from sparsebit.llm.tokens import most_positions, require_known
 
 Turn = dict[str, str]
+MOST_CHARACTERS = 2**22  # of a text that a template makes
 
 
 class Chat:
@@ -79,6 +80,10 @@ class Chat:
                     got=str(error)[:200],
                     hint="set model.tokenizer.chat_template = None for plain text",
                 ) from None
+            if len(asked) > MOST_CHARACTERS:
+                raise SparsebitError(
+                    "the chat template makes too long a text", got=f"{len(asked)} characters"
+                )
             found = list(self._tokenizer(asked, add_special_tokens=False)["input_ids"])
         else:
             found = list(self._tokenizer("\n".join(turn["content"] for turn in turns))["input_ids"])

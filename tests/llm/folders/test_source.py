@@ -52,8 +52,9 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.norm.weight"]
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(SparsebitError, match=r"has no tensor 'model.norm.weight'"):
-        WeightSource.open(tmp_path)
+    for read in (WeightSource.open, load_module):
+        with pytest.raises(SparsebitError, match=r"has no tensor 'model.norm.weight'"):
+            read(tmp_path)
 
 
 def test_large_tensors_take_no_memory() -> None:
