@@ -64,19 +64,21 @@ def quantize(
         the model with packed weights, and how each was made. The given model is unchanged.
     """
     with failing_together(), working_in(None if rank() else folder):
-        return _quantize(model, data, load_llm_config(config), tokenizer, folder, progress)
+        settings = load_llm_config(config)
+        _require_float(model)
+        source = WeightSource.open(model)
+        with torch.inference_mode(False):  # its tensors could not be learned from
+            return _quantize(source, data, settings, tokenizer, folder, progress)
 
 
 def _quantize(
-    model: nn.Module | str | os.PathLike[str],
+    source: WeightSource,
     data: Text | None,
     settings: LlmConfig,
     tokenizer: Any,
     folder: str | os.PathLike[str] | None,
     progress: bool | None,
 ) -> LanguageModel:
-    _require_float(model)
-    source = WeightSource.open(model)
     if tokenizer is None and source.folder is not None:
         tokenizer = read_tokenizer(source.folder)
     pipeline = Pipeline.of(settings.METHOD)
