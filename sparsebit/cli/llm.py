@@ -14,6 +14,7 @@ from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.preflight import require_outputs
 from sparsebit.cli.reference import is_reference, require_reference, resolve
 from sparsebit.config.llm import FORMAT_NAMES
+from sparsebit.display import printable
 from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.storage import MANIFEST, remove_steps, require_place
 from sparsebit.storage.place import require_new
@@ -269,7 +270,7 @@ def _chat(arguments: argparse.Namespace) -> Outcome:
     print("An empty line ends the conversation.")
     while text := _asked():
         for piece in chat.answer(text):
-            print(piece, end="", flush=True)
+            print(printable(piece), end="", flush=True)
         print()
     return Outcome()
 

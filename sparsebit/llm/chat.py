@@ -15,6 +15,7 @@ from sparsebit.llm.language_model import LanguageModel, require_language_model
 from sparsebit.llm.tokens import most_positions, require_known
 
 Turn = dict[str, str]
+MOST_CHARACTERS = 2**22  # of a text that a template makes
 
 
 class Chat:
@@ -50,7 +51,7 @@ class Chat:
     def _texts(self, ids: list[int]) -> Iterator[str]:
         """The answer so far, after each token that ends a character."""
         ends = self._model.generation_config.eos_token_id
-        stops = set(ends if isinstance(ends, list) else [ends])
+        stops = ends if isinstance(ends, list) else [ends]
         device, most = device_of(self._model), most_positions(self._model) or len(ids) + self._most
         given, cache, said = ids, None, list[int]()
         while len(said) < self._most and len(ids) + len(said) <= most:
@@ -79,6 +80,10 @@ class Chat:
                     got=str(error)[:200],
                     hint="set model.tokenizer.chat_template = None for plain text",
                 ) from None
+            if len(asked) > MOST_CHARACTERS:
+                raise SparsebitError(
+                    "the chat template makes too long a text", got=f"{len(asked)} characters"
+                )
             found = list(self._tokenizer(asked, add_special_tokens=False)["input_ids"])
         else:
             found = list(self._tokenizer("\n".join(turn["content"] for turn in turns))["input_ids"])

@@ -64,19 +64,21 @@ def quantize(
         the model with packed weights, and how each was made. The given model is unchanged.
     """
     with failing_together(), working_in(None if rank() else folder):
-        return _quantize(model, data, load_llm_config(config), tokenizer, folder, progress)
+        settings = load_llm_config(config)
+        _require_float(model)
+        source = WeightSource.open(model)
+        with torch.inference_mode(False):  # its tensors could not be learned from
+            return _quantize(source, data, settings, tokenizer, folder, progress)
 
 
 def _quantize(
-    model: nn.Module | str | os.PathLike[str],
+    source: WeightSource,
     data: Text | None,
     settings: LlmConfig,
     tokenizer: Any,
     folder: str | os.PathLike[str] | None,
     progress: bool | None,
 ) -> LanguageModel:
-    _require_float(model)
-    source = WeightSource.open(model)
     if tokenizer is None and source.folder is not None:
         tokenizer = read_tokenizer(source.folder)
     pipeline = Pipeline.of(settings.METHOD)
@@ -99,7 +101,7 @@ def _quantize(
             raise _data_is_needed("BUDGET")
         choose_widths(source, plan, settings, _start(source, few, follow=False).recorded, few)
     for index, name in enumerate(shown_progress(source.stack.names, "quantizing blocks", shown=progress)):
-        runs = streams.runs(source.fill(name), index)
+        runs = streams.runs(source.fill(name), index, name)
         earlier = finished.read(index, name, runs.block)
         if earlier is None or streams.floats is not None:
             for change in prepare:

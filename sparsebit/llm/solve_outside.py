@@ -60,4 +60,6 @@ def measure_head(source: WeightSource, name: str, data: BlockStreams) -> InputSt
         if found is None:
             found = InputStatistics.empty(inputs[0].shape[-1], shift=len(inputs) > 1, device=inputs[0].device)
         found.update(inputs[0], inputs[1] if len(inputs) > 1 else None, half=data.half)
+    if found is not None:
+        found.require_finite(name)
     return found

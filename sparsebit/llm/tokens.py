@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import ArtifactError, SparsebitError
+from sparsebit.llm.folders.folder_config import offline, require_own_vocabulary, require_plain_files
 
 Text = Tensor | Sequence[Tensor] | str | os.PathLike[str]
 
@@ -113,8 +114,13 @@ def read_tokenizer(folder: str | os.PathLike[str]) -> Any:
         return None
     from transformers import AutoTokenizer
 
+    require_plain_files(place)
+    require_own_vocabulary(place)
     try:
-        return AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        with offline():
+            made = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        made("")  # some settings are looked at only now
+        return made
     except Exception as error:  # what a damaged tokenizer raises has no common base
         raise ArtifactError(
             "transformers cannot read the tokenizer", where=os.fspath(place), got=str(error)[:200]

@@ -36,7 +36,7 @@ def test_mistakes(cli: Cli, words: list[str], said: str) -> None:
     assert done.code == 2 and said in done.err
 
 
-def test_text_is_measured(cli: Cli, tmp_path: Path) -> None:
+def test_text_is_measured(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = DECODERS["llama"]()
     model.save_pretrained(tmp_path / "float")
     config = {"METHOD": "rtn"}
@@ -59,6 +59,12 @@ def test_text_is_measured(cli: Cli, tmp_path: Path) -> None:
     assert "perplexity" in done.out and "from float:" in done.out and "of 1 questions" in done.out
     done = cli("llm", "chat", str(tmp_path / "small"), "--prompt", "the", "--tokens", "3", "--json")
     assert done.code == 0 and isinstance(json.loads(done.out)["answer"], str)
+    monkeypatch.setattr("sparsebit.llm.chat.Chat.answer", lambda *_: iter(["a\x1b[2J", "b\n"]))
+    typed = iter(["hello", ""])
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+    for words in ([], ["--prompt", "the"]):
+        done = cli("llm", "chat", str(tmp_path / "small"), *words)
+        assert "a\\x1b[2Jb\n" in done.out and "\x1b" not in done.out  # a model does not steer a terminal
 
 
 def test_pruned_then_quantized_with_a_page(cli: Cli, tmp_path: Path) -> None:

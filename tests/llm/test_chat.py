@@ -49,6 +49,9 @@ def test_what_cannot_be_asked_is_said_and_forgotten() -> None:
     model.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(SparsebitError, match=r"chat template[\s\S]*got: +roles must alternate"):
         list(Chat(model).answer("the"))
+    model.tokenizer.chat_template = "{{ 'a' * 5000000 }}"
+    with pytest.raises(SparsebitError, match=r"makes too long a text\n  got: 5000000 characters"):
+        list(Chat(model).answer("the"))
 
 
 def test_an_answer_that_is_not_read_to_its_end_is_kept_as_far_as_it_was() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
+from tests.llm.decoder.family_models import family_model
 from tests.llm.models import DECODERS, MORE_DECODERS, Plain, encoder, sharp, tokens
 
 FAMILIES: dict[str, Callable[[], nn.Module]] = {**DECODERS, **MORE_DECODERS, "bert": encoder}
@@ -99,6 +100,12 @@ def test_hidden_channels_and_heads_of_every_family(
     assert torch.equal(run(again), run(small))
     if name != "bert":
         generates(again)
+
+
+def test_a_number_of_heads_that_transformers_does_not_save_is_refused() -> None:
+    model = family_model("llama", num_key_value_heads=4, head_dim=16)
+    with pytest.raises(SparsebitError, match=r"does not save a LlamaConfig with(.|\n)*num_attention_heads=3"):
+        llm.prune(model, heads=0.25)
 
 
 @pytest.mark.parametrize("name", sorted(WIDTH_BY_HEADS))

@@ -50,6 +50,17 @@ def test_every_decoder_is_quantized_and_stays_close(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("made_inside", [False, True])
+def test_inference_mode_changes_nothing(made_inside: bool) -> None:
+    config = {**CONFIG, "METHOD": ["gptq", {"tune": {"steps": 2}}]}
+    wanted = llm.quantize(DECODERS["llama"](), tokens(), config, progress=False).weights
+    model = DECODERS["llama"]()
+    with torch.inference_mode():
+        model = DECODERS["llama"]() if made_inside else model
+        found = llm.quantize(model, tokens(), config, progress=False).weights
+    assert all(torch.equal(found[name].numbers(), held.numbers()) for name, held in wanted.items())
+
+
 def test_what_is_done_to_the_result_does_not_reach_the_given_model(tmp_path: Path) -> None:
     model = DECODERS["llama"]()
     made = llm.quantize(model, None, {"METHOD": "rtn"}, progress=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,14 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     ):
         with pytest.raises(SparsebitError, match=said):
             as_ids(data, made)  # type: ignore[arg-type]
+
+
+def test_a_tokenizer_that_does_not_work_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    tokenizer().save_pretrained(tmp_path)  # type: ignore[attr-defined]
+    place = tmp_path / "tokenizer_config.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"model_max_length": {}}))
+    with pytest.raises(SparsebitError, match="transformers cannot read the tokenizer"):
+        read_tokenizer(tmp_path)
 
 
 def test_samples_overlap_only_where_the_text_is_short() -> None:

@@ -48,6 +48,7 @@ class BlockRuns:
     Attributes:
         half: allows products in bfloat16.
         single: the call for the first sequence alone; None where the call of the first batch fits it.
+        name: of the block in its model.
     """
 
     block: nn.Module
@@ -55,6 +56,7 @@ class BlockRuns:
     hidden: Sequence[Tensor]
     half: bool = False
     single: BlockCall | None = None
+    name: str = ""
 
     def products(self) -> contextlib.AbstractContextManager[object]:
         """The mode in which the block runs on calibration data; entered before any other.
@@ -109,10 +111,11 @@ class BlockStreams:
     half: bool = False
     single: Recorded | None = None
 
-    def runs(self, block: nn.Module, index: int) -> BlockRuns:
-        """The block of this place on what the compressed blocks before it give."""
+    def runs(self, block: nn.Module, index: int, name: str) -> BlockRuns:
+        """The block of this place and name on what the compressed blocks before it give."""
+        calls = [one.calls[index] for one in self.recorded]
         single = None if self.single is None else self.single.calls[index]
-        return BlockRuns(block, [one.calls[index] for one in self.recorded], self.hidden, self.half, single)
+        return BlockRuns(block, calls, self.hidden, self.half, single, name)
 
 
 def hidden_in(output: Any) -> Tensor:

@@ -61,4 +61,7 @@ def measure_inputs(
 
         with contextlib.suppress(Enough), runs.products(), run, WatchWeights(parameters, see):
             runs.run(number)
-    return merge_statistics(found)
+    merged = merge_statistics(found)
+    for matrix, statistics in merged.items():
+        statistics.require_finite(f"{runs.name}.{matrix}".lstrip("."))
+    return merged

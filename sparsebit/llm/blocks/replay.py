@@ -116,7 +116,9 @@ class ReplayedRun(TorchFunctionMode):
         return output
 
     def _keep(self, place: dict[int, _Result], number: int, value: Any) -> bool:
-        if not self._final or not self._replay.take(_size(value)):
+        # What is written into tensors of inference mode is not counted.
+        counted = not any(one.is_inference() for one in _tensors(value))
+        if not self._final or not counted or not self._replay.take(_size(value)):
             return False
         self._forget(place, number, number + 1)
         place[number] = _Result(value, _versions(value), self._product, self._module)

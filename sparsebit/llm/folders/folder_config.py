@@ -1,7 +1,11 @@
-"""The config.json of a folder, as far as transformers may follow it: it builds a model, and brings no code with it."""
+"""What transformers may follow in a folder: it builds what the configs describe, and they bring nothing else with them.
+
+No code of the folder is run, nothing is downloaded, and no file outside the folder is read.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -9,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from sparsebit.errors import ArtifactError
+from sparsebit.graph.exclusive import replaced
 from sparsebit.storage.text_file import read_bytes
 
-CONFIG, ADAPTERS = "config.json", "adapter_config.json"
+CONFIG, ADAPTERS, TOKENIZER = "config.json", "adapter_config.json", "tokenizer_config.json"
 MOST_BYTES = 2**24
 
 
@@ -28,11 +33,42 @@ def read_config(folder: str | os.PathLike[str]) -> Any:
         )
     require_no_code(_read(place / CONFIG), str(place / CONFIG))
     try:
-        return AutoConfig.from_pretrained(place, trust_remote_code=False)
+        with offline():
+            return AutoConfig.from_pretrained(place, trust_remote_code=False)
     except Exception as error:  # transformers raises what its config classes raise
         raise ArtifactError(
             "transformers cannot read the config", where=str(place / CONFIG), got=str(error)[:200]
         ) from error
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Inside, transformers downloads nothing: configs may name other models, such as a backbone."""
+    from huggingface_hub import constants
+
+    with replaced((constants, "HF_HUB_OFFLINE", True)):
+        yield
+
+
+def require_plain_files(folder: Path) -> None:
+    """Raise if a folder holds a pipe or a device, whose reading may never end."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ArtifactError(f"{path} is not a file", hint="remove it")
+
+
+def require_own_vocabulary(folder: Path) -> None:
+    """Raise if the settings of a tokenizer name the file of a vocabulary, which may be any file of this machine."""
+    place = folder / TOKENIZER
+    settings = _read(place) if place.exists() else {}
+    for key in ("vocab", "merges"):
+        if isinstance(settings, dict) and isinstance(settings.get(key), str):
+            raise ArtifactError(
+                "the settings of the tokenizer name a file that transformers would read",
+                where=str(place),
+                got=f"{key}: {settings[key][:80]!r}",
+                hint=f"remove {key}",
+            )
 
 
 def require_no_code(config: Any, where: str) -> None:

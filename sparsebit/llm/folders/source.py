@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.llm.blocks.find import Stack, find_stack
-from sparsebit.llm.folders.folder_config import read_config
+from sparsebit.llm.folders.folder_config import offline, read_config, require_plain_files
 from sparsebit.llm.folders.stored_tensors import StoredTensors, open_tensors
 from sparsebit.numerics.finite import is_finite
 from sparsebit.storage import Fields
@@ -52,9 +52,7 @@ class WeightSource:
         stored = StoredTensors(files, model)
         source = cls(model, stored, folder)
         inside = tuple(f"{name}." for name in source.stack.names)
-        tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-        names = [n for n in model.state_dict() if not n.startswith(inside) and (n not in tied or n in stored)]
-        source._load(names)
+        source._load([name for name in _expected(model, stored) if not name.startswith(inside)])
         if hasattr(model, "tie_weights"):
             model.tie_weights()  # type: ignore[operator]
         return source
@@ -80,11 +78,21 @@ class WeightSource:
             put(self.model, name, tensor.clone())
             missing.discard(name)
         if missing:
-            raise SparsebitError(
-                f"{os.fspath(self.folder or '')!r} has no tensor {min(missing)!r}",
-                expected="the names of the model's own state dict",
-                hint="load it with transformers and pass the module: AutoModelForCausalLM.from_pretrained(folder)",
-            )
+            raise _no_tensor(self.folder or "", min(missing))
+
+
+def _expected(model: nn.Module, stored: StoredTensors) -> list[str]:
+    """The tensors that a folder has to hold for a model: a tied one need not be there."""
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    return [name for name in model.state_dict() if name not in tied or name in stored]
+
+
+def _no_tensor(folder: str | os.PathLike[str], name: str) -> SparsebitError:
+    return SparsebitError(
+        f"{os.fspath(folder)!r} has no tensor {name!r}",
+        expected="the names of the model's own state dict",
+        hint="load it with transformers and pass the module: AutoModelForCausalLM.from_pretrained(folder)",
+    )
 
 
 def twin_of(model: nn.Module) -> nn.Module:
@@ -146,6 +154,7 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         raise SparsebitError(
             f"there is no folder {os.fspath(folder)!r}", expected="a folder with config.json"
         )
+    require_plain_files(folder)
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
@@ -222,7 +231,7 @@ def empty_model(folder: Path, stored: int) -> nn.Module:
 def making_empty(stored: int, what: str, where: str) -> Iterator[None]:
     """Around what transformers makes with large tensors left empty: whatever it raises is an error of ours."""
     try:
-        with LeaveLargeEmpty(stored):
+        with LeaveLargeEmpty(stored), offline():
             yield
     except Exception as error:  # transformers raises what its config classes raise
         raise ArtifactError(f"transformers cannot build {what}", where=where, got=str(error)[:200]) from error
@@ -251,10 +260,16 @@ def float_module(model: nn.Module) -> nn.Module:
 
 def load_module(folder: str | os.PathLike[str]) -> nn.Module:
     """The float model of a folder, all of it in memory. No code in the folder is run."""
-    tensor_files(Path(folder))  # raises where there is nothing to load
+    files = tensor_files(Path(folder))
+    # transformers would make any number of layers, and give random numbers to those that the folder does not hold.
+    empty = empty_model(Path(folder), len(files))
+    stored = StoredTensors(files, empty)
+    if missing := next((name for name in _expected(empty, stored) if name not in stored), None):
+        raise _no_tensor(folder, missing)
     try:
         made = _class_for(read_config(folder))
-        model: nn.Module = made.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+        with offline():
+            model: nn.Module = made.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
     except ArtifactError:
         raise
     except Exception as error:  # transformers raises what its config classes raise

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.folders.folder_config import require_plain_files
 from sparsebit.llm.language_model import LanguageModel, require_language_model
 from sparsebit.llm.lora.attach import add_lora, lora_layers, packed_layers
 from sparsebit.llm.lora.layer import LoraLinear
@@ -29,7 +30,16 @@ MOST_BYTES = 2**20
 CHANGES_WHAT_IS_COMPUTED = (
     "use_rslora", "use_dora", "use_qalora", "lora_bias", "bias", "rank_pattern", "alpha_pattern",
     "modules_to_save", "layer_replication", "trainable_token_indices", "target_parameters",
+    "alora_invocation_tokens", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config",
 )  # fmt: skip
+KEEPS_THE_BASE = (
+    True,
+    False,
+    None,
+    "gaussian",
+    "eva",
+    "orthogonal",
+)  # other ways to start change its weights
 
 
 def save_lora(model: LanguageModel, folder: str | os.PathLike[str], *, base: str = "") -> None:
@@ -74,14 +84,16 @@ def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]
     said = Fields(read_json(data, place / CONFIG), str(place / CONFIG))
     if said.text("peft_type") != "LORA":
         raise said.wrong("peft_type", "LORA")
-    for key in CHANGES_WHAT_IS_COMPUTED:
-        if key in said and said.value(key) not in (None, False, "none", {}, []):
+    for key in ("init_lora_weights", *CHANGES_WHAT_IS_COMPUTED):
+        allowed = KEEPS_THE_BASE if key == "init_lora_weights" else (None, False, "none", {}, [])
+        if key in said and said.value(key) not in allowed:
             raise ArtifactError(
                 f"adapters with the option {key!r} of peft are not supported",
                 where=str(place / CONFIG),
                 got=repr(said.value(key))[:80],
                 hint="train the adapters without it",
             )
+    require_plain_files(place)
     try:
         tensors = load_file(place / WEIGHTS)
     except (OSError, SafetensorError) as error:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsebit.errors import SparsebitError
+from sparsebit.numerics.finite import is_finite
+
 TILE = 256  # rows of the second moments that are computed at once, from the diagonal on
 PART = 1024  # tokens at once: more would not stay in the processor's caches
 
@@ -64,6 +67,17 @@ class InputStatistics:
             self.magnitude += size.sum(0)
             torch.maximum(self.largest, size.amax(0), out=self.largest)
         self.tokens += len(x)
+
+    def require_finite(self, name: str) -> None:
+        """Raise where the inputs of the weight ``name`` were no finite numbers, or their squares are none."""
+        squares = self.gram.diagonal()  # the other moments are no larger
+        if is_finite(squares) and (self.shift is None or is_finite(self.shift)):
+            return
+        raise SparsebitError(
+            "the model computes NaN or infinite numbers from the calibration data",
+            where=f"the inputs of {name}",
+            hint="call the float model on the data: it gives NaN there too, or numbers of 1e19 and more",
+        )
 
     def mean_gram(self) -> Tensor:
         """The second moments, [in, in]."""

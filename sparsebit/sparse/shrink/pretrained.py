@@ -64,10 +64,11 @@ def shrink_pretrained(
         made.train(model.training)
         problem = output_difference(made, small, args, dict(kwargs or {}))
         if problem is None:
+            _require_valid(made.config, numbers)
             return made
         raise GraphError(
             f"{type(model).__name__} with a smaller config computes something else: {problem}",
-            got=", ".join(f"{name}={value}" for name, value in numbers.items()),
+            got=_named(numbers),
             hint="use the shrunk graph: smodel.shrink()",
         )
     if any(map(_HEADS.search, changes)):
@@ -131,6 +132,22 @@ def _config_with(model: nn.Module, numbers: Mapping[str, int]) -> Any:
     return config
 
 
+def _require_valid(config: Any, numbers: Mapping[str, int]) -> None:
+    """Raise for a config that transformers neither saves nor loads, such as one whose width its heads do not divide."""
+    try:
+        getattr(config, "validate", lambda: None)()
+    except Exception as error:  # its classes raise what they like
+        raise GraphError(
+            f"transformers does not save a {type(config).__name__} with {_named(numbers)}",
+            got=str(error.__cause__ or error)[:200],
+            hint="choose another part to remove",
+        ) from None
+
+
+def _named(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in numbers.items())
+
+
 def _shapes(model: nn.Module, config: Any) -> dict[str, torch.Size] | None:
     """What a model with this config holds; None where its numbers do not fit each other."""
     try:
@@ -188,9 +205,8 @@ def _misfit(model: nn.Module, changes: Mapping[str, list[int | None]], state: Ma
         shapes = _shapes(model, _config_with(model, numbers)) or {}
         wrong = [name for name, tensor in state.items() if name in shapes and shapes[name] != tensor.shape]
         if wrong and (closest is None or len(wrong) < closest[0]):
-            named = ", ".join(f"{name}={value}" for name, value in numbers.items())
             sizes = f"{tuple(shapes[wrong[0]])} instead of {tuple(state[wrong[0]].shape)}"
-            closest = len(wrong), f"{wrong[0]} is {sizes} with {named}"
+            closest = len(wrong), f"{wrong[0]} is {sizes} with {_named(numbers)}"
     return closest[1] if closest is not None else "widths that its config cannot name"
 
 

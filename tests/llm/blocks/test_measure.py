@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
+from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockCall, BlockRuns
 from sparsebit.llm.blocks.measure import measure_inputs, stored
 from sparsebit.llm.blocks.stages import find_stages
@@ -28,3 +30,12 @@ def test_a_matrix_is_a_view_of_its_parameter() -> None:
     stack = torch.randn(2, 3, 4)
     view = stored({"w": stack}, Matrix("w", 1, transposed=True))
     assert view.shape == (4, 3) and view.data_ptr() == stack[1].data_ptr()
+
+
+def test_inputs_that_are_no_numbers_are_an_error_that_names_the_weight() -> None:
+    block = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 4)).requires_grad_(False)
+    block[0].bias[2] = torch.inf
+    runs = BlockRuns(block, [BlockCall((None,), {}, 0)], [torch.randn(2, 5, 6)], name="layers.3")
+    parameters = {name: one for name, one in block.named_parameters() if one.dim() == 2}
+    with pytest.raises(SparsebitError, match=r"the inputs of layers\.3\.1\.weight"):
+        measure_inputs(runs, parameters, find_stages(runs, parameters)[1], None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 from sparsebit.errors import ArtifactError
 from sparsebit.llm.folders.folder_config import read_config, require_no_code
 from sparsebit.llm.folders.source import WeightSource, load_module
-from tests.llm.models import DECODERS
+from sparsebit.llm.tokens import read_tokenizer
+from tests.llm.models import DECODERS, tokenizer
 
 
 @pytest.mark.parametrize(
@@ -62,3 +65,47 @@ def test_a_config_that_is_no_json_is_our_error(text: str, tmp_path: Path) -> Non
     (tmp_path / "config.json").unlink()
     with pytest.raises(ArtifactError, match=r"config\.json cannot be read: No such file"):
         read_config(tmp_path)
+
+
+def test_a_backbone_of_a_hub_is_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def connect(*place: object, **options: object) -> None:
+        asked.append(place)
+        raise OSError("no network in tests")
+
+    for name in ("getaddrinfo", "create_connection"):
+        monkeypatch.setattr(socket, name, connect)
+    DECODERS["llama"]().save_pretrained(tmp_path)
+    config = {"model_type": "detr", "use_pretrained_backbone": True, "backbone": "someone/model"}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"use_timm_backbone": False}))
+    for read in (WeightSource.open, load_module):
+        with pytest.raises(ArtifactError, match="transformers cannot"):
+            read(tmp_path)
+    assert not asked
+
+
+@pytest.mark.parametrize("key", ["vocab", "merges"])
+def test_a_vocabulary_outside_the_folder_is_not_read(key: str, tmp_path: Path) -> None:
+    tokenizer().save_pretrained(tmp_path)  # type: ignore[attr-defined]
+    place = tmp_path / "tokenizer_config.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {key: "/dev/zero"}))
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(
+        ArtifactError, match=rf"name a file that transformers would read(.|\n)*{key}: '/dev/zero'"
+    ):
+        read_tokenizer(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    DECODERS["llama"]().save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)  # type: ignore[attr-defined]
+    for name in ("model.safetensors", "tokenizer.json"):
+        (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / name)
+        for read in (WeightSource.open, load_module, read_tokenizer):
+            with pytest.raises(ArtifactError, match=rf"{name} is not a file\n +next: +remove it"):
+                read(tmp_path)
+        (tmp_path / name).unlink()
+        (tmp_path / name).write_text("")

@@ -52,8 +52,9 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.norm.weight"]
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(SparsebitError, match=r"has no tensor 'model.norm.weight'"):
-        WeightSource.open(tmp_path)
+    for read in (WeightSource.open, load_module):
+        with pytest.raises(SparsebitError, match=r"has no tensor 'model.norm.weight'"):
+            read(tmp_path)
 
 
 def test_large_tensors_take_no_memory() -> None:
@@ -88,8 +89,9 @@ def test_a_config_for_a_larger_model_than_the_files_hold_is_refused_at_once(tmp_
         ("model_type", "unheard of", "transformers cannot read the config"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
-        with pytest.raises(ArtifactError, match=message):
-            WeightSource.open(tmp_path)
+        for read in (WeightSource.open, load_module):
+            with pytest.raises(ArtifactError, match=message):
+                read(tmp_path)
     with LeaveLargeEmpty(3), pytest.raises(ArtifactError, match="too long"):
         torch.arange(2**31)
 
@@ -137,7 +139,9 @@ def test_a_module_without_numbers_is_refused() -> None:
 def test_a_folder_that_transformers_cannot_load_is_refused(tmp_path: Path) -> None:
     DECODERS["llama"]().save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "unheard of"}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
+    )
     with pytest.raises(ArtifactError, match=r"cannot load a float model[\s\S]*as save_pretrained writes it"):
         load_module(tmp_path)
 

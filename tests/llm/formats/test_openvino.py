@@ -26,6 +26,7 @@ needs_engine = pytest.mark.skipif(
         (2, "affine", 2, True),
         (2, "full-range", 8, False),
         (3, "full-range", 0, False),
+        (2, "full-range", 2, True),
     ],
 )
 def test_the_engine_runs_the_same_model(

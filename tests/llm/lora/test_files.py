@@ -75,7 +75,14 @@ def test_adapters_of_another_model_are_refused_and_change_nothing(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("use_rslora", True), ("rank_pattern", {"q_proj": 8}), ("bias", "all")]
+    ("key", "value"),
+    [
+        ("use_rslora", True),
+        ("rank_pattern", {"q_proj": 8}),
+        ("bias", "all"),
+        ("alora_invocation_tokens", [1, 2]),
+        ("init_lora_weights", "pissa_niter_4"),
+    ],
 )
 def test_options_of_peft_that_compute_something_else_are_refused(
     key: str, value: object, tmp_path: Path

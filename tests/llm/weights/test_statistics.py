@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sparsebit.errors import SparsebitError
 from sparsebit.llm.weights.statistics import InputStatistics
 
 
@@ -45,3 +46,16 @@ def test_how_large_inputs_are_is_counted_only_where_it_is_asked_for() -> None:
     found = InputStatistics.empty(6)
     found.update(torch.randn(10, 6))
     assert found.magnitude is None and found.largest is None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e25])
+@pytest.mark.parametrize("half", [False, True])
+def test_inputs_that_are_no_numbers_are_named(value: float, half: bool) -> None:
+    found = InputStatistics.empty(6)
+    found.update(torch.randn(10, 6), half=half)
+    found.require_finite("down_proj.weight")
+    bad = torch.randn(10, 6)
+    bad[3, 4] = value
+    found.update(bad, half=half)
+    with pytest.raises(SparsebitError, match=r"NaN or infinite(.|\n)*the inputs of down_proj\.weight"):
+        found.require_finite("down_proj.weight")

@@ -22,7 +22,8 @@ def add_rotary(writer: Any, module: nn.Module, family: Family) -> dict[str, Tens
         return {}
     of_layers = ""
     if "full_attention" in rope:  # one for each type of layer
-        local, rope, of_layers = rope["sliding_attention"], rope["full_attention"], "full_attention_"
+        local, rope = rope["sliding_attention"], rope[_main_layers(config)]
+        of_layers = f"{_main_layers(config)}_"
         writer.add_rope_freq_base_swa(float(local["rope_theta"]))
     width = int(head_width(config) * rope.get("partial_rotary_factor", 1.0))
     writer.add_rope_dimension_count(width)
@@ -57,7 +58,7 @@ def require_rotary(config: Any, family: Family) -> None:
     """Refuse rotary embeddings that llama.cpp computes differently."""
     rope = getattr(config, "rope_parameters", None) or {}
     if "full_attention" in rope:
-        local, rope = rope["sliding_attention"], rope["full_attention"]
+        local, rope = rope["sliding_attention"], rope[_main_layers(config)]
         if local.get("rope_type", "default") != "default":
             _refuse(config, "default in layers with a window", local["rope_type"])
         if family.architecture == "olmo2" and local["rope_theta"] != rope["rope_theta"]:
@@ -73,6 +74,11 @@ def require_rotary(config: Any, family: Family) -> None:
         for name, value in (("beta_fast", 32), ("beta_slow", 1), ("truncate", True)):
             if (found := rope.get(name)) not in (None, value):
                 _refuse(config, f"yarn with {name}: {value}", found)
+
+
+def _main_layers(config: Any) -> str:
+    """The type of layers that the keys without "swa" are for: those without a window, where there are some."""
+    return "full_attention" if "full_attention" in config.layer_types else "sliding_attention"
 
 
 def _refuse(config: Any, expected: str, got: object) -> None:

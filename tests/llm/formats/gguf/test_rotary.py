@@ -36,6 +36,12 @@ PLAIN = {"rope_type": "default", "rope_theta": 100.0}
 
 
 @needs_llama_cpp
+def test_scaling_of_layers_that_a_model_does_not_have(tmp_path: Path) -> None:
+    rope = {"sliding_attention": PLAIN, "full_attention": YARN}
+    require_proof(tmp_path, "olmo3", rope_parameters=rope, layer_types=["sliding_attention"] * 5)
+
+
+@needs_llama_cpp
 @pytest.mark.parametrize(
     ("name", "rope"),
     [
