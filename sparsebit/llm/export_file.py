@@ -14,6 +14,7 @@ from torch import Tensor
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats import FORMATS, Format, require_exact
 from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.lora.attach import require_no_adapters
 from sparsebit.llm.proof import ExportReport, prove
 from sparsebit.llm.tokens import require_known
 from sparsebit.storage.drafts import new_place
@@ -33,6 +34,7 @@ def export_file(
 ) -> ExportReport:
     """Write ``model`` and load it in the format's engine; see ``LanguageModel.export``."""
     kind = make_format(format, options)
+    require_no_adapters(model)
     require_exact(format, kind, model)
     ids = example_ids(model) if ids is None else ids.flatten()
     require_known(ids, model.model)
