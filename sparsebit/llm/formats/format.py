@@ -71,6 +71,7 @@ def require_exact(format_name: str, format: Format, model: LanguageModel) -> Non
             f"{format_name} stores quantized weights, and the model has none",
             hint="quantize with W.BIT, or write the float model: model.model.save_pretrained(folder)",
         )
+    require_transformers(model, format_name)
     found = [
         FormatRefusal(name, "its groups reorder input channels", "groups of neighbouring input channels")
         for name, held in layers_of(model)
@@ -87,10 +88,12 @@ def require_exact(format_name: str, format: Format, model: LanguageModel) -> Non
         )
 
 
-def refuse_by_kind(format: Format, model: LanguageModel) -> Iterator[FormatRefusal]:
-    """The layers of a model that a format cannot hold by their kind alone."""
+def refuse_by_kind(
+    model: LanguageModel, refuse: Callable[[str, WeightKind], FormatRefusal | None]
+) -> Iterator[FormatRefusal]:
+    """The layers of a model that a format refuses by their kind alone."""
     for name, held in layers_of(model):
-        if refusal := format.refuse(name, kind_of(model.model, name, held)):
+        if refusal := refuse(name, kind_of(model.model, name, held)):
             yield refusal
 
 

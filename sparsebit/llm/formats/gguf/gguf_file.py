@@ -54,7 +54,8 @@ class Gguf:
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers whose numbers no type of block holds exactly, and stacks of experts with more than one type."""
-        require_rotary(model.model.config, require_family(model))
+        config: Any = model.model.config
+        require_rotary(config, require_family(config))
         stacks: dict[str, list[str]] = {}
         for name, held in layers_of(model):
             kind = block_type(held)
