@@ -16,7 +16,7 @@ from sparsebit.llm.formats import FORMATS, Format, require_exact
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.lora.attach import require_no_adapters
 from sparsebit.llm.proof import ExportReport, prove
-from sparsebit.llm.tokens import require_known
+from sparsebit.llm.tokens import as_ids, require_known
 from sparsebit.storage.drafts import new_place
 from sparsebit.storage.place import writing
 
@@ -36,7 +36,7 @@ def export_file(
     kind = make_format(format, options)
     require_no_adapters(model)
     require_exact(format, kind, model)
-    ids = example_ids(model) if ids is None else ids.flatten()
+    ids = example_ids(model) if ids is None else as_ids(ids)
     require_known(ids, model.model)
     place = Path(path)
     if kind.extension and place.suffix != kind.extension:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.llm.arguments import require_count, require_part
@@ -74,6 +75,7 @@ def prune(
             raise SparsebitError("the data holds no tokens", hint="pass a text, or token ids")
         require_known(ids, model)
         rows = windows(ids, SAMPLES, min(LENGTH, len(ids), most_positions(model) or LENGTH))
+        rows = rows.to(device_of(model))
     if heads:
         require_own_head_width(model)
     path = find_stack(model).path
@@ -116,7 +118,8 @@ def _require_float(model: object) -> None:
 
 def _prune_widths(model: nn.Module, path: str, rows: Tensor | None, hidden: float, heads: float) -> nn.Module:
     """The model with narrower blocks, which are in the list at ``path``."""
-    example = {"input_ids": torch.zeros(2, 8, dtype=torch.long) if rows is None else rows[:2]}
+    blank = torch.zeros(2, 8, dtype=torch.long, device=device_of(model))
+    example = {"input_ids": blank if rows is None else rows[:2]}
     takes = inspect.signature(model.forward).parameters
     generates = (
         getattr(model, "generation_config", None) is not None

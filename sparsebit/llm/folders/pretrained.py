@@ -37,7 +37,7 @@ def register_transformers() -> None:
 
 def save_pretrained(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
     """Write the model, its config and its tokenizer as transformers does, to a new or an empty folder."""
-    require_transformers(model, "save_pretrained")
+    require_transformers(model.model, "save_pretrained")
     require_no_adapters(model)
     register_transformers()
     from transformers.quantizers.auto import AutoHfQuantizer

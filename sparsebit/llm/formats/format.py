@@ -71,7 +71,7 @@ def require_exact(format_name: str, format: Format, model: LanguageModel) -> Non
             f"{format_name} stores quantized weights, and the model has none",
             hint="quantize with W.BIT, or write the float model: model.model.save_pretrained(folder)",
         )
-    require_transformers(model, format_name)
+    require_transformers(model.model, format_name)
     found = [
         FormatRefusal(name, "its groups reorder input channels", "groups of neighbouring input channels")
         for name, held in layers_of(model)
@@ -134,12 +134,12 @@ def float_state(model: nn.Module, *, once: bool = True) -> dict[str, Tensor]:
     return found
 
 
-def require_transformers(model: LanguageModel, format_name: str) -> None:
+def require_transformers(model: nn.Module, format_name: str) -> None:
     """Formats that engines read describe a model by its transformers config."""
-    if not hasattr(model.model, "config") or not hasattr(model.model.config, "to_dict"):
+    if not hasattr(getattr(model, "config", None), "to_dict"):
         raise SparsebitError(
             f"{format_name} needs a transformers model",
-            got=type(model.model).__name__,
+            got=type(model).__name__,
             hint="save it with model.save(folder)",
         )
 
