@@ -18,7 +18,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats.format import require_transformers
 from sparsebit.llm.language_model import LanguageModel, install
 from sparsebit.llm.lora.attach import require_no_adapters
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.packed.linear import PackedLayer
 from sparsebit.llm.packed.stored import describe_packed, packed_like
 from sparsebit.storage import ArtifactError, Fields
 from sparsebit.storage.drafts import new_place
@@ -65,7 +65,7 @@ def _tied(model: nn.Module) -> dict[str, str]:
     found: dict[int, str] = {}
     tied = {}
     for name, layer in model.named_modules():
-        if isinstance(layer, (PackedLinear, PackedEmbedding)):
+        if isinstance(layer, PackedLayer):
             first = found.setdefault(layer.packed.data_ptr(), name)
             if first != name:
                 tied[name] = first
@@ -107,9 +107,8 @@ def _define() -> None:
                     ) from None
                 with torch.device("meta"):
                     install(model, f"{name}.weight", held)
-            keys = getattr(
-                model, "all_tied_weights_keys", {}
-            )  # packed layers are tied here, not by transformers
+            # Packed layers are tied here, not by transformers.
+            keys = getattr(model, "all_tied_weights_keys", {})
             packed = tuple(f"{name}." for name in self.quantization_config.layers)
             model.all_tied_weights_keys = {
                 key: first for key, first in keys.items() if not key.startswith(packed)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.language_model import LanguageModel
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLinear
 from sparsebit.numerics import CodeType
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.registry import Registry
@@ -118,9 +118,7 @@ def holder_of(model: nn.Module, layer: str) -> Literal["linear", "embedding", "e
 
 def float_state(model: nn.Module, *, once: bool = True) -> dict[str, Tensor]:
     """Every tensor that is not packed, by its name in the original state dict; tied ones ``once``, or by all names."""
-    packed = tuple(
-        f"{name}." for name, one in model.named_modules() if isinstance(one, (PackedLinear, PackedEmbedding))
-    )
+    packed = tuple(f"{name}." for name, one in model.named_modules() if isinstance(one, PackedLayer))
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in model.state_dict().items():
