@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -66,8 +65,7 @@ def measure(
     """
     device, inputs = device_of(model), inputs or ModelInputs.of(model)
     total, count = 0.0, 0
-    evaluation = evaluating(model) if isinstance(model, nn.Module) else contextlib.nullcontext()
-    with evaluation, torch.no_grad():
+    with evaluating(model), torch.no_grad():
         for item in read_batches(batches, None, what, shown):
             args, kwargs, _, labels = to_device(inputs.labelled(item), device)
             outputs = first_tensor(model(*args, **kwargs))

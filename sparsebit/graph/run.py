@@ -247,11 +247,15 @@ def _spell(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def evaluating(model: nn.Module, *, if_possible: bool = False) -> Iterator[None]:
+def evaluating(model: object, *, if_possible: bool = False) -> Iterator[None]:
     """Evaluation mode inside the block; afterwards every module is in the mode it was in, frozen ones included.
 
-    With ``if_possible`` a graph that cannot switch stays in the only mode that it was recorded in.
+    What is no module, such as a function, has no mode. With ``if_possible`` a graph that cannot switch stays in the
+    only mode that it was recorded in.
     """
+    if not isinstance(model, nn.Module):
+        yield
+        return
     before, was = {module: module.training for module in model.modules()}, model.training
     try:
         with contextlib.suppress(*([CaptureError] if if_possible else [])):

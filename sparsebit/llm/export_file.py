@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.run import evaluating
 from sparsebit.llm.formats import FORMATS, Format, require_exact
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.lora.attach import require_no_adapters
@@ -43,7 +44,7 @@ def export_file(
         raise SparsebitError(
             f"a {format} file ends in {kind.extension}", got=os.fspath(path), hint="rename it"
         )
-    with new_place(place) as draft:
+    with evaluating(model.model), new_place(place) as draft:
         with writing(place, SafetensorError):
             if not kind.extension:
                 draft.mkdir()
