@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLinear
 from sparsebit.llm.tokens import Text, as_ids
 from sparsebit.llm.weights.uses import stores_transposed
 from sparsebit.numerics.packed import PackedTensor
@@ -174,6 +174,12 @@ def install(model: nn.Module, name: str, held: PackedTensor) -> None:
         return
     above, _, last = path.rpartition(".")
     setattr(model.get_submodule(above), last, packed)
+
+
+def is_quantized(model: object) -> bool:
+    """Whether this is a quantized language model, or a module with packed layers."""
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    return isinstance(model, LanguageModel) or any(isinstance(part, PackedLayer) for part in parts)
 
 
 def require_language_model(model: object) -> None:

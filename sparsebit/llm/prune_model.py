@@ -21,8 +21,7 @@ from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.llm.arguments import require_count, require_part
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.folders.source import float_module, load_module, stored_dtype
-from sparsebit.llm.language_model import LanguageModel
-from sparsebit.llm.packed.linear import PackedLayer
+from sparsebit.llm.language_model import is_quantized
 from sparsebit.llm.prune_blocks import drop_blocks
 from sparsebit.llm.tokens import Text, as_ids, most_positions, read_tokenizer, require_known, windows
 from sparsebit.sparse import ChannelGroups, SparseModel
@@ -101,8 +100,7 @@ def _store_as(model: Any, dtype: torch.dtype) -> None:
 
 def _require_float(model: object) -> None:
     """Raise unless this is a model of transformers with float weights."""
-    parts = model.modules() if isinstance(model, nn.Module) else ()
-    if isinstance(model, LanguageModel) or any(isinstance(part, PackedLayer) for part in parts):
+    if is_quantized(model):
         raise SparsebitError(
             "quantized weights cannot be pruned", hint="prune the float model first, then quantize the result"
         )
