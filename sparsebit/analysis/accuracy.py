@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sparsebit.batches import DataError, ModelInputs, device_of, read_batches, to_device
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.run import evaluating
 
 Metric = Callable[[Any, Any], Any]
 
@@ -62,23 +63,16 @@ def measure(
         shown: whether to show it; by default on a terminal.
         inputs: how batches become calls, if the model's signature does not say.
     """
-    training = model.training if isinstance(model, nn.Module) else False
-    if isinstance(model, nn.Module):
-        model.eval()
     device, inputs = device_of(model), inputs or ModelInputs.of(model)
     total, count = 0.0, 0
-    try:
-        with torch.no_grad():
-            for item in read_batches(batches, None, what, shown):
-                args, kwargs, _, labels = to_device(inputs.labelled(item), device)
-                outputs = first_tensor(model(*args, **kwargs))
-                size = len(labels) if isinstance(labels, Sequence | Tensor) else 1
-                labels = labels.to(outputs.device) if isinstance(labels, Tensor) else labels
-                total += size * float(metric(outputs, labels))
-                count += size
-    finally:
-        if isinstance(model, nn.Module):
-            model.train(training)
+    with evaluating(model), torch.no_grad():
+        for item in read_batches(batches, None, what, shown):
+            args, kwargs, _, labels = to_device(inputs.labelled(item), device)
+            outputs = first_tensor(model(*args, **kwargs))
+            size = len(labels) if isinstance(labels, Sequence | Tensor) else 1
+            labels = labels.to(outputs.device) if isinstance(labels, Tensor) else labels
+            total += size * float(metric(outputs, labels))
+            count += size
     return total / max(count, 1)
 
 

@@ -1,7 +1,7 @@
 """The one rule for data: how the batches of a loader become calls of a model. ``model_inputs`` says the rule."""
 
 from sparsebit.batches.calls import Call, as_call, crop_like, device_of, example_call, few, to_device
-from sparsebit.batches.model_inputs import LABELS, Batch, Feed, ModelInputs
+from sparsebit.batches.model_inputs import LABELS, Batch, Feed, ModelInputs, example_from
 from sparsebit.batches.reading import MOST_BATCHES, DataError, NoBatchesError, explained, peek, read_batches
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "crop_like",
     "device_of",
     "example_call",
+    "example_from",
     "explained",
     "few",
     "peek",

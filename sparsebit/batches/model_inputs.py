@@ -72,14 +72,13 @@ class ModelInputs:
     ) -> None:
         self.example = example_call(example_inputs, example_kwargs)
         require_dense(*self.example)
-        self._model = model if isinstance(model, nn.Module) else None
         parameters = _parameters_of(model)
         self._positional = [p for p in parameters if p.kind in _POSITIONAL]
         self._any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self._any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self._named = [p for p in parameters if p.kind in (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)]
         # shared by all that read batches for one model: `quantize` takes an example first, then calibrates
-        self._said = _SAID.setdefault(self._model, set()) if self._model is not None else set[str]()
+        self._said = _SAID.setdefault(model, set()) if isinstance(model, nn.Module) else set[str]()
 
     @classmethod
     def of(cls, model: Any) -> ModelInputs:
@@ -135,16 +134,6 @@ class ModelInputs:
         kept = {k: v for k, v in batch.kwargs.items() if k not in LABELS or k in self.example.kwargs}
         return batch._replace(kwargs=kept)
 
-    def example_from(self, item: Any, feed: Feed | None = None) -> Call:
-        """A call to capture the model with, from a batch: without labels, and only a few samples.
-
-        It is the whole batch where the model cannot run on a few samples of it, as for the nodes of one graph.
-        """
-        args, kwargs, *_ = self.batch(item, feed)
-        whole = Call(args, {name: value for name, value in kwargs.items() if name not in LABELS})
-        part = few(whole)
-        return part if part is whole or self._runs(part) else whole
-
     def call(self, data: Any) -> Call:
         """As ``as_call``, without labels and other items that the model was not captured with.
 
@@ -163,20 +152,6 @@ class ModelInputs:
         if labels:
             self._say(", ".join(labels), [])
         return Call(args, {name: value for name, value in kwargs.items() if name not in labels})
-
-    def _runs(self, call: Call) -> bool:
-        """Whether the model runs on a call; it stays as it was."""
-        from sparsebit.graph.capture.snapshot import undisturbed
-
-        if self._model is None:
-            return True
-        try:
-            with undisturbed(self._model), torch.no_grad():
-                args, kwargs = to_device(copy.deepcopy(tuple(call)), device_of(self._model))
-                self._model(*args, **kwargs)
-        except Exception:
-            return False
-        return True
 
     def _holds_arguments(self, first: Any) -> bool:
         """Whether the first item of a tuple is all the arguments, and not an argument that is a list or dict."""
@@ -275,6 +250,31 @@ class ModelInputs:
             )
         else:
             _logger.info("not passed to the model: %s", what)
+
+
+def example_from(model: nn.Module | Callable[..., Any] | None, item: Any, feed: Feed | None = None) -> Call:
+    """A call to capture a model with, from a batch: without labels, and only a few samples.
+
+    It is the whole batch where the model cannot run on a few samples of it, as for the nodes of one graph.
+    """
+    args, kwargs, *_ = ModelInputs.of(model).batch(item, feed)
+    whole = Call(args, {name: value for name, value in kwargs.items() if name not in LABELS})
+    part = few(whole)
+    cut = part is not whole and (not isinstance(model, nn.Module) or _runs(model, part))
+    return part if cut else whole
+
+
+def _runs(model: nn.Module, call: Call) -> bool:
+    """Whether a model runs on a call; it stays as it was."""
+    from sparsebit.graph.capture.snapshot import undisturbed
+
+    try:
+        with undisturbed(model), torch.no_grad():
+            args, kwargs = to_device(copy.deepcopy(tuple(call)), device_of(model))
+            model(*args, **kwargs)
+    except Exception:
+        return False
+    return True
 
 
 def _parameters_of(model: Any) -> list[inspect.Parameter]:

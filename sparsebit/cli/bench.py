@@ -76,7 +76,7 @@ def _call(what: str, arguments: argparse.Namespace, data: Any) -> tuple[Callable
     """A function that runs a model or a file once, and its bytes."""
     import torch
 
-    from sparsebit.batches import ModelInputs
+    from sparsebit.batches import example_from
     from sparsebit.cli.data import example_inputs, first, from_shapes
     from sparsebit.cli.model import open_model
     from sparsebit.cli.reference import blamed_on
@@ -87,7 +87,7 @@ def _call(what: str, arguments: argparse.Namespace, data: Any) -> tuple[Callable
         if arguments.input:
             given = from_shapes(arguments.input)
         elif data is not None:
-            given = _resized(ModelInputs().example_from(first(data)), arguments.batch)
+            given = _resized(example_from(None, first(data)), arguments.batch)
         else:
             given = None
         feed = tried.example(arguments.batch) if given is None else tried.feed(*given.args, **given.kwargs)

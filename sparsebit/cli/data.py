@@ -18,7 +18,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from sparsebit.batches import LABELS, Call, DataError, ModelInputs
+from sparsebit.batches import LABELS, Call, DataError, example_from
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.image_folder import ImageFolder
 from sparsebit.cli.preflight import require_data
@@ -170,7 +170,7 @@ def example_inputs(
         args, kwargs = from_shapes(arguments.input)
     elif data is not None:
         try:
-            args, kwargs = ModelInputs.of(model).example_from(first(data))
+            args, kwargs = example_from(model, first(data))
         except DataError as error:
             raise UsageError(
                 f"the data does not fit {type(model).__name__}: {error.message}",

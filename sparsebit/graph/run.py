@@ -18,6 +18,7 @@ from torch.fx.node import map_arg
 
 from sparsebit.errors import CaptureError, GraphError
 from sparsebit.graph.effects import overwritten
+from sparsebit.graph.exclusive import without_warnings
 from sparsebit.graph.ops import op_name
 from sparsebit.graph.ops.spec import place
 from sparsebit.graph.value import real_tensors_in
@@ -246,18 +247,25 @@ def _spell(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def evaluating(gm: GraphModule, *, if_possible: bool = False) -> Iterator[None]:
+def evaluating(model: object, *, if_possible: bool = False) -> Iterator[None]:
     """Evaluation mode inside the block; afterwards every module is in the mode it was in, frozen ones included.
 
-    With ``if_possible`` a graph that cannot switch stays in the only mode that it was recorded in.
+    What is no module, such as a function, has no mode. With ``if_possible`` a graph that cannot switch stays in the
+    only mode that it was recorded in.
     """
-    before, was = {module: module.training for module in gm.modules()}, gm.training
-    with contextlib.suppress(*([CaptureError] if if_possible else [])):
-        gm.eval()
+    if not isinstance(model, nn.Module):
+        yield
+        return
+    before, was = {module: module.training for module in model.modules()}, model.training
     try:
+        with contextlib.suppress(*([CaptureError] if if_possible else [])):
+            model.eval()
         yield
     finally:
-        for module in gm.modules():
+        if model.training != was:  # a class's own ``train`` may do more than switch, such as merging adapters
+            with without_warnings():
+                model.train(was)
+        for module in model.modules():
             module.training = before.get(module, was)
 
 

@@ -26,7 +26,7 @@ from sparsebit.llm.blocks.stages import find_stages
 from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
 from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.formats import FORMATS, FormatRefusal, WeightKind
-from sparsebit.llm.formats.format import holder_of
+from sparsebit.llm.formats.format import holder_of, require_transformers
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.methods.learned_block import token_error
 from sparsebit.llm.methods.rtn import Rtn
@@ -128,6 +128,7 @@ def require_formats(model: nn.Module, plan: Plan, formats: Sequence[str]) -> Non
                 where="BUDGET.FORMATS",
                 hint=f"leave {name!r} out, or leave BUDGET out and set W.BIT",
             )
+        require_transformers(model, name)
         for _ in format.refusals(LanguageModel(model, {}, [])):
             pass  # there are no weights yet: only models of another kind are refused
         for parameter in plan.outside():

@@ -12,10 +12,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.run import evaluating
 from sparsebit.llm.formats import FORMATS, Format, require_exact
 from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.lora.attach import require_no_adapters
 from sparsebit.llm.proof import ExportReport, prove
-from sparsebit.llm.tokens import require_known
+from sparsebit.llm.tokens import as_ids, require_known
 from sparsebit.storage.drafts import new_place
 from sparsebit.storage.place import writing
 
@@ -33,15 +35,16 @@ def export_file(
 ) -> ExportReport:
     """Write ``model`` and load it in the format's engine; see ``LanguageModel.export``."""
     kind = make_format(format, options)
+    require_no_adapters(model)
     require_exact(format, kind, model)
-    ids = example_ids(model) if ids is None else ids.flatten()
+    ids = example_ids(model) if ids is None else as_ids(ids)
     require_known(ids, model.model)
     place = Path(path)
     if kind.extension and place.suffix != kind.extension:
         raise SparsebitError(
             f"a {format} file ends in {kind.extension}", got=os.fspath(path), hint="rename it"
         )
-    with new_place(place) as draft:
+    with evaluating(model.model), new_place(place) as draft:
         with writing(place, SafetensorError):
             if not kind.extension:
                 draft.mkdir()

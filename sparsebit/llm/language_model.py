@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLinear
 from sparsebit.llm.packed.stack import PackedStack
 from sparsebit.llm.tokens import Text, as_ids
 from sparsebit.numerics.packed import PackedTensor
@@ -187,8 +187,10 @@ def _install_matrix(model: nn.Module, name: str, held: PackedTensor, transposed:
     packed: nn.Module
     if key == "weight" and isinstance(module, nn.Embedding):
         packed = PackedEmbedding(held, float(getattr(module, "scalar_embed_scale", 1.0)))
-    elif key == "weight" and (isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"):
-        packed = PackedLinear(held, getattr(module, "bias", None), transposed=stores_transposed(module))
+    elif key == "weight" and (
+        type(module).__name__ == "Conv1D" if transposed else isinstance(module, nn.Linear)
+    ):
+        packed = PackedLinear(held, getattr(module, "bias", None), transposed=transposed)
     else:
         if getattr(module, key).is_meta:  # a model that is being loaded
             setattr(module, key, nn.Parameter(torch.empty(getattr(module, key).shape), requires_grad=False))
@@ -197,6 +199,12 @@ def _install_matrix(model: nn.Module, name: str, held: PackedTensor, transposed:
         return
     above, _, last = path.rpartition(".")
     setattr(model.get_submodule(above), last, packed)
+
+
+def is_quantized(model: object) -> bool:
+    """Whether this is a quantized language model, or a module with packed layers."""
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    return isinstance(model, LanguageModel) or any(isinstance(part, PackedLayer) for part in parts)
 
 
 def require_language_model(model: object) -> None:

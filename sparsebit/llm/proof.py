@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsebit.batches import device_of
 from sparsebit.llm.blocks.calls import outputs_of
 from sparsebit.llm.engines.engine import Engine, missing_modules
 from sparsebit.llm.engines.rounding import rounded_inputs
@@ -116,14 +117,15 @@ def prove(
     if missing := missing_modules(engine):
         reason = f"{engine.name} needs {', '.join(missing)}, not installed"
         return ExportReport(path=str(path), format=format_name, nbytes=size, not_run=reason)
-    output = model.model(ids[None])
-    wanted = outputs_of(output)[0].double().log_softmax(-1)
+    rows = ids[None].to(device_of(model.model))
+    output = model.model(rows)
+    wanted = outputs_of(output)[0].double().log_softmax(-1).cpu()
     try:
         opened = engine.open(path)
         wrong = [
             name
             for name, held in model.weights.items()
-            if not torch.equal(opened.weight(name), held.numbers())
+            if not torch.equal(opened.weight(name), held.numbers().cpu())
         ]
         found = opened.log_probabilities(ids).double()
         texts, wrong_texts = _compare_tokens(model, engine, path)
@@ -140,7 +142,7 @@ def prove(
     cost = 0.0
     if rounded:
         with rounded_inputs(model.model, rounded):
-            cost = divergence(wanted, log_probabilities(model.model, ids[None])[0].double())
+            cost = divergence(wanted, log_probabilities(model.model, rows)[0].double().cpu())
     wanted = wanted[-len(found) :]
     first, other = wanted.argmax(-1, keepdim=True), found.argmax(-1, keepdim=True)
     predicts = not hasattr(output, "last_hidden_state")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.run import evaluating
 from sparsebit.llm.blocks.calls import find_hidden, hidden_in, run_model
 from sparsebit.llm.blocks.find import Stack, find_stack
 from sparsebit.sparse.shrink.pretrained import text_config
@@ -48,7 +49,7 @@ def block_changes(model: nn.Module, rows: Tensor) -> list[float]:
 
         return hook
 
-    with contextlib.ExitStack() as hooks:
+    with evaluating(model), contextlib.ExitStack() as hooks:
         for index, block in enumerate(stack.modules):
             hooks.enter_context(block.register_forward_hook(measure(index), with_kwargs=True))
         for row in rows:

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.llm.arguments import require_count, require_part
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.folders.source import float_module, load_module, stored_dtype
-from sparsebit.llm.language_model import LanguageModel
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.language_model import is_quantized
 from sparsebit.llm.prune_blocks import drop_blocks
 from sparsebit.llm.tokens import Text, as_ids, most_positions, read_tokenizer, require_known, windows
 from sparsebit.sparse import ChannelGroups, SparseModel
@@ -74,6 +74,7 @@ def prune(
             raise SparsebitError("the data holds no tokens", hint="pass a text, or token ids")
         require_known(ids, model)
         rows = windows(ids, SAMPLES, min(LENGTH, len(ids), most_positions(model) or LENGTH))
+        rows = rows.to(device_of(model))
     if heads:
         require_own_head_width(model)
     path = find_stack(model).path
@@ -99,10 +100,7 @@ def _store_as(model: Any, dtype: torch.dtype) -> None:
 
 def _require_float(model: object) -> None:
     """Raise unless this is a model of transformers with float weights."""
-    parts = model.modules() if isinstance(model, nn.Module) else ()
-    if isinstance(model, LanguageModel) or any(
-        isinstance(part, PackedLinear | PackedEmbedding) for part in parts
-    ):
+    if is_quantized(model):
         raise SparsebitError(
             "quantized weights cannot be pruned", hint="prune the float model first, then quantize the result"
         )
@@ -116,12 +114,12 @@ def _require_float(model: object) -> None:
 
 def _prune_widths(model: nn.Module, path: str, rows: Tensor | None, hidden: float, heads: float) -> nn.Module:
     """The model with narrower blocks, which are in the list at ``path``."""
-    example = {"input_ids": torch.zeros(2, 8, dtype=torch.long) if rows is None else rows[:2]}
+    blank = torch.zeros(2, 8, dtype=torch.long, device=device_of(model))
+    example = {"input_ids": blank if rows is None else rows[:2]}
     takes = inspect.signature(model.forward).parameters
-    generates = (
-        getattr(model, "generation_config", None) is not None
-    )  # some take it among others, by any name
-    without = {"use_cache": False} if "use_cache" in takes or generates else {}
+    # Models that generate take it, some of them among others by any name.
+    caches = "use_cache" in takes or getattr(model, "generation_config", None) is not None
+    without = {"use_cache": False} if caches else {}
     batches = None if rows is None else [{"input_ids": pair, **without} for pair in rows.split(2)]
     strategy = "l1norm" if rows is None else "activation_norm"
     settings = {"TYPE": "structured", "STRATEGY": strategy, "RATIO": 0.0, "ROUND_TO": 1}

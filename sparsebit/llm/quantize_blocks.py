@@ -8,7 +8,7 @@ result.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,10 +23,9 @@ from sparsebit.llm.blocks.spill import spilled
 from sparsebit.llm.choose_widths import choose_widths
 from sparsebit.llm.finished_blocks import FinishedBlocks
 from sparsebit.llm.folders.source import WeightSource
-from sparsebit.llm.language_model import LanguageModel, Made
+from sparsebit.llm.language_model import LanguageModel, Made, is_quantized
 from sparsebit.llm.methods.pipeline import Pipeline
 from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.solve_outside import solve_outside
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, require_positions, windows
@@ -184,8 +183,7 @@ def _sequences(settings: LlmConfig, pipeline: Pipeline, data: Text | None, token
 
 
 def _require_float(model: object) -> None:
-    held: Iterable[nn.Module] = model.modules() if isinstance(model, nn.Module) else ()
-    if isinstance(model, LanguageModel) or any(isinstance(m, PackedLinear | PackedEmbedding) for m in held):
+    if is_quantized(model):
         raise SparsebitError("the model is quantized already", hint="pass the float model, or its folder")
     if not isinstance(model, nn.Module | str | os.PathLike):
         got = "None" if model is None else with_article(type(model).__name__)

@@ -17,7 +17,7 @@ Text = Tensor | Sequence[Tensor] | str | os.PathLike[str]
 
 
 def as_ids(data: Text, tokenizer: Any = None) -> Tensor:
-    """Ids from ids, from a text file, or from the text itself; texts need a tokenizer.
+    """Ids on the CPU, from ids, from a text file, or from the text itself; texts need a tokenizer.
 
     Example:
         >>> as_ids([torch.tensor([1, 2]), torch.tensor([[3]])])
@@ -26,7 +26,7 @@ def as_ids(data: Text, tokenizer: Any = None) -> Tensor:
     if isinstance(data, Tensor):
         if data.is_floating_point():
             raise SparsebitError("token ids are integers", got=f"a tensor of {data.dtype}")
-        return data.flatten().long()
+        return data.flatten().long().cpu()
     if isinstance(data, (str, os.PathLike)):
         if tokenizer is None:
             raise SparsebitError(

@@ -45,9 +45,8 @@ class CodeType:
 
     kind: Kind = "int"
     bits: int = 8
-    low: int = field(
-        init=False, repr=False, compare=False
-    )  # lowest multiple of the scale; for integers a code
+    # The lowest multiple of the scale; for integers a code.
+    low: int = field(init=False, repr=False, compare=False)
     high: int = field(init=False, repr=False, compare=False)
     dtype: torch.dtype = field(init=False, repr=False, compare=False)  # the smallest one that holds the codes
 

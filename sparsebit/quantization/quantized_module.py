@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Self, TextIO
 
 import torch
@@ -54,6 +54,9 @@ class QuantizedModule(nn.Module):
         self.model, self.cfg, self.plan, self.inputs = graph, config, plan, inputs
         self.qat = Training()
         self.weights_rounded = False
+        self._lacks_scales = True
+        # A hook, because a module around this one loads its state without calling load_state_dict.
+        self.register_load_state_dict_post_hook(type(self)._after_loading)  # type: ignore[no-untyped-call]
 
     @property
     def device(self) -> torch.device:
@@ -101,15 +104,18 @@ class QuantizedModule(nn.Module):
         """Write the graph as a Mermaid flowchart, quantizers included."""
         f.write(mermaid(self.model))
 
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> Any:
-        """As torch does it; a model that gets its scales from the state is quantized, as after calibration."""
-        fresh = not all(quantizer.calibrated for quantizer in self.quantizers.values())
-        found = super().load_state_dict(state_dict, strict, assign)
-        if fresh and all(quantizer.calibrated for quantizer in self.quantizers.values()):
+    @property
+    def _calibrated(self) -> bool:
+        return all(quantizer.calibrated for quantizer in self.quantizers.values())
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._lacks_scales = not self._calibrated
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def _after_loading(self, keys: object) -> None:
+        """A model that got its scales from the state is quantized, as after calibration."""
+        if self._lacks_scales and self._calibrated:
             self.set_quant(w_quant=True, a_quant=True)
-        return found
 
     def set_quant(self, w_quant: bool = False, a_quant: bool = False) -> None:
         """Switch the quantizers of weights and of activations on or off; fused ones stay off."""

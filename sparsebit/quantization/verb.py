@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from sparsebit.batches import Feed, ModelInputs, peek
+from sparsebit.batches import Feed, example_from, peek
 from sparsebit.config import QConfig
 from sparsebit.processes import failing_together
 from sparsebit.quantization.build import require_float_model
@@ -47,7 +47,7 @@ def quantize(
     if example_inputs is None:
         with failing_together():  # a process without data has no example either
             first, data = peek(data)
-        example_inputs = ModelInputs(model).example_from(first, feed)
+        example_inputs = example_from(model, first, feed)
     qmodel = QuantModel(model, config, example_inputs)
     qmodel.calibrate(data, batches, feed=feed, progress=progress)
     return qmodel

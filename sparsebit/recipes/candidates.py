@@ -24,11 +24,8 @@ from sparsebit.sparse import save as save_pruned
 from sparsebit.storage import MANIFEST
 from sparsebit.targets import TARGETS
 
-CANNOT = (
-    SparsebitError,
-    RuntimeError,
-    NotImplementedError,
-)  # what a model that cannot be compressed so raises
+# What a model that cannot be compressed so raises.
+CANNOT = (SparsebitError, RuntimeError, NotImplementedError)
 
 PRUNE: Mapping[str, Any] = {
     "SPARSER": {

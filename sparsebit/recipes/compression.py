@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from sparsebit.analysis.accuracy import has_labels, measure
-from sparsebit.batches import Call, ModelInputs, example_call, read_batches
+from sparsebit.batches import Call, ModelInputs, example_call, example_from, read_batches
 from sparsebit.config import SConfig, load_sconfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture.unwrap import unwrap
@@ -106,7 +106,7 @@ def compress(
         )
     batches = list(read_batches(data))
     if example_inputs is None and example_kwargs is None:
-        examples = ModelInputs(model).example_from(batches[0])
+        examples = example_from(model, batches[0])
     else:
         examples = example_call(example_inputs, example_kwargs)
     metric = metric or accuracy_on(batches if validation is None else list(validation), examples)

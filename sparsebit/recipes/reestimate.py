@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparsebit.batches import ModelInputs, device_of
+from sparsebit.graph.exclusive import replaced
+from sparsebit.graph.run import evaluating
 
 
 def reestimate_norms(
@@ -32,19 +34,11 @@ def reestimate_norms(
     if not norms:
         return 0
     inputs = ModelInputs(model, example_inputs, example_kwargs)
-    home = device_of(model)
-    training, momenta = model.training, [norm.momentum for norm in norms]
-    model.eval()
-    try:
+    plain_averages = replaced(*((norm, "momentum", None) for norm in norms))
+    with evaluating(model), plain_averages, torch.no_grad():
         for norm in norms:
             norm.reset_running_stats()
-            norm.momentum = None  # a plain average over batches
             norm.train()
-        with torch.no_grad():
-            for args, kwargs in inputs.calls(data, device=home):
-                model(*args, **kwargs)
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
-        model.train(training)
+        for args, kwargs in inputs.calls(data, device=device_of(model)):
+            model(*args, **kwargs)
     return len(norms)

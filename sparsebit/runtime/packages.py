@@ -7,7 +7,7 @@ from typing import Any
 
 from sparsebit.errors import missing_package
 
-_EXTRA = {"openvino": "openvino"}
+_EXTRA = {"openvino": "openvino", "gguf": "llm-engines"}
 
 
 def require(name: str) -> Any:

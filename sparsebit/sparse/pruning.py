@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from sparsebit.batches import ModelInputs, peek
+from sparsebit.batches import example_from, peek
 from sparsebit.config import SConfig
 from sparsebit.errors import GraphError, with_article
 from sparsebit.graph.capture.unwrap import unwrap
@@ -55,7 +55,7 @@ def prune(
     model = unwrap(model)
     if data is not None and example_inputs is None and example_kwargs is None:
         first, data = peek(data)
-        example_inputs = ModelInputs(model).example_from(first)
+        example_inputs = example_from(model, first)
     try:
         smodel = SparseModel(model, config, example_inputs, example_kwargs, copy_model=False)
         kept = smodel.choose(data, loss, latency=latency)

@@ -19,6 +19,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import SparsebitError, with_article
+from sparsebit.graph.run import evaluating
 
 # Medians of so many rounds; in each, both products are called so often, one after the other.
 ROUNDS, CALLS = 7, 10
@@ -163,15 +164,12 @@ def count_vectors(
     handles = [
         module.register_forward_pre_hook(count(name), with_kwargs=True) for name, module in layers.items()
     ]
-    modes = {module: module.training for module in model.modules()}
     try:
-        with torch.no_grad():
-            model.eval()(*inputs, **kwargs)
+        with evaluating(model), torch.no_grad():
+            model(*inputs, **kwargs)
     finally:
         for handle in handles:
             handle.remove()
-        for module, training in modes.items():
-            module.training = training
     return seen
 
 

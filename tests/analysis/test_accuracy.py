@@ -23,9 +23,10 @@ def test_accuracy_counts_samples_not_batches() -> None:
 
 
 def test_the_mode_is_as_before() -> None:
-    model = nn.Dropout(0.5).train()
+    model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(4)).train()
+    model[1].eval()  # frozen for fine-tuning
     measure(model, [(X, Y)], shown=False)
-    assert model.training
+    assert model.training and model[0].training and not model[1].training
 
 
 def test_labels_are_found_or_asked_for() -> None:

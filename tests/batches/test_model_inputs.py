@@ -15,6 +15,7 @@ from sparsebit.batches import (
     Call,
     DataError,
     ModelInputs,
+    example_from,
     few,
 )
 
@@ -160,9 +161,9 @@ def test_what_stays_out_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_an_example_is_made_from_a_batch() -> None:
     x, y = torch.zeros(8, 3), torch.arange(8)
-    args, kwargs = ModelInputs(one).example_from((x, y))
+    args, kwargs = example_from(one, (x, y))
     assert [tuple(a.shape) for a in args] == [(2, 3)] and kwargs == {}
-    assert set(ModelInputs().example_from({"ids": x, "y": y}).kwargs) == {"ids"}
+    assert set(example_from(None, {"ids": x, "y": y}).kwargs) == {"ids"}
     uneven = Call((x, torch.zeros(5, 5)))  # a mask of its own sizes is not cut
     assert few(uneven) is uneven
 
@@ -183,9 +184,9 @@ class Neighbours(nn.Module):
 
 def test_an_example_is_the_whole_batch_where_the_model_cannot_run_on_a_few_samples() -> None:
     net, nodes, edges = Neighbours(), torch.randn(5, 3), torch.zeros(5, 5)
-    assert ModelInputs(net).example_from((nodes, edges)).args[0].shape == (5, 3)
+    assert example_from(net, (nodes, edges)).args[0].shape == (5, 3)
     assert net.calls == 0
-    part = ModelInputs(nn.Linear(3, 2)).example_from(nodes)
+    part = example_from(nn.Linear(3, 2), nodes)
     assert part.args[0].shape == (2, 3)
 
 

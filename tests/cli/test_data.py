@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparsebit.batches import ModelInputs
+from sparsebit.batches import example_from
 from sparsebit.cli.command import UsageError
 from sparsebit.cli.data import (
     example_inputs,
@@ -57,7 +57,7 @@ def test_several_arrays_become_keyword_arguments(place: Path) -> None:
     np.savez("x.npz", ids=np.ones((4, 3), dtype=np.int64), mask=np.ones((4, 3), dtype=bool), y=np.arange(4))
     batch = read_npz(Path("x.npz"), 4)[0]
     assert set(batch) == {"ids", "mask", "y"}
-    args, kwargs = ModelInputs().example_from(batch)
+    args, kwargs = example_from(None, batch)
     assert args == () and set(kwargs) == {"ids", "mask"} and len(kwargs["ids"]) == 2
 
 

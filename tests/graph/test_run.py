@@ -429,6 +429,25 @@ def test_evaluating_puts_every_mode_back() -> None:
     assert gm.training and gm.get_submodule("2").training and not gm.get_submodule("1").training
 
 
+class Merging(nn.Module):
+    """Switches more than the mode, as layers with adapters do."""
+
+    merged = False
+
+    def train(self, mode: bool = True) -> Merging:
+        self.merged = not mode
+        return super().train(mode)
+
+
+def test_a_class_that_switches_more_than_its_mode_is_switched_back_by_itself() -> None:
+    model = nn.Sequential(Merging(), nn.BatchNorm1d(2)).train()
+    model[1].eval()
+    with pytest.raises(ValueError, match="inside"), evaluating(model):
+        assert model[0].merged
+        raise ValueError("inside")
+    assert not model[0].merged and model[0].training and not model[1].training
+
+
 def test_buffers_and_parameters_are_put_back_where_that_is_asked_for() -> None:
     net = nn.Linear(2, 2)
     net.register_buffer("seen", torch.zeros(2))

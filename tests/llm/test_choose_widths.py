@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from sparsebit import llm
 from sparsebit.config.llm import FORMAT_NAMES
 from sparsebit.errors import ConfigError, SparsebitError
-from sparsebit.llm.choose_widths import stored_bytes
+from sparsebit.llm.choose_widths import require_formats, stored_bytes
 from sparsebit.llm.formats import FORMATS
 from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.numerics import CodeType
@@ -115,6 +116,12 @@ def test_what_a_format_cannot_hold_is_said_before_the_work(
     }
     with pytest.raises(SparsebitError, match=message):
         llm.quantize(DECODERS["llama"](), tokens(), config, progress=False)
+
+
+@pytest.mark.parametrize("name", ["gguf", "openvino", "compressed-tensors"])
+def test_formats_of_engines_are_for_models_of_transformers(name: str) -> None:
+    with pytest.raises(SparsebitError, match=f"{name} needs a transformers model"):
+        require_formats(nn.Linear(2, 2), None, [name])  # type: ignore[arg-type]
 
 
 def test_formats_of_the_config_are_those_that_are_written() -> None:

@@ -104,3 +104,19 @@ def test_adapters_are_trained_saved_and_loaded_on_the_device(dtype: torch.dtype,
         assert not torch.equal(model(row).logits, expected)
         load_lora(model, tmp_path / "adapter")
         assert torch.equal(model(row).logits, expected)
+
+
+@pytest.mark.parametrize("name", ["onnxruntime-genai", "openvino"])
+def test_a_model_on_the_device_is_exported_and_proven(name: str, tmp_path: Path) -> None:
+    report = make("4 bits").export(tmp_path / "out", name, ids=tokens(12).to(DEVICE))
+    assert report.ok, str(report)
+
+
+def test_a_model_on_the_device_is_quantized_resumed_and_pruned(tmp_path: Path) -> None:
+    config = {"W": {"GROUP_SIZE": 32}, "METHOD": "rtn", "CALIBRATION": {"SAMPLES": 2, "LENGTH": 32}}
+    model, ids = sharp("llama").to(DEVICE), tokens(512).to(DEVICE)
+    made, again = (llm.quantize(model, ids, config, folder=tmp_path, progress=False) for _ in range(2))
+    assert all(torch.equal(held.bits, again.weights[name].bits) for name, held in made.weights.items())
+    small: Any = llm.prune(model, ids, hidden=0.25, blocks=1)
+    assert len(small.model.layers) == len(cast("Any", model).model.layers) - 1
+    assert small(ids[None, :8]).logits.device.type == DEVICE

@@ -51,8 +51,11 @@ def test_the_block_that_changes_least_goes() -> None:
     with torch.no_grad():
         model.model.layers[1].self_attn.o_proj.weight.zero_()
         model.model.layers[1].mlp.down_proj.weight.zero_()
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.9
     rows = tokens(32)[None]
-    changes = block_changes(model, rows)
+    changes = block_changes(model.train(), rows)
+    assert model.training and block_changes(model.eval(), rows) == changes
     assert changes.index(min(changes)) == 1 and changes[1] < 1e-6
     small = llm.prune(model, tokens(), blocks=1)
     with torch.no_grad():

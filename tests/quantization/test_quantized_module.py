@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -27,9 +29,22 @@ def test_a_model_that_loads_its_scales_is_quantized() -> None:
     fresh = QuantModel(residual(seed=1), config(), example_inputs=(images(),))
     fresh.load_state_dict(qmodel.state_dict())
     assert torch.equal(fresh(images()), qmodel(images()))
+    inside = nn.Sequential(QuantModel(residual(seed=1), config(), example_inputs=(images(),)))
+    inside.load_state_dict(nn.Sequential(qmodel).state_dict())
+    assert torch.equal(inside(images()), qmodel(images()))
     off = quantized(on=False)  # switched off by the user, and stays so
     off.load_state_dict(qmodel.state_dict())
     assert not any(quantizer.is_enable for quantizer in off.quantizers.values())
+
+
+@pytest.mark.parametrize("kind", [QuantModel, SparseModel])
+def test_the_float_model_is_not_kept_in_memory(kind: Any) -> None:
+    pruning = {"SPARSER": {"TYPE": "unstructured", "STRATEGY": "l1norm", "RATIO": 0.5}}
+    net = residual()
+    made, known = kind(net, config() if kind is QuantModel else pruning, images()), weakref.ref(net)
+    del net
+    gc.collect()
+    assert known() is None and made is not None
 
 
 def test_freezing_and_thawing_keep_every_number() -> None:

@@ -10,6 +10,7 @@ import torch
 
 from sparsebit.batches import Call
 from sparsebit.errors import SparsebitError, with_article
+from sparsebit.graph.run import evaluating
 from sparsebit.quantization import Quantizer, QuantModel
 from sparsebit.quantization.switches import switched
 
@@ -24,13 +25,13 @@ def calls_of(
 @contextlib.contextmanager
 def only(qmodel: QuantModel, names: Iterable[str]) -> Iterator[None]:
     """Inside the block the quantizers of these names snap and all others pass; evaluation mode, no gradients."""
-    wanted, training = set(names), qmodel.training
-    qmodel.eval()
-    try:
-        with torch.no_grad(), switched(qmodel.quantizers.values(), lambda one: one.name in wanted):
-            yield
-    finally:
-        qmodel.train(training)
+    wanted = set(names)
+    with (
+        evaluating(qmodel),
+        torch.no_grad(),
+        switched(qmodel.quantizers.values(), lambda q: q.name in wanted),
+    ):
+        yield
 
 
 def active(qmodel: QuantModel) -> dict[str, Quantizer]:

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from sparsebit.errors import ExportError
-from sparsebit.graph.capture.call.structure import leaves_of
 
 AxisNames = dict[str, dict[int, str]]
 DynamicAxes = Mapping[str, Mapping[int, str] | Sequence[int]]
@@ -86,9 +85,7 @@ def fixed_axes(gm: GraphModule, names: Sequence[str]) -> FixedAxes:
     signature = getattr(gm, "call_signature", None)  # a graph that was captured elsewhere has none
     if signature is None:
         return {}
-    leaves = sorted(
-        (x for tree in signature.inputs.values() for x in leaves_of(tree)), key=lambda leaf: leaf.index
-    )
+    leaves = signature.input_leaves()
     if len(leaves) != len(names):
         return {}
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +26,7 @@ class FlatGraph(nn.Module):
     def __init__(self, gm: fx.GraphModule) -> None:
         super().__init__()
         self.body = _copy(gm)
-        self.input_names = _argument_names([n.name for n in self.body.graph.nodes if n.op == "placeholder"])
+        self.input_names = _argument_names(gm)
         self.training = gm.training
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -40,14 +39,13 @@ def original_name(name: str) -> str:
     return name.removeprefix("body.").replace(f"{SEPARATOR}.", ".").rstrip(SEPARATOR).replace(SEPARATOR, ".")
 
 
-def _argument_names(placeholders: Sequence[str]) -> list[str]:
-    """The names of the arguments: torch.fx calls one ``input_1`` because ``input`` is a function of Python."""
-    found = list(placeholders)
-    for index, name in enumerate(placeholders):
-        plain = name.removesuffix("_1")
-        if hasattr(builtins, plain) and plain not in found:
-            found[index] = plain
-    return found
+def _argument_names(gm: fx.GraphModule) -> list[str]:
+    """The names of the arguments; the placeholder of one named like a function of Python has another (``input_1``)."""
+    placeholders = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+    signature = getattr(gm, "call_signature", None)  # a graph that was captured elsewhere has none
+    paths = [] if signature is None else [leaf.path for leaf in signature.input_leaves()]
+    same_tensors = len({*paths}) == len(placeholders) and all(path.isidentifier() for path in paths)
+    return paths if same_tensors else placeholders
 
 
 def _copy(gm: fx.GraphModule) -> fx.GraphModule:

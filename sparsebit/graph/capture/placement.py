@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from sparsebit.graph.capture.call.signature import CallSignature, CapturedCodeGen
-from sparsebit.graph.capture.call.structure import leaves_of
 from sparsebit.graph.capture.modes import is_removable
 from sparsebit.graph.capture.module import CapturedModule
 from sparsebit.graph.capture.report import CaptureReport
@@ -36,9 +35,7 @@ def assemble(
         keep_random: unused random numbers stay, because drawing them moves the generator on.
     """
     drop_dead_functions(graph, keep_random)
-    report.sizes = [
-        size for tree in signature.inputs.values() for leaf in leaves_of(tree) for size in leaf.sizes
-    ]
+    report.sizes = [size for leaf in signature.input_leaves() for size in leaf.sizes]
     graph.set_codegen(CapturedCodeGen(signature))
     for key, value in (constants or {}).items():
         if isinstance(value, Tensor):

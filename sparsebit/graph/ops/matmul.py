@@ -48,9 +48,8 @@ def grouped_mm_macs(call: OpCall) -> int:
 
 
 _row = family("matmul")
-_linear = family(
-    "linear", weight="weight", bias="bias", weight_axes=(0, 1), channel_axis=-1
-)  # weight [out, in]
+# The weight is [out, in].
+_linear = family("linear", weight="weight", bias="bias", weight_axes=(0, 1), channel_axis=-1)
 _product = family("matmul", activations=("input", "other"))
 # With a parameter as the right operand it is a linear layer.
 _layer = family("matmul", activations=("input", "other"), channel_axis=-1, placed_as="linear")

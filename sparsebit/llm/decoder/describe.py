@@ -25,7 +25,7 @@ from sparsebit.llm.decoder.parts import (
     Norm,
     Rotary,
 )
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.packed.linear import PackedLayer
 from sparsebit.llm.packed.stack import PackedStack
 from sparsebit.llm.weights.uses import stores_transposed
 
@@ -38,13 +38,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-ROPE_TYPES = (
-    "default",
-    "linear",
-    "llama3",
-    "yarn",
-    "longrope",
-)  # "dynamic" has other frequencies at every length
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")  # "dynamic" has others at every length
 
 
 def describe_decoder(model: Any, format_name: str) -> Decoder:
@@ -240,7 +234,7 @@ class _Reader:
             return numbers.T if transposed else numbers
 
         # A packed layer makes its float weight when asked, so its shape and address are those of what it holds.
-        packed = isinstance(module, (PackedLinear, PackedEmbedding))
+        packed = isinstance(module, PackedLayer)
         rows, columns = module.shape if packed else module.weight.shape
         if transposed:
             rows, columns = columns, rows

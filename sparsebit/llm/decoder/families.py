@@ -114,11 +114,13 @@ def _falcon(config: Any) -> Family:
     )
 
 
+_AS_LLAMA = (
+    *("llama", "mistral", "qwen2", "qwen3", "smollm3", "seed_oss"),
+    *("mixtral", "qwen2_moe", "qwen3_moe"),
+)
+
 FAMILIES: dict[str, Callable[[Any], Family]] = {
-    "llama": lambda config: Family(),
-    "mistral": lambda config: Family(),
-    "qwen2": lambda config: Family(),
-    "qwen3": lambda config: Family(),
+    **dict.fromkeys(_AS_LLAMA, lambda config: Family()),
     "phi3": lambda config: Family(queries_keys_values=("qkv_proj",), inputs=("gate_up_proj",)),
     "gemma": lambda config: Family(norm_offset=1.0, embedding_factor=config.hidden_size**0.5),
     "gemma2": _gemma2,
@@ -181,10 +183,6 @@ FAMILIES: dict[str, Callable[[Any], Family]] = {
         },
     ),
     "falcon": _falcon,
-    "mixtral": lambda config: Family(),
-    "qwen2_moe": lambda config: Family(),
-    "qwen3_moe": lambda config: Family(),
-    "smollm3": lambda config: Family(),
     "granite": lambda config: Family(
         embedding_factor=config.embedding_multiplier,
         residual_factor=config.residual_multiplier,
@@ -196,7 +194,6 @@ FAMILIES: dict[str, Callable[[Any], Family]] = {
         parallel=config.use_parallel_residual,
         not_supported={"qk_layernorm": bool(config.qk_layernorm)},
     ),
-    "seed_oss": lambda config: Family(),
     "glm4": lambda config: Family(
         norms=(
             "input_layernorm",

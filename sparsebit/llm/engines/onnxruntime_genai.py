@@ -63,9 +63,7 @@ class GenAIModel:
         zero: Any = 2 ** (bits - 1) if points is None else _unpacked(points, bits)[:, :count, None]
         steps = _unpacked(values.reshape(len(scales), -1), bits).reshape(len(scales), count, -1) - zero
         numbers = (steps.astype(np.float32) * scales[..., None]).reshape(len(scales), -1)
-        if (
-            place.pairs
-        ):  # each row of the gate before its row of up; in the original all rows of the gate come first
+        if place.pairs:  # gate and up row by row; in the original all rows of the gate come first
             numbers = numbers.reshape(-1, 2, numbers.shape[1]).swapaxes(0, 1).reshape(len(scales), -1)
         if "groups" in node.metadata_props:  # queries, keys and values stand group by group in the original
             groups, *parts = json.loads(node.metadata_props["groups"])

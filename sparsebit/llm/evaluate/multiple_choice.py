@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.batches import device_of
 from sparsebit.errors import ArtifactError, SparsebitError, advised
+from sparsebit.graph.run import evaluating
 from sparsebit.llm.evaluate.perplexity import log_probabilities
 from sparsebit.llm.tokens import require_known, require_positions
 from sparsebit.storage import Fields, read_text
@@ -85,11 +86,12 @@ def answer_questions(model: nn.Module, tokenizer: Any, questions: Sequence[Quest
     if not questions:
         raise SparsebitError("there are no questions", hint="read_questions(path) reads them from a file")
     right = right_per_character = 0
-    for question in questions:
-        scores = torch.tensor([_score(model, tokenizer, question.text, one) for one in question.choices])
-        lengths = torch.tensor([max(len(one), 1) for one in question.choices])
-        right += int(scores.argmax()) == question.answer
-        right_per_character += int((scores / lengths).argmax()) == question.answer
+    with evaluating(model):
+        for question in questions:
+            scores = torch.tensor([_score(model, tokenizer, question.text, one) for one in question.choices])
+            lengths = torch.tensor([max(len(one), 1) for one in question.choices])
+            right += int(scores.argmax()) == question.answer
+            right_per_character += int((scores / lengths).argmax()) == question.answer
     return ChoiceScore(right / len(questions), right_per_character / len(questions), len(questions))
 
 

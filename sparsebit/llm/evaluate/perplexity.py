@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.run import evaluating
 from sparsebit.llm.arguments import require_count
 from sparsebit.llm.blocks.calls import logits_of
 from sparsebit.llm.tokens import as_ids, require_known, require_positions
@@ -40,7 +41,7 @@ def evaluate(
     length: int = 2048,
     batch: int = 4,
 ) -> Evaluation:
-    """Perplexity over windows of ``length`` tokens that do not overlap, as in the GPTQ paper.
+    """Perplexity over windows of ``length`` tokens that do not overlap, as in the GPTQ paper, in evaluation mode.
 
     Args:
         model: gives logits for token ids, as an object with ``logits`` or as a tensor.
@@ -71,20 +72,21 @@ def evaluate(
     device = device_of(model) if isinstance(model, nn.Module) else torch.device("cpu")
     loss = distance = 0.0
     agreeing = 0
-    for rows in windows.split(batch):
-        rows = rows.to(device)
-        predicted = log_probabilities(model, rows)
-        loss -= float(predicted[:, :-1].gather(-1, rows[:, 1:, None]).double().sum())
-        if reference is not None:
-            wanted = log_probabilities(reference, rows)
-            if wanted.shape != predicted.shape:
-                raise SparsebitError(
-                    "the reference predicts other tokens than the model",
-                    expected=f"{predicted.shape[-1]} tokens in its vocabulary",
-                    got=str(wanted.shape[-1]),
-                )
-            distance += divergence(wanted, predicted) * rows.numel()
-            agreeing += int((wanted.argmax(-1) == predicted.argmax(-1)).sum())
+    with evaluating(model), evaluating(reference):
+        for rows in windows.split(batch):
+            rows = rows.to(device)
+            predicted = log_probabilities(model, rows)
+            loss -= float(predicted[:, :-1].gather(-1, rows[:, 1:, None]).double().sum())
+            if reference is not None:
+                wanted = log_probabilities(reference, rows)
+                if wanted.shape != predicted.shape:
+                    raise SparsebitError(
+                        "the reference predicts other tokens than the model",
+                        expected=f"{predicted.shape[-1]} tokens in its vocabulary",
+                        got=str(wanted.shape[-1]),
+                    )
+                distance += divergence(wanted, predicted) * rows.numel()
+                agreeing += int((wanted.argmax(-1) == predicted.argmax(-1)).sum())
     total = windows.numel()
     perplexity = math.exp(loss / (count * (length - 1)))
     if reference is None:

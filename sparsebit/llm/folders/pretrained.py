@@ -19,7 +19,8 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.folders.source import run_experts_in_turn
 from sparsebit.llm.formats.format import require_transformers
 from sparsebit.llm.language_model import LanguageModel, install
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.lora.attach import require_no_adapters
+from sparsebit.llm.packed.linear import PackedLayer
 from sparsebit.llm.packed.stack import module_name
 from sparsebit.llm.packed.stored import describe_packed, packed_like
 from sparsebit.storage import ArtifactError, Fields
@@ -39,7 +40,8 @@ def register_transformers() -> None:
 
 def save_pretrained(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
     """Write the model, its config and its tokenizer as transformers does, to a new or an empty folder."""
-    require_transformers(model, "save_pretrained")
+    require_transformers(model.model, "save_pretrained")
+    require_no_adapters(model)
     register_transformers()
     from transformers.quantizers.auto import AutoHfQuantizer
 
@@ -73,9 +75,9 @@ def _tied(model: nn.Module) -> dict[str, str]:
     return tied
 
 
-def _packed_layers(model: nn.Module) -> Iterator[tuple[str, PackedLinear | PackedEmbedding]]:
+def _packed_layers(model: nn.Module) -> Iterator[tuple[str, PackedLayer]]:
     for name, layer in model.named_modules():
-        if isinstance(layer, (PackedLinear, PackedEmbedding)):
+        if isinstance(layer, PackedLayer):
             yield name, layer
 
 
@@ -120,9 +122,8 @@ def _define() -> None:
             run_experts_in_turn(model)
             with torch.device("meta"):
                 install(model, weights, transposed)
-            keys = getattr(
-                model, "all_tied_weights_keys", {}
-            )  # packed layers are tied here, not by transformers
+            # Packed layers are tied here, not by transformers.
+            keys = getattr(model, "all_tied_weights_keys", {})
             packed = tuple(f"{module_name(name)}." for name in self.quantization_config.layers)
             model.all_tied_weights_keys = {
                 key: first for key, first in keys.items() if not key.startswith(packed)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sparsebit.batches import device_of
 from sparsebit.llm.engines.rounding import Rounding, rounded_inputs
 from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
 from sparsebit.llm.formats.format import holder_of
@@ -40,6 +41,7 @@ def choose_levels(
     products = group_products(model, weights)
     if not budget:  # nothing to measure
         return Levels({name: IN_FLOAT for names in products for name in names}, 0.0)
+    ids = ids.to(device_of(model))
     wanted = _predict(model, ids, {})
 
     def cost(chosen: Sequence[int]) -> float:

@@ -24,7 +24,6 @@ from sparsebit.llm.formats.format import (
     by_rows,
     layers_of,
     refuse_by_kind,
-    require_transformers,
     words,
     write_pretrained,
 )
@@ -65,11 +64,10 @@ class CompressedTensors:
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers that are not linear ones with 2, 3, 4 or 8 bits."""
-        return refuse_by_kind(self, model)
+        return refuse_by_kind(model, self.refuse)
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Weights, config and tokenizer."""
-        require_transformers(model, "compressed-tensors")
         groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
         for name, held in layers_of(model):
             code = held.grid.code

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.decoder.describe import describe_decoder
-from sparsebit.llm.formats.format import FormatRefusal, WeightKind, kind_of, layers_of, require_transformers
+from sparsebit.llm.formats.format import FormatRefusal, WeightKind, refuse_by_kind
 from sparsebit.llm.formats.matmul_nbits import block_of, stored_bits
 from sparsebit.llm.language_model import LanguageModel
 
@@ -37,7 +37,6 @@ class DecoderFolder:
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers whose blocks or types the engine does not have; a decoder that it does not have is an error."""
-        require_transformers(model, self.name)
         for layer in describe_decoder(model.model, self.name).layers:
             if layer.attention.width % self.head_step:
                 raise SparsebitError(
@@ -46,5 +45,4 @@ class DecoderFolder:
                     got=f"{layer.attention.width} channels",
                     hint="choose another format",
                 )
-        kinds = ((name, kind_of(model.model, name, held)) for name, held in layers_of(model))
-        return (refusal for name, kind in kinds if (refusal := self.refuse(name, kind)))
+        return refuse_by_kind(model, self.refuse)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.language_model import LanguageModel
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLinear
 from sparsebit.numerics import CodeType
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.registry import Registry
@@ -73,6 +73,7 @@ def require_exact(format_name: str, format: Format, model: LanguageModel) -> Non
             f"{format_name} stores quantized weights, and the model has none",
             hint="quantize with W.BIT, or write the float model: model.model.save_pretrained(folder)",
         )
+    require_transformers(model.model, format_name)
     found = [
         FormatRefusal(name, "its groups reorder input channels", "groups of neighbouring input channels")
         for name, held in layers_of(model)
@@ -89,10 +90,12 @@ def require_exact(format_name: str, format: Format, model: LanguageModel) -> Non
         )
 
 
-def refuse_by_kind(format: Format, model: LanguageModel) -> Iterator[FormatRefusal]:
-    """The layers of a model that a format cannot hold by their kind alone."""
+def refuse_by_kind(
+    model: LanguageModel, refuse: Callable[[str, WeightKind], FormatRefusal | None]
+) -> Iterator[FormatRefusal]:
+    """The layers of a model that a format refuses by their kind alone."""
     for name, held in layers_of(model):
-        if refusal := format.refuse(name, kind_of(model.model, name, held)):
+        if refusal := refuse(name, kind_of(model.model, name, held)):
             yield refusal
 
 
@@ -118,9 +121,7 @@ def holder_of(model: nn.Module, layer: str) -> Holder:
 
 def float_state(model: nn.Module, *, once: bool = True) -> dict[str, Tensor]:
     """Every tensor that is not packed, by its name in the original state dict; tied ones ``once``, or by all names."""
-    packed = tuple(
-        f"{name}." for name, one in model.named_modules() if isinstance(one, (PackedLinear, PackedEmbedding))
-    )
+    packed = tuple(f"{name}." for name, one in model.named_modules() if isinstance(one, PackedLayer))
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in model.state_dict().items():
@@ -134,12 +135,12 @@ def float_state(model: nn.Module, *, once: bool = True) -> dict[str, Tensor]:
     return found
 
 
-def require_transformers(model: LanguageModel, format_name: str) -> None:
+def require_transformers(model: nn.Module, format_name: str) -> None:
     """Formats that engines read describe a model by its transformers config."""
-    if not hasattr(model.model, "config") or not hasattr(model.model.config, "to_dict"):
+    if not hasattr(getattr(model, "config", None), "to_dict"):
         raise SparsebitError(
             f"{format_name} needs a transformers model",
-            got=type(model.model).__name__,
+            got=type(model).__name__,
             hint="save it with model.save(folder)",
         )
 

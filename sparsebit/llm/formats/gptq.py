@@ -22,7 +22,6 @@ from sparsebit.llm.formats.format import (
     by_rows,
     layers_of,
     refuse_by_kind,
-    require_transformers,
     words,
     write_pretrained,
 )
@@ -60,7 +59,7 @@ class GptqV1:
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers that cannot be held by their kind, and all of them where they differ in width or group size."""
-        yield from refuse_by_kind(self, model)
+        yield from refuse_by_kind(model, self.refuse)
         kinds = {(held.grid.code.bits, held.grid.layout.group_size) for _, held in layers_of(model)}
         if len(kinds) > 1:
             for name, _ in layers_of(model):
@@ -70,7 +69,6 @@ class GptqV1:
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Weights, config and tokenizer."""
-        require_transformers(model, "gptq")
         first = next(iter(model.weights.values()))
         described = {
             "quant_method": "gptq",

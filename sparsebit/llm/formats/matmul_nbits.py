@@ -55,7 +55,7 @@ def block_kind(held: PackedTensor) -> tuple[int, int, bool]:
 
 
 def block_weight(held: PackedTensor) -> BlockWeight:
-    """A packed weight in this layout.
+    """A packed weight in this layout, on the CPU.
 
     Example:
         >>> from sparsebit.numerics import CodeType, Grid, Layout
@@ -69,8 +69,8 @@ def block_weight(held: PackedTensor) -> BlockWeight:
     offset = 2 ** (bits - 1) if code.symmetric else 0
     values = (held.codes().to(torch.int16) + offset).to(torch.uint8).reshape(rows, count, size)
     scale, zero_point = (one.repeat_interleave(count // one.shape[1], 1) for one in by_rows(held))
-    points = None if code.symmetric else pack_bits(zero_point.to(torch.uint8), bits)
-    return BlockWeight(pack_bits(values, bits), scale.float().contiguous(), points, bits, size)
+    points = None if code.symmetric else pack_bits(zero_point.to(torch.uint8), bits).cpu()
+    return BlockWeight(pack_bits(values, bits).cpu(), scale.float().contiguous().cpu(), points, bits, size)
 
 
 def joined(weights: list[BlockWeight]) -> BlockWeight:

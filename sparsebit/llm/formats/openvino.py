@@ -17,8 +17,9 @@ from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.openvino import GRAPH, OPENVINO
 from sparsebit.llm.formats.decoder_folder import DecoderFolder
 from sparsebit.llm.formats.format import FORMATS
-from sparsebit.llm.formats.openvino_graph import OpenVinoGraph, import_openvino
+from sparsebit.llm.formats.openvino_graph import OpenVinoGraph
 from sparsebit.llm.language_model import LanguageModel
+from sparsebit.runtime.packages import require
 
 
 @FORMATS.register("openvino")
@@ -31,7 +32,7 @@ class OpenVinoFolder(DecoderFolder):
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """The graph with its weights beside it, the config and the tokenizer."""
-        openvino = import_openvino()
+        openvino = require("openvino")
         graph = OpenVinoGraph(describe_decoder(model.model, self.name), model.weights)
         openvino.save_model(graph.model(), path / GRAPH, compress_to_fp16=False)
         module: Any = model.model

@@ -13,33 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsebit.errors import missing_package
 from sparsebit.llm.decoder.parts import Activation, Attention, Decoder, Experts, Matrix, Norm, Rotary
 from sparsebit.llm.decoder.walk import build_logits, mix_all
 from sparsebit.llm.formats.matmul_nbits import block_weight
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.numerics.packing import unpack_bits
+from sparsebit.runtime.packages import require
 
 LAST = np.iinfo(np.int64).max  # the end of a slice
 SMALLEST = float(np.finfo(np.float16).min)  # what a position that may not be seen gets in the mask
-
-
-def import_openvino() -> Any:
-    """The package that writes and runs the files."""
-    try:
-        import openvino
-        import openvino.opset13
-    except ImportError as error:
-        raise missing_package("openvino", "an openvino folder", extra="openvino", error=error) from None
-    return openvino
 
 
 class OpenVinoGraph:
     """Adds nodes for one decoder; ``model`` is the result."""
 
     def __init__(self, decoder: Decoder, weights: Mapping[str, PackedTensor]) -> None:
-        self._openvino = import_openvino()
-        self._ops: Any = self._openvino.opset13
+        self._openvino, self._ops = require("openvino"), require("openvino.opset13")
         self._decoder, self._weights = decoder, weights
         self._tables: dict[int, Any] = {}  # a table that is embedding and head is written once
         self._masks: dict[int | None, Any] = {}  # by window

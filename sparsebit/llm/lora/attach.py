@@ -158,6 +158,16 @@ def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoraLinear]]:
             yield name, one
 
 
+def require_no_adapters(model: LanguageModel) -> None:
+    """Raise for a model with adapters: files of the whole model would lose them."""
+    if name := next((name for name, _ in lora_layers(model.model)), None):
+        raise SparsebitError(
+            "the model has adapters, which are saved apart from it",
+            where=name,
+            hint="call save_lora(model, folder) and remove_lora(model) first; load_lora puts the adapters back",
+        )
+
+
 def low_rank(lost: Tensor, rank: int, moments: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """B [out, rank] and A [rank, in] with the least ``|| (lost - B A) X ||``, from the second moments of X.
 

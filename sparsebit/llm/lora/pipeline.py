@@ -85,7 +85,7 @@ class BlockPipeline:
         self._device = device
         part = BlockStage(model, stack, self._parts[rank])
         ids = torch.zeros(1, length, dtype=torch.long, device=device)
-        given, made = _example(model, stack, self._parts, rank, ids, part)
+        given, made = _example(model, stack, ids, part)
         stage = PipelineStage(part, rank, world, device, input_args=given, output_args=made)
         self._schedule = ScheduleGPipe(stage, n_microbatches=batch, loss_fn=next_token_loss)
 
@@ -133,13 +133,9 @@ def divide_blocks(count: int, world: int) -> list[range]:
 
 
 @torch.no_grad()
-def _example(
-    model: nn.Module, stack: Stack, parts: list[range], rank: int, ids: Tensor, part: BlockStage
-) -> tuple[Tensor, Tensor]:
+def _example(model: nn.Module, stack: Stack, ids: Tensor, part: BlockStage) -> tuple[Tensor, Tensor]:
     """What a stage takes and gives for one sequence, without values; hidden states carry gradients back."""
-    hidden = BlockStage(model, stack, range(1))(
-        ids
-    )  # the width and dtype of hidden states are those of any block
+    hidden = BlockStage(model, stack, range(1))(ids)  # of the width and dtype that all hidden states have
     given = ids if part.is_first else hidden
     made = part(ids) if part.is_first else part(hidden, ids)
     shapes = given.to("meta"), made.to("meta")

@@ -10,7 +10,7 @@ from sparsebit.numerics import Grid, Layout
 from sparsebit.numerics.packed import PackedTensor
 
 
-class _Packed(nn.Module):
+class PackedLayer(nn.Module):
     """The buffers of a packed weight; what they mean is in plain attributes, so that any state dict loads."""
 
     packed: Tensor
@@ -50,7 +50,7 @@ class _Packed(nn.Module):
         return self
 
 
-class PackedLinear(_Packed):
+class PackedLinear(PackedLayer):
     """Stands in for ``nn.Linear``; ``weight`` is the float view of what is held.
 
     ``transposed`` says that the layer it replaces is one that stores [in, out] (GPT-2's Conv1D).
@@ -75,9 +75,8 @@ class PackedLinear(_Packed):
         """``x @ weight.T + bias``."""
         kernel = self._for_kernel(x)
         if kernel is not None and not (torch.is_grad_enabled() and x.requires_grad) and kernel.covers(x):
-            product = kernel.multiply(
-                x
-            )  # without ``held``: to put it together takes longer than to start this
+            # Without ``held``: to put it together takes longer than to start this.
+            product = kernel.multiply(x)
         else:
             product = multiply_with_gradient(x, self.held, kernel)
         return product if self.bias is None else product + self.bias.to(product.dtype)
@@ -95,7 +94,7 @@ class PackedLinear(_Packed):
         return f"{self.in_features}, {self.out_features}, {self.code}, {_grouping(self.layout)}"
 
 
-class PackedEmbedding(_Packed):
+class PackedEmbedding(PackedLayer):
     """Stands in for ``nn.Embedding``: rows are gathered packed, and only those are unpacked.
 
     ``factor`` multiplies the rows, for models that scale their embeddings (Gemma).

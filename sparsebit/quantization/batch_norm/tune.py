@@ -10,6 +10,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.exclusive import replaced
 from sparsebit.processes import failing_together, is_distributed, sum_tensors
 from sparsebit.quantization.batch_norm.fold import fold_quantized
 from sparsebit.quantization.switches import require_calibrated, switched
@@ -37,17 +38,16 @@ def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
     if not norms:
         raise SparsebitError("the model has no batch norm left to tune")
     require_calibrated(qmodel.quantizers.values())
-    before = [(norm, norm.momentum, dict(norm._buffers)) for norm in norms]
+    before = [(norm, dict(norm._buffers)) for norm in norms]
     for norm in norms:  # the tensors are shared with the user's model
         norm._buffers.update({name: v.clone() for name, v in norm._buffers.items() if v is not None})
     qmodel.eval()
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # a plain average over batches
         norm.train()
-    done = False
+    plain_averages, done = replaced(*((norm, "momentum", None) for norm in norms)), False
     try:
-        with failing_together(), torch.no_grad(), switched(qmodel.quantizers.values(), True):
+        with plain_averages, failing_together(), torch.no_grad(), switched(qmodel.quantizers.values(), True):
             yield
         _average_over_processes(norms)
         if all(norm.num_batches_tracked == 0 for norm in norms):
@@ -57,8 +57,7 @@ def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
             )
         done = True
     finally:
-        for norm, momentum, buffers in before:
-            norm.momentum = momentum
+        for norm, buffers in before:
             norm.eval()
             if not done:
                 norm._buffers.update(buffers)

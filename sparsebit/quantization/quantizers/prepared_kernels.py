@@ -28,10 +28,7 @@ class PreparedKernels(dict[Any, Any]):
 
         Nothing is looked up here that was looked up before.
         """
-        learned, fixed = (
-            quantizer._parameters,
-            quantizer._buffers,
-        )  # not by attributes, which cost a search each
+        learned, fixed = quantizer._parameters, quantizer._buffers  # attributes would cost a search each
         scale: Any = learned["scale"] if "scale" in learned else fixed["scale"]
         zero_point: Any = learned["zero_point"] if "zero_point" in learned else fixed["zero_point"]
         key = (x.shape, x.stride(), x.dtype, x.get_device())

@@ -33,6 +33,10 @@ class Distillation:
         self.teacher, self.weight, self.temperature, self.folded = teacher, weight, temperature, folded
         self._pending: tuple[Tensor, Tensor] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what the last forward left, which belongs to its backward pass and cannot be copied."""
+        return {**vars(self), "_pending": None}
+
     def see(
         self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device | None = None
     ) -> None:

@@ -45,10 +45,8 @@ class WeightGroups:
                 weights = [weight for weight, _, _ in found[part]]
                 results = snap_group(group, weights, [scale for _, _, scale in found[part]])
                 for (weight, quantizer, _), result in zip(found[part], results, strict=True):
-                    vars(quantizer)["ready"] = (
-                        weight,
-                        result,
-                    )  # an nn.Module would search all its parts for it
+                    # Not by setattr, for which an nn.Module searches all its parts.
+                    vars(quantizer)["ready"] = (weight, result)
             yield
         finally:
             for _, quantizer, _ in found:

@@ -15,10 +15,11 @@ def test_it_leaves_switches_and_mode_as_they_were(net: nn.Module, batches: list[
     qmodel = quantized(net, batches)
     qmodel.set_quant(w_quant=True, a_quant=False)
     qmodel.train()
+    frozen = next(module for module in qmodel.modules() if not list(module.children())).eval()
     before = {name: q.use_quant for name, q in qmodel.quantizers.items()}
     profile(qmodel, batches[0])
     assert before == {name: q.use_quant for name, q in qmodel.quantizers.items()}
-    assert qmodel.training
+    assert qmodel.training and not frozen.training
     assert not any(q._forward_pre_hooks for q in qmodel.quantizers.values())
 
 

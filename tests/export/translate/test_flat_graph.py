@@ -45,8 +45,13 @@ def test_an_input_has_the_name_of_its_argument() -> None:
     x = torch.zeros(2)
     assert FlatGraph(capture(nn.Linear(2, 2), x)).input_names == ["input"]
     assert FlatGraph(capture(nn.Linear(2, 2))).input_names == ["input"]
-    names = FlatGraph(capture(Builtins(), (x, x, x))).input_names
-    assert len(set(names)) == 3 and names[2] == "max"
+    assert FlatGraph(capture(Builtins(), (x, x, x))).input_names == ["input", "input_1", "max"]
+
+    class Numbered(nn.Module):
+        def forward(self, input_1: Tensor, input: Tensor | None = None) -> Tensor:
+            return input_1 + 1
+
+    assert FlatGraph(capture(Numbered(), x)).input_names == ["input_1"]
 
 
 def test_a_failure_is_raised_and_not_printed(capfd: pytest.CaptureFixture[str]) -> None:

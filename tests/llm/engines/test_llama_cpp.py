@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sparsebit.llm.engines.engine import missing_modules
-from sparsebit.llm.engines.llama_cpp import LLAMA_CPP
+from sparsebit.llm.engines.llama_cpp import LLAMA_CPP, ROTATE_NEIGHBOURS, SPLIT_QUERIES
+from sparsebit.llm.formats.gguf.families import FAMILIES
 from tests.llm.formats.test_compressed_tensors import quantized
 from tests.llm.models import tokenizer
 
@@ -27,3 +28,9 @@ def test_a_file_it_cannot_run_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_is_missing_is_named() -> None:
     wanted = [name for name in ("gguf", "xllamacpp") if importlib.util.find_spec(name) is None]
     assert missing_modules(LLAMA_CPP) == wanted
+
+
+def test_rows_are_moved_back_where_the_writer_moves_them() -> None:
+    families = FAMILIES.values()
+    assert {one.architecture for one in families if one.rotates_neighbours} == set(ROTATE_NEIGHBOURS)
+    assert {one.architecture for one in families if one.splits_by_head} == set(SPLIT_QUERIES)

@@ -38,6 +38,8 @@ def test_the_likely_choice_wins_and_length_is_weighed() -> None:
         "ab ", ("q", "abcdefgh"), 1
     )  # many likely letters are less likely than one unlikely letter
     score = answer_questions(NextLetter(), Letters(), [right, long])
+    unsure = nn.Sequential(NextLetter(), nn.Dropout(0.99)).train()
+    assert answer_questions(unsure, Letters(), [right, long]) == score and unsure.training
     assert score.accuracy == 0.5 and score.accuracy_per_character == 1.0 and score.questions == 2
     assert answer_questions(NextLetter(), Letters(), [Question("a", ("x", "y"), 1)]).questions == 1
 

@@ -42,6 +42,14 @@ def test_they_are_what_they_are_defined_to_be() -> None:
     assert evaluate(model, ids, length=5).divergence is None
 
 
+def test_dropout_is_off_and_the_mode_is_as_before() -> None:
+    ids = torch.randint(7, (20,), generator=torch.Generator().manual_seed(2))
+    models = [nn.Sequential(Table(seed), nn.Dropout(0.9)).train() for seed in range(2)]
+    found = evaluate(models[0], ids, reference=models[1], length=5)
+    assert found == evaluate(Table(0), ids, reference=Table(1), length=5)
+    assert all(module.training for model in models for module in model.modules())
+
+
 def test_too_little_text_is_refused() -> None:
     with pytest.raises(SparsebitError, match="the text has 3 tokens, less than one window"):
         evaluate(Table(0), torch.arange(3), length=5)

@@ -45,6 +45,21 @@ def test_started_from_the_residual_the_model_is_closer_to_float(tmp_path: Path) 
     assert distance(model, float_model) < 1e-3
 
 
+def test_files_of_the_whole_model_do_not_lose_its_adapters(tmp_path: Path) -> None:
+    model = llm.quantize(sharp("llama"), None, CONFIG, progress=False)
+    add_lora(model, rank=2)
+    for write in (
+        lambda: model.save(tmp_path / "saved"),
+        lambda: model.save_pretrained(tmp_path / "pretrained"),
+        lambda: model.export(tmp_path / "exported", "onnxruntime-genai"),
+    ):
+        with pytest.raises(SparsebitError, match=r"the model has adapters(.|\n)*call save_lora"):
+            write()
+    assert not list(tmp_path.iterdir())
+    remove_lora(model)
+    model.save(tmp_path / "saved")
+
+
 def test_inputs_decide_which_direction_counts() -> None:
     generator = torch.Generator().manual_seed(0)
     lost = torch.randn(12, 16, generator=generator)

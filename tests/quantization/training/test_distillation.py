@@ -24,6 +24,7 @@ def test_distillation_mixes_in_the_distance_to_the_float_model() -> None:
     run(qmodel, sgd(qmodel), 0, 2)
     x = images(seed=4)
     outputs = qmodel(x)
+    assert copy.deepcopy(qmodel).qat.distillation is not None  # also between forward and backward
     loss = F.cross_entropy(outputs, LABELS)
     with torch.no_grad():
         wanted = F.softmax(exact(x) / 2, -1)  # the teacher has not moved with the student

@@ -16,6 +16,7 @@ from sparsebit.graph.capture.call.structure import (
     Leaf,
     Tree,
     flatten,
+    leaves_of,
     match_leaves,
     shift,
     unflatten,
@@ -83,6 +84,11 @@ class CallSignature:
             elif name in keywords:
                 kwargs[name] = value
         return tuple(args), kwargs
+
+    def input_leaves(self) -> list[Leaf]:
+        """What is known of each tensor of a call, in the order of the graph's placeholders."""
+        found = (leaf for tree in self.inputs.values() for leaf in leaves_of(tree))
+        return sorted(found, key=lambda leaf: leaf.index)
 
     def flatten_inputs(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The tensors of a call, in the order of the graph's placeholders."""

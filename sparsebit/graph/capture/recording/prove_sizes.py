@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.input_size import InputSize
-from sparsebit.graph.capture.call.structure import leaves_of, same_structure
+from sparsebit.graph.capture.call.structure import same_structure
 from sparsebit.graph.capture.modes import Differs, compare
 from sparsebit.graph.capture.recording.runs import RecordedRun, Runs
 from sparsebit.graph.capture.report import Note
@@ -64,7 +64,7 @@ class SizeProof:
 
     def sizes(self) -> list[tuple[InputSize, ...]]:
         """What was found out, for each input in order."""
-        names = [leaf.path for tree in self.runs.signature.inputs.values() for leaf in leaves_of(tree)]
+        names = [leaf.path for leaf in self.runs.signature.input_leaves()]
         return [
             tuple(self._verdict(name, (index, dim), extent) for dim, extent in enumerate(tensor.shape))
             for index, (name, tensor) in enumerate(zip(names, self.runs.inputs, strict=True))

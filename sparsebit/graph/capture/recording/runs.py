@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 
 from sparsebit.errors import CaptureError, SparsebitError
 from sparsebit.graph.capture.call.signature import CallSignature, is_tensor
-from sparsebit.graph.capture.call.structure import Branch, Tree, flatten, leaves_of
+from sparsebit.graph.capture.call.structure import Branch, Tree, flatten
 from sparsebit.graph.capture.leaves import LeafModules
 from sparsebit.graph.capture.modes import Comparison, Differs, compare, flipped_modes
 from sparsebit.graph.capture.recording.below_recorder import BelowRecorder
@@ -177,15 +177,14 @@ class Runs:
     def _input_names(self) -> list[str]:
         """Names for the placeholders that generated code can use as they are."""
         parameters, names = set(self.signature.parameters.parameters), list[str]()
-        for tree in self.signature.inputs.values():
-            for leaf in leaves_of(tree):
-                name = "".join(c if c.isalnum() else "_" for c in leaf.path)
-                name = name if name.isidentifier() else f"input_{name}"
-                if hasattr(builtins, name):  # torch.fx would rename it
-                    name = f"{name}_1"
-                while name in names or (name in parameters and name != leaf.path):
-                    name += "_"
-                names.append(name)
+        for leaf in self.signature.input_leaves():
+            name = "".join(c if c.isalnum() else "_" for c in leaf.path)
+            name = name if name.isidentifier() else f"input_{name}"
+            if hasattr(builtins, name):  # torch.fx would rename it
+                name = f"{name}_1"
+            while name in names or (name in parameters and name != leaf.path):
+                name += "_"
+            names.append(name)
         return names
 
     def run_plainly(self, model: nn.Module) -> list[Tensor]:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.formats.format import require_transformers
-from sparsebit.llm.language_model import LanguageModel
 
 TANH_GELU = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
 
@@ -250,11 +248,8 @@ def family_of(config: Any) -> Family:
     )
 
 
-def require_family(model: LanguageModel) -> Family:
+def require_family(config: Any) -> Family:
     """The family of a model that llama.cpp computes as transformers does; others are refused by their setting."""
-    require_transformers(model, "gguf")
-    module: Any = model.model
-    config = module.config
     family = family_of(config)
     if mismatch := next(_mismatches(config, family), None):
         raise SparsebitError(

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sparsebit.errors import missing_package
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.llama_cpp import LLAMA_CPP
 from sparsebit.llm.formats.format import FORMATS, FormatRefusal, WeightKind, layers_of
@@ -25,6 +24,7 @@ from sparsebit.llm.formats.gguf.settings import add_settings
 from sparsebit.llm.formats.gguf.tensors import stored_tensors
 from sparsebit.llm.formats.gguf.tokenizer import add_tokenizer
 from sparsebit.llm.language_model import LanguageModel
+from sparsebit.runtime.packages import require
 
 _FILE_TYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7}
 _SETTING = "BIT: 4 or 8, SCHEME: full-range, GROUP_SIZE: 32, SCALE_DTYPE: float16"
@@ -54,7 +54,8 @@ class Gguf:
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers whose numbers no type of block holds exactly, and stacks of experts with more than one type."""
-        require_rotary(model.model.config, require_family(model))
+        config: Any = model.model.config
+        require_rotary(config, require_family(config))
         stacks: dict[str, list[str]] = {}
         for name, held in layers_of(model):
             kind = block_type(held)
@@ -70,7 +71,7 @@ class Gguf:
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Settings, tokenizer and tensors, through the package ``gguf``."""
-        gguf = import_gguf()
+        gguf = require("gguf")
         config: Any = model.model.config
         family = family_of(config)
         writer = gguf.GGUFWriter(path, family.architecture)
@@ -92,12 +93,3 @@ class Gguf:
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-
-
-def import_gguf() -> Any:
-    """The package that writes the files."""
-    try:
-        import gguf
-    except ImportError as error:
-        raise missing_package("gguf", "a gguf file", extra="llm-engines", error=error) from None
-    return gguf

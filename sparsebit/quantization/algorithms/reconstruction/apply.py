@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from sparsebit.batches import device_of, to_device
 from sparsebit.config.quantization.recovery import AdaRoundSettings, ReconstructionSettings
 from sparsebit.errors import damaged
-from sparsebit.graph.run import requiring_grad
+from sparsebit.graph.run import evaluating, requiring_grad
 from sparsebit.numerics import Grid
 from sparsebit.numerics.snapping import snap_tensor
 from sparsebit.processes import gather_values, raise_together, rank
@@ -58,20 +58,15 @@ class Reconstruction(ReconstructionSettings, Algorithm):
 
     def apply(self, job: Job) -> None:
         """Reconstruct one part after the other, each on the outputs of the finished ones."""
-        training, grad = job.gm.training, torch.is_grad_enabled()
         to_adaround(job)
         frozen = [p for p in job.gm.parameters() if p.requires_grad]
-        job.gm.eval()
-        try:
-            with (
-                torch.enable_grad(),
-                requiring_grad(frozen, False),
-                switched(job.quantizers.values(), True),
-            ):
-                self._apply(job)
-        finally:
-            job.gm.train(training)
-            torch.set_grad_enabled(grad)
+        with (
+            evaluating(job.gm),
+            torch.enable_grad(),
+            requiring_grad(frozen, False),
+            switched(job.quantizers.values(), True),
+        ):
+            self._apply(job)
 
     def _apply(self, job: Job) -> None:
         blocks = find_blocks(job.gm, self.granularity, self.largest)

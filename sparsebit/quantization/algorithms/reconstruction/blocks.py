@@ -119,9 +119,7 @@ class _Cutter:
         if index + 1 >= len(self.nodes):
             return False
         following = self.nodes[index + 1]
-        if (
-            sole_reader(self.gm, node) is not following
-        ):  # a stream that others also read belongs to no single layer
+        if sole_reader(self.gm, node) is not following:  # what others also read belongs to no single layer
             return False
         spec = find_op(self.gm, following)
         if spec is None or len(following.all_input_nodes) > 1:
