@@ -66,6 +66,7 @@ class Target:
     Placement:
         rules: by canonical operator name; an operator without a rule stays in float.
         fused: for an operator, the activations that its integer kernel computes on the way out.
+        split: activations that it runs on integers as the product of their input and a gate: "hardswish", "silu".
         source: where the rules were found.
 
     Config:
@@ -84,6 +85,7 @@ class Target:
     name: str
     rules: Mapping[str, OpRule] = field(default_factory=dict)
     fused: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    split: frozenset[str] = frozenset()
     source: str = ""
     accepts: Mapping[Side, Accepts] = field(default_factory=dict)
     preset: str = "int8_onnxruntime"

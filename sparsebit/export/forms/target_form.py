@@ -11,6 +11,7 @@ from sparsebit.export.forms.editor import PRODUCTS, WEIGHTED, Editor, Rewrite
 from sparsebit.export.forms.fill_weights import fill_weight
 from sparsebit.export.forms.fourth_channel import fourth_channel
 from sparsebit.export.forms.gather_rows import gather_rows
+from sparsebit.export.forms.hard_sigmoid import hard_sigmoid
 from sparsebit.export.forms.keep_float import (
     keep_branch_float,
     keep_float8_product,
@@ -65,7 +66,9 @@ ON_CPUS: tuple[Step, ...] = (
     (fill_weight, ("DequantizeLinear",)),
     (sum_before_norm, ("Add",)),
 )
-IN_ONNXRUNTIME: tuple[Step, ...] = ((fourth_channel, ("Conv",)),)
+# For ONNX Runtime alone: the first step, and the last.
+INTO_ADDITIONS: tuple[Step, ...] = ((hard_sigmoid, ("HardSigmoid",)),)
+INTO_FOURS: tuple[Step, ...] = ((fourth_channel, ("Conv",)),)
 
 
 def bring_into_form(
@@ -76,14 +79,15 @@ def bring_into_form(
     Returns the names of the tensors that are integers now, and how often each rewrite changed something.
     """
     onnx, unsigned = require("onnx"), TARGETS[target].forms == "cpu"
-    own = IN_ONNXRUNTIME if TARGETS[target].runtime == "onnxruntime" else ()
     opset = max(opset, model.opset_imports.get("", opset))
     model.opset_imports[""] = opset
     needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
     model.ir_version = max(needed, 8)
     editor = Editor(model, markers, dynamic=dynamic)
     lowered = lower(editor, unsigned_activations=unsigned, extra_info=extra_info)
-    steps = (*EVERYWHERE, *(ON_CPUS if unsigned else ()), *own)
+    steps = (*EVERYWHERE, *(ON_CPUS if unsigned else ()))
+    if unsigned and TARGETS[target].runtime == "onnxruntime":
+        steps = (*INTO_ADDITIONS, *steps, *INTO_FOURS)
     rewrites = {rewrite.__name__: editor.apply(rewrite, *op_types) for rewrite, op_types in steps}
     if rewrites["size_from_codes"]:
         editor.graph.sort()  # what depends on the size now comes after the quantized values
