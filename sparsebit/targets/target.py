@@ -21,6 +21,8 @@ class OpRule:
     ``inside`` names operators into which this one is fused: one input that comes from such an operator and has no
     other reader stays in float.
     ``channel_axes``: by the rank of an input, the axes that may have a scale per channel; by default any.
+    ``narrow``: output channels, and products for each of its numbers. With no more of both, the operator and its weight
+    stay in float where its input is in float, because converting that costs more than integers save.
     """
 
     inputs: bool = True
@@ -29,6 +31,7 @@ class OpRule:
     when: When = "always"
     inside: frozenset[str] = frozenset()
     channel_axes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    narrow: tuple[int, int] = (0, 0)
     because: str
 
 

@@ -27,8 +27,12 @@ def split_gated_activations(gm: GraphModule, ops: Collection[str], keep: Collect
         >>> split_gated_activations(gm, ["hardswish"]), [node.name for node in gm.graph.nodes]
         (1, ['input_1', '_0_gate', '_0', 'output'])
     """
-    calls = [bind(gm, node) for node in gm.graph.nodes if node.op.startswith("call_") and node.name not in keep]
-    found = [call for call in calls if call is not None and call.spec.name in ops and call.spec.name in _GATES]
+    calls = [
+        bind(gm, node) for node in gm.graph.nodes if node.op.startswith("call_") and node.name not in keep
+    ]
+    found = [
+        call for call in calls if call is not None and call.spec.name in ops and call.spec.name in _GATES
+    ]
     for call in found:
         _split(gm, call, call.node)
     if found:
