@@ -18,6 +18,7 @@ from sparsebit.graph.passes import SIMPLIFY, run_passes
 from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
 from sparsebit.graph.passes.fold_computed_weights import fold_computed_weights
 from sparsebit.graph.passes.remove_dead_nodes import remove_dead_nodes
+from sparsebit.graph.passes.split_gated_activations import split_gated_activations
 from sparsebit.graph.run import evaluating
 from sparsebit.quantization.algorithms import ALGORITHMS, AdaRoundLayers, Algorithm
 from sparsebit.quantization.algorithms.reconstruction import Reconstruction
@@ -83,6 +84,7 @@ def build_graph(
             batch_norms = statistics_of(captured)
             run_passes(captured, (fold_batch_norm, remove_dead_nodes))
     owned = replace_registered(captured, config)
+    split_gated_activations(captured, target.split, keep=owned)
     build_own_quantizers(captured, config, owned)
     plan = plan or make_plan(captured, config, target, known=known, owned=owned)
     if not plan.tensors and not owned:

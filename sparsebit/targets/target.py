@@ -21,6 +21,8 @@ class OpRule:
     ``inside`` names operators into which this one is fused: one input that comes from such an operator and has no
     other reader stays in float.
     ``channel_axes``: by the rank of an input, the axes that may have a scale per channel; by default any.
+    ``narrow``: output channels, and products for each of its numbers. With no more of both, the operator and its weight
+    stay in float where its input is in float, because converting that costs more than integers save.
     """
 
     inputs: bool = True
@@ -29,6 +31,7 @@ class OpRule:
     when: When = "always"
     inside: frozenset[str] = frozenset()
     channel_axes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    narrow: tuple[int, int] = (0, 0)
     because: str
 
 
@@ -66,6 +69,7 @@ class Target:
     Placement:
         rules: by canonical operator name; an operator without a rule stays in float.
         fused: for an operator, the activations that its integer kernel computes on the way out.
+        split: activations that it runs on integers as the product of their input and a gate: "hardswish", "silu".
         source: where the rules were found.
 
     Config:
@@ -84,6 +88,7 @@ class Target:
     name: str
     rules: Mapping[str, OpRule] = field(default_factory=dict)
     fused: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    split: frozenset[str] = frozenset()
     source: str = ""
     accepts: Mapping[Side, Accepts] = field(default_factory=dict)
     preset: str = "int8_onnxruntime"

@@ -9,7 +9,9 @@ from sparsebit.export.forms.biases import float_bias, integer_bias
 from sparsebit.export.forms.container import container_of
 from sparsebit.export.forms.editor import PRODUCTS, WEIGHTED, Editor, Rewrite
 from sparsebit.export.forms.fill_weights import fill_weight
+from sparsebit.export.forms.fourth_channel import fourth_channel
 from sparsebit.export.forms.gather_rows import gather_rows
+from sparsebit.export.forms.hard_sigmoid import hard_sigmoid
 from sparsebit.export.forms.keep_float import (
     keep_branch_float,
     keep_float8_product,
@@ -64,6 +66,9 @@ ON_CPUS: tuple[Step, ...] = (
     (fill_weight, ("DequantizeLinear",)),
     (sum_before_norm, ("Add",)),
 )
+# For ONNX Runtime alone: the first step, and the last.
+INTO_ADDITIONS: tuple[Step, ...] = ((hard_sigmoid, ("HardSigmoid",)),)
+INTO_FOURS: tuple[Step, ...] = ((fourth_channel, ("Conv",)),)
 
 
 def bring_into_form(
@@ -81,6 +86,8 @@ def bring_into_form(
     editor = Editor(model, markers, dynamic=dynamic)
     lowered = lower(editor, unsigned_activations=unsigned, extra_info=extra_info)
     steps = (*EVERYWHERE, *(ON_CPUS if unsigned else ()))
+    if unsigned and TARGETS[target].runtime == "onnxruntime":
+        steps = (*INTO_ADDITIONS, *steps, *INTO_FOURS)
     rewrites = {rewrite.__name__: editor.apply(rewrite, *op_types) for rewrite, op_types in steps}
     if rewrites["size_from_codes"]:
         editor.graph.sort()  # what depends on the size now comes after the quantized values

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sparsebit.export.forms.editor import PRODUCTS, SCALED, array_of, attribute, maker_of
+from sparsebit.export.forms.fourth_channel import PADDED
 from sparsebit.export.forms.gather_rows import ROWS, ROWS_SCALED
 from sparsebit.runtime.packages import require
 
@@ -41,7 +42,9 @@ def cut(model: Any, ranks: dict[str, int]) -> CutModel:
         if (node.op_type, kind) not in _ENDS or name not in ranks:
             continue
         as_numbers = kind == SCALED or "FLOAT8" in node.inputs[2].dtype.name
-        read = node.outputs[0] if as_numbers else node.inputs[0]
+        maker = node.inputs[0].producer()
+        first = maker if maker is not None and _word(maker) == PADDED else node  # to read the values
+        read = node.outputs[0] if as_numbers else first.inputs[0]
         dtype = ir.DataType.FLOAT if as_numbers else node.inputs[2].dtype
         shape = ir.Shape([f"{name}_{axis}" for axis in range(ranks[name])])
         given = ir.Value(name=f"{read.name}.given", shape=shape, type=ir.TensorType(dtype))
@@ -50,7 +53,7 @@ def cut(model: Any, ranks: dict[str, int]) -> CutModel:
             for user, place in list(read.uses()):
                 user.replace_input_with(place, given)
         else:
-            node.replace_input_with(0, given)
+            first.replace_input_with(0, given)
         graph.inputs.append(given)
         if read not in graph.outputs:
             read.shape, read.type = shape, ir.TensorType(dtype)
@@ -138,7 +141,7 @@ def _stored(value: Any) -> Any:
     if constant is not None or node is None:
         return constant
     word = _word(node)
-    if word in ("Widen", "Narrow", ROWS):
+    if word in ("Widen", "Narrow", ROWS, PADDED):
         return _stored(node.inputs[0])
     if word not in ("Fill", "RowNumbers", "Centred") or (codes := _stored(node.inputs[0])) is None:
         return None

@@ -51,7 +51,8 @@ def make_plan(
     requests = Requests(layers, config, frozenset(owned))
     require_rules_act(layers, config, requests, frozenset(owned), known)
     places = _Places(layers, requests)
-    weights, notes = plan_weights(layers, config, frozenset(owned))
+    without = {*owned, *(node.name for node in requests.narrow)}
+    weights, notes = plan_weights(layers, config, frozenset(without))
     return QuantPlan(
         target=layers.target.name,
         tensors=(*weights, *places.tensors({weight.name for weight in weights})),

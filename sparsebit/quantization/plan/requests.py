@@ -9,10 +9,12 @@ from torch.fx import Node
 
 from sparsebit.config import Problem, QConfig, TensorSpec
 from sparsebit.config.engine.problems import raise_problems
+from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.value import TensorInfo
 from sparsebit.numerics.layout import activation_axis
 from sparsebit.quantization.plan.layers import Layers
 from sparsebit.targets import OpRule
+from sparsebit.targets.schemes import SIDES
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Requests:
         self.owned = owned  # nodes whose module brings quantizers of its own
         self.head = self._fused()
         self.refused: dict[Node, str] = {}
+        self.narrow: set[Node] = set()  # refused with their weights
         self.accepted: dict[Node, Request] = {}
         self.beyond_config: dict[Node, str] = {}  # refused before the config was asked
         waiting = [request for node in layers.calls for request in self._consider(node)]
@@ -105,7 +108,7 @@ class Requests:
         refused = self._refused_by_config(request)
         if refused is not None:
             self.refused[node] = refused
-        elif rule.when == "joins" and not self._adds_by_config(node):
+        elif (rule.when == "joins" and not self._adds_by_config(node)) or self._is_narrow(request):
             yield request
         else:
             self.accepted[node] = request
@@ -170,6 +173,25 @@ class Requests:
                     hint=f'set A.SPECIFIC: {{"{names[0]}": [QSCHEME, {scheme}]}}',
                 )
 
+    def _is_narrow(self, request: Request) -> bool:
+        """Whether an operator is too small to be converted to integers for, and no rule of the config names it.
+
+        One that reads the model's input is, if a gate reads its result: the product with that is part of it in float.
+        """
+        layers, node, (channels, products) = self.layers, request.node, request.rule.narrow
+        call, names, op = layers.calls[node], layers.names(node), layers.op(node)
+        if not channels or not request.runs or call.weight_name is None or call.spec.weight_axes is None:
+            return False
+        weight = fetch_tensor(layers.gm, call.weight_name)
+        width = weight.shape[call.spec.weight_axes[0]]
+        asked = any(rule.matches(names, op) for side in SIDES for rule in self.config.rules(side))
+        if asked or width > channels or weight.numel() > width * products:
+            return False
+        gated = any(
+            layers.op(reader) in ("sigmoid", "hardsigmoid") for reader in layers.readers(self.tail(node))
+        )
+        return gated or layers.origin(request.inputs[0]).op != "placeholder"
+
     def _adds_by_config(self, node: Node) -> bool:
         return self.layers.op(node) == "add" and bool(self.config.A.QADD.ENABLE_QUANT)
 
@@ -193,14 +215,21 @@ class Requests:
             if request.node not in self.accepted:
                 inputs = self._inputs_to_join(request, integers)
                 if inputs is None:
+                    if request.rule.weight:
+                        self.narrow.add(request.node)
+                        self.refused[request.node] += ", and it is too small to quantize that for"
                     continue
                 request = replace(request, inputs=inputs)
                 joined.append(request)
             if request.rule.output and request.runs:
                 integers.add(self.layers.origin(self.tail(request.node)))
         for request in reversed(joined):
-            if request.rule.output and not any(
-                user in self.accepted for user in self.layers.users_through_moves(self.tail(request.node))
+            if (
+                request.rule.when == "joins"
+                and request.rule.output
+                and not any(
+                    user in self.accepted for user in self.layers.users_through_moves(self.tail(request.node))
+                )
             ):
                 self.refused[request.node] = "nothing after it runs on integers"
             else:
