@@ -191,7 +191,7 @@ def ask_resnet50(bandwidth: float, found: Found, is_compiled: bool = False, mode
     for row in found.keep(resnet50.measure(time_of, compiled=is_compiled, formats=formats, mode=mode)):
         base = floats.setdefault(row["channels_last"], row)
         print(
-            f"resnet50 {row['model']:13s} kernels {row['kernels']!s:5s}"
+            f"resnet50 {row['model']:13s} kernels {row['kernels']!s:5s} ReLUs fused {row['fused_relus']!s:5s}"
             f" channels_last {row['channels_last']!s:5s}"
             f" compiled {is_compiled!s:5s} {row['ms']:6.1f} ms {row['ms'] / base['ms']:4.2f}x host"
             f" {row['host_ms']:5.1f} peak {row['peak_mb']:6.0f} MB {row['peak_mb'] / base['peak_mb']:4.2f}x"
