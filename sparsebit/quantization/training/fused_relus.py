@@ -37,14 +37,14 @@ class FusedRelus:
 
     @contextlib.contextmanager
     def applied(self, gm: GraphModule) -> Iterator[None]:
-        """Inside the block the module runs the fused code, where it is on a GPU and has no hooks on a ReLU."""
+        """Inside the block the module runs the fused code, where it is on a GPU and has no hooks on these parts."""
         if not (USED and snapping.USE_KERNELS and AVAILABLE):
             yield
             return
         if vars(gm)["_code"] is not self._code:
             self._write(gm)
         used = self._forward is not None and runs_kernels(self._quantizers[0])
-        if not used or any(map(_is_watched, self._relus)):
+        if not used or any(map(_is_watched, self._relus)) or any(map(_is_watched, self._quantizers)):
             yield
             return
         vars(gm)["forward"] = MethodType(self._forward, gm)  # type: ignore[arg-type]
