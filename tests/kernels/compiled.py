@@ -1,4 +1,4 @@
-"""Triton kernels compiled for devices that are not here: what no interpreter sees, such as assembly and shared memory."""
+"""Triton kernels compiled for devices that are not here: assembly and shared memory, which no interpreter sees."""
 
 from __future__ import annotations
 
