@@ -29,7 +29,7 @@ SMALL = 4000  # numbers of a tensor: the interpreter runs program by program
 
 
 def check_fake_quant() -> list[str]:
-    """Forward and backward of single tensors, with scales that count as they are and by their magnitude."""
+    """Forward and backward of single tensors, with scales that count by their magnitude, and behind a ReLU."""
     wrong = []
     for case in fake_quant_cases.draw_cases(80, seed=7):
         case = dataclasses.replace(case, dtype=torch.float32)
@@ -40,21 +40,22 @@ def check_fake_quant() -> list[str]:
         matrix = matrix_of(x.shape, x.stride(), layout, scale.numel())
         if matrix is None:
             continue
-        for magnitude in (False, True):
+        for magnitude, rectify in ((False, False), (True, False), (False, True), (True, True)):
             signed = scale * torch.where(torch.arange(len(scale)) % 2 > 0, -1.0, 1.0) if magnitude else scale
             found = []
             for kernels in (True, False):
                 leaves = [t.detach().clone().requires_grad_() for t in (x, signed, zero_point)]
                 if kernels:
                     kernels_of_it = fake_quant.snap_kernels(
-                        matrix, x.dtype, x.get_device(), code.low, code.high, magnitude
+                        matrix, x.dtype, x.get_device(), code.low, code.high, magnitude, rectify
                     )
                     y = fake_quant.snap_with(kernels_of_it, *leaves, 0.25)
                 else:
-                    y = snap_tensor(*leaves, code, layout, 0.25, magnitude=magnitude)
+                    given = leaves[0].relu() if rectify else leaves[0]
+                    y = snap_tensor(given, *leaves[1:], code, layout, 0.25, magnitude=magnitude)
                 y.backward(grad)
                 found.append([y, *(leaf.grad for leaf in leaves)])
-            wrong += _differences(f"{case}, magnitude {magnitude}", *found)
+            wrong += _differences(f"{case}, magnitude {magnitude}, rectify {rectify}", *found)
     return wrong
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,17 +92,27 @@ def compare(case: Case, device: str) -> str | None:
 
 SHAPES = ((28672, 8192), (4096, 4096), (8192, 8192))
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 256, 512, 1024, 4096)
+MANY = (65, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2000)
 CODES = {  # and the sizes of groups
     "int4": (128, 32, 64, None), "uint4": (128,), "int8": (128,), "int3": (128,), "int2": (128,),
 }  # fmt: skip
 
 
-def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
-    """Microseconds for each width, shape and batch, beside bfloat16 and the memory floor."""
+def measure(
+    copy_bytes_per_second: float,
+    time_of: Callable[..., float],
+    batches: Sequence[int] = BATCHES,
+    all_batches: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """Microseconds for each width, shape and batch, beside bfloat16 and the memory floor.
+
+    Without ``all_batches`` only 4 bits in groups of 128 are measured with all of them.
+    """
     bf16: dict[tuple[int, int, int], float] = {}
     for code, sizes in CODES.items():
         for size, (out, channels) in itertools.product(sizes, SHAPES):
-            for batch in BATCHES if code == "int4" and size == 128 else (1, 16, 64, 256):
+            several = all_batches or (code == "int4" and size == 128)
+            for batch in batches if several else (1, 16, 64, 256):
                 step, moved = make_step(Case(out, channels, batch, code, size))
                 key = (out, channels, batch)
                 if key not in bf16:

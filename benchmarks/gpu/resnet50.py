@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import sparsebit
 from sparsebit.numerics import snapping
+from sparsebit.quantization.training import fused_relus
 
 CONFIGS = {"lsq W4A4": ("lsq", 4), "uniform W8A8": ("uniform", 8)}
 
@@ -99,9 +101,12 @@ def measure(
         ):  # statistics of batch norm, without which ranges would be those of another network
             for _ in range(30):
                 net.train()(x)
-        for name in ("float", *CONFIGS):
+        for name, fused in (
+            ("float", True),
+            *itertools.product(CONFIGS, (True,) if compiled else (True, False)),
+        ):
             for kernels in (True, False) if name != "float" and plain else (True,):
-                snapping.USE_KERNELS = kernels
+                snapping.USE_KERNELS, fused_relus.USED = kernels, fused
                 try:
                     model = copy.deepcopy(net).train()
                     if name != "float":
@@ -117,6 +122,7 @@ def measure(
                     row = {
                         "model": name,
                         "kernels": kernels,
+                        "fused_relus": fused,
                         "channels_last": channels_last,
                         "compiled": compiled,
                         "mode": mode,
@@ -127,7 +133,7 @@ def measure(
                         "loss": float(step().detach()),
                     }
                 finally:
-                    snapping.USE_KERNELS = True
+                    snapping.USE_KERNELS = fused_relus.USED = True
                 yield row
                 del model, call, step
                 torch.cuda.empty_cache()

@@ -1,18 +1,25 @@
-"""Check the GPU kernels against their references, then time them: ``python -m benchmarks.gpu.run fake_quant``.
+"""Check the GPU kernels against their references, then time them.
 
-Prints a table and writes ``gpu_<question>.json`` to the folder in ``OUT`` (or ``--out``). A kernel that fails its
-check is reported and still timed where it runs; the others go on.
+    python -m benchmarks.gpu.run fake_quant packed_matmul=120    # the second one ends after 120 s
+    python -m benchmarks.gpu.run --call 1                        # 1, 2 and 3: what is not measured, 10 minutes each
+    python -m benchmarks.gpu.run --call 1 --dry-run              # what that would do
+
+Prints a table and writes ``gpu_<question>.json`` to the folder in ``OUT`` (or ``--out``), again after every row: a run
+may be cut short. A kernel that fails its check is reported and still timed where it runs; the others go on.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +39,31 @@ from benchmarks.gpu import (
     resnet50,
     semi_structured,
 )
+from benchmarks.llm import on_gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Found(dict[str, Any]):
+    """What is known of a question so far, and the file it is kept in."""
+
+    def __init__(self, path: Path, **content: Any) -> None:
+        super().__init__(content)
+        self.path = path
+
+    def write(self) -> None:
+        """Replace the file; one that is cut short would be of no use."""
+        draft = self.path.with_suffix(".draft")
+        draft.write_text(json.dumps(self, indent=1) + "\n", encoding="utf-8")
+        os.replace(draft, self.path)
+
+    def keep(self, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Pass on rows, each of them written first."""
+        self["rows"] = []
+        for row in rows:
+            self["rows"].append(row)
+            self.write()
+            yield row
 
 
 def time_of(step: Callable[[], Any], repeats: int = 20, graph: bool = False) -> float:
@@ -97,7 +129,7 @@ def check(
     return {"cases": len(cases), "not_covered": not_covered, "wrong": failed}
 
 
-def ask_fake_quant(bandwidth: float, found: dict[str, Any]) -> None:
+def ask_fake_quant(bandwidth: float, found: Found) -> None:
     """Fused fake-quantization."""
     cases = [
         fake_quant.Case(c.shape, c.layout, dtype, "uint8", c.channels_last)
@@ -106,9 +138,7 @@ def ask_fake_quant(bandwidth: float, found: dict[str, Any]) -> None:
     ] + fake_quant.draw_cases(300, seed=1)
     found["check"] = check("fake_quant", cases, lambda case: fake_quant.compare(case, "cuda"), 8)
     found["compiled"] = check("fake_quant compiled", ["x"], lambda _: fake_quant.compare_compiled())
-    found["rows"] = []
-    for row in fake_quant.measure(bandwidth, time_of):  # printed one by one: a run may be cut short
-        found["rows"].append(row)
+    for row in found.keep(fake_quant.measure(bandwidth, time_of)):
         print(
             f"{row['case'][:38]:38s} {row['dtype'][:6]} {'learned' if row['learned'] else 'fixed':7s}"
             f" floor {row['floor_us']:6.1f} fused {row['fused_us']:6.1f} {row['fused_over_floor']:5.2f}x"
@@ -117,14 +147,21 @@ def ask_fake_quant(bandwidth: float, found: dict[str, Any]) -> None:
         )
 
 
-def ask_packed_matmul(bandwidth: float, found: dict[str, Any]) -> None:
+def ask_packed_matmul(bandwidth: float, found: Found) -> None:
     """Products with a packed weight."""
     cases = [packed_matmul.Case(*shape, batch) for shape in packed_matmul.SHAPES for batch in (1, 16, 64)]
     cases += packed_matmul.draw_cases(150, seed=1)
     found["check"] = check("packed_matmul", cases, lambda case: packed_matmul.compare(case, "cuda"), 10)
-    found["rows"] = []
-    for row in packed_matmul.measure(bandwidth, time_of):
-        found["rows"].append(row)
+    _show_products(packed_matmul.measure(bandwidth, time_of), found)
+
+
+def ask_packed_many(bandwidth: float, found: Found) -> None:
+    """Products with 65 to 2000 vectors, every width."""
+    _show_products(packed_matmul.measure(bandwidth, time_of, packed_matmul.MANY, all_batches=True), found)
+
+
+def _show_products(rows: Iterable[dict[str, Any]], found: Found) -> None:
+    for row in found.keep(rows):
         print(
             f"{row['shape']!s:14s} {row['code']:5s} groups of {row['group_size']!s:4s} batch {row['batch']:4d}"
             f" floor {row['floor_us']:6.1f} bf16 {row['bf16_us']:6.1f} packed {row['packed_us']:6.1f}"
@@ -132,32 +169,29 @@ def ask_packed_matmul(bandwidth: float, found: dict[str, Any]) -> None:
         )
 
 
-def ask_grouped(bandwidth: float, found: dict[str, Any]) -> None:
+def ask_grouped(bandwidth: float, found: Found) -> None:
     """Weights snapped together, beside each alone."""
     cases = [(kind, dtype) for kind in ("lsq", "uniform") for dtype in (torch.float32, torch.bfloat16)]
     found["check"] = check("grouped", cases, lambda case: grouped.compare(*case), loud=True)
 
 
-def ask_compiled(bandwidth: float, found: dict[str, Any]) -> None:
+def ask_compiled(bandwidth: float, found: Found) -> None:
     """``torch.compile`` of quantized models, without a graph break, beside the same models as they are."""
     found["small"] = check("compiled", compiled.CASES, compiled.compare, 45, loud=True)
     found["zoo"] = check("compiled zoo", list(zoo.SAMPLE), zoo.find_failure, 45, loud=True)
 
 
-def ask_resnet50(
-    bandwidth: float, found: dict[str, Any], is_compiled: bool = False, mode: str | None = None
-) -> None:
+def ask_resnet50(bandwidth: float, found: Found, is_compiled: bool = False, mode: str | None = None) -> None:
     """A training step of ResNet-50 in bfloat16, beside the float step."""
     x = torch.zeros(1, device="cuda", dtype=torch.bfloat16)
-    found.update({"host_us": resnet50.profile_host(x), "rows": []})
+    found["host_us"] = resnet50.profile_host(x)
     print("host, us: " + ", ".join(f"{name} {us:.0f}" for name, us in found["host_us"].items()))
     floats: dict[bool, dict[str, Any]] = {}
     formats = (True,) if is_compiled else (True, False)
-    for row in resnet50.measure(time_of, compiled=is_compiled, formats=formats, mode=mode):
-        found["rows"].append(row)
+    for row in found.keep(resnet50.measure(time_of, compiled=is_compiled, formats=formats, mode=mode)):
         base = floats.setdefault(row["channels_last"], row)
         print(
-            f"resnet50 {row['model']:13s} kernels {row['kernels']!s:5s}"
+            f"resnet50 {row['model']:13s} kernels {row['kernels']!s:5s} ReLUs fused {row['fused_relus']!s:5s}"
             f" channels_last {row['channels_last']!s:5s}"
             f" compiled {is_compiled!s:5s} {row['ms']:6.1f} ms {row['ms'] / base['ms']:4.2f}x host"
             f" {row['host_ms']:5.1f} peak {row['peak_mb']:6.0f} MB {row['peak_mb'] / base['peak_mb']:4.2f}x"
@@ -165,18 +199,45 @@ def ask_resnet50(
         )
 
 
-def show_rows(rows: Iterable[dict[str, Any]], found: dict[str, Any]) -> None:
-    """Keep and print rows as they come: a run may be cut short."""
-    found["rows"] = []
-    for row in rows:
-        found["rows"].append(row)
+def show_rows(rows: Iterable[dict[str, Any]], found: Found) -> None:
+    """Keep and print rows as they come."""
+    for row in found.keep(rows):
         print(" ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
+
+
+def ask_packed_decode(bandwidth: float, found: Found) -> None:
+    """Tokens per second of a model with packed weights, beside bfloat16, with the shapes of Llama-2-7B."""
+    for way, rows in on_gpu.decode_table(on_gpu.shapes_of_7b(8), on_gpu.WIDTHS):
+        found[way] = rows
+        found.write()
+        print(way, json.dumps(rows, indent=1))
+
+
+def ask_tests(bandwidth: float, found: Found) -> None:
+    """All tests that need a GPU; their output goes to a file beside the result."""
+    log = found.path.with_suffix(".txt")
+    words = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", "tests"]
+    if importlib.util.find_spec("xdist"):
+        words += ["-n", "6"]
+    with log.open("w", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            words, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
+        )
+        try:
+            found["returncode"] = process.wait()
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            found["last_lines"] = log.read_text(encoding="utf-8", errors="replace").splitlines()[-40:]
+            print(*found["last_lines"], sep="\n")
 
 
 QUESTIONS: dict[str, Callable[[float, dict[str, Any]], None]] = {
     "fake_quant": ask_fake_quant,
     "grouped": ask_grouped,
     "packed_matmul": ask_packed_matmul,
+    "packed_many": ask_packed_many,
+    "packed_decode": ask_packed_decode,
     "packed_tiles_vector": lambda _, found: show_rows(packed_tiles.measure_vector(time_of), found),
     "packed_tiles_matrix": lambda _, found: show_rows(packed_tiles.measure_matrix(time_of), found),
     "packed_tiles_unpacked": lambda _, found: show_rows(packed_tiles.measure_unpacked(time_of), found),
@@ -188,6 +249,13 @@ QUESTIONS: dict[str, Callable[[float, dict[str, Any]], None]] = {
     "semi_structured": lambda bandwidth, found: show_rows(semi_structured.measure(time_of), found),
     "calibration": lambda bandwidth, found: show_rows(calibration.measure(), found),
     "gptq": lambda bandwidth, found: show_rows(gptq.measure(), found),
+    "tests": ask_tests,
+}
+# What is not measured since the code changed, in calls of less than 10 minutes: questions, and the seconds for each.
+CALLS: dict[int, dict[str, int]] = {
+    1: {"resnet50": 120, "packed_decode": 150, "tests": 290},
+    2: {"resnet50_graphs": 320, "resnet50_compiled": 240},
+    3: {"packed_many": 200, "semi_structured": 100, "fake_quant": 120, "packed_matmul": 140},
 }
 
 
@@ -200,23 +268,48 @@ def stop(*_: Any) -> None:
     raise TimeIsUp
 
 
-def main() -> None:
-    """Answer the questions named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "question", nargs="+", help=f"{', '.join(QUESTIONS)}; fake_quant=30 ends it after 30 s"
+def read_words(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line, with what it asks for as seconds by question (0: no limit) in ``plan``."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument(
+        "question", nargs="*", help=f"{', '.join(QUESTIONS)}; fake_quant=30 ends it after 30 s"
+    )
+    parser.add_argument("--call", type=int, choices=CALLS)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done; needs no GPU")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
+    asked.plan = dict(CALLS.get(asked.call, {}))
+    for word in asked.question:
+        question, _, seconds = word.partition("=")
+        if question not in QUESTIONS:
+            parser.error(f"there is no question {question!r}; there are: {', '.join(QUESTIONS)}")
+        asked.plan[question] = int(seconds or 0)
+    if not asked.plan:
+        parser.error("name a question, or a call: --call 1")
+    return asked
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Answer the questions named on the command line."""
+    asked = read_words(argv)
+    paths = {question: asked.out / f"gpu_{question}.json" for question in asked.plan}
+    if asked.dry_run:
+        for question, seconds in asked.plan.items():
+            print(f"{question}: at most {seconds} s, to {paths[question]}")
+        print(f"together {sum(asked.plan.values())} s")
+        return
+    asked.out.mkdir(parents=True, exist_ok=True)
     bandwidth = measure_copy()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {bandwidth / 1e12:.2f} TB/s")
     signal.signal(signal.SIGALRM, stop)
-    for word in asked.question:
-        question, _, seconds = word.partition("=")
-        found: dict[str, Any] = {"environment": describe(1, ("torch", "triton"))}
-        found["copy_bytes_per_second"] = bandwidth
+    for question, seconds in asked.plan.items():
+        environment = describe(1, ("torch", "triton"))
+        found = Found(paths[question], environment=environment, copy_bytes_per_second=bandwidth)
+        found.write()
         start = time.monotonic()
-        signal.alarm(int(seconds or 0))
+        signal.alarm(seconds)
         try:
             QUESTIONS[question](bandwidth, found)
         except (Exception, TimeIsUp):
@@ -224,8 +317,9 @@ def main() -> None:
             found["error"] = traceback.format_exc()
         finally:
             signal.alarm(0)
-        print(f"== {question}: {time.monotonic() - start:.0f} s")
-        (asked.out / f"gpu_{question}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        found.write()
+        print(f"== {question}: {time.monotonic() - start:.0f} s", flush=True)
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

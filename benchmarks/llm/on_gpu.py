@@ -21,7 +21,7 @@ import statistics
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -88,15 +88,16 @@ def speed(model: nn.Module, prompt: Tensor, graph: bool) -> float:
     return DECODED / (time.perf_counter() - start)
 
 
-def decode_table(floats: nn.Module, widths: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Every width beside bfloat16, in turns."""
+def decode_table(
+    floats: nn.Module, widths: dict[str, dict[str, Any]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every width beside bfloat16, in turns: in eager mode, then as a graph."""
     models: dict[str, nn.Module] = {"bfloat16": copy.deepcopy(floats).bfloat16()}
     for name, width in widths.items():
         head = {"BIT": 4, "GROUP_SIZE": 32}
         made = llm.quantize(floats, None, {"W": width, "HEAD": head, "METHOD": "rtn"}, progress=False)
         models[name] = made.model.bfloat16()
     prompt = torch.randint(100, 30000, (1, PROMPT), generator=torch.Generator().manual_seed(0)).cuda()
-    rows: dict[str, Any] = {}
     for way in ("eager", "graph"):
         speeds: dict[str, list[float]] = {name: [] for name in models}
         try:
@@ -106,17 +107,19 @@ def decode_table(floats: nn.Module, widths: dict[str, dict[str, Any]]) -> dict[s
                     speeds[name] += [found] if turn else []  # the first turn warms up
         except Exception as error:
             traceback.print_exc()
-            rows[way] = {"error": f"{type(error).__name__}: {error}"[:500]}
+            yield way, {"error": f"{type(error).__name__}: {error}"[:500]}
             continue
         base = speeds["bfloat16"]
-        rows[way] = {
-            name: {
-                "tokens_per_second": statistics.median(found),
-                "over_bfloat16": statistics.median(a / b for a, b in zip(found, base, strict=True)),
-            }
-            for name, found in speeds.items()
-        }
-    return rows
+        yield (
+            way,
+            {
+                name: {
+                    "tokens_per_second": statistics.median(found),
+                    "over_bfloat16": statistics.median(a / b for a, b in zip(found, base, strict=True)),
+                }
+                for name, found in speeds.items()
+            },
+        )
 
 
 def lora_table(floats: nn.Module, ids: Tensor, held_out: Tensor, dtype: torch.dtype) -> dict[str, Any]:
@@ -197,10 +200,12 @@ def main() -> None:
         result |= json.loads(options.out.read_text(encoding="utf-8"))
     result |= environment
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "decode SmolLM2-135M": lambda: decode_table(floats(), {k: WIDTHS[k] for k in list(WIDTHS)[::2]}),
+        "decode SmolLM2-135M": lambda: dict(
+            decode_table(floats(), {k: WIDTHS[k] for k in list(WIDTHS)[::2]})
+        ),
         "adapters in bfloat16": lambda: lora_table(floats(), *open_text(), torch.bfloat16),
-        f"decode shapes of Llama-2-7B, {options.blocks} blocks": lambda: decode_table(
-            shapes_of_7b(options.blocks), WIDTHS
+        f"decode shapes of Llama-2-7B, {options.blocks} blocks": lambda: dict(
+            decode_table(shapes_of_7b(options.blocks), WIDTHS)
         ),
     }
     for name, part in parts.items():

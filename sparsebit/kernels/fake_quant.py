@@ -98,15 +98,24 @@ def is_one_number(gradient_scale: float | Tensor, x: Tensor) -> bool:
 class SnapKernels:
     """The kernels for tensors of one dtype in one order of memory, with all arguments that stay the same.
 
-    Not for ``torch.compile``: a prepared launch is an address.
+    With ``rectify`` they snap ``relu(x)``. Not for ``torch.compile``: a prepared launch is an address.
     """
 
-    def __init__(self, matrix: DenseMatrix, device: int, low: float, high: float, magnitude: bool) -> None:
+    def __init__(
+        self,
+        matrix: DenseMatrix,
+        device: int,
+        low: float,
+        high: float,
+        magnitude: bool,
+        rectify: bool = False,
+    ) -> None:
         from sparsebit.kernels import fake_quant_triton as kernels
 
         programs, settings = matrix.forward_launch
-        self.matrix, self.device, self.bounds, self.magnitude = matrix, device, (low, high), magnitude
-        settings = (*settings[:3], magnitude, *settings[3:])
+        self.matrix, self.device, self.bounds = matrix, device, (low, high)
+        self.magnitude, self.rectify = magnitude, rectify
+        settings = (*settings[:3], magnitude, rectify, *settings[3:])
         self.forward = PreparedLaunch(kernels.snap_forward, programs, settings, device)
         self._backward: dict[tuple[bool, bool, bool], SnapBackward] = {}
 
@@ -135,8 +144,9 @@ class SnapBackward:
         self.sums_needed, self.learned_zero = learned or learned_zero, learned_zero
         programs, (outer, inner, chunks, steps) = matrix.backward_launch(self.sums_needed)
         self.last, self.count = outer * inner == 1, outer * inner * matrix.channels
-        flags = (self.sums_needed, learned_zero, self.last, has_factor, snap.magnitude, matrix.by_column)
-        settings = (matrix.rows, matrix.width, matrix.channels, chunks, steps, *flags, *matrix.tile)
+        flags = (self.sums_needed, learned_zero, self.last, has_factor, snap.magnitude, snap.rectify)
+        sizes = (matrix.rows, matrix.width, matrix.channels, chunks, steps)
+        settings = (*sizes, *flags, matrix.by_column, *matrix.tile)
         self._start = PreparedLaunch(kernels.snap_backward, programs, settings, snap.device)
         tile = 1 if matrix.channels == 1 else 16
         ends = (outer, matrix.channels, inner, learned_zero, has_factor, snap.magnitude, tile, 1024 // tile)
@@ -169,10 +179,16 @@ class SnapBackward:
 
 @functools.lru_cache(maxsize=4096)
 def snap_kernels(
-    matrix: DenseMatrix, dtype: torch.dtype, device: int, low: float, high: float, magnitude: bool
+    matrix: DenseMatrix,
+    dtype: torch.dtype,
+    device: int,
+    low: float,
+    high: float,
+    magnitude: bool,
+    rectify: bool = False,
 ) -> SnapKernels:
     """Those for tensors of this dtype in this order of memory."""
-    return SnapKernels(matrix, device, low, high, magnitude)
+    return SnapKernels(matrix, device, low, high, magnitude, rectify)
 
 
 def snap_with(

@@ -28,9 +28,10 @@ def round_clip(v, low, high):
 @triton.jit
 def snap_forward(
     x_ptr, y_ptr, scale_ptr, zero_point_ptr, low, high, rows, width, channels,
-    MAGNITUDE: tl.constexpr, BY_COLUMN: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+    MAGNITUDE: tl.constexpr, RECTIFY: tl.constexpr, BY_COLUMN: tl.constexpr,
+    TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """``y = clip(round(x / scale)) * scale``, one tile for each program."""
+    """``y = clip(round(x / scale)) * scale``, one tile for each program; with ``RECTIFY`` of max(x, 0)."""
     across = tl.cdiv(width, TILE_COLUMNS)
     program = tl.program_id(0)
     row = (program // across).to(tl.int64) * TILE_ROWS + tl.arange(0, TILE_ROWS)
@@ -46,6 +47,8 @@ def snap_forward(
     if MAGNITUDE:
         scale = tl.abs(scale)
     x = tl.load(x_ptr + at, mask=here, other=0.0).to(tl.float32)
+    if RECTIFY:
+        x = tl.where(x < 0, 0.0, x)
     _, clipped = round_clip(
         tl.div_rn(x, tl.broadcast_to(scale, x.shape)), low - zero_point, high - zero_point
     )
@@ -57,12 +60,13 @@ def snap_backward(
     grad_ptr, x_ptr, to_x_ptr, scale_ptr, zero_point_ptr, to_scale_ptr, to_zero_point_ptr, factor_ptr,
     low, high, gradient_scale, rows, width, channels, chunks, steps,
     LEARNED: tl.constexpr, LEARNED_ZERO: tl.constexpr, LAST: tl.constexpr, HAS_FACTOR: tl.constexpr,
-    MAGNITUDE: tl.constexpr, BY_COLUMN: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+    MAGNITUDE: tl.constexpr, RECTIFY: tl.constexpr, BY_COLUMN: tl.constexpr,
+    TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of ``x``, and sums of those of scale and zero point: [rows, chunks], or [chunks, width] by column.
 
     Each program takes ``steps`` tiles, along its rows or down its columns. With ``LAST`` its sums are the gradients.
-    With ``MAGNITUDE`` the scale counts by its magnitude.
+    With ``MAGNITUDE`` the scale counts by its magnitude, with ``RECTIFY`` x is 0 where it is below.
     """
     program = tl.program_id(0)
     if BY_COLUMN:
@@ -87,10 +91,13 @@ def snap_backward(
         at = row[:, None] * width + column[None, :]
         x = tl.load(x_ptr + at, mask=here, other=0.0).to(tl.float32)
         grad = tl.load(grad_ptr + at, mask=here, other=0.0)
+        if RECTIFY:
+            x = tl.where(x < 0, 0.0, x)
         v = tl.div_rn(x, tl.broadcast_to(scale, x.shape))
         rounded, clipped = round_clip(v, low - zero_point, high - zero_point)
         inside = rounded == clipped
-        tl.store(to_x_ptr + at, tl.where(inside, grad, 0.0).to(to_x_ptr.dtype.element_ty), mask=here)
+        passed = inside & (x > 0) if RECTIFY else inside
+        tl.store(to_x_ptr + at, tl.where(passed, grad, 0.0).to(to_x_ptr.dtype.element_ty), mask=here)
         if LEARNED:
             wide = grad.to(tl.float32)
             to_scale += wide * tl.where(inside, clipped - v, clipped)

@@ -25,10 +25,14 @@ def write_assembly(bits: int, is_float16: bool, scaled: bool) -> str:
     """
     twice = 0x10001  # a number of 16 bits in both halves of a register
     magic, kind = (0x6400, "f16x2") if is_float16 else (0x4300, "bf16x2")  # 1024.0 and 128.0
+    minus_one = 0xBC00 if is_float16 else 0xBF80
     words = 3 if bits == 3 else 1
     bits = min(bits, 4)
     count = 32 * words // bits
     lines = [f".reg .b32 t, u, {', '.join(f'h{i}' for i in range(2 * words))};"]
+    if scaled:
+        lines.append(".reg .b32 minus_one, minus_zero;")
+        lines.append(f"mov.b32 minus_one, 0x{minus_one * twice:X}; mov.b32 minus_zero, 0x80008000;")
     for word in range(words):
         one, other = f"${count + 2 * word}", f"${count + 2 * word + 1}"
         lines += [
@@ -50,9 +54,10 @@ def write_assembly(bits: int, is_float16: bool, scaled: bool) -> str:
             rest = ((1 << bits) - 1) ^ ((1 << inside) - 1)
             lines.append(f"lop3.b32 ${value}, u, 0x{rest * twice:X}, ${value}, 0xEA;")
         if scaled:
+            # Not sub and mul, which devices before Hopper do not have for bfloat16.
             first = count + 2 * words
-            lines.append(f"sub.{kind} ${value}, ${value}, ${first + value % 2};")
-            lines.append(f"mul.{kind} ${value}, ${value}, ${first + 2};")
+            lines.append(f"fma.rn.{kind} ${value}, ${first + value % 2}, minus_one, ${value};")
+            lines.append(f"fma.rn.{kind} ${value}, ${value}, ${first + 2}, minus_zero;")
     return "{ " + " ".join(lines) + " }"
 
 

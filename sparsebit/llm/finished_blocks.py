@@ -90,12 +90,10 @@ class FinishedBlocks:
         """The blocks of an earlier run with the same config, data and model; blocks of any other are refused."""
         if folder is None:
             return cls(None, "")
-        said = json.dumps(settings.to_dict(), sort_keys=True, default=str)
-        seen = hashlib.sha256(said.encode())
+        seen = hashlib.sha256(config_text(settings).encode())
         if sequences is not None:
             seen.update(sequences.numpy().tobytes())
-        inside = tuple(f"{name}." for name in source.stack.names)
-        seen.update(_digest(source.model, without=inside).encode())  # a block's numbers count when it is read
+        seen.update(digest_outside_blocks(source).encode())  # a block's numbers count when it is read
         return cls(Path(folder), seen.hexdigest())
 
     def read(self, index: int, name: str, block: nn.Module) -> FinishedBlock | None:
@@ -151,6 +149,16 @@ class FinishedBlocks:
             content,
             {"weights": tensors, "floats": floats},
         )
+
+
+def config_text(settings: LlmConfig) -> str:
+    """A config as one text that is the same for every equal config."""
+    return json.dumps(settings.to_dict(), sort_keys=True, default=str)
+
+
+def digest_outside_blocks(source: WeightSource) -> str:
+    """Of names and shapes of all parameters, and of the numbers of those that are in no block."""
+    return _digest(source.model, without=tuple(f"{name}." for name in source.stack.names))
 
 
 def _digest(module: nn.Module, without: tuple[str, ...] = ()) -> str:

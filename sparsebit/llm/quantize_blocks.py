@@ -21,7 +21,7 @@ from sparsebit.llm.blocks.calls import BlockRuns, BlockStreams, record_calls, re
 from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_data
 from sparsebit.llm.blocks.spill import spilled
 from sparsebit.llm.choose_widths import choose_widths
-from sparsebit.llm.finished_blocks import FinishedBlocks
+from sparsebit.llm.finished_blocks import FinishedBlocks, config_text, digest_outside_blocks
 from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.language_model import LanguageModel, Made, is_quantized
 from sparsebit.llm.methods.pipeline import Pipeline
@@ -30,7 +30,7 @@ from sparsebit.llm.plan import Plan
 from sparsebit.llm.solve_outside import solve_outside
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, require_positions, windows
 from sparsebit.numerics.packed import PackedTensor
-from sparsebit.processes import failing_together, rank, require_same
+from sparsebit.processes import failing_together, is_distributed, rank, require_same
 from sparsebit.progress import progress as shown_progress
 from sparsebit.storage import working_in
 
@@ -85,6 +85,9 @@ def _quantize(
     if sequences is not None:
         require_known(sequences, source.model)
         require_positions(sequences.shape[1], source.model, "CALIBRATION.LENGTH: ")
+    if is_distributed():
+        keeps = "in a folder" if folder is not None else "nowhere"
+        require_same([config_text(settings), keeps, digest_outside_blocks(source)], "the model or its config")
     require_same([] if sequences is None else [sequences], "the calibration data")
     plan = Plan(source, settings)
     finished = FinishedBlocks.open(folder, settings, sequences, source)

@@ -111,15 +111,25 @@ def _snap_compiled(
 
 
 def kernels_for(
-    x: Tensor, scale: Tensor, zero_point: Tensor, code: CodeType, layout: Layout, magnitude: bool
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    code: CodeType,
+    layout: Layout,
+    magnitude: bool,
+    rectify: bool = False,
 ) -> SnapKernels | None:
-    """The kernels for tensors like these, to be kept by a caller that has more of them; None where there are none."""
+    """The kernels for tensors like these, to be kept by a caller that has more of them; None where there are none.
+
+    With ``rectify`` they snap ``relu(x)``.
+    """
     if not code.is_integer or not covers(x, scale, zero_point):
         return None
     matrix = matrix_of(x.shape, x.stride(), layout, scale.numel())
     if matrix is None:
         return None
-    return snap_kernels(matrix, x.dtype, x.get_device(), float(code.low), float(code.high), magnitude)
+    bounds = float(code.low), float(code.high)
+    return snap_kernels(matrix, x.dtype, x.get_device(), *bounds, magnitude, rectify)
 
 
 def align_grid(

@@ -22,6 +22,7 @@ from sparsebit.quantization.checkpoint import load_checkpoint, save_checkpoint
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quant_config import parse_qconfig
 from sparsebit.quantization.quantized_module import QuantizedModule
+from sparsebit.quantization.training.fused_relus import FusedRelus
 from sparsebit.quantization.training.sharded import require_unsharded
 from sparsebit.quantization.training.training import BatchNormMode, ObserverMode
 from sparsebit.quantization.training.weight_groups import WeightGroups
@@ -80,7 +81,7 @@ class QuantModel(QuantizedModule):
         self.record = CalibrationRecord(batch_norms=built.batch_norms)
         self.recovery = make_recovery(settings, self.quantizers.values())
         self.calibration: CalibrationRound | None = None
-        self.weight_groups = WeightGroups()
+        self.weight_groups, self.fused_relus = WeightGroups(), FusedRelus()
         self.tuned, self.made_from = False, type(model).__name__
         self.training = model.training
 
@@ -92,7 +93,7 @@ class QuantModel(QuantizedModule):
         if torch.compiler.is_compiling():
             outputs = self.model(*args, **kwargs)
         else:
-            with self.weight_groups.snapped(self.model):
+            with self.weight_groups.snapped(self.model), self.fused_relus.applied(self.model):
                 outputs = self.model(*args, **kwargs)
         if self.qat.distillation is not None and self.training:
             self.qat.distillation.see(outputs, args, kwargs, self.device)

@@ -182,10 +182,11 @@ def _settle_in_place(gm: CapturedModule) -> None:
     for path, nodes in readers.items():
         module = gm.get_submodule(path)
         if module.__dict__.get("in_place_when_private"):
-            module.inplace = all(_reads_privately(gm, node) for node in nodes)  # type: ignore[assignment]
+            module.inplace = all(reads_privately(gm, node) for node in nodes)  # type: ignore[assignment]
 
 
-def _reads_privately(gm: CapturedModule, node: fx.Node) -> bool:
+def reads_privately(gm: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether nothing else reads what an operator reads first, now or later: it may write over it, or keep it."""
     value = node.args[0] if node.args else None
     if not isinstance(value, fx.Node) or not value.op.startswith("call_") or set(value.users) != {node}:
         return False

@@ -69,7 +69,8 @@ def finish_round(
     held = folder if qmodel.recovery and not rank() else None
     with failing_together(), working_in(held):
         specs = (f"{name} {quantizer.spec}" for name, quantizer in calibration.quantizers.items())
-        require_same(chain(specs, qmodel.model.parameters()), "the model or its config")
+        steps = str((qmodel.cfg.to_dict().get("SCHEDULE"), asym, w_quant, a_quant))
+        require_same(chain(specs, [steps], qmodel.model.parameters()), "the model or its config")
         job = make_job(qmodel, calibration, folder, shown)
         with calibration.finishing():
             if before := [step for step in qmodel.recovery if step.stage == "before"]:

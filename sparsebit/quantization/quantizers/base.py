@@ -25,7 +25,7 @@ from sparsebit.quantization.observers import (
     observe,
     require_finite,
 )
-from sparsebit.quantization.quantizers.measured import in_batch, other_channels, span, warn_of_outliers
+from sparsebit.quantization.quantizers import measured
 from sparsebit.quantization.quantizers.prepared_kernels import PreparedKernels
 
 Substitute = Callable[["Quantizer", Tensor], Tensor]
@@ -56,6 +56,7 @@ class Quantizer(nn.Module):
     MAGNITUDE: ClassVar[bool] = False  # whether a scale below zero counts by its magnitude
     OWN_GRID: ClassVar[bool] = False  # whether a user's class makes grids itself
     HELD_GRID: ClassVar[bool] = True  # whether scale and zero point are used as they are held
+    PLAIN: ClassVar[bool] = True  # whether the tensor is snapped as it comes, to this class's own grid
     scale: Tensor
     zero_point: Tensor
     followed: Tensor
@@ -63,6 +64,7 @@ class Quantizer(nn.Module):
     def __init_subclass__(cls) -> None:
         cls.OWN_GRID = cls.grid is not Quantizer.grid
         cls.HELD_GRID = cls.scale_and_zero_point is Quantizer.scale_and_zero_point
+        cls.PLAIN = cls.prepare is Quantizer.prepare and cls.snap is Quantizer.snap and not cls.OWN_GRID
 
     def __init__(self, name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> None:
         super().__init__()
@@ -75,8 +77,7 @@ class Quantizer(nn.Module):
         self.ready: tuple[Tensor, Tensor] | None = None
         self.observer: Observer[Any] = OBSERVERS[spec.observer](**spec.observer_options)
         self._state: Any = None
-        self._batches = 0
-        self._rows = 0  # of the first batch
+        self._batches = self._rows = 0  # rows of the first batch
         self._some = torch.empty(0)  # of its values
         self._kernels = PreparedKernels()
         self.register_buffer("scale", torch.empty(0))
@@ -104,6 +105,12 @@ class Quantizer(nn.Module):
     def is_enable(self) -> bool:
         """Whether it changes what passes through it."""
         return self.use_quant and not self.fake_fused
+
+    @property
+    def only_snaps(self) -> bool:
+        """Whether ``forward`` does nothing else than ``snap``."""
+        busy = self.fake_fused or self.observing or self.following or self.substitute is not None
+        return self.PLAIN and self.use_quant and not busy
 
     @property
     def calibrated(self) -> bool:
@@ -154,7 +161,7 @@ class Quantizer(nn.Module):
         self._batches += 1
         if self.layout.kind == "token" or x.numel() == 0:
             return
-        self._require_numbers(x)
+        measured.require_real(self.name, x, self._batches)
         seen = self._rows_of(x)
         if self._state is None:
             self._rows = seen.shape[0]
@@ -186,7 +193,7 @@ class Quantizer(nn.Module):
         try:
             require_finite(self._rows_of(x))
         except CalibrationError as error:
-            raise in_batch(self.name, batch, error) from None
+            raise measured.in_batch(self.name, batch, error) from None
 
     def _rows_of(self, x: Tensor) -> Tensor:
         """A tensor as its observer takes it."""
@@ -227,24 +234,12 @@ class Quantizer(nn.Module):
         self.set_range(lo, hi, None)
         self._state = None
         step = float(self.scale.detach().abs().min())
-        warn_of_outliers(self.name, step, self._some, float(torch.maximum(-lo, hi).max()))
-
-    def _require_numbers(self, x: Tensor) -> None:
-        if x.is_complex():
-            raise SparsebitError(
-                f"{self.name!r} holds complex numbers, which have no range to quantize",
-                where=f"batch {self._batches} (counted from 1)",
-                hint="exclude it from quantization under SPECIFIC, or calibrate with real numbers",
-            )
-
-    def _require_channels(self, x: Tensor, channels: int) -> None:
-        if self.scale.numel() not in (1, channels):
-            raise self._other_channels(x, self.scale.numel())
+        measured.warn_of_outliers(self.name, step, self._some, float(torch.maximum(-lo, hi).max()))
 
     def _other_channels(self, x: Tensor, before: int) -> SparsebitError:
         """The error for an activation whose number of channels is not what it was measured with."""
         (axis,) = self.layout_of(x).axes
-        return other_channels(self.name, tuple(x.shape), axis, before)
+        return measured.other_channels(self.name, tuple(x.shape), axis, before)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def follow(self, x: Tensor) -> None:
@@ -259,7 +254,7 @@ class Quantizer(nn.Module):
         if self.side == "W":
             self.observe_whole(x)
             return
-        self._require_numbers(x)
+        measured.require_real(self.name, x, self._batches)
         seen = self._rows_of(x) if x.numel() else x.detach().new_empty(self.scale.numel(), 0)
         state = self.observer.init(seen)
         state = merge_states(self.observer, self.observer.update(state, seen) if seen.numel() else state)
@@ -308,7 +303,9 @@ class Quantizer(nn.Module):
             rows = to_rows(x, self.layout)
             return choose_scale(rows.amin(1), rows.amax(1), self.code)
         if x is not None and self.side == "A" and self.layout.kind == "channel" and x.dim() > 0:
-            self._require_channels(x, x.shape[activation_axis(x.dim(), self.spec.layout)])
+            channels = x.shape[activation_axis(x.dim(), self.spec.layout)]
+            if self.scale.numel() not in (1, channels):
+                raise self._other_channels(x, self.scale.numel())
         return self.scale, self.zero_point
 
     def grid(self, x: Tensor | None = None) -> Grid:
@@ -340,8 +337,13 @@ class Quantizer(nn.Module):
         layout, factor = self.layout_of(x), self.gradient_scale(x)
         return snap_tensor(x, scale, zero_point, self.code, layout, factor, magnitude=self.MAGNITUDE)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Measure if observing, round if switched on."""
+    def forward(self, x: Tensor, rectify: bool = False) -> Tensor:
+        """Measure if observing, round if switched on; with ``rectify`` all of that behind a ReLU."""
+        if rectify:
+            fused = self.only_snaps and self.HELD_GRID and kernels_run_on(x)
+            if fused and (y := self._kernels.snap(self, x, rectify)) is not None:
+                return y
+            x = torch.relu(x)
         if self.observing:
             self.observe(x)
         if not self.use_quant or self.fake_fused:
@@ -391,8 +393,8 @@ class Quantizer(nn.Module):
         state = "" if self.is_enable else " (off)" if self.calibrated else " (not calibrated)"
         numbers = ""
         if self.scale.numel():
-            numbers = f" scale {span(self.scale)}"
-            numbers += "" if self.spec.symmetric else f" zero point {span(self.zero_point)}"
+            numbers = f" scale {measured.span(self.scale)}"
+            numbers += "" if self.spec.symmetric else f" zero point {measured.span(self.zero_point)}"
         return f"{self.side} {self.name}: {self.spec}{numbers}{state}"
 
     extra_repr = describe

@@ -65,3 +65,13 @@ def warn_of_outliers(name: str, step: float, some: Tensor, reach: float) -> None
             "Look for an outlier in the calibration data, or in what the model computes from it",
             stacklevel=3,
         )
+
+
+def require_real(name: str, x: Tensor, batch: int) -> None:
+    """Refuse complex numbers in a batch of calibration or training."""
+    if x.is_complex():
+        raise SparsebitError(
+            f"{name!r} holds complex numbers, which have no range to quantize",
+            where=f"batch {batch} (counted from 1)",
+            hint="exclude it from quantization under SPECIFIC, or calibrate with real numbers",
+        )

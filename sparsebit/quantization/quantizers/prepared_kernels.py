@@ -23,21 +23,22 @@ class PreparedKernels(dict[Any, Any]):
     def __reduce__(self) -> tuple[type[PreparedKernels], tuple[()]]:
         return PreparedKernels, ()
 
-    def snap(self, quantizer: Quantizer, x: Tensor) -> Tensor | None:
+    def snap(self, quantizer: Quantizer, x: Tensor, rectify: bool = False) -> Tensor | None:
         """``quantizer.snap(x)`` with kernels that are kept for tensors of this kind; None where there are none.
 
-        Nothing is looked up here that was looked up before.
+        With ``rectify`` of ``relu(x)``. Nothing is looked up here that was looked up before.
         """
         learned, fixed = quantizer._parameters, quantizer._buffers  # attributes would cost a search each
         scale: Any = learned["scale"] if "scale" in learned else fixed["scale"]
         zero_point: Any = learned["zero_point"] if "zero_point" in learned else fixed["zero_point"]
-        key = (x.shape, x.stride(), x.dtype, x.get_device())
+        key = (x.shape, x.stride(), x.dtype, x.get_device(), rectify)
         kernels = self.get(key)
         if kernels is None:
             if key in self or quantizer.layout.kind == "token":
                 return None
             layout, magnitude = quantizer.layout_of(x), quantizer.MAGNITUDE
-            kernels = self[key] = kernels_for(x, scale, zero_point, quantizer.code, layout, magnitude)
+            code = quantizer.code
+            kernels = self[key] = kernels_for(x, scale, zero_point, code, layout, magnitude, rectify)
             if kernels is None:
                 return None
         factor = quantizer.gradient_scale(x)

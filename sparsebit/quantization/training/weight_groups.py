@@ -82,18 +82,7 @@ class WeightGroups:
 
 
 def _is_plain(quantizer: Quantizer) -> bool:
-    kind = type(quantizer)
-    return (
-        quantizer.use_quant
-        and not quantizer.fake_fused
-        and quantizer.substitute is None
-        and not quantizer.observing
-        and not quantizer.following
-        and kind.prepare is Quantizer.prepare
-        and kind.snap is Quantizer.snap
-        and not quantizer.OWN_GRID
-        and quantizer.code.kind == "int"
-    )
+    return quantizer.only_snaps and quantizer.code.kind == "int"
 
 
 def _divide(found: list[Found]) -> list[tuple[slice, WeightGroup]]:

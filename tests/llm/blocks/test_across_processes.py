@@ -57,15 +57,18 @@ def work(rank: int, folder: str) -> None:
         found["kept"] = made("gptq", f"{folder}/blocks{size}")
         found["writes"], writes = writes.copy(), []
         messages = []
-        for bad in (
-            tokens(400).flip(0) if rank == size - 1 else tokens(400),
-            None,
-        ):  # other data on one rank, none
+        for what in ("data", "no data", "method", "model", "embedding", "folder"):  # another on the last rank
+            other = what if rank == size - 1 else ""
+            data = tokens(28 * 16).flip(0) if other == "data" else tokens(28 * 16)
+            method = "rtn" if other == "method" else "gptq"
+            model = DECODERS["gpt2" if other == "model" else "llama"]()
+            next(model.parameters()).data += float(other == "embedding")
             try:
                 llm.quantize(
-                    DECODERS["llama"](),
-                    tokens(28 * 16) if bad is None and rank < size - 1 else bad,
-                    {"METHOD": "gptq", "CALIBRATION": CALIBRATION},
+                    model,
+                    None if other == "no data" else data,
+                    {"METHOD": method, "CALIBRATION": CALIBRATION},
+                    folder=f"{folder}/other" if other == "folder" else None,
                     progress=False,
                 )
             except SparsebitError as error:
@@ -100,6 +103,9 @@ def test_ranks_make_what_one_process_makes(tmp_path: Path) -> None:
             assert one["messages"][0].startswith("the calibration data differs between processes")
             assert "needs calibration data" in one["messages"][1]
             assert ("on another process" in one["messages"][1]) == (rank < size - 1)
+            assert len(one["messages"]) == 6
+            for message in one["messages"][2:]:
+                assert message.startswith("the model or its config differs between processes")
 
 
 def test_one_process_runs_everything() -> None:

@@ -166,15 +166,18 @@ def test_a_rank_that_is_killed_ends_the_others_with_a_message(tmp_path: Path) ->
 
 
 def differ(rank: int, folder: str) -> None:
-    """Another width on the second process, and then other weights."""
+    """On the second process another width, then other weights, other recovery steps, and another order of measuring."""
     join_group(rank, 2, folder)
     messages = []
-    for bits, offset in ((8 - 4 * rank, 0.0), (8, float(rank))):
+    for what in ("width", "weights", "recovery", "asym"):
+        other = what if rank else ""
         net = residual()
-        next(net.parameters()).data += offset
-        qmodel = QuantModel(net, config(W__QUANTIZER__BIT=bits), images())
+        next(net.parameters()).data += float(other == "weights")
+        steps = RECOVERY[: int(other == "recovery")]
+        settings = config(W__QUANTIZER__BIT=4 if other == "width" else 8, SCHEDULE__RECOVERY=steps)
+        qmodel = QuantModel(net, settings, images())
         try:
-            qmodel.calibrate([BATCHES[rank]], progress=False)
+            qmodel.calibrate([BATCHES[rank]], progress=False, asym=other == "asym")
         except SparsebitError as error:
             messages.append(error.message)
     Path(f"{folder}/{rank}.txt").write_text("\n".join(messages), encoding="utf-8")
@@ -186,4 +189,4 @@ def test_processes_with_different_models_are_refused_on_all_of_them(tmp_path: Pa
     wait_for(start_ranks(differ, range(2), tmp_path))
     for rank in range(2):
         said = (tmp_path / f"{rank}.txt").read_text(encoding="utf-8").splitlines()
-        assert said == ["the model or its config differs between processes"] * 2
+        assert said == ["the model or its config differs between processes"] * 4

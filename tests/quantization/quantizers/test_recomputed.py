@@ -17,17 +17,19 @@ from sparsebit.errors import SparsebitError
 from sparsebit.numerics.snapping import snap_tensor
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.quantizers import base, prepared_kernels, recomputed
+from sparsebit.quantization.training import fused_relus
 from tests.quantization.nets import config
 
 
 class PlainKernels:
     """Stands for the kernels of the GPU: the same results from the reference, which keeps its own tensors."""
 
-    def __init__(self, code: Any, layout: Any, magnitude: bool) -> None:
-        self.settings, self.magnitude, self.snapped = (code, layout), magnitude, 0
+    def __init__(self, code: Any, layout: Any, magnitude: bool, rectify: bool) -> None:
+        self.settings, self.magnitude, self.rectify, self.snapped = (code, layout), magnitude, rectify, 0
 
     def snap(self, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
         self.snapped += 1
+        x = x.relu() if self.rectify else x
         return snap_tensor(x, scale, zero_point, *self.settings, magnitude=self.magnitude)
 
 
@@ -49,6 +51,7 @@ def on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     def snap_with(
         kernels: PlainKernels, x: Tensor, scale: Tensor, zero_point: Tensor, factor: float
     ) -> Tensor:
+        x = x.relu() if kernels.rectify else x
         return snap_tensor(x, scale, zero_point, *kernels.settings, factor, magnitude=kernels.magnitude)
 
     monkeypatch.setattr(base, "kernels_run_on", lambda x: not torch.compiler.is_compiling())
@@ -90,11 +93,16 @@ def activation_snaps() -> int:
 
 
 @pytest.mark.parametrize("kind", ["lsq", "uniform"])
+@pytest.mark.parametrize("fused", [False, True])
 def test_gradients_are_equal_and_both_readers_compute_it_again(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     qmodel, x = trained(kind)
+    monkeypatch.setattr(fused_relus, "AVAILABLE", True)
+    monkeypatch.setattr(fused_relus, "runs_kernels", lambda quantizer: fused)
     found = gradients(qmodel, x)
+    assert any(kernels.rectify for kernels in MADE) == fused
+    monkeypatch.setattr(fused_relus, "runs_kernels", lambda quantizer: False)
     assert activation_snaps() == (3 if kind == "lsq" else 2)  # the input has a gradient to its scale alone
     monkeypatch.setattr(recomputed, "LARGE", 2**60)
     expected = gradients(qmodel, x)
