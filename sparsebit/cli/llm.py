@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "origin",
         metavar="MODEL",
-        help="quantize and prune: a folder as save_pretrained writes it, or file.py:factory; "
+        help="quantize and prune: a folder that save_pretrained wrote, or file.py:factory; "
         "export, eval and chat: a folder that `sparsebit llm quantize` wrote",
     )
     add_config(parser, what="quantize: a preset or a YAML file", key="W.BIT=3", default="w4_g32")
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--heads", type=float, default=0.0, metavar="PART", help="prune: fraction of attention heads"
     )
     parser.add_argument("--blocks", type=int, default=0, metavar="N", help="prune: number of blocks")
-    parser.add_argument("--format", choices=FORMAT_NAMES, help="export: which file to write")
+    parser.add_argument("--format", choices=FORMAT_NAMES, help="export: file format")
     parser.add_argument(
         "--rounding-budget",
         type=float,
@@ -88,11 +88,12 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError("llm prune needs --hidden, --heads or --blocks")
     if arguments.verb == "prune" and arguments.blocks and arguments.text is None:
         raise UsageError(
-            "llm prune --blocks needs --text", hint="the blocks that change it least are removed"
+            "llm prune --blocks needs --text",
+            hint="the blocks that change the hidden states of this text least are removed",
         )
     for path in (arguments.text, arguments.questions):
         if path is not None and not path.is_file():
-            raise UsageError(f"no such file: {path}", expected="a text file in UTF-8")
+            raise UsageError(f"no such file: {path}", expected="a UTF-8 text file")
     require_outputs(arguments)
     if arguments.verb == "quantize":
         load_llm_config(arguments.config, arguments.overrides)

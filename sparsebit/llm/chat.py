@@ -27,7 +27,7 @@ class Chat:
             raise SparsebitError("a conversation needs a tokenizer", hint="set model.tokenizer")
         if getattr(model.model, "generation_config", None) is None:
             raise SparsebitError(
-                f"{type(model.model).__name__} does not generate text", expected="a decoder of transformers"
+                f"{type(model.model).__name__} does not generate text", expected="a transformers decoder"
             )
         self._model: Any = model.model
         self._tokenizer, self._most = model.tokenizer, most_tokens
@@ -69,7 +69,7 @@ class Chat:
         """The conversation as token ids that the model can read."""
         text = turns[-1]["content"]
         if not isinstance(text, str):
-            raise SparsebitError("a prompt is a text", got=type(text).__name__)
+            raise SparsebitError("the prompt must be a string", got=type(text).__name__)
         if getattr(self._tokenizer, "chat_template", None):
             try:
                 asked = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
@@ -83,7 +83,9 @@ class Chat:
         else:
             found = list(self._tokenizer("\n".join(turn["content"] for turn in turns))["input_ids"])
         if not found:
-            raise SparsebitError("the prompt has no tokens", got=repr(text)[:80], hint="write some words")
+            raise SparsebitError(
+                "the prompt has no tokens", got=repr(text)[:80], hint="write at least one word"
+            )
         require_known(torch.tensor(found), self._model)
         most = most_positions(self._model)
         if most is not None and len(found) > most:

@@ -58,7 +58,7 @@ class FinishedBlock(NamedTuple):
             if values.shape != parameters[key].shape or not values.is_floating_point():
                 return f"{key!r} has another shape or type"
             if not is_finite(values):
-                return f"{key!r} holds NaN or infinite numbers"
+                return f"{key!r} holds NaN or infinite values"
         return None
 
 

@@ -77,11 +77,11 @@ class ExportReport:
             lines.append(f"  {self.engine} reads all {self.weights} quantized weights bit for bit")
         if self.wrong_texts:
             lines.append(
-                f"  it splits {len(self.wrong_texts)} of {self.texts} texts into other tokens than the tokenizer, "
+                f"  it splits {len(self.wrong_texts)} of {self.texts} texts into different tokens from the tokenizer, "
                 f"such as {self.wrong_texts[0]!r}"
             )
         elif self.texts:
-            lines.append(f"  it splits {self.texts} texts into the tokens of the tokenizer")
+            lines.append(f"  it splits {self.texts} texts into the same tokens as the tokenizer")
         if self.divergence is not None:
             fine = self.divergence <= self.tolerance
             verdict = "" if fine else f", more than its arithmetic explains ({self.tolerance:.2g})"
@@ -111,7 +111,7 @@ def prove(
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files)
     if engine is None:
-        reason = f"sparsebit knows none that it can call for {format_name}"
+        reason = f"sparsebit can call none for {format_name}"
         return ExportReport(path=str(path), format=format_name, nbytes=size, not_run=reason)
     if missing := missing_modules(engine):
         reason = f"{engine.name} needs {', '.join(missing)}, not installed"

@@ -70,8 +70,8 @@ def _replace_blocks(model: Any, stack: Stack, kept: Sequence[int]) -> None:
     )
     if not name or not isinstance(holder, nn.ModuleList):
         raise SparsebitError(
-            f"{type(model).__name__} has no config that says how many blocks there are",
-            expected="a model of transformers with num_hidden_layers",
+            f"{type(model).__name__} has no config that gives the number of blocks",
+            expected="a transformers model with num_hidden_layers",
         )
     for new, old in enumerate(kept):
         for module in stack.modules[old].modules():
@@ -99,7 +99,7 @@ def _require_same_blocks(model: Any, made: Any, kept: Sequence[int]) -> None:
                     where=name,
                     expected=str(was.get(name)),
                     got=str(now.get(name)),
-                    hint="remove another number of blocks, or hidden channels or heads instead",
+                    hint="remove a different number of blocks, or hidden channels or heads instead",
                 )
 
 

@@ -60,7 +60,7 @@ def prune(
     require_part("heads", heads)
     require_count("blocks", blocks, least=0)
     if not (hidden or heads or blocks):
-        raise SparsebitError("no part to prune was named", expected="hidden=, heads= or blocks=")
+        raise SparsebitError("nothing to prune was given", expected="hidden=, heads= or blocks=")
     stored: torch.dtype | None = None
     if isinstance(model, str | os.PathLike):
         tokenizer, stored = tokenizer or read_tokenizer(model), stored_dtype(model)
@@ -108,8 +108,8 @@ def _require_float(model: object) -> None:
         )
     if not isinstance(model, nn.Module) or not is_pretrained(unwrap(model)):
         raise SparsebitError(
-            f"{type(model).__name__} is not a model of transformers",
-            expected="a model, or the path of a folder as save_pretrained writes it",
+            f"{type(model).__name__} is not a transformers model",
+            expected="a model, or the path of a folder that save_pretrained wrote",
             hint="use sparsebit.prune with a config for any other module",
         )
 
@@ -213,7 +213,7 @@ def _ask(smodel: SparseModel, groups: Sequence[Group], ratio: float, step: int, 
         makers = [layer.name for layer in smodel.pruner.layers if layer.tensor in made]
         if not makers:
             raise SparsebitError(
-                f"{what}: the layer that makes them multiplies in an unknown way", where=group.name
+                f"{what}: the layer that computes them multiplies in an unknown way", where=group.name
             )
         for name in makers:
             smodel.sparsers[name].set_ratio(removed / group.channels)

@@ -24,7 +24,7 @@ def as_ids(data: Text, tokenizer: Any = None) -> Tensor:
     """
     if isinstance(data, Tensor):
         if data.is_floating_point():
-            raise SparsebitError("token ids are integers", got=f"a tensor of {data.dtype}")
+            raise SparsebitError("token ids must be integers", got=f"a tensor of {data.dtype}")
         return data.flatten().long()
     if isinstance(data, (str, os.PathLike)):
         if tokenizer is None:
@@ -129,7 +129,7 @@ def _read(data: str | os.PathLike[str]) -> str:
     except OSError:
         pass  # a text too long to be a name
     except UnicodeDecodeError:
-        raise SparsebitError(f"{os.fspath(path)!r} is not a text in UTF-8") from None
+        raise SparsebitError(f"{os.fspath(path)!r} is not UTF-8 text") from None
     if isinstance(data, os.PathLike) or (len(str(data)) < 256 and "/" in str(data) and " " not in str(data)):
         raise SparsebitError(f"there is no file {os.fspath(path)!r}", expected="a text file or a text")
     return str(data)

@@ -22,7 +22,7 @@ def read_config(folder: str | os.PathLike[str]) -> Any:
     place = Path(folder)
     if (place / ADAPTERS).exists():
         raise ArtifactError(
-            "this folder holds adapters, for which transformers would load the model they name instead",
+            "this folder holds adapters; transformers would load the base model that they name",
             where=str(place / ADAPTERS),
             hint="pass the folder of the base model; load_lora(model, folder) adds the adapters",
         )
@@ -69,5 +69,5 @@ def _read(path: Path) -> Any:
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)[:200]
         raise ArtifactError(
-            f"{path} cannot be read: {reason}", expected="a folder as save_pretrained writes it"
+            f"{path} cannot be read: {reason}", expected="a folder that save_pretrained wrote"
         ) from None

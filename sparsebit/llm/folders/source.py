@@ -137,7 +137,7 @@ def require_fits(model: nn.Module, name: str, tensor: Tensor, where: str) -> Non
             f"{name!r} has another type", where=where, expected=expected, got=str(tensor.dtype)
         )
     if isinstance(found, nn.Parameter) and not is_finite(tensor):
-        raise ArtifactError(f"{name!r} holds NaN or infinite numbers", where=where)
+        raise ArtifactError(f"{name!r} holds NaN or infinite values", where=where)
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
@@ -164,7 +164,7 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     if not paths:
         raise SparsebitError(
             f"{os.fspath(folder)!r} holds no *.safetensors",
-            expected="a folder as save_pretrained writes it",
+            expected="a folder that save_pretrained wrote",
             hint="other formats: load with transformers and pass the module",
         )
     found: dict[str, Path] = {}
@@ -238,12 +238,12 @@ def float_module(model: nn.Module) -> nn.Module:
         )
     if empty := next((n for n, p in model.named_parameters() if p.is_meta), None):
         raise SparsebitError(
-            f"{empty!r} of the model has a shape and no numbers (device 'meta')",
+            f"{empty!r} of the model has a shape but no values (device 'meta')",
             hint="load the model's weights, or pass the folder they are in",
         )
     if bad := next((n for n, p in model.named_parameters() if not is_finite(p)), None):
         raise SparsebitError(
-            f"{bad!r} of the model holds NaN or infinite numbers",
+            f"{bad!r} of the model holds NaN or infinite values",
             hint="load the model again, or train it in float32",
         )
     return model
@@ -261,7 +261,7 @@ def load_module(folder: str | os.PathLike[str]) -> nn.Module:
         raise ArtifactError(
             "transformers cannot load a float model from this folder",
             where=os.fspath(folder),
-            expected="a folder as save_pretrained writes it",
+            expected="a folder that save_pretrained wrote",
             got=str(error)[:200],
         ) from error
     return model.eval()

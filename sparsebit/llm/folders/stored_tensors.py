@@ -81,7 +81,7 @@ class StoredTensors:
         except Exception as error:  # whatever the pieces of a damaged folder lead to
             stored = self._parts[name][0][0]
             raise ArtifactError(
-                f"transformers cannot make {name!r} from what the folder holds",
+                f"transformers cannot build {name!r} from the tensors in the folder",
                 where=str(self._files[stored]),
                 got=str(error)[:200],
             ) from error

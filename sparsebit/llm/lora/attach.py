@@ -60,11 +60,11 @@ def add_lora(
     for name, one in lora_layers(model.model):
         if name in names:
             raise SparsebitError(
-                "a layer has an adapter already", where=name, hint="call remove_lora(model) first"
+                "the layer already has an adapter", where=name, hint="call remove_lora(model) first"
             )
         if (one.rank, one.alpha, one.dropout) != (rank, alpha, dropout):
             raise SparsebitError(
-                "all adapters of a model have the same rank, alpha and dropout",
+                "all adapters of a model must have the same rank, alpha and dropout",
                 where=name,
                 expected=f"rank={one.rank}, alpha={one.alpha:g}, dropout={one.dropout:g}",
                 got=f"rank={rank}, alpha={alpha:g}, dropout={dropout:g}",

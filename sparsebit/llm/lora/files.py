@@ -77,7 +77,7 @@ def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]
     for key in CHANGES_WHAT_IS_COMPUTED:
         if key in said and said.value(key) not in (None, False, "none", {}, []):
             raise ArtifactError(
-                f"adapters with the option {key!r} of peft are not supported",
+                f"adapters with the peft option {key!r} are not supported",
                 where=str(place / CONFIG),
                 got=repr(said.value(key))[:80],
                 hint="train the adapters without it",
@@ -111,7 +111,7 @@ def _require_fit(
         layer = None
     if not isinstance(layer, PackedLinear | LoraLinear):
         raise ArtifactError(
-            f"the model has no packed layer {name!r}, which the adapters are for",
+            f"the adapters are for a packed layer {name!r}, which the model does not have",
             where=str(place),
             expected="the model that the adapters were trained on, quantized",
         )
@@ -121,7 +121,7 @@ def _require_fit(
             raise ArtifactError(
                 f"lora_{part} of {name!r} is missing or does not fit",
                 where=str(place),
-                expected=f"finite numbers {shape}",
+                expected=f"finite values of shape {shape}",
                 got="nothing" if tensor is None else str(tuple(tensor.shape)),
                 hint="load the adapters over the model that they were trained on",
             )

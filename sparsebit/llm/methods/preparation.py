@@ -84,7 +84,7 @@ def scale_channels(method: ChannelScaling, runs: BlockRuns, spec_of: SpecOf) -> 
     if not scaled:
         raise SparsebitError(
             f"{name} cannot scale any weight of this model",
-            expected="norms or linear layers whose channels are read by the weights alone",
+            expected="norms or linear layers that feed only the scaled weights",
             hint=f"leave {name} out of METHOD",
         )
 

@@ -132,7 +132,7 @@ def _config_with(model: nn.Module, numbers: Mapping[str, int]) -> Any:
 
 
 def _shapes(model: nn.Module, config: Any) -> dict[str, torch.Size] | None:
-    """What a model with this config holds; None where its numbers do not fit each other."""
+    """What a model with this config holds; None where its values do not fit each other."""
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             return {name: tensor.shape for name, tensor in type(model)(config).state_dict().items()}

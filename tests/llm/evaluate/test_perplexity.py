@@ -47,7 +47,7 @@ def test_too_little_text_is_refused() -> None:
         evaluate(Table(0), torch.arange(3), length=5)
     with pytest.raises(SparsebitError, match=r"length: expected a whole number, at least 2\n  got: 1"):
         evaluate(Table(0), torch.arange(3), length=1)
-    with pytest.raises(SparsebitError, match="token ids are integers"):
+    with pytest.raises(SparsebitError, match="token ids must be integers"):
         evaluate(Table(0), torch.rand(9), length=5)
     with pytest.raises(SparsebitError, match="text needs a tokenizer"):
         evaluate(Table(0), "a text", length=5)  # type: ignore[arg-type]

@@ -258,7 +258,7 @@ def require_family(model: LanguageModel) -> Family:
     family = family_of(config)
     if mismatch := next(_mismatches(config, family), None):
         raise SparsebitError(
-            f"llama.cpp computes {config.model_type} with a fixed {mismatch.setting}",
+            f"llama.cpp hard-codes {mismatch.setting} for {config.model_type}",
             expected=mismatch.expected,
             got=str(mismatch.got),
             hint="choose another format",
@@ -307,14 +307,14 @@ def _mismatches(config: Any, family: Family) -> Iterator[Mismatch]:
 
 def _window_mismatches(config: Any, family: Family) -> Iterator[Mismatch]:
     period, types = window_period(config), getattr(config, "layer_types", None) or []
-    setting = "order of layers with windows"
+    setting = "order of sliding-window layers"
     if family.windows and any(
         (kind == "full_attention") != (period > 0 and layer % period == period - 1)
         for layer, kind in enumerate(types)
     ):
-        yield Mismatch(setting, "equal periods that end without one", types)
+        yield Mismatch(setting, "one pattern repeated, which ends with a layer without a window", types)
     if family.architecture in ("gemma2", "cohere2") and "sliding_attention" not in types:
-        yield Mismatch(setting, "some with a window", types)
+        yield Mismatch(setting, "at least one layer with a window", types)
 
 
 def _mismatches_of_one_family(config: Any, family: Family) -> Iterator[Mismatch]:

@@ -45,7 +45,7 @@ class Gguf:
         if kind.scale_dtype != torch.float16:
             found = "its scales are fp16"
         if found == "Q4_1":
-            found = "with zero points it holds some scales only"
+            found = "with zero points it can store only some scales"
         return None if found in _FILE_TYPES else FormatRefusal(layer, found, _SETTING)
 
     def file_bits(self, bits: int) -> int:

@@ -59,7 +59,7 @@ def require_rotary(config: Any, family: Family) -> None:
     if "full_attention" in rope:
         local, rope = rope["sliding_attention"], rope["full_attention"]
         if local.get("rope_type", "default") != "default":
-            _refuse(config, "default in layers with a window", local["rope_type"])
+            _refuse(config, "default in sliding-window layers", local["rope_type"])
         if family.architecture == "olmo2" and local["rope_theta"] != rope["rope_theta"]:
             _refuse(config, f"rope_theta: {rope['rope_theta']} in layers with a window", local["rope_theta"])
     part = rope.get("partial_rotary_factor", 1.0)

@@ -31,7 +31,7 @@ def piece_scores(described: dict[str, Any]) -> dict[str, float]:
     for left, right in pairs:
         made = left + right
         if made != last and made in scores:
-            refuse_tokenizer("merges in the order of the tokens that they make", f"{made!r} at two places")
+            refuse_tokenizer("merges in the order of the tokens that they form", f"{made!r} in two places")
         scores.setdefault(made, -1.0 - len(scores))
         last = made
     merges = set(pairs)
@@ -43,7 +43,7 @@ def piece_scores(described: dict[str, Any]) -> dict[str, float]:
             left, right = text[:place], text[place:]
             if left in vocabulary and right in vocabulary and (left, right) not in merges:
                 refuse_tokenizer(
-                    "a merge for every pair of tokens that makes a token", f"none of {left!r} and {right!r}"
+                    "a merge for every pair of tokens that forms a token", f"none of {left!r} and {right!r}"
                 )
     return scores
 
@@ -60,17 +60,18 @@ def adds_space(described: dict[str, Any]) -> bool:
         if one == {"type": "Prepend", "prepend": SPACE}:
             prepends = True
         elif one != {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}:
-            refuse_tokenizer("text in which only spaces are replaced", one["type"])
+            refuse_tokenizer("a normalizer that only replaces spaces", one["type"])
     step = described.get("pre_tokenizer") or {}
     if step.get("type") == "Metaspace" and step["replacement"] == SPACE:
         if step["split"] and any(SPACE in text[1:] for text in vocabulary):
             refuse_tokenizer(
-                "tokens with a space in front only", "text is split at spaces, and tokens have some inside"
+                "tokens with spaces only at the start",
+                "text is split at spaces, but some tokens contain spaces",
             )
         return bool(step["prepend_scheme"] != "never")
     # Spaces have been replaced already, so this splits nothing.
     if step and (step.get("type"), step.get("pattern")) != ("Split", {"String": " "}):
-        refuse_tokenizer("no splitting, or Metaspace", str(step["type"]))
+        refuse_tokenizer("no pre-tokenizer, or Metaspace", str(step["type"]))
     if not normalizer.get("normalizers", [normalizer]):
         refuse_tokenizer("spaces that are replaced", "text as it is")
     if model.get("ignore_merges"):

@@ -52,7 +52,7 @@ def _context(writer: Any, config: Any, family: Family) -> int:
     if not family.windows:
         if window < longest:
             logger.warning(
-                "llama.cpp has no windows for %s: the file is for texts of %d tokens, the window, instead of %d",
+                "llama.cpp has no sliding windows for %s: the file's context length is the window, %d instead of %d",
                 config.model_type,
                 window,
                 longest,

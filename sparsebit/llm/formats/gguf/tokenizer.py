@@ -108,17 +108,17 @@ def splitting_rule(described: dict[str, Any]) -> str | None:
     normalizer = described.get("normalizer") or {"type": "Sequence", "normalizers": []}
     for one in normalizer.get("normalizers", [normalizer]):
         if one["type"] != "NFC":
-            refuse_tokenizer("text that is not normalized, or by NFC", one["type"])
+            refuse_tokenizer("no normalizer, or NFC", one["type"])
     found = described.get("pre_tokenizer") or {}
     steps = tuple(_step(step) for step in found.get("pretokenizers", [found]))
     rule = (_WHOLE_WORDS_FIRST if described["model"].get("ignore_merges") else _RULES).get(steps)
     if rule is None:
         refuse_tokenizer(
-            "text that is split as by GPT-2, GPT-4o, SmolLM, StarCoder, Qwen2, Llama 3, Phi-4, Tekken or Falcon",
+            "text split as in GPT-2, GPT-4o, SmolLM, StarCoder, Qwen2, Llama 3, Phi-4, Tekken or Falcon",
             json.dumps(described.get("pre_tokenizer")),
         )
     if rule in _ASCII_CAPITALS:
-        logger.warning("llama.cpp splits words with capital letters beyond ASCII differently (%s)", rule)
+        logger.warning("llama.cpp splits words with non-ASCII capital letters differently (%s)", rule)
     return rule
 
 
@@ -146,7 +146,7 @@ def _add_ends(writer: Any, tokenizer: Any) -> None:
     whole = tokenizer("a")["input_ids"]
     starts, ends = whole[:1] == [ids["bos"]], whole[-1:] == [ids["eos"]]
     if [ids["bos"]] * starts + bare + [ids["eos"]] * ends != whole:
-        refuse_tokenizer("bos before a text and eos behind it, or nothing", f"{whole} for {bare}")
+        refuse_tokenizer("at most bos before a text and eos after it", f"{whole} for {bare}")
     writer.add_add_bos_token(starts)
     writer.add_add_eos_token(ends)
 
@@ -159,4 +159,7 @@ def _add_stripping(writer: Any, added: list[dict[str, Any]]) -> None:
     if behind == every - kept and {"</s>", *kept} <= every and not before:
         writer.add_name("phi-3")
     elif before or behind:
-        logger.warning("llama.cpp keeps the spaces beside %s", ", ".join(sorted({*before, *behind})))
+        logger.warning(
+            "llama.cpp keeps the spaces beside %s, which the tokenizer removes",
+            ", ".join(sorted({*before, *behind})),
+        )

@@ -88,13 +88,13 @@ def test_a_wrong_fact_about_a_family_is_found(
         (
             "gemma3_text",
             {"layer_types": ["full_attention", "sliding_attention", "full_attention"]},
-            "fixed order of layers with windows",
+            "fixed order of sliding-window layers",
         ),
         ("phi3", {"head_dim": 32}, "fixed head_dim(.|\n)*16"),
         (
             "gemma2",
             {"layer_types": ["full_attention"] * 3},
-            "fixed order of layers with windows(.|\n)*some with",
+            "fixed order of sliding-window layers(.|\n)*some with",
         ),
         ("smollm3", {"no_rope_layers": [1] * 5}, "fixed no_rope_layers"),
         ("olmoe", {"num_key_value_heads": 2}, "fixed num_key_value_heads(.|\n)*4"),

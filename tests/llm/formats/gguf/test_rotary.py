@@ -74,7 +74,7 @@ def test_llama_cpp_scales_as_transformers_does(tmp_path: Path, name: str, rope: 
         (
             "gemma3_text",
             {"sliding_attention": LINEAR, "full_attention": PLAIN},
-            "default in layers with a window",
+            "default in sliding-window layers",
         ),
     ],
 )

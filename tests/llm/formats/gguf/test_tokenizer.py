@@ -55,7 +55,7 @@ def test_llama_cpp_splits_text_as_the_tokenizer_does(tmp_path: Path, rule: str) 
     )
     report = quantized_model("llama", tokens=tokens).export(tmp_path / "model.gguf", "gguf")
     assert report.proven and report.texts == len(TEXTS), str(report)
-    assert f"it splits {len(TEXTS)} texts into the tokens of the tokenizer" in str(report)
+    assert f"it splits {len(TEXTS)} texts into the same tokens as the tokenizer" in str(report)
     assert splitting_rule(describe(tokens)) == rule
 
 
