@@ -1,4 +1,4 @@
-"""The config.json of a folder, as far as transformers may follow it: it builds a model, and brings no code with it."""
+"""The config.json of a folder, checked so that transformers builds a model from it without running code it names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_BYTES = 2**24
 
 
 def read_config(folder: str | os.PathLike[str]) -> Any:
-    """The config of transformers that a folder holds; no code is run, and nothing outside the folder is read."""
+    """The transformers config in a folder; no code is run, and nothing outside the folder is read."""
     from transformers import AutoConfig
 
     place = Path(folder)
@@ -29,14 +29,14 @@ def read_config(folder: str | os.PathLike[str]) -> Any:
     require_no_code(_read(place / CONFIG), str(place / CONFIG))
     try:
         return AutoConfig.from_pretrained(place, trust_remote_code=False)
-    except Exception as error:  # transformers raises what its config classes raise
+    except Exception as error:  # transformers passes on whatever its config classes raise
         raise ArtifactError(
             "transformers cannot read the config", where=str(place / CONFIG), got=str(error)[:200]
         ) from error
 
 
 def require_no_code(config: Any, where: str) -> None:
-    """Raise if a config names a kernel of a hub, which transformers would download and run.
+    """Raise if a config names a kernel on a model hub, which transformers would download and run.
 
     Example:
         >>> require_no_code({"attn_implementation": "sdpa"}, "config.json")
@@ -52,7 +52,7 @@ def require_no_code(config: Any, where: str) -> None:
 
 
 def _settings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in nested settings, with the key that it or the dict around it has."""
+    """Every string in nested settings, with its key or that of the dict around it."""
     if isinstance(config, dict):
         for key, value in config.items():
             yield from _settings(value, name if name.endswith("_implementation") else str(key))
@@ -65,7 +65,7 @@ def _settings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(read_bytes(path, MOST_BYTES))  # also with Infinity, which some configs hold
+        return json.loads(read_bytes(path, MOST_BYTES))  # with Infinity allowed, which some configs contain
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)[:200]
         raise ArtifactError(

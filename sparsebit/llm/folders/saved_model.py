@@ -33,7 +33,7 @@ from sparsebit.llm.tokens import read_tokenizer
 from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
 
 KIND, VERSION = "language model", 3
-_FILE_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)  # at most one folder deep, as chat templates are
+_FILE_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)  # at most one folder deep, like chat templates
 
 
 def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
@@ -102,7 +102,7 @@ def _record(said: Fields) -> LayerRecord:
 
 
 def _empty_model(content: Fields, stored: int) -> nn.Module:
-    """A model of the saved class and config, made by transformers itself."""
+    """A model of the saved class and config, built by transformers."""
     name, config = content.text("class"), dict(content.section("config").items())
     if not config:
         raise SparsebitError(
@@ -122,12 +122,12 @@ def _empty_model(content: Fields, stored: int) -> nn.Module:
 
 
 def _require_matrix(model: nn.Module, name: str, shape: tuple[int, ...], where: str) -> None:
-    """The model has a parameter that this matrix fits; a name that ends in "[3]" is one of stacked experts."""
+    """Raise unless the model has a parameter for this matrix; a name ending in "[3]" is one of stacked experts."""
     parameter, bracket, index = name.partition("[")
     found = tensor_at(model, parameter, where)
     expected = tuple(found.shape[1:] if bracket else found.shape)
     inside = not bracket or (index[:-1].isdecimal() and int(index[:-1]) < len(found))
-    if not inside or sorted(expected) != sorted(shape):  # Conv1D holds its weight transposed
+    if not inside or sorted(expected) != sorted(shape):  # Conv1D stores its weight transposed
         raise ArtifactError(
             f"{name!r} does not fit the model", where=where, expected=str(tuple(found.shape)), got=str(shape)
         )

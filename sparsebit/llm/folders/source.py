@@ -1,4 +1,4 @@
-"""Where the weights of a model come from: a module in memory, or a folder of safetensors read block by block."""
+"""The source of a model's weights: a module in memory, or a folder of safetensors read block by block."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from sparsebit.storage import Fields
 from sparsebit.storage.json_text import read_json
 from sparsebit.storage.text_file import read_bytes
 
-LONGEST = 2**26  # positions of a table that a model computes when it is made
+LONGEST = 2**26  # positions of a table that a model computes when it is built
 MOST_INDEX = 2**28  # bytes
-LARGE = 2**16  # elements from which a tensor is left out until it is asked for
+LARGE = 2**16  # elements from which a tensor is not loaded until it is needed
 
 
 class WeightSource:
     """A model whose blocks get their float weights one at a time, as tensors that may be overwritten.
 
-    The user's module is never changed: it is copied without the tensors of its blocks, and a block gets copies of them
-    when its turn comes.
+    The user's module is never changed: it is copied without the tensors of its blocks, and each block gets copies of
+    its tensors when it is processed.
     """
 
     def __init__(self, model: nn.Module, stored: StoredTensors | None, folder: Path | None) -> None:
@@ -43,7 +43,7 @@ class WeightSource:
 
     @classmethod
     def open(cls, origin: nn.Module | str | os.PathLike[str]) -> WeightSource:
-        """A module, or a folder as ``save_pretrained`` writes it."""
+        """Open a module, or a folder that ``save_pretrained`` wrote."""
         if isinstance(origin, nn.Module):
             return cls(twin_of(float_module(origin)), None, None)
         folder = Path(origin)
@@ -60,7 +60,7 @@ class WeightSource:
         return source
 
     def fill(self, name: str) -> nn.Module:
-        """The block of this name, with float32 weights of its own."""
+        """The block of this name, with its own float32 weights."""
         block = self.model.get_submodule(name)
         if self._stored is None:
             for module in block.modules():
@@ -76,7 +76,7 @@ class WeightSource:
         missing = set(names)
         for name, tensor, path in self._stored.read(names):
             require_fits(self.model, name, tensor, str(path))
-            # A copy: a norm of the file's own mapping would keep every page of it that was written to.
+            # A copy: a view would keep every touched page of the mapped file in memory.
             put(self.model, name, tensor.clone())
             missing.discard(name)
         if missing:
@@ -88,19 +88,19 @@ class WeightSource:
 
 
 def twin_of(model: nn.Module) -> nn.Module:
-    """A copy in evaluation mode whose blocks hold the model's own tensors, until others are put in their place."""
+    """A copy in evaluation mode whose blocks share the model's tensors until they are replaced."""
     shared = {id(tensor): tensor for block in find_stack(model).modules for tensor in block.parameters()}
     return copy.deepcopy(model, shared).eval()
 
 
 def run_experts_in_turn(model: Any) -> None:
-    """One expert after the other, so that each can be measured, and the sums are always the same."""
+    """Run experts one after the other, so that each can be measured and sums are reproducible."""
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
 
 
 def put(model: nn.Module, name: str, tensor: Tensor) -> None:
-    """A tensor under its dotted name, in float32 where it holds real numbers."""
+    """Set a tensor by its dotted name, in float32 if it is floating-point."""
     path, _, key = name.rpartition(".")
     module = model.get_submodule(path)
     value = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
@@ -110,7 +110,7 @@ def put(model: nn.Module, name: str, tensor: Tensor) -> None:
 
 
 def tensor_at(model: nn.Module, name: str, where: str) -> Tensor:
-    """The tensor of a model that a folder names."""
+    """The model's tensor for a name in a folder."""
     path, _, key = name.rpartition(".")
     try:
         found = getattr(model.get_submodule(path), key)
@@ -122,7 +122,7 @@ def tensor_at(model: nn.Module, name: str, where: str) -> Tensor:
 
 
 def require_fits(model: nn.Module, name: str, tensor: Tensor, where: str) -> None:
-    """The model has a tensor of this name, shape and kind, and a parameter is made of finite numbers."""
+    """Raise unless the model has a tensor of this name, shape and kind, and parameters are finite."""
     found = tensor_at(model, name, where)
     if found.shape != tensor.shape:
         raise ArtifactError(
@@ -141,7 +141,7 @@ def require_fits(model: nn.Module, name: str, tensor: Tensor, where: str) -> Non
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
-    """The file of each tensor in a folder of safetensors."""
+    """The file of each tensor in a safetensors folder."""
     if not folder.is_dir():
         raise SparsebitError(
             f"there is no folder {os.fspath(folder)!r}", expected="a folder with config.json"
@@ -175,11 +175,11 @@ def tensor_files(folder: Path) -> dict[str, Path]:
 
 
 class LeaveLargeEmpty(TorchFunctionMode):
-    """Tensors of many elements are made without memory; small ones, and all buffers that are computed, are real.
+    """Creates large tensors without memory; small ones, and all computed buffers, are real.
 
     Args:
-        stored: how many tensors the files hold. A config that asks for many times as many is an error, before they
-            have all been made.
+        stored: how many tensors the files hold. A config that needs many times as many is an error, raised before
+            they are all created.
     """
 
     def __init__(self, stored: int) -> None:
@@ -206,7 +206,7 @@ class LeaveLargeEmpty(TorchFunctionMode):
 
 
 def empty_model(folder: Path, stored: int) -> nn.Module:
-    """The model that a folder's config.json describes, its large tensors still without memory.
+    """The model that a folder's config.json describes, with its large tensors still without memory.
 
     No code of the folder is run. ``stored`` is how many tensors its files hold.
     """
@@ -220,16 +220,16 @@ def empty_model(folder: Path, stored: int) -> nn.Module:
 
 @contextmanager
 def making_empty(stored: int, what: str, where: str) -> Iterator[None]:
-    """Around what transformers makes with large tensors left empty: whatever it raises is an error of ours."""
+    """A context in which transformers builds with large tensors empty; whatever it raises becomes our error."""
     try:
         with LeaveLargeEmpty(stored):
             yield
-    except Exception as error:  # transformers raises what its config classes raise
+    except Exception as error:  # transformers passes on whatever its config classes raise
         raise ArtifactError(f"transformers cannot build {what}", where=where, got=str(error)[:200]) from error
 
 
 def float_module(model: nn.Module) -> nn.Module:
-    """The model inside its wrappers; an error where it holds adapters, or weights without numbers or with NaN."""
+    """The model inside its wrappers; an error if it holds adapters, or weights that are NaN or without values."""
     model = unwrap(model)
     if callable(getattr(model, "merge_and_unload", None)):
         raise SparsebitError(
@@ -251,13 +251,13 @@ def float_module(model: nn.Module) -> nn.Module:
 
 def load_module(folder: str | os.PathLike[str]) -> nn.Module:
     """The float model of a folder, all of it in memory. No code in the folder is run."""
-    tensor_files(Path(folder))  # raises where there is nothing to load
+    tensor_files(Path(folder))  # raises if there is nothing to load
     try:
         made = _class_for(read_config(folder))
         model: nn.Module = made.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
     except ArtifactError:
         raise
-    except Exception as error:  # transformers raises what its config classes raise
+    except Exception as error:  # transformers passes on whatever its config classes raise
         raise ArtifactError(
             "transformers cannot load a float model from this folder",
             where=os.fspath(folder),
@@ -268,13 +268,13 @@ def load_module(folder: str | os.PathLike[str]) -> nn.Module:
 
 
 def stored_dtype(folder: str | os.PathLike[str]) -> torch.dtype | None:
-    """The type of the weights in a folder, as its config says; None where it does not."""
+    """The dtype of the weights in a folder according to its config; None if it gives none."""
     named = getattr(read_config(folder), "dtype", None)
     return named if isinstance(named, torch.dtype) else None
 
 
 def _class_for(config: Any) -> Any:
-    """The class of transformers that a config names, such as an encoder; else the decoder with a head for its type."""
+    """The transformers class that a config names, such as an encoder; otherwise the causal model of its type."""
     import transformers
 
     named = getattr(transformers, (config.architectures or [""])[0], None)

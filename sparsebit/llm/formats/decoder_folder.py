@@ -1,4 +1,4 @@
-"""What folders with the graph of a decoder share: the matrices they hold, and the decoders they are written for."""
+"""Shared by formats that write a decoder's graph to a folder: supported matrices and decoders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsebit.llm.language_model import LanguageModel
 class DecoderFolder:
     """A folder whose matrices are 2, 4 or 8 bits in blocks of 16 to 256 input channels.
 
-    ``head_step``: the channels of a head have to be a multiple of it.
+    The width of a head must be a multiple of ``head_step``.
     """
 
     name: ClassVar[str]
@@ -36,7 +36,7 @@ class DecoderFolder:
         return stored_bits(bits)
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
-        """Layers whose blocks or types the engine does not have; a decoder that it does not have is an error."""
+        """Layers whose blocks or types the engine does not support; an unsupported decoder is an error."""
         require_transformers(model, self.name)
         for layer in describe_decoder(model.model, self.name).layers:
             if layer.attention.width % self.head_step:

@@ -40,7 +40,7 @@ class Gguf:
     mixes_widths: ClassVar[bool] = True
 
     def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
-        """Weights that no type of block holds whatever their values are."""
+        """Weights that no type of block can store, whatever their values."""
         found = block_type_of(kind.code, kind.group_size, kind.shape[1])
         if kind.scale_dtype != torch.float16:
             found = "its scales are fp16"
@@ -53,7 +53,7 @@ class Gguf:
         return max(bits, 4)
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
-        """Layers whose numbers no type of block holds exactly, and stacks of experts with more than one type."""
+        """Layers whose values no type of block stores exactly, and stacks of experts with more than one type."""
         require_rotary(model.model.config, require_family(model))
         stacks: dict[str, list[str]] = {}
         for name, held in layers_of(model):

@@ -1,4 +1,4 @@
-"""Rotary embeddings as keys and tensors of a GGUF file, with the ways to scale them to longer texts."""
+"""Rotary embeddings as keys and tensors of a GGUF file, including their scaling to longer texts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_rotary(writer: Any, module: nn.Module, family: Family) -> dict[str, Tens
             writer.add_rope_scaling_attn_factors(factor_of_attention)
             names = {"rope_factors_long.weight": "long_factor", "rope_factors_short.weight": "short_factor"}
             return {name: torch.tensor(rope[key], dtype=torch.float32) for name, key in names.items()}
-        if "llama3" in family.rope_scaling:  # these architectures have a tensor that divides every frequency
+        if "llama3" in family.rope_scaling:  # these architectures read a tensor that divides every frequency
             writer.add_rope_scaling_attn_factors(factor_of_attention)
             plain = float(rope["rope_theta"]) ** (torch.arange(0, width, 2, dtype=torch.float64) / -width)
             return {"rope_freqs.weight": (plain / frequencies.double().cpu()).float()}
