@@ -1,8 +1,8 @@
-"""What each block of a model is called with, found without running the blocks.
+"""The arguments of each block of a model, found without running the blocks.
 
-The model runs once per batch with every block replaced by a stand-in that returns the hidden states it was given. What
-reaches the stand-ins is what the blocks will be called with (masks and position embeddings, which may differ from block
-to block), except for the hidden states: those of the first block are kept, and running the blocks makes the rest.
+The model runs once per batch with every block replaced by a stand-in that returns its hidden states unchanged. The
+stand-ins receive the arguments of the blocks, such as masks and position embeddings, which may differ from block to
+block. Only the hidden states differ: those of the first block are kept, and running the blocks computes the rest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BlockCall:
         return hidden_in(block(*args, **kwargs))
 
     def for_one(self, batch: int) -> BlockCall:
-        """The same call for the first sequence of the batch: what has the batch as its first axis is cut."""
+        """The same call for the first sequence: arguments with the batch as first axis are cut."""
 
         def cut(value: Tensor) -> Tensor:
             return value[:1] if value.dim() and len(value) == batch else value
@@ -52,7 +52,7 @@ class BlockCall:
 
 @dataclass(frozen=True)
 class BlockRuns:
-    """A block, how it is called and what it is called on, batch by batch; ``half`` allows products in bfloat16."""
+    """A block with its calls and inputs, batch by batch; ``half`` allows products in bfloat16."""
 
     block: nn.Module
     calls: Sequence[BlockCall]
@@ -62,14 +62,13 @@ class BlockRuns:
     def products(self) -> contextlib.AbstractContextManager[object]:
         """The mode in which the block runs on calibration data; entered before any other.
 
-        What bfloat16 rounds off a product (two parts in a thousand, different for each token) is far below what
-        quantization does to it. The price: sums in another order, such as those of several processes, change more of
-        the result.
+        The rounding error of bfloat16 (two parts in a thousand, different for each token) is far below that of
+        quantization. The price: the result depends more on the order of summation, and so on the number of processes.
         """
         return torch.autocast(self.hidden[0].device.type, torch.bfloat16, enabled=self.half)
 
     def run(self, number: int = 0) -> Tensor:
-        """The hidden states behind the block for one batch."""
+        """The hidden states after the block for one batch."""
         hidden = self.hidden[number]
         return self.calls[number].run(self.block, hidden).to(hidden.dtype)
 
@@ -96,9 +95,9 @@ class BlockStreams:
     """The calibration data on its way through the blocks, in batches.
 
     Attributes:
-        recorded: how every block is called.
-        hidden: what the last compressed block gave.
-        floats: what the same block of the float model gave; None where nothing looks at it.
+        recorded: the calls of every block.
+        hidden: the output of the last compressed block.
+        floats: the output of the same block in the float model; None if nothing uses it.
         ids: the tokens.
         as_tuple: whether blocks return tuples.
         half: whether weights are multiplied in bfloat16.
@@ -112,7 +111,7 @@ class BlockStreams:
     half: bool = False
 
     def runs(self, block: nn.Module, index: int) -> BlockRuns:
-        """The block of this place on what the compressed blocks before it give."""
+        """The runs of this block on the output of the compressed blocks before it."""
         return BlockRuns(block, [one.calls[index] for one in self.recorded], self.hidden, self.half)
 
 
@@ -128,7 +127,9 @@ def hidden_in(output: Any) -> Tensor:
     return found
 
 
-Answer = Callable[[int, tuple[Any, ...], dict[str, Any]], Any]  # to the place of a block and its arguments
+Answer = Callable[
+    [int, tuple[Any, ...], dict[str, Any]], Any
+]  # called with the index of a block and its arguments
 
 
 class _StandIn(nn.Module):
@@ -178,7 +179,7 @@ def run_model(model: nn.Module, ids: Tensor) -> Any:
         id(config): config for config in (getattr(module, "config", None) for module in model.modules())
     }
     caching = [config for config in configs.values() if getattr(config, "use_cache", None) is True]
-    # A module around a decoder may not pass the argument on.
+    # A module around a decoder may not accept the argument.
     with replaced(*((config, "use_cache", False) for config in caching)):
         return model(input_ids=ids, **keywords) if "input_ids" in known else model(ids, **keywords)
 
@@ -244,7 +245,7 @@ def stand_ins(model: nn.Module, stack: Stack, answer: Answer) -> Iterator[None]:
 
 @torch.no_grad()
 def run_behind(model: nn.Module, stack: Stack, ids: Tensor, hidden: Tensor, *, as_tuple: bool) -> Any:
-    """The model on one batch, with ``hidden`` for what its last block gives."""
+    """Run the model on one batch, with ``hidden`` as the output of its last block."""
     given = (hidden,) if as_tuple else hidden
     with stand_ins(model, stack, lambda index, args, kwargs: given):
         return run_model(model, ids)
@@ -252,7 +253,7 @@ def run_behind(model: nn.Module, stack: Stack, ids: Tensor, hidden: Tensor, *, a
 
 @torch.no_grad()
 def record_calls(model: nn.Module, stack: Stack, ids: Tensor, *, as_tuple: bool) -> Recorded:
-    """Run the model on one batch without its blocks, and return what they would have been called with."""
+    """Run the model on one batch without its blocks, and return the calls they would have received."""
     recorder = _Recorder(len(stack.names), as_tuple)
     with contextlib.suppress(Enough), stand_ins(model, stack, recorder.see):
         run_model(model, ids)

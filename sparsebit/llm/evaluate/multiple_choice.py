@@ -22,7 +22,7 @@ MOST_BYTES = 2**30
 
 @dataclass(frozen=True)
 class Question:
-    """A text, the ways it may go on, and the place of the right one."""
+    """A text, its possible continuations, and the index of the right one."""
 
     text: str
     choices: tuple[str, ...]
@@ -43,7 +43,7 @@ class Question:
 
 @dataclass(frozen=True)
 class ChoiceScore:
-    """How often the right answer was the most likely one: as it is, and by its likelihood per character."""
+    """How often the right answer was the most likely, by its likelihood and by its likelihood per character."""
 
     accuracy: float
     accuracy_per_character: float

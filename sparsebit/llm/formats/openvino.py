@@ -1,7 +1,7 @@
 """A folder for OpenVINO: openvino_model.xml with packed weights, config.json and the tokenizer.
 
-``openvino.Core().compile_model`` runs it, and so does ``openvino_genai.LLMPipeline`` where the tokenizer has been
-converted too, which takes the package openvino_tokenizers.
+``openvino.Core().compile_model`` runs it. ``openvino_genai.LLMPipeline`` also needs the converted tokenizer, which
+the package openvino_tokenizers makes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OpenVinoFolder(DecoderFolder):
     engine: ClassVar[Engine | None] = OPENVINO
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
-        """The graph with its weights beside it, the config and the tokenizer."""
+        """Write the graph with its weights in a separate file, the config and the tokenizer."""
         openvino = import_openvino()
         graph = OpenVinoGraph(describe_decoder(model.model, self.name), model.weights)
         openvino.save_model(graph.model(), path / GRAPH, compress_to_fp16=False)

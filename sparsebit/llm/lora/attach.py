@@ -1,4 +1,4 @@
-"""Adapters put over the packed layers of a model, and taken off again."""
+"""Add adapters to the packed layers of a model, and remove them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparsebit.llm.lora.layer import LoraLinear
 from sparsebit.llm.packed.linear import PackedLinear
 from sparsebit.llm.tokens import require_known, require_positions
 
-DAMPING = 1e-4  # added to the second moments of the inputs, as a part of their mean
+DAMPING = 1e-4  # added to the second moments of the inputs, as a fraction of their mean
 
 
 def add_lora(
@@ -35,18 +35,18 @@ def add_lora(
     floats: nn.Module | str | os.PathLike[str] | None = None,
     ids: Tensor | None = None,
 ) -> list[str]:
-    """Put an adapter over every packed layer whose name matches; everything else stops learning.
+    """Add an adapter to every packed layer whose name matches; all other parameters are frozen.
 
     Args:
         model: the packed model; it is changed in place.
         rank: of the adapters.
-        alpha: its product is multiplied by alpha / rank; twice the rank by default, or the rank with ``floats``.
+        alpha: the adapter's output is multiplied by alpha / rank; by default twice the rank, or the rank with
+            ``floats``.
         dropout: before the adapter, in training.
         layers: patterns of dotted names, or one.
-        floats: the float model or its folder. With it the adapters start as the best approximation of what
-            quantization lost (LoftQ, with the grid as it is); without, they start as zero.
-        ids: token ids [batch, length]. With them that approximation counts each direction as much as the inputs of the
-            layer use it (EoRA).
+        floats: the float model or its folder. With it the adapters start at the best approximation of the
+            quantization error (LoftQ, with the grid unchanged); without it they start at zero.
+        ids: token ids [batch, length]. With them the error is weighted by the inputs of each layer (EoRA).
 
     Returns:
         the names of the layers.
@@ -85,14 +85,14 @@ def add_lora(
     for name, adapter in made.items():
         _set(model.model, name, adapter)
     model.model.requires_grad_(False)
-    for _, one in lora_layers(model.model):  # also those that were there before
+    for _, one in lora_layers(model.model):  # including those added before
         one.lora_A.requires_grad_()
         one.lora_B.requires_grad_()
     return names
 
 
 def find_layers(model: nn.Module, patterns: Sequence[str]) -> list[str]:
-    """The packed linear layers whose names match, those with an adapter too; an error where there are none."""
+    """The packed linear layers whose names match, including those with an adapter; an error if there are none."""
     packed = {name: one for name, one in model.named_modules() if isinstance(one, PackedLinear | LoraLinear)}
     layers = [name for name in packed if not isinstance(packed.get(name.rpartition(".")[0]), LoraLinear)]
     names = [name for name in layers if any(fnmatchcase(name, pattern) for pattern in patterns)]
@@ -115,7 +115,7 @@ def _adapter(
     read: Callable[[str], Tensor] | None,
     moments: Tensor | None,
 ) -> LoraLinear:
-    """The adapter of one layer, started from what quantization lost where the float weight can be read."""
+    """The adapter of one layer, started at the quantization error if the float weight can be read."""
     base = model.get_submodule(name)
     assert isinstance(base, PackedLinear)
     made = LoraLinear(base, rank, alpha, dropout)
@@ -132,13 +132,13 @@ def _adapter(
             hint="pass the model that was quantized as floats=",
         )
     b, a = low_rank(weight - base.held.numbers(torch.float32), rank, moments)
-    made.lora_A.data[: len(a)] = a  # fewer than rank where the matrix has fewer rows or columns
+    made.lora_A.data[: len(a)] = a  # fewer than rank if the matrix has fewer rows or columns
     made.lora_B.data[:, : len(a)] = b / made.scaling
     return made
 
 
 def remove_lora(model: LanguageModel) -> None:
-    """Take all adapters off; the packed layers are as they were."""
+    """Remove all adapters; the packed layers are unchanged."""
     require_language_model(model)
     for name, one in list(lora_layers(model.model)):
         _set(model.model, name, one.base)

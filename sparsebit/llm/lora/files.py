@@ -25,7 +25,7 @@ from sparsebit.storage.text_file import read_bytes, write_bytes, write_text
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 MOST_BYTES = 2**20
-# Options of peft by which an adapter computes something else, or has weights beside A and B.
+# peft options that change what an adapter computes, or add weights besides A and B.
 CHANGES_WHAT_IS_COMPUTED = (
     "use_rslora", "use_dora", "use_qalora", "lora_bias", "bias", "rank_pattern", "alpha_pattern",
     "modules_to_save", "layer_replication", "trainable_token_indices", "target_parameters",
@@ -33,7 +33,7 @@ CHANGES_WHAT_IS_COMPUTED = (
 
 
 def save_lora(model: LanguageModel, folder: str | os.PathLike[str], *, base: str = "") -> None:
-    """Write the adapters of a model; ``base`` is the name of the float model, for peft's own record."""
+    """Write the adapters of a model; ``base`` is the name of the float model in peft's config."""
     require_language_model(model)
     layers = dict(lora_layers(model.model))
     if not layers:
@@ -57,13 +57,15 @@ def save_lora(model: LanguageModel, folder: str | os.PathLike[str], *, base: str
         tensors[f"{PREFIX}{name}.lora_B.weight"] = layer.lora_B.detach().cpu().contiguous()
     place = Path(folder)
     write_bytes(place / WEIGHTS, save(tensors, metadata={"format": "pt"}))
-    write_text(place / CONFIG, json.dumps(config, indent=1) + "\n")  # last: without it there are no adapters
+    write_text(
+        place / CONFIG, json.dumps(config, indent=1) + "\n"
+    )  # written last: without it the folder has no adapters
 
 
 def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]:
-    """Put the adapters of a folder over a packed model, whether ``save_lora`` or peft wrote it; returns the layers.
+    """Add the adapters of a folder, written by ``save_lora`` or peft, to a packed model; returns the layers.
 
-    The model is unchanged where they do not fit it.
+    If they do not fit, the model is unchanged.
     """
     require_language_model(model)
     place = Path(folder)

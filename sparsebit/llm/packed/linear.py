@@ -1,4 +1,4 @@
-"""Layers whose weights stay packed: a kernel multiplies with them, or they are unpacked for each product."""
+"""Layers whose weights stay packed: a kernel multiplies by them, or each product unpacks them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsebit.numerics.packed import PackedTensor
 
 
 class _Packed(nn.Module):
-    """The buffers of a packed weight; what they mean is in plain attributes, so that any state dict loads."""
+    """The buffers of a packed weight. Plain attributes describe them, so that any state dict loads."""
 
     packed: Tensor
     scale: Tensor
@@ -35,23 +35,23 @@ class _Packed(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The numbers of the weight, [out, in], computed each time."""
+        """The dequantized weight [out, in], computed on each access."""
         return self.held.numbers()
 
     def _apply(self, fn, recurse: bool = True):  # type: ignore[no-untyped-def]
-        """Follow the model to another device and dtype, but keep the scales as they are: they are part of the grid."""
+        """Follow the model to another device and dtype, but keep the dtype of scales, which are part of the grid."""
         self.dtype = fn(torch.empty(0, dtype=self.dtype, device=self.packed.device)).dtype
         kept = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, buffer in kept.items():
             made = getattr(self, name)
-            empty = buffer.is_meta and not made.is_meta  # made without values, for a loader to fill
+            empty = buffer.is_meta and not made.is_meta  # created without values, for a loader to fill
             setattr(self, name, made.to(buffer.dtype) if empty else buffer.to(made.device))
         return self
 
 
 class PackedLinear(_Packed):
-    """Stands in for ``nn.Linear``; ``weight`` is the float view of what is held.
+    """Replaces ``nn.Linear``; ``weight`` is the dequantized weight.
 
     Example:
         >>> from sparsebit.numerics import CodeType
@@ -65,7 +65,7 @@ class PackedLinear(_Packed):
         super().__init__(held)
         self.out_features, self.in_features = held.shape
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
-        # The weight as a kernel reads it, and the tensor and the kernel it was made for: made when it can be used.
+        # The weight in a kernel's layout, with the tensor and the kernel it was built for; built on first use.
         self._made: tuple[Tensor, type, KernelWeight | None] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class PackedLinear(_Packed):
         if kernel is not None and not (torch.is_grad_enabled() and x.requires_grad) and kernel.covers(x):
             product = kernel.multiply(
                 x
-            )  # without ``held``: to put it together takes longer than to start this
+            )  # without ``held``, which takes longer to build than the kernel takes to start
         else:
             product = multiply_with_gradient(x, self.held, kernel)
         return product if self.bias is None else product + self.bias.to(product.dtype)
@@ -88,12 +88,12 @@ class PackedLinear(_Packed):
         return self._made[2]
 
     def extra_repr(self) -> str:
-        """Sizes and grid, as printing the model shows them."""
+        """Sizes and grid, shown when the model is printed."""
         return f"{self.in_features}, {self.out_features}, {self.code}, {_grouping(self.layout)}"
 
 
 class PackedEmbedding(_Packed):
-    """Stands in for ``nn.Embedding``: rows are gathered packed, and only those are unpacked.
+    """Replaces ``nn.Embedding``: packed rows are gathered, and only these are unpacked.
 
     ``factor`` multiplies the rows, for models that scale their embeddings (Gemma).
     """
@@ -114,7 +114,7 @@ class PackedEmbedding(_Packed):
         return found.reshape(*ids.shape, self.embedding_dim)
 
     def extra_repr(self) -> str:
-        """Sizes and grid, as printing the model shows them."""
+        """Sizes and grid, shown when the model is printed."""
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.code}, {_grouping(self.layout)}"
 
 
