@@ -60,7 +60,8 @@ def test_a_reference_that_cannot_be_compared_is_named() -> None:
     ):
         evaluate(Table(0), ids, reference="folder", length=5)  # type: ignore[arg-type]
     with pytest.raises(
-        SparsebitError, match=r"predicts other tokens than the model\n  expected: 7 tokens[\s\S]*8"
+        SparsebitError,
+        match=r"the reference and the model have different vocabularies\n  expected: 7 tokens[\s\S]*8",
     ):
         evaluate(Table(0), ids, reference=lambda rows: torch.zeros(*rows.shape, 8), length=5)
     with pytest.raises(SparsebitError, match="batch: expected a whole number, at least 1"):

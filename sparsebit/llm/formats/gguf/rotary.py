@@ -61,7 +61,7 @@ def require_rotary(config: Any, family: Family) -> None:
         if local.get("rope_type", "default") != "default":
             _refuse(config, "default in sliding-window layers", local["rope_type"])
         if family.architecture == "olmo2" and local["rope_theta"] != rope["rope_theta"]:
-            _refuse(config, f"rope_theta: {rope['rope_theta']} in layers with a window", local["rope_theta"])
+            _refuse(config, f"rope_theta: {rope['rope_theta']} in sliding-window layers", local["rope_theta"])
     part = rope.get("partial_rotary_factor", 1.0)
     if part != 1 and not family.rotates_a_part:
         _refuse(config, "partial_rotary_factor: 1", part)

@@ -81,8 +81,8 @@ def test_a_wrong_fact_about_a_family_is_found(
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("llama", {"hidden_act": "gelu"}, r"llama.cpp computes llama with a fixed activation(.|\n)*silu"),
-        ("gemma", {"tie_word_embeddings": False}, "gemma with a fixed tie_word_embeddings"),
+        ("llama", {"hidden_act": "gelu"}, r"llama.cpp hard-codes activation for llama(.|\n)*silu"),
+        ("gemma", {"tie_word_embeddings": False}, "hard-codes tie_word_embeddings for gemma"),
         ("gemma2", {"final_logit_softcapping": None}, "fixed final_logit_softcapping(.|\n)*a number"),
         ("gemma2", {"query_pre_attn_scalar": 16}, "fixed query_pre_attn_scalar(.|\n)*32"),
         (
