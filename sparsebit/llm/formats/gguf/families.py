@@ -291,7 +291,7 @@ def window_period(config: Any) -> int:
 def _mismatches(config: Any, family: Family) -> Iterator[Mismatch]:
     activation = first_setting(config, "hidden_activation", "hidden_act", "activation_function", "activation")
     if activation not in family.activations:
-        yield Mismatch("activation", " or ".join(family.activations), activation)
+        yield Mismatch("the activation", " or ".join(family.activations), activation)
     for setting, allowed in family.fixed.items():
         value = getattr(config, setting, allowed[0])
         if value not in allowed:
@@ -307,7 +307,7 @@ def _mismatches(config: Any, family: Family) -> Iterator[Mismatch]:
 
 def _window_mismatches(config: Any, family: Family) -> Iterator[Mismatch]:
     period, types = window_period(config), getattr(config, "layer_types", None) or []
-    setting = "order of sliding-window layers"
+    setting = "the order of sliding-window layers"
     if family.windows and any(
         (kind == "full_attention") != (period > 0 and layer % period == period - 1)
         for layer, kind in enumerate(types)
