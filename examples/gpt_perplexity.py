@@ -64,7 +64,7 @@ def main(words: list[str] | None = None) -> dict[str, float]:
     options.add_argument(
         "--data", type=Path, default=Path(os.environ.get("SPARSEBIT_DATA", ".")) / "wikitext2_valid.txt"
     )
-    options.add_argument("--model", help="folder as save_pretrained writes it")
+    options.add_argument("--model", help="folder that save_pretrained wrote")
     options.add_argument("--length", type=int, default=128)
     options.add_argument("--rows", type=int, default=64, help="windows to measure on")
     options.add_argument("--steps", type=int, default=300, help="of training, without --model")

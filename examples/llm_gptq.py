@@ -21,7 +21,7 @@ def main(words: list[str] | None = None) -> dict[str, float]:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--model", help="folder as save_pretrained writes it")
+    options.add_argument("--model", help="folder that save_pretrained wrote")
     options.add_argument("--text", type=Path, help="text to calibrate with; its end is kept to measure on")
     options.add_argument("--config", default="w4_g32", help="a preset or a YAML file")
     options.add_argument("--length", type=int, default=512, help="of a window")

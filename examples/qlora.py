@@ -24,7 +24,7 @@ def main(words: list[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", help="a folder as save_pretrained writes it; a small model by default")
+    parser.add_argument("--model", help="a folder that save_pretrained wrote; a small model by default")
     parser.add_argument("--text", type=Path, help="text to train on, for --model")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--pipeline", action="store_true", help="divide the blocks among the processes")

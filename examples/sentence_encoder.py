@@ -85,7 +85,7 @@ def main(words: list[str] | None = None) -> dict[str, float]:
     options.add_argument(
         "--data", type=Path, default=Path(os.environ.get("SPARSEBIT_DATA", ".")) / "stsb_dev.csv"
     )
-    options.add_argument("--model", help="folder as save_pretrained writes it")
+    options.add_argument("--model", help="folder that save_pretrained wrote")
     options.add_argument("--limit", type=int)
     options = options.parse_args(words)
 

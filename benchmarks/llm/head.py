@@ -47,7 +47,7 @@ def solve(model: nn.Module, ids: Tensor, method: str) -> tuple[Tensor, float]:
 def main() -> None:
     """Measure every row, and write."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("model", help="a folder as save_pretrained writes it, with its tokenizer")
+    parser.add_argument("model", help="a folder that save_pretrained wrote, with its tokenizer")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)

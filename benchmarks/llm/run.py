@@ -130,7 +130,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="a folder as save_pretrained writes it, with its tokenizer")
+    parser.add_argument("model", help="a folder that save_pretrained wrote, with its tokenizer")
     data = os.environ.get("SPARSEBIT_DATA", "")
     parser.add_argument("--text", default=os.path.join(data, "wikitext2_valid.txt"))
     return parser

@@ -64,7 +64,7 @@ def commit_of(tree: Path) -> str:
 def main() -> None:
     """Measure in turn, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", help="a folder as save_pretrained writes it, with its tokenizer")
+    parser.add_argument("model", help="a folder that save_pretrained wrote, with its tokenizer")
     parser.add_argument("other", type=Path, help="a work tree of the other commit")
     parser.add_argument(
         "--text", default=os.path.join(os.environ.get("SPARSEBIT_DATA", ""), "wikitext2_valid.txt")

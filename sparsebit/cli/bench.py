@@ -123,8 +123,8 @@ COMMAND = Command(
     description="""
 Call each model (in torch) or ONNX file (in ONNX Runtime) in turn, so that other load on the machine
 affects all of them equally. Shows the median and the spread of each, and its speed relative to the
-first, with the 10 % and 90 % quantiles of that ratio; if these differ by more than a factor of 2, it
-says "too noisy to tell". Time a quantized model as an exported file: in torch, integers are only
+first, with the 10 % and 90 % quantiles of that ratio; if these differ by more than a factor of 2, the
+result is "too noisy to tell". Time a quantized model as an exported file: in torch, integers are only
 simulated.
 """,
     examples=(

@@ -34,26 +34,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "origin",
         metavar="MODEL",
-        help="quantize and prune: a folder as save_pretrained writes it, or file.py:factory; "
+        help="quantize and prune: a folder that save_pretrained wrote, or file.py:factory; "
         "export, eval and chat: a folder that `sparsebit llm quantize` wrote",
     )
     add_config(parser, what="quantize: a preset or a YAML file", key="W.BIT=3", default="w4_g32")
-    parser.add_argument("--text", metavar="FILE", type=Path, help="text to calibrate or to measure with")
+    parser.add_argument(
+        "--text",
+        metavar="FILE",
+        type=Path,
+        help="text file to calibrate with (quantize, prune) or to measure on (eval)",
+    )
     add_output(parser, "quantize, prune: folder to write; export: file or folder to write", required=False)
     add_report(parser)
     parser.add_argument(
-        "--hidden", type=float, default=0.0, metavar="PART", help="prune: fraction of hidden channels"
+        "--hidden",
+        type=float,
+        default=0.0,
+        metavar="PART",
+        help="prune: fraction of hidden channels to remove",
     )
     parser.add_argument(
-        "--heads", type=float, default=0.0, metavar="PART", help="prune: fraction of attention heads"
+        "--heads",
+        type=float,
+        default=0.0,
+        metavar="PART",
+        help="prune: fraction of attention heads to remove",
     )
-    parser.add_argument("--blocks", type=int, default=0, metavar="N", help="prune: number of blocks")
-    parser.add_argument("--format", choices=FORMAT_NAMES, help="export: which file to write")
+    parser.add_argument(
+        "--blocks", type=int, default=0, metavar="N", help="prune: number of blocks to remove"
+    )
+    parser.add_argument("--format", choices=FORMAT_NAMES, help="export: file format")
     parser.add_argument(
         "--rounding-budget",
         type=float,
         metavar="NATS",
-        help="export, onnxruntime-genai: what 8-bit activations may cost before layers are computed in float",
+        help="export, onnxruntime-genai: divergence that 8-bit activations may cause; layers beyond it run in float",
     )
     parser.add_argument(
         "--length", type=positive, default=512, metavar="N", help="eval: tokens per window (512)"
@@ -72,7 +87,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--prompt", metavar="TEXT", help="chat: answer this prompt and stop")
     parser.add_argument(
-        "--tokens", type=positive, default=256, metavar="N", help="chat: the longest answer, in tokens (256)"
+        "--tokens",
+        type=positive,
+        default=256,
+        metavar="N",
+        help="chat: maximum length of an answer, in tokens (256)",
     )
 
 
@@ -89,11 +108,12 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError("llm prune needs --hidden, --heads or --blocks")
     if arguments.verb == "prune" and arguments.blocks and arguments.text is None:
         raise UsageError(
-            "llm prune --blocks needs --text", hint="the blocks that change it least are removed"
+            "llm prune --blocks needs --text",
+            hint="the blocks that change the hidden states of this text least are removed",
         )
     for path in (arguments.text, arguments.questions):
         if path is not None and not path.is_file():
-            raise UsageError(f"no such file: {path}", expected="a text file in UTF-8")
+            raise UsageError(f"no such file: {path}", expected="a UTF-8 text file")
     require_outputs(arguments)
     if arguments.verb == "quantize":
         load_llm_config(arguments.config, arguments.overrides)
@@ -247,7 +267,7 @@ def _evaluate(arguments: argparse.Namespace) -> Outcome:
         shown.append(f"perplexity {found.perplexity:.2f} over {found.tokens} tokens")
         if found.divergence is not None and found.agreement is not None:
             shown.append(
-                f"from float: {found.divergence:.4f} nats; the most likely token is the same in {found.agreement:.1%}"
+                f"divergence from float {found.divergence:.4f} nats; same most likely token in {found.agreement:.1%}"
             )
     if arguments.questions is not None:
         score = answer_questions(model.model, model.tokenizer, read_questions(arguments.questions))

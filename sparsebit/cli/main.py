@@ -116,7 +116,7 @@ def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str =
             sys.stdout.flush()
             return outcome.exit_code
     except KeyboardInterrupt:
-        more = "; the same with --resume goes on from here" if _keeps_steps(arguments) else ""
+        more = "; run it again with --resume to continue" if _keeps_steps(arguments) else ""
         return _fail(f"interrupted; nothing was left half-written{more}", INTERRUPTED, as_json, debug)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

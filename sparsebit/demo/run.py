@@ -53,7 +53,7 @@ class DemoResult:
     """The part of the quantized values that differ between torch and the file."""
 
     def shown(self) -> Iterable[Any]:
-        """For a terminal."""
+        """The report as a table for a terminal."""
         table = Table(title=f"{sum(len(y) for _, y in held_out_data())} handwritten digits in ONNX Runtime")
         for index, head in enumerate(
             ("model", "accuracy", "size", "smaller", "latency", "faster", "agreement")

@@ -52,7 +52,7 @@ class OnnxExport:
 
 
 def as_path(name: Any, usage: str) -> Path:
-    """The file to write, or an error with the order of the arguments: the two ``export_onnx`` differ in it."""
+    """The file to write; the error shows the order of arguments, which differs between the two ``export_onnx``."""
     if not isinstance(name, str | os.PathLike):
         raise ExportError(
             "the file to write is not a path", got=with_article(type(name).__name__), hint=usage
@@ -110,7 +110,9 @@ def export_onnx(
     report: CheckReport | None = None
     findings: tuple[Finding, ...] = ()
 
-    def inspect(written: Exported) -> None:  # before it takes its place: a good file is not lost to a bad one
+    def inspect(
+        written: Exported,
+    ) -> None:  # before it replaces an existing file, so that a good file is not lost
         nonlocal report, findings
         if check:
             report = replace(_check(graph, written, calls or [(args, kwargs)]), path=path)

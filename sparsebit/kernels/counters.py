@@ -1,4 +1,4 @@
-"""Zeros on a device that the programs of a kernel count in."""
+"""Device counters shared by the programs of a kernel."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sparsebit.kernels.launch import current_stream
 
 
 class _Counters:
-    """Zeros of one device that programs count in and leave as zeros.
+    """Counters on one device, which every kernel leaves at zero.
 
-    Each stream has its own, because work on two may run at the same time. Each recorded call has its own too: it may
-    be replayed on any stream.
+    Each stream has its own, because kernels on two streams may run at the same time. Each recorded call has its own
+    too, because it may be replayed on any stream.
     """
 
     RESERVED = 2**19
@@ -27,7 +27,7 @@ class _Counters:
         return torch.zeros(count, dtype=torch.int32, device=self._device)
 
     def take(self, count: int) -> Tensor:
-        """So many zeros for a call on the current stream."""
+        """``count`` counters for a call on the current stream."""
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             if self._used + count > self.RESERVED:
                 return self._zeros(count)  # recorded too, and made again with each replay
@@ -44,7 +44,7 @@ _counters: dict[torch.device, _Counters] = {}
 
 
 def take_counters(device: torch.device, count: int) -> Tensor:
-    """Zeros for one call on the current stream; the kernel must leave them as zeros."""
+    """Counters for one call on the current stream; the kernel must leave them at zero."""
     found = _counters.get(device)
     if found is None:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():

@@ -1,8 +1,8 @@
 """Products with a weight that stays packed in 2, 3, 4 or 8 bits: the torch operator ``sparsebit::packed_matmul``.
 
 One vector is multiplied by plain arithmetic. Several go through the matrix units, with the weight unpacked in
-registers, on Hopper by a kernel of its own where that is faster. For many, the weight is written out in float and
-cuBLAS multiplies. The reference is ``F.linear`` with ``Grid.numbers``.
+registers; Hopper has a separate kernel where that is faster. For many, the weight is unpacked to memory and cuBLAS
+multiplies. The reference is ``F.linear`` with ``Grid.numbers``.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from sparsebit.kernels.packed_warpgroup import (
     values_of,
 )
 
-# By width: the most vectors that are multiplied with the packed weight at once, and in several parts, with a small and
-# with a large weight; with more, the unpacked weight is faster.
+# By bit width: the most vectors that one launch multiplies by the packed weight (BATCH), and the most in several
+# launches for a small and a large weight (MOST). Beyond that, unpacking the weight is faster.
 BATCH = {2: 64, 3: 64, 4: 128, 8: 64}
 MOST = {2: (64, 128), 3: (64, 64), 4: (128, 128), 8: (64, 64)}
-UNPACKED_BYTES = 2**25  # of the unpacked weight that are made at once
-IN_PARTS = 2048  # vectors from which that is faster than to make all of it
-SINGLY = 3  # vectors that are multiplied one by one where values have 3 bits or groups 32 channels
-FEW_SCALED = 16  # vectors up to which values of 4 bits in groups of 32 are scaled one by one
-PIECE = 32  # channels that a thread takes at once where there are no matrix units
+UNPACKED_BYTES = 2**25  # of the unpacked weight that exist at once
+IN_PARTS = 2048  # vectors from which unpacking in parts is faster than all at once
+SINGLY = 3  # up to so many vectors are multiplied one by one, for 3 bits or groups of 32
+FEW_SCALED = 16  # up to so many vectors, 4-bit values in groups of 32 are scaled one by one
+PIECE = 32  # channels that a thread processes at once without matrix units
 ONE = 0x3F800000  # the bits of 1.0
-# Vectors that are computed at least: for 3 bits the instructions for more of them are faster also for one.
+# The fewest vectors that are computed: for 3 bits, computing 16 is faster even if only one is needed.
 FEWEST = {3: 16}
-# Rows of a tile, blocks that are read at once, stages, warps, programs, and registers of a thread (None: as many as
-# there are), for up to so many vectors and each width, for small and for large weights. The fastest of those that
-# were measured on an H200 with groups of 128; replaced in benchmarks to compare.
+# Rows of a tile, blocks read at once, stages, warps, programs, and registers per thread (None: no limit). Keyed by the
+# largest number of vectors and the bit width, for small and for large weights. The fastest settings measured on an
+# H200 with groups of 128; benchmarks replace them to compare.
 Tile = tuple[int, int, int, int, int, int | None]
 _FEW: Tile = (64, 2, 3, 4, 792, 80)
 _MANY: Tile = (128, 1, 3, 4, 264, None)
@@ -47,7 +47,7 @@ _FOUR_STAGES: Tile = (64, 1, 4, 4, 264, None)
 _TWO_STAGES: Tile = (64, 1, 2, 4, 264, None)
 _EIGHT: Tile = (64, 2, 3, 4, 528, None)
 _WIDE: Tile = (128, 1, 3, 8, 264, None)
-_SCALED: Tile = (64, 1, 4, 4, 528, None)  # where values are scaled one by one
+_SCALED: Tile = (64, 1, 4, 4, 528, None)  # if values are scaled one by one
 TILES: dict[int, dict[int, tuple[Tile, Tile]]] = {
     8: {
         2: (_FEW, (128, 1, 3, 4, 528, 128)),
@@ -69,7 +69,7 @@ TILES: dict[int, dict[int, tuple[Tile, Tile]]] = {
     },
     128: {4: (_SMALL, _SMALL)},
 }
-# Rows of a program, warps, whether words are read ahead, and registers, for one vector and each width.
+# For one vector, by bit width: rows of a program, warps, whether words are prefetched, and registers.
 VECTOR_TILES: dict[int, tuple[int, int, bool, int | None]] = {
     2: (16, 4, False, None),
     3: (8, 4, False, None),
@@ -77,7 +77,7 @@ VECTOR_TILES: dict[int, tuple[int, int, bool, int | None]] = {
     8: (4, 4, False, None),
 }
 
-_stages: dict[tuple[object, ...], int] = {}  # the most that fit, where those of the tables do not
+_stages: dict[tuple[object, ...], int] = {}  # the most stages that fit, if those of the tables do not
 
 _library = torch.library.Library("sparsebit", "FRAGMENT")
 _library.define(
@@ -89,7 +89,7 @@ _library.define(
 def covers(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> bool:
     """Whether the kernels can multiply x [..., in] with a packed weight [out, bytes] that has scales [groups, out].
 
-    There have to be a multiple of 32 channels, in groups of 32-bit words, of 3 words for 3 bits. No gradients are
+    Channels must be a multiple of 32, and groups must fill 32-bit words (3 words for 3 bits). Gradients are not
     computed.
     """
     rows, channels, groups = packed.shape[0], x.shape[-1], scale.shape[0]
@@ -107,10 +107,9 @@ def covers(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> bool:
 def multiply_packed(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
 ) -> Tensor:
-    """``x @ weight.T`` where ``covers`` says yes.
+    """``x @ weight.T``, for inputs that ``covers`` accepts.
 
-    ``scale`` and ``zero_point`` are [groups, out]; zero points count in the values of the type, and are None where all
-    are 0.
+    ``scale`` and ``zero_point`` are [groups, out]; zero points are quantized values, or None if all are 0.
     """
     if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
         return torch.ops.sparsebit.packed_matmul(x, packed, scale, zero_point, bits, low)  # type: ignore[no-any-return]
@@ -128,7 +127,7 @@ def _run(x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bi
 def _run_flat(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
 ) -> Tensor:
-    """The fastest way for so many vectors that the device can take."""
+    """Choose the fastest way that this device supports for this number of vectors."""
     rows, (batch, channels), groups = packed.shape[0], x.shape, scale.shape[0]
     group_size = channels // groups
     if batch <= (SINGLY if bits == 3 or group_size == PIECE else 1) and group_size % PIECE == 0:
@@ -145,7 +144,7 @@ def _run_flat(
 
 
 def _sizes(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> tuple[int, int, int]:
-    """Rows, units a row and units a group."""
+    """Rows, units per row and units per group."""
     units = x.shape[-1] // values_of(bits)
     return packed.shape[0], units, units // scale.shape[0]
 
@@ -153,7 +152,7 @@ def _sizes(x: Tensor, packed: Tensor, scale: Tensor, bits: int) -> tuple[int, in
 def _multiply(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
 ) -> Tensor | None:
-    """The product with the packed weight, in parts where there are many vectors; None where no tile fits the device."""
+    """The product with the packed weight, in parts for many vectors; None if no tile fits the device."""
     y = torch.empty(x.shape[0], packed.shape[0], dtype=x.dtype, device=x.device)
     at_once = math.ceil(x.shape[0] / math.ceil(x.shape[0] / BATCH[bits]))
     for part, of_part in zip(x.split(at_once), y.split(at_once), strict=True):
@@ -165,7 +164,7 @@ def _multiply(
 def _multiply_part(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int, y: Tensor
 ) -> bool:
-    """Fills ``y``, with fewer stages than the tables have where the device's shared memory is too small for them."""
+    """Fill ``y``, with fewer stages than in the tables if the device's shared memory is too small."""
     from triton.runtime.errors import OutOfResources
 
     from sparsebit.kernels import packed_matmul_triton as kernels
@@ -177,13 +176,13 @@ def _multiply_part(
     padded = max(16 if scaled else 8, FEWEST.get(bits, 0), 1 << (batch - 1).bit_length())
     small, large = next(of for most, of in TILES.items() if padded <= most)[bits]
     chosen = large if rows * x.shape[1] >= LARGE else small
-    if scaled:  # too few units for the matrix units, or slower than several scales in a block
+    if scaled:  # too few units for the matrix units, or slower than several scales per block
         block, chosen = math.gcd(units, BLOCK), _SCALED
     tile, at_once, stages, warps, programs, registers = chosen
     blocks = units // block
     if blocks % at_once:
         at_once = 1
-    # Vectors up to ``padded`` are multiplied and not written: what is in them does not matter.
+    # Vectors up to ``padded`` are multiplied but not written, so their values do not matter.
     arranged = torch.empty(padded, units * places, dtype=x.dtype, device=x.device)
     sums = torch.empty(blocks, padded, device=x.device)
     several = max(1, 1024 // (block * places))
@@ -229,7 +228,7 @@ def _multiply_part(
 def _multiply_unpacked(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int
 ) -> Tensor:
-    """The product with the weight in float; for many vectors in parts that the device's cache holds."""
+    """The product with the weight in float; for many vectors, in parts that fit the device's cache."""
     rows, channels = packed.shape[0], x.shape[1]
     at_once = rows
     if x.shape[0] >= IN_PARTS:
@@ -253,7 +252,7 @@ def _write_numbers(
     bits: int,
     low: int,
 ) -> None:
-    """Rows ``first`` to ``end`` of the weight in float."""
+    """Unpack rows ``first`` to ``end`` of the weight."""
     from sparsebit.kernels import packed_pieces_triton as kernels
 
     rows, channels = packed.shape[0], made.shape[1]

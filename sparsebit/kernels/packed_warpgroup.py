@@ -1,4 +1,4 @@
-"""Products of many vectors with a packed weight on Hopper: when its own kernel is taken, and with which settings."""
+"""Products of many vectors with a packed weight on Hopper: when its kernel is used, and with which settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sparsebit.kernels.counters import take_counters
 from sparsebit.kernels.launch import launch
 
 BLOCK = 16  # units of a row that are multiplied at once
-LARGE = 2**25  # numbers of a large weight
-SHARED = 226 * 1024  # bytes of a processor's shared memory that the programs on it may take
-STAGES = 6  # blocks that are being copied, at most
-# From and up to how many vectors this kernel is the fastest, by width, for small and for large weights; and for 4 bits
-# where a block has several scales. As measured on an H200.
+LARGE = 2**25  # elements from which a weight is large
+SHARED = 226 * 1024  # bytes of shared memory that the programs on one multiprocessor may use
+STAGES = 6  # the most blocks being copied at a time
+# The range of vectors for which this kernel is the fastest, by bit width, for small and for large weights; and for
+# 4 bits with several scales per block. Measured on an H200.
 FASTEST = {
     2: (None, (33, 384)),
     3: ((4, 64), (4, 64)),
@@ -32,11 +32,11 @@ class Plan(NamedTuple):
     """The settings of one call.
 
     Attributes:
-        vectors: that a program multiplies.
-        warps: of a program; each takes 16 rows.
-        per_processor: programs that run at the same time on one.
-        registers: of a thread, at most; None for as many as it needs.
-        stages: blocks that are being copied or multiplied.
+        vectors: vectors per program.
+        warps: warps per program; each computes 16 rows.
+        per_processor: programs that run at the same time on one multiprocessor.
+        registers: the most registers per thread; None for no limit.
+        stages: blocks that are copied or multiplied at the same time.
     """
 
     vectors: int
@@ -47,16 +47,16 @@ class Plan(NamedTuple):
 
 
 def values_of(bits: int) -> int:
-    """How many values a unit has: a word, or three words for 3 bits."""
+    """The values in a unit, which is one word, or three words for 3 bits."""
     return 32 if bits == 3 else 32 // bits
 
 
 @functools.lru_cache(4096)
 def plan_call(rows: int, channels: int, groups: int, bits: int, batch: int) -> Plan | None:
-    """How the kernel multiplies so many vectors; None where it cannot, or another way is faster.
+    """The settings for this number of vectors; None if the kernel cannot multiply them or another way is faster.
 
-    Scales are copied 4 bytes at least at a time, so that the number of rows has to be even; Triton knows that of a
-    multiple of 16.
+    Scales are copied at least 4 bytes at a time, so the number of rows must be even. Triton recognizes that for
+    multiples of 16.
     """
     units, large = channels // values_of(bits), rows * channels >= LARGE
     per_group = units // groups
@@ -82,7 +82,7 @@ def plan_call(rows: int, channels: int, groups: int, bits: int, batch: int) -> P
 
 @functools.cache
 def has_warpgroups(device: int) -> bool:
-    """Whether a device has the instructions of Hopper, and Triton its language for them."""
+    """Whether the device has Hopper's instructions and Triton has the language for them."""
     if torch.cuda.get_device_capability(device)[0] != 9:
         return False
     try:
@@ -105,7 +105,7 @@ def multiply_by_warpgroups(
     (batch, channels), rows, places = x.shape, packed.shape[0], values_of(bits)
     units, tall = channels // places, 16 * plan.warps
     across, blocks = math.ceil(batch / plan.vectors), units // BLOCK
-    # Vectors behind the last one are multiplied and not written: what is in them does not matter.
+    # Vectors after the last one are multiplied but not written, so their values do not matter.
     arranged = torch.empty(across * plan.vectors, channels, dtype=x.dtype, device=x.device)
     sums = torch.empty(blocks, across * plan.vectors, device=x.device)
     several = max(1, 1024 // (BLOCK * places))

@@ -1,8 +1,7 @@
 """A Hopper kernel for products with a weight that stays packed: the matrix units never wait for values to be unpacked.
 
-Import only where Triton is installed. Triton's compiler waits for each product of values that lie in registers. In its
-lower language, Gluon, a product is started and the next values are unpacked meanwhile. The words of a weight and what
-a value stands for are as in ``packed_matmul_triton``.
+Import only if Triton is installed. Triton's compiler waits for each product of values in registers. In its lower-level
+language, Gluon, the next values are unpacked while a product runs. Weights are packed as in ``packed_matmul_triton``.
 """
 
 # Triton's own language: its functions have no types.
@@ -22,13 +21,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from sparsebit.kernels.packed_matmul_triton import write_assembly
 
-UNITS = gl.constexpr(16)  # of a row, in one block: as many as the matrix units take channels at once
-barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and before
+UNITS = gl.constexpr(16)  # of a row, in one block: the number of channels that the matrix units take at once
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its names in Triton 3.7 and in earlier versions
 
 
 @triton.constexpr_function
 def _write_bytes(is_float16: bool) -> str:
-    """PTX for values of 8 bits, two units at once: both halves of a value as in ``write_assembly``, then added up."""
+    """PTX for 8-bit values, two units at once: both halves of a value as in ``write_assembly``, then their sum."""
     magic, kind = (0x64006400, "f16x2") if is_float16 else (0x43004300, "bf16x2")
     sixteen = 0x4C004C00 if is_float16 else 0x41804180
     lines = [
@@ -75,7 +74,7 @@ def _results(bits: int, dtype: gl.dtype) -> tuple[gl.dtype, ...]:
 
 @triton.constexpr_function
 def _words_layout(warps: int) -> gl.DistributedLinearLayout:
-    """Where the words of a block are: in the thread whose values the matrix units take from it."""
+    """The layout of a block's words: each is in the thread from which the matrix units read its values."""
     rows = [[16 << i, 0] for i in range(warps.bit_length() - 1)]
     return gl.DistributedLinearLayout(
         [[0, 1], [8, 0], [0, 8]], [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], rows, [], [16 * warps, 16]
@@ -84,7 +83,7 @@ def _words_layout(warps: int) -> gl.DistributedLinearLayout:
 
 @triton.constexpr_function
 def _grouped_layout(warps: int, groups: int) -> gl.DistributedLinearLayout:
-    """The same, with the units of each group apart: [rows, groups, units]."""
+    """The same, with a separate axis for groups: [rows, groups, units]."""
     layout, size = _words_layout(warps), 16 // groups
     bases = [
         [[row, unit // size, unit % size] for row, unit in kind]
@@ -95,7 +94,7 @@ def _grouped_layout(warps: int, groups: int) -> gl.DistributedLinearLayout:
 
 @gluon.jit
 def _of_units(of_groups, IN_THREAD: gl.constexpr):
-    """Numbers of groups [rows, groups] as those of units [rows, units]."""
+    """Expand values per group [rows, groups] to values per unit [rows, units]."""
     rows: gl.constexpr = of_groups.shape[0]
     apart = gl.expand_dims(of_groups, 2)
     spread = gl.broadcast(
@@ -110,7 +109,7 @@ def _numbers(
     word_tiles, scale_tiles, zero_tiles, stage, IN_THREAD: gl.constexpr, OPERAND: gl.constexpr, BITS: gl.constexpr,
     DTYPE: gl.constexpr, LOW: gl.constexpr, HAS_ZERO: gl.constexpr,
 ):  # fmt: skip
-    """The numbers of one block where the matrix units take them from: those at the first place of all units first."""
+    """Unpack one block in the order the matrix units read it: the first value of every unit, then the second, ..."""
     raised: gl.constexpr = 1024 if gl.float16 == DTYPE else 128
     unit: gl.constexpr = 3 if BITS == 3 else 1
     by_group: gl.constexpr = gl.SliceLayout(2, _grouped_layout(gl.num_warps(), scale_tiles.shape[1]))
@@ -150,7 +149,7 @@ def _numbers(
 
 @gluon.jit
 def _joined(values, FIRST: gl.constexpr, COUNT: gl.constexpr):
-    """So many tensors as one, a place in the last dimension for the first half and the other."""
+    """Join tensors into one whose last dimension holds the two halves."""
     if COUNT == 1:
         return values[FIRST]
     else:
@@ -165,7 +164,7 @@ def multiply(
     LOW: gl.constexpr, BITS: gl.constexpr, UNIT: gl.constexpr, HAS_ZERO: gl.constexpr,
     UNITS_PER_GROUP: gl.constexpr, BATCH: gl.constexpr, STAGES: gl.constexpr, AHEAD: gl.constexpr,
 ):  # fmt: skip
-    """``x @ weight.T``; x is that of ``arrange`` in blocks of 16 units, with a multiple of ``BATCH`` vectors.
+    """``x @ weight.T``, with x from ``arrange`` in blocks of 16 units and a multiple of ``BATCH`` vectors.
 
     Tiles are ``BATCH`` vectors of 16 rows a warp. Their blocks are divided evenly among the programs, and parts of
     tiles added up, as in ``packed_matmul_triton.multiply``.
@@ -208,7 +207,7 @@ def multiply(
         end = gl.minimum(blocks, begin + stop - at)
         first_row = tile // across * tall
         first_vector = (tile % across) * BATCH
-        # Rows behind the last one are read from the last one, and not written.
+        # Rows after the last one read the last one's values and are not written.
         copied_row = gl.minimum(first_row + gl.arange(0, tall, gl.SliceLayout(1, copied)), rows - 1)
         copied_unit = gl.arange(0, UNITS, gl.SliceLayout(0, copied))
         at_words = (
@@ -247,12 +246,14 @@ def multiply(
             following = (stage + 1) % STAGES
             if AHEAD:
                 unpacked = values
-                if turns > 0:  # always: without a condition the matrix units are waited for before this
+                if (
+                    turns > 0
+                ):  # always true: without a condition, the compiler waits for the matrix units before this
                     unpacked = _numbers(
                         word_tiles, scale_tiles, zero_tiles, following, in_thread, operand, BITS, dtype, LOW, HAS_ZERO
                     )  # fmt: skip
                 total, values = warpgroup_mma_wait(0, (product, unpacked))
-            else:  # where registers do not suffice for two blocks
+            else:  # if the registers do not suffice for two blocks
                 total = warpgroup_mma_wait(0, (product,))
                 values = _numbers(
                     word_tiles, scale_tiles, zero_tiles, following, in_thread, operand, BITS, dtype, LOW, HAS_ZERO
@@ -271,7 +272,7 @@ def _copy(
     at_words, at_x, scale_ptr, zero_point_ptr, at_scales, inside, word_tiles, x_tiles, scale_tiles, zero_tiles,
     block, stage, wanted, rows, UNIT: gl.constexpr, UNITS_PER_GROUP: gl.constexpr, HAS_ZERO: gl.constexpr,
 ):  # fmt: skip
-    """Starts to copy a block of words, x, scales and zero points."""
+    """Start to copy a block of words, x, scales and zero points."""
     for part in gl.static_range(UNIT):
         pointer = at_words + (block * UNITS * UNIT + part)
         known = gl.full(pointer.shape, 1, gl.int1, pointer.type.layout) & wanted
@@ -295,7 +296,7 @@ def _finish(
     total, parts_ptr, counts_ptr, y_ptr, program, tile, first_row, first_vector, blocks, per_program, batch, rows,
     BATCH: gl.constexpr, TALL: gl.constexpr, RESULT: gl.constexpr, DTYPE: gl.constexpr,
 ):  # fmt: skip
-    """Writes a tile that one program has computed, or this part of it; who comes last adds the parts up.
+    """Write a tile, or one program's part of it; the last program adds up the parts.
 
     A program has room for two parts: that of its first tile, and that of its last one.
     """

@@ -1,4 +1,4 @@
-"""Checks of numbers that callers pass: a wrong one is named with what was expected."""
+"""Checks of numeric arguments; an error names the argument and what was expected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparsebit.errors import SparsebitError
 
 
 def require_count(name: str, value: object, least: int = 1) -> None:
-    """Raise unless an argument is a whole number of at least ``least``.
+    """Raise unless an argument is an integer of at least ``least``.
 
     Example:
         >>> require_count("steps", 100)
@@ -18,7 +18,7 @@ def require_count(name: str, value: object, least: int = 1) -> None:
 
 
 def require_part(name: str, value: object) -> None:
-    """Raise unless an argument is a part of a whole that leaves something: at least 0 and less than 1.
+    """Raise unless an argument is a fraction of at least 0 and less than 1.
 
     Example:
         >>> require_part("hidden", 0.25)

@@ -1,4 +1,4 @@
-"""A conversation with a model: what was said so far, and the next answer."""
+"""A conversation with a model: the turns so far, and the next answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_CHARACTERS = 2**22  # of a text that a template makes
 
 
 class Chat:
-    """Keeps the turns; models with a chat template get them in it, others as plain text."""
+    """Keeps the turns, and passes them to the model in its chat template, or as plain text without one."""
 
     def __init__(self, model: LanguageModel, *, most_tokens: int = 256) -> None:
         require_language_model(model)
@@ -28,7 +28,7 @@ class Chat:
             raise SparsebitError("a conversation needs a tokenizer", hint="set model.tokenizer")
         if getattr(model.model, "generation_config", None) is None:
             raise SparsebitError(
-                f"{type(model.model).__name__} does not generate text", expected="a decoder of transformers"
+                f"{type(model.model).__name__} does not generate text", expected="a transformers decoder"
             )
         self._model: Any = model.model
         self._tokenizer, self._most = model.tokenizer, most_tokens
@@ -36,12 +36,12 @@ class Chat:
 
     @torch.no_grad()
     def answer(self, text: str) -> Iterator[str]:
-        """The model's most likely answer, piece by piece as it is made.
+        """Yield the model's most likely answer piece by piece.
 
-        The question, and as much of the answer as was taken, are part of the conversation from then on.
+        The question, and as much of the answer as was consumed, become part of the conversation.
         """
         turns = [*self._turns, {"role": "user", "content": text}]
-        ids = self._ids(turns)  # raises where the question cannot be asked: the conversation is as it was
+        ids = self._ids(turns)  # raises if the question cannot be asked; the conversation is then unchanged
         answer: Turn = {"role": "assistant", "content": ""}
         self._turns = [*turns, answer]
         for said in self._texts(ids):
@@ -49,7 +49,7 @@ class Chat:
             yield piece
 
     def _texts(self, ids: list[int]) -> Iterator[str]:
-        """The answer so far, after each token that ends a character."""
+        """The answer so far, after each token that completes a character."""
         ends = self._model.generation_config.eos_token_id
         stops = ends if isinstance(ends, list) else [ends]
         device, most = device_of(self._model), most_positions(self._model) or len(ids) + self._most
@@ -63,18 +63,18 @@ class Chat:
             said.append(index)
             given = [index]
             text = self._tokenizer.decode(said, skip_special_tokens=True)
-            if not text.endswith("\ufffd"):  # the first bytes of a character whose others follow
+            if not text.endswith("\ufffd"):  # the first bytes of an incomplete character
                 yield text
 
     def _ids(self, turns: list[Turn]) -> list[int]:
         """The conversation as token ids that the model can read."""
         text = turns[-1]["content"]
         if not isinstance(text, str):
-            raise SparsebitError("a prompt is a text", got=type(text).__name__)
+            raise SparsebitError("the prompt must be a string", got=type(text).__name__)
         if getattr(self._tokenizer, "chat_template", None):
             try:
                 asked = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-            except Exception as error:  # a template raises what its author wrote
+            except Exception as error:  # a template may raise anything
                 raise SparsebitError(
                     "the chat template of the tokenizer cannot be applied",
                     got=str(error)[:200],
@@ -88,7 +88,9 @@ class Chat:
         else:
             found = list(self._tokenizer("\n".join(turn["content"] for turn in turns))["input_ids"])
         if not found:
-            raise SparsebitError("the prompt has no tokens", got=repr(text)[:80], hint="write some words")
+            raise SparsebitError(
+                "the prompt has no tokens", got=repr(text)[:80], hint="write at least one word"
+            )
         require_known(torch.tensor(found), self._model)
         most = most_positions(self._model)
         if most is not None and len(found) > most:

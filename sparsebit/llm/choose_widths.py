@@ -1,9 +1,9 @@
-"""Bits by budget: which weights get more of them, measured on the float model, chosen by an integer program.
+"""Bits within a budget: costs are measured on the float model, and an integer program chooses.
 
-Weights that read one tensor (query, key and value; gate and up) get one width, because engines fuse them. Where the
-config names the formats that the model will be written to, only widths that they hold are offered. What a width
-costs is measured for one such group at a time: its weights are rounded, and the next-token distributions (or the
-outputs of the block) are compared with those of the float model.
+Weights that read one tensor (query, key and value; gate and up) get one width, because engines fuse them. If the
+config names the formats to export to, only widths that all of them store are considered. The cost of a width is
+measured for one such group at a time: its weights are rounded, and the next-token distributions (or the outputs of the
+block) are compared with those of the float model.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class WidthChoice(NamedTuple):
 def choose_widths(
     source: WeightSource, plan: Plan, settings: LlmConfig, recorded: Sequence[Recorded], ids: Tensor
 ) -> None:
-    """Give every weight of ``plan`` the width at which the model loses least within ``settings.BUDGET``.
+    """Give every weight of ``plan`` a width, so that predictions change least within ``settings.BUDGET``.
 
     Args:
         source: the model; its blocks are filled one after the other, or all at once to measure the divergence.
@@ -119,7 +119,7 @@ def choose_widths(
 
 
 def require_formats(model: nn.Module, plan: Plan, formats: Sequence[str]) -> None:
-    """Refuse before anything is measured: formats without mixed widths, models and other weights they cannot hold."""
+    """Refuse, before measuring, formats without mixed widths, and models or weights that a format cannot store."""
     for name in formats:
         format = FORMATS[name]()
         if not format.mixes_widths:
@@ -130,7 +130,7 @@ def require_formats(model: nn.Module, plan: Plan, formats: Sequence[str]) -> Non
             )
         require_transformers(model, name)
         for _ in format.refusals(LanguageModel(model, {}, [])):
-            pass  # there are no weights yet: only models of another kind are refused
+            pass  # there are no weights yet: only unsupported models are refused
         for parameter in plan.outside():
             layer = parameter.removesuffix(".weight")
             spec, (rows, columns) = plan.spec(parameter), model.get_parameter(parameter).shape
@@ -143,7 +143,7 @@ def require_formats(model: nn.Module, plan: Plan, formats: Sequence[str]) -> Non
 def _held_widths(
     model: nn.Module, plan: Plan, choice: WidthChoice, shapes: Sequence[Sequence[int]], budget: BudgetSection
 ) -> list[int]:
-    """The widths that all formats hold for all weights of a choice; an error where there is none."""
+    """The widths that all formats can store for all weights of a choice; an error if there is none."""
     held = list(budget.WIDTHS)
     for name in budget.FORMATS:
         refused: FormatRefusal | None = None
@@ -201,7 +201,7 @@ def _rounded(plan: Plan, choice: WidthChoice, parameters: Mapping[str, Tensor], 
 
 
 def stored_bytes(shape: Sequence[int], spec: WeightSpec) -> float:
-    """Bytes of a weight [out, in]: quantized values, scales, and zero points where there are some.
+    """Bytes of a weight [out, in]: quantized values, scales, and zero points if any.
 
     Example:
         >>> stored_bytes((8, 64), WeightSpec(group_size=32))

@@ -1,4 +1,4 @@
-"""Finished blocks, kept in a folder so that a run that was stopped resumes after the last of them."""
+"""Finished blocks, saved in a folder so that a stopped run resumes after the last one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FinishedBlock(NamedTuple):
     floats: Mapping[str, Tensor]
 
     def restore(self, block: nn.Module, name: str) -> None:
-        """Put the numbers of all parameters into the block of this name."""
+        """Load all parameters into the block of this name."""
         parameters = dict(block.named_parameters())
         for key, values in self.floats.items():
             parameters[key].data.copy_(values)
@@ -42,7 +42,7 @@ class FinishedBlock(NamedTuple):
                 stored(parameters, _matrix(one, name)).copy_(one.held.numbers())
 
     def find_problem(self, block: nn.Module, name: str) -> str | None:
-        """What does not fit the block of this name; None where every parameter gets its numbers."""
+        """What does not fit the block of this name; None if every parameter fits."""
         parameters = dict(block.named_parameters())
         for one in self.made:
             try:
@@ -58,7 +58,7 @@ class FinishedBlock(NamedTuple):
             if values.shape != parameters[key].shape or not values.is_floating_point():
                 return f"{key!r} has another shape or type"
             if not is_finite(values):
-                return f"{key!r} holds NaN or infinite numbers"
+                return f"{key!r} holds NaN or infinite values"
         return None
 
 
@@ -67,17 +67,17 @@ def _matrix(one: Made, block: str) -> Matrix:
 
 
 def _packed(made: Sequence[Made], block: str) -> set[str]:
-    """The parameters all of whose matrices are packed."""
+    """Parameters whose matrices are all packed."""
     floats = {_matrix(one, block).name for one in made if one.held is None}
     return {_matrix(one, block).name for one in made} - floats
 
 
 class FinishedBlocks:
-    """One subfolder for each finished block; without a folder nothing is kept."""
+    """One subfolder for each finished block; without a folder, nothing is saved."""
 
     def __init__(self, folder: Path | None, run: str) -> None:
         self._folder, self._run = folder, run
-        self._weights = ""  # digest of the float weights of the block that was asked for last
+        self._weights = ""  # digest of the float weights of the last requested block
 
     @classmethod
     def open(
@@ -97,7 +97,7 @@ class FinishedBlocks:
         return cls(Path(folder), seen.hexdigest())
 
     def read(self, index: int, name: str, block: nn.Module) -> FinishedBlock | None:
-        """What a block with these float weights became earlier, or None; of several processes all must find it."""
+        """The saved result for a block with these float weights, or None; all of several processes must find it."""
         if self._folder is None:
             return None
         self._weights = _digest(block)
@@ -129,7 +129,7 @@ class FinishedBlocks:
 
     def write(self, index: int, name: str, made: Sequence[Made], block: nn.Module) -> None:
         """Keep a finished block: its packed weights, and its other parameters, which a method may have changed."""
-        if self._folder is None or rank():  # all processes have the same to write
+        if self._folder is None or rank():  # all processes would write the same
             return
         tensors, matrices = to_stored({one.name: one.held for one in made if one.held is not None})
         how = {one.name: one._asdict() for one in made}
@@ -162,7 +162,7 @@ def digest_outside_blocks(source: WeightSource) -> str:
 
 
 def _digest(module: nn.Module, without: tuple[str, ...] = ()) -> str:
-    """Of names, shapes and numbers of a module's parameters; of those that begin so ``without`` their numbers."""
+    """Digest of a module's parameters: names, shapes, and values unless the name begins with one of ``without``."""
     seen = hashlib.sha256()
     for name, parameter in module.named_parameters():
         seen.update(f"{name} {tuple(parameter.shape)}".encode())

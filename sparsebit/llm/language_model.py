@@ -1,4 +1,4 @@
-"""A language model with packed weights, and a record of how each was made."""
+"""A language model with packed weights, and a record of how each was quantized."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 class Made(NamedTuple):
-    """One matrix as it was packed, and how."""
+    """One packed matrix, and how it was quantized."""
 
-    name: str  # of the parameter in the model; followed by "[3]" for the third of stacked experts
-    held: PackedTensor | None  # None where it stays in float and was only pruned
+    name: str  # of the parameter in the model; with "[3]" for one of stacked experts
+    held: PackedTensor | None  # None if it stays in float and was only pruned
     loss: float  # energy of the error in its outputs, relative to the energy of the outputs
-    tokens: int  # of the calibration data that reached it
+    tokens: int  # calibration tokens that reached it
     remark: str = ""
     transposed: bool = False  # the parameter holds it as [in, out]
 
 
 @dataclass(frozen=True)
 class LayerRecord:
-    """How one matrix was quantized, in words and numbers."""
+    """How one matrix was quantized: settings and measured error."""
 
     name: str
     code: str  # such as "int4_full"
     group_size: int | None
-    bits: float  # per weight, scales and zero points counted
+    bits: float  # per weight, including scales and zero points
     loss: float
     tokens: int
     remark: str = ""
@@ -89,13 +89,13 @@ class LanguageModel:
 
     @property
     def bits(self) -> float:
-        """Mean bits of a quantized weight, with scales and zero points."""
+        """Mean bits per quantized weight, including scales and zero points."""
         sizes = [held.shape[0] * held.shape[1] for held in self.weights.values()]
         return 8 * sum(held.nbytes for held in self.weights.values()) / max(sum(sizes), 1)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors of the model as they are held."""
+        """Bytes of all tensors of the model as stored in memory."""
         seen = {t.untyped_storage().data_ptr(): t.nbytes for t in self.model.state_dict().values()}
         return sum(seen.values())
 
@@ -113,8 +113,8 @@ class LanguageModel:
             format: "gguf" (llama.cpp), "onnxruntime-genai", "openvino", "gptq", or "compressed-tensors" (vLLM,
                 SGLang, transformers).
             ids: token ids to compare predictions with; by default those of a sentence.
-            options: of the format; "onnxruntime-genai" has ``rounding_budget``, what 8-bit activations may cost in
-                nats (0.02) before layers are computed in float.
+            options: of the format; "onnxruntime-genai" has ``rounding_budget``, the nats that 8-bit activations
+                may cost (0.02) before layers are computed in float.
 
         Returns:
             what was written and what the engine read: ``print`` it, or test ``ok`` and ``proven``. A layer that the
@@ -140,7 +140,7 @@ class LanguageModel:
         save_pretrained(self, folder)
 
     def save_tokenizer(self, folder: str | os.PathLike[str]) -> None:
-        """Write the tokenizer's files, where there is one."""
+        """Write the tokenizer's files, if there is one."""
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
 
@@ -150,7 +150,7 @@ class LanguageModel:
 
         Args:
             folder: written by ``save``.
-            model: the float model, for one that transformers does not make; its weights are not used, it is unchanged.
+            model: the float model, if transformers cannot build it; its weights are not used, and it is unchanged.
         """
         from sparsebit.llm.folders.saved_model import load_model
 
@@ -192,7 +192,7 @@ def _install_matrix(model: nn.Module, name: str, held: PackedTensor, transposed:
     ):
         packed = PackedLinear(held, getattr(module, "bias", None), transposed=transposed)
     else:
-        if getattr(module, key).is_meta:  # a model that is being loaded
+        if getattr(module, key).is_meta:  # while a model is loaded
             setattr(module, key, nn.Parameter(torch.empty(getattr(module, key).shape), requires_grad=False))
         numbers = held.numbers()
         getattr(module, key).data.copy_(numbers.T if transposed else numbers)

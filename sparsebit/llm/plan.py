@@ -1,4 +1,4 @@
-"""Which weights of a language model are quantized, to what, and why the others are not."""
+"""Which weights of a language model are quantized, on which grid, and why the others are not."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Plan:
             )
 
     def spec(self, name: str) -> WeightSpec | None:
-        """What the parameter of this name becomes; None where it stays in float."""
+        """The spec of the parameter of this name; None if it stays in float."""
         return self._specs.get(name)
 
     def set_bits(self, name: str, bits: int) -> None:
-        """Another width for a weight, of the same scheme."""
+        """Set another width for a weight, with the same scheme."""
         spec = self._specs[name]
         assert spec.code is not None
         self._specs[name] = replace(spec, code=CodeType(spec.code.kind, bits))
@@ -65,7 +65,7 @@ class Plan:
         return lambda name: self.spec(f"{block}.{name}")
 
     def note_unseen(self, block: str, made: Iterable[Made]) -> None:
-        """Say of planned weights of a block that nothing was seen to multiply by them: they stay in float."""
+        """Keep planned weights in float that the block was not seen to multiply by, and log them."""
         done = {one.name.partition("[")[0] for one in made}
         for name in self._specs:
             if name.startswith(f"{block}.") and name not in done:
@@ -78,7 +78,7 @@ class Plan:
 
 
 def as_weight_spec(asked: MatrixSpec) -> WeightSpec:
-    """What a config asks for, as a type of quantized values and a layout.
+    """Convert a config's spec to a type of quantized values and a layout.
 
     Example:
         >>> str(as_weight_spec(MatrixSpec(3, "affine", 64, "float16")).code)
@@ -95,7 +95,7 @@ def as_weight_spec(asked: MatrixSpec) -> WeightSpec:
 
 
 def embedding_and_head(model: nn.Module) -> list[str]:
-    """The names of the weights that turn ids into hidden states, and hidden states into logits."""
+    """The names of the embedding and the head."""
     names = {id(module): name for name, module in model.named_modules()}
     found = []
     for get in ("get_input_embeddings", "get_output_embeddings"):

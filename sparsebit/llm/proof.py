@@ -1,4 +1,4 @@
-"""The proof of an exported file: a stock engine loads it, and is compared with the model it was made from."""
+"""The proof of an exported file: an unmodified engine loads it and is compared with the model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.packed.linear import PackedLinear
 
-# The engine rounds other values than torch does, so its divergence is another sample of the same size.
+# The engine rounds different values from torch, so its divergence is another sample of the same size.
 ROUNDING_SPREAD = 4.0
-# Where tokenizers differ: digits, runs of spaces, line ends, contractions, letters and signs beyond ASCII.
+# Texts on which tokenizers differ: digits, runs of spaces, line ends, contractions, non-ASCII letters and signs.
 TEXTS = (
     "The rain in the mountains fell for three days, and on the fourth the river had taken the bridge.",
     "It's 10% off: don't pay 1234.50 (or 98765), they'll say!!",
@@ -31,9 +31,9 @@ TEXTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """What was written, and what the engine made of it.
+    """What was written, and how the engine read it.
 
-    ``ok`` is true when nothing was found wrong, ``proven`` when an engine has also loaded the file.
+    ``ok`` is true if no problem was found, ``proven`` if an engine has also loaded the file.
     """
 
     path: str
@@ -41,18 +41,18 @@ class ExportReport:
     nbytes: int
     engine: str = ""
     not_run: str = ""  # why no engine has loaded the file
-    failure: str = ""  # what the engine said when it could not load or run it
+    failure: str = ""  # the engine's message if it could not load or run it
     wrong_weights: tuple[str, ...] = ()  # matrices that the engine reads differently
     weights: int = 0  # matrices that were compared
-    wrong_texts: tuple[str, ...] = ()  # that the engine splits into other tokens than the tokenizer
+    wrong_texts: tuple[str, ...] = ()  # that the engine tokenizes differently
     texts: int = 0  # texts that were compared
     divergence: float | None = None  # mean, of the next-token distributions, in nats
     rounded_layers: int = 0  # layers before which the engine rounds activations to 8 bits
-    rounding_cost: float = 0.0  # the divergence that such rounding makes in torch alone
-    tolerance: float = 0.0  # for the divergence: what the engine's arithmetic explains
+    rounding_cost: float = 0.0  # the divergence caused by the same rounding in torch
+    tolerance: float = 0.0  # the divergence that the engine's arithmetic explains
     # How often the most likely token is the same; None for a model without a head.
     agreement: float | None = None
-    gap: float = 0.0  # where it is another one: how far apart torch has the two, in nats, at most
+    gap: float = 0.0  # if they differ: the largest gap in torch between the two tokens, in nats
 
     @property
     def proven(self) -> bool:
@@ -78,11 +78,11 @@ class ExportReport:
             lines.append(f"  {self.engine} reads all {self.weights} quantized weights bit for bit")
         if self.wrong_texts:
             lines.append(
-                f"  it splits {len(self.wrong_texts)} of {self.texts} texts into other tokens than the tokenizer, "
+                f"  it splits {len(self.wrong_texts)} of {self.texts} texts into different tokens from the tokenizer, "
                 f"such as {self.wrong_texts[0]!r}"
             )
         elif self.texts:
-            lines.append(f"  it splits {self.texts} texts into the tokens of the tokenizer")
+            lines.append(f"  it splits {self.texts} texts into the same tokens as the tokenizer")
         if self.divergence is not None:
             fine = self.divergence <= self.tolerance
             verdict = "" if fine else f", more than its arithmetic explains ({self.tolerance:.2g})"
@@ -108,11 +108,11 @@ class ExportReport:
 def prove(
     model: LanguageModel, path: Path, format_name: str, engine: Engine | None, ids: Tensor
 ) -> ExportReport:
-    """Load an exported file in its engine, where that is installed, and compare weights and predictions."""
+    """Load an exported file in its engine, if installed, and compare weights and predictions."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files)
     if engine is None:
-        reason = f"sparsebit knows none that it can call for {format_name}"
+        reason = f"sparsebit can call none for {format_name}"
         return ExportReport(path=str(path), format=format_name, nbytes=size, not_run=reason)
     if missing := missing_modules(engine):
         reason = f"{engine.name} needs {', '.join(missing)}, not installed"
@@ -134,7 +134,7 @@ def prove(
             for name in model.weights
             if (rounding := opened.rounding(name)) is not None and (layer := _multiplying_layer(model, name))
         }
-    except Exception as error:  # engines raise anything; whatever it is, the file is not proven
+    except Exception as error:  # engines may raise anything, and then the file is not proven
         failure = f"{type(error).__name__}: {error}"[:300]
         return ExportReport(
             path=str(path), format=format_name, nbytes=size, engine=engine.name, failure=failure
@@ -171,11 +171,11 @@ def _multiplying_layer(model: LanguageModel, name: str) -> str:
 
 
 def _compare_tokens(model: LanguageModel, engine: Engine, path: Path) -> tuple[int, tuple[str, ...]]:
-    """How many texts an engine has split, and those that it splits differently from the tokenizer."""
+    """The number of texts compared, and those that the engine tokenizes differently."""
     if engine.token_ids is None or model.tokenizer is None:
         return 0, ()
     wanted = {text: list(model.tokenizer(text)["input_ids"]) for text in TEXTS}
-    # A vocabulary may have no tokens for some letters; then there is nothing right to compare with.
+    # A vocabulary may lack tokens for some letters; such texts cannot be compared.
     known = [text for text, ids in wanted.items() if _decode(model.tokenizer, ids) == text.strip()]
     found = engine.token_ids(path, known) if known else []
     return len(known), tuple(text for text, ids in zip(known, found, strict=True) if ids != wanted[text])

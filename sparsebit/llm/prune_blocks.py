@@ -1,6 +1,6 @@
-"""Blocks left out of a language model: those that change the hidden states least.
+"""Remove the blocks of a language model that change the hidden states least.
 
-Blocks are chosen by what they change: one whose output points where its input pointed costs least when it is left out.
+A block whose output has the same direction as its input costs least to remove.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def drop_blocks(model: nn.Module, rows: Tensor, count: int) -> nn.Module:
 
 @torch.no_grad()
 def block_changes(model: nn.Module, rows: Tensor) -> list[float]:
-    """One minus the mean cosine between what goes into each block and what comes out."""
+    """One minus the mean cosine between the input and the output of each block."""
     stack = find_stack(model)
     found: list[list[float]] = [[] for _ in stack.modules]
 
@@ -58,7 +58,7 @@ def block_changes(model: nn.Module, rows: Tensor) -> list[float]:
 
 
 def _replace_blocks(model: Any, stack: Stack, kept: Sequence[int]) -> None:
-    """Keep these blocks, renumber them, and say so in the config."""
+    """Keep these blocks, renumber them, and update the config."""
     holder = model.get_submodule(stack.path)
     config = text_config(getattr(model, "config", None))
     name = next(
@@ -71,12 +71,12 @@ def _replace_blocks(model: Any, stack: Stack, kept: Sequence[int]) -> None:
     )
     if not name or not isinstance(holder, nn.ModuleList):
         raise SparsebitError(
-            f"{type(model).__name__} has no config that says how many blocks there are",
-            expected="a model of transformers with num_hidden_layers",
+            f"{type(model).__name__} has no config that gives the number of blocks",
+            expected="a transformers model with num_hidden_layers",
         )
     for new, old in enumerate(kept):
         for module in stack.modules[old].modules():
-            if getattr(module, "layer_idx", None) == old:  # its place in the cache
+            if getattr(module, "layer_idx", None) == old:  # its index in the cache
                 module.layer_idx = new  # type: ignore[assignment]
     path, _, last = stack.path.rpartition(".")
     setattr(model.get_submodule(path), last, nn.ModuleList(stack.modules[index] for index in kept))
@@ -87,7 +87,7 @@ def _replace_blocks(model: Any, stack: Stack, kept: Sequence[int]) -> None:
 
 
 def _require_same_blocks(model: Any, made: Any, kept: Sequence[int]) -> None:
-    """Raise where a class gives a block other parts or settings in its new place than in its old one."""
+    """Raise if the class would build a block differently at its new position."""
     path = find_stack(model).path
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         before, after = (type(one)(copy.deepcopy(one.config)).get_submodule(path) for one in (model, made))
@@ -100,12 +100,12 @@ def _require_same_blocks(model: Any, made: Any, kept: Sequence[int]) -> None:
                     where=name,
                     expected=str(was.get(name)),
                     got=str(now.get(name)),
-                    hint="remove another number of blocks, or hidden channels or heads instead",
+                    hint="remove a different number of blocks, or hidden channels or heads instead",
                 )
 
 
 def _settings(block: nn.Module) -> dict[str, object]:
-    """The classes, sizes and plain settings in a block, without its own number."""
+    """The classes, sizes and plain settings in a block, without its index."""
     found: dict[str, object] = {name: tuple(one.shape) for name, one in block.named_parameters()}
     for path, module in block.named_modules():
         found[path] = type(module).__name__

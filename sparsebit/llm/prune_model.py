@@ -1,6 +1,6 @@
 """``sparsebit.llm.prune``: a smaller model of the same class, with fewer blocks, heads or hidden channels.
 
-Widths are pruned through ``SparseModel``, every block alike, so that the model's own config describes the result.
+Widths are pruned by ``SparseModel``, equally in every block, so that the model's config describes the result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sparsebit.sparse.layer_sparser import detach
 from sparsebit.sparse.shrink.pretrained import is_pretrained, require_own_head_width
 
 SAMPLES, LENGTH = 8, 128  # of the text, to measure with
-STEP = 32  # hidden channels are removed in groups as large as the smallest of quantized weights
+STEP = 32  # hidden channels are removed in groups as large as the smallest quantization group
 
 
 @torch.no_grad()
@@ -50,9 +50,9 @@ def prune(
         model: of transformers, or a folder as ``save_pretrained`` writes it.
         data: token ids, a text, or the path of a text file. With it, channels are scored by weight times input;
             without, by weight. Needed to choose blocks.
-        hidden: the part of the hidden channels of every feed-forward layer to remove, of all experts alike. A multiple
-            of 32 is removed where the width is one, so that what stays can be quantized in groups.
-        heads: the part of the attention heads to remove; heads that share keys and values are removed together.
+        hidden: the fraction of the hidden channels to remove from every feed-forward layer, equally from all experts.
+            If the width is a multiple of 32, so is the number removed, so that the rest can be quantized in groups.
+        heads: the fraction of the attention heads to remove; heads that share keys and values are removed together.
         blocks: how many blocks to remove.
         tokenizer: for texts; by default the one in the model's folder.
     """
@@ -60,7 +60,7 @@ def prune(
     require_part("heads", heads)
     require_count("blocks", blocks, least=0)
     if not (hidden or heads or blocks):
-        raise SparsebitError("no part to prune was named", expected="hidden=, heads= or blocks=")
+        raise SparsebitError("nothing to prune was given", expected="hidden=, heads= or blocks=")
     stored: torch.dtype | None = None
     if isinstance(model, str | os.PathLike):
         tokenizer, stored = tokenizer or read_tokenizer(model), stored_dtype(model)
@@ -92,7 +92,7 @@ def prune(
 
 
 def _store_as(model: Any, dtype: torch.dtype) -> None:
-    """Give weights that were read from a folder as float32 the type they have there; not the buffers."""
+    """Convert weights that were read from a folder as float32 to the type they have there, but not the buffers."""
     model.config.dtype = dtype
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
@@ -106,8 +106,8 @@ def _require_float(model: object) -> None:
         )
     if not isinstance(model, nn.Module) or not is_pretrained(unwrap(model)):
         raise SparsebitError(
-            f"{type(model).__name__} is not a model of transformers",
-            expected="a model, or the path of a folder as save_pretrained writes it",
+            f"{type(model).__name__} is not a transformers model",
+            expected="a model, or the path of a folder that save_pretrained wrote",
             hint="use sparsebit.prune with a config for any other module",
         )
 
@@ -142,16 +142,16 @@ def _prune_widths(model: nn.Module, path: str, rows: Tensor | None, hidden: floa
 
 @contextlib.contextmanager
 def stacked_experts(model: Any) -> Iterator[Callable[[Any], None]]:
-    """Experts of transformers multiplied as one stack: a loop over those that tokens reach is not a graph.
+    """Compute transformers experts as one stack, because a loop over the experts that tokens reach cannot be captured.
 
-    Gives a function that lets another model compute its experts as this one did before and will again.
+    Yields a function that makes another model compute its experts as this one did before.
     """
     before = model.get_experts_implementation() if hasattr(model, "get_experts_implementation") else {}
     ways = before if {"eager", "batched_mm"}.intersection(before.values()) else {}
     if ways:
         try:
             model.set_experts_implementation("grouped_mm")
-        except ValueError:  # of a class without experts
+        except ValueError:  # a class without experts
             ways = {}
 
     def put_back(other: Any) -> None:
@@ -167,8 +167,8 @@ def stacked_experts(model: Any) -> Iterator[Callable[[Any], None]]:
 def find_widths(groups: ChannelGroups, blocks: Sequence[str]) -> dict[str, list[Group]]:
     """The heads and the hidden channels of each block, as ``{"heads": [...], "hidden": [...]}``.
 
-    They are told apart by what the channels pass: heads pass a softmax. Of the others, those that a layer beside the
-    attention makes are hidden channels. What several blocks make together, such as the residual stream, is neither.
+    Heads pass a softmax. Hidden channels are the other channels that a layer beside the attention computes. Channels
+    that several blocks compute together, such as the residual stream, are neither.
     """
     calls = groups.trace.calls
     attention = {name for name, call in calls.items() if call.spec.channels in ("attention", "softmax")}
@@ -185,12 +185,12 @@ def find_widths(groups: ChannelGroups, blocks: Sequence[str]) -> dict[str, list[
 
 
 def _holder(name: str, paths: Sequence[str]) -> str:
-    """The one of these modules that a layer lies in."""
+    """The one of these modules that contains a layer."""
     return next((path for path in paths if name.startswith(f"{path}.")), "")
 
 
 def _ask(smodel: SparseModel, groups: Sequence[Group], ratio: float, step: int, what: str) -> None:
-    """Ask for a part of these channels; an error where that is less than can be removed."""
+    """Request the removal of a fraction of these channels; an error if it is too small or too large to remove."""
     free = [group for group in groups if group.frozen is None]
     if not free:
         raise SparsebitError(
@@ -211,7 +211,7 @@ def _ask(smodel: SparseModel, groups: Sequence[Group], ratio: float, step: int, 
         makers = [layer.name for layer in smodel.pruner.layers if layer.tensor in made]
         if not makers:
             raise SparsebitError(
-                f"{what}: the layer that makes them multiplies in an unknown way", where=group.name
+                f"{what}: the layer that computes them multiplies in an unknown way", where=group.name
             )
         for name in makers:
             smodel.sparsers[name].set_ratio(removed / group.channels)

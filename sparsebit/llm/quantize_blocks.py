@@ -1,8 +1,7 @@
 """``sparsebit.llm.quantize``: a language model compressed block by block.
 
-One block at a time is loaded, measured and solved on the outputs of the compressed blocks before it, packed, and
-released. Memory holds one block, the hidden states of the calibration data (on disk if they are large) and the packed
-result.
+Each block is loaded, measured and solved on the outputs of the compressed blocks before it, packed, and released.
+Memory holds one block, the hidden states of the calibration data (on disk if they are large) and the packed result.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from sparsebit.processes import failing_together, is_distributed, rank, require_
 from sparsebit.progress import progress as shown_progress
 from sparsebit.storage import working_in
 
-BATCH = 8  # sequences that go through a block at once
+BATCH = 8  # sequences that run through a block at once
 
 
 def quantize(
@@ -49,18 +48,18 @@ def quantize(
     """Quantize the weights of a language model.
 
     Args:
-        model: a module made of repeated blocks, or a folder as ``save_pretrained`` writes it, which is then never in
-            memory as a whole.
-        data: token ids, a text, or the path of a text file, to measure with; not needed by methods that use no data.
+        model: a module with repeated blocks, or a folder that ``save_pretrained`` wrote, which is then read block by
+            block.
+        data: token ids, a text, or the path of a text file for calibration; some methods need none.
         config: a preset's name, a YAML file, or a dict; see ``docs/how-to/language_models.md``.
             Several processes of ``torchrun`` divide the batches: call it on each, with the same model, data and config.
         tokenizer: for texts; by default the one in the model's folder.
         folder: where finished blocks are saved; a run that was stopped resumes from there, with the same result.
             They stay there: remove the folder once the model is saved.
-        progress: show a bar or not; by default on a terminal.
+        progress: whether to show a bar; by default on a terminal.
 
     Returns:
-        the model with packed weights, and how each was made. The given model is unchanged.
+        the model with packed weights, and a record of each. The given model is unchanged.
     """
     with failing_together(), working_in(None if rank() else folder):
         settings = load_llm_config(config)
@@ -96,7 +95,7 @@ def _quantize(
     streams = _start(source, sequences, follow=pipeline.follows)
     streams.half = settings.CALIBRATION.DTYPE == "bfloat16"
     for one in streams.recorded:
-        one.hidden = one.hidden[:0]  # held by the streams, on disk where it is much
+        one.hidden = one.hidden[:0]  # held by the streams, on disk if large
     if settings.BUDGET.BITS or settings.BUDGET.BYTES:
         few = sequences[: settings.BUDGET.SAMPLES] if sequences is not None else None
         if few is None:
@@ -114,7 +113,9 @@ def _quantize(
             require_same((one.solved.weight for one in solved), f"what {name!r} becomes")
             finished.write(index, name, made, runs.block)
             plan.note_unseen(name, made)
-            del solved  # twice the block in float, which would stay until the next one is solved
+            del (
+                solved
+            )  # two float copies of the block, which would stay in memory until the next one is solved
         else:
             made = earlier.made
             floats = None if streams.floats is None else run_block(runs.on(streams.floats))
@@ -122,7 +123,7 @@ def _quantize(
             outputs = run_block(runs)
         result.add(made)
         streams.hidden, streams.floats = outputs, floats
-        del runs  # and with it what the block was called on
+        del runs  # and with it the block's inputs
     result.add(solve_outside(source, plan, pipeline.solver, streams))
     return result
 
@@ -144,11 +145,11 @@ def _start(source: WeightSource, sequences: Tensor | None, *, follow: bool) -> B
 def _compress(
     runs: BlockRuns, inputs: Sequence[Tensor] | None, spec_of: SpecOf, pipeline: Pipeline
 ) -> tuple[list[SolvedMatrix], Sequence[Tensor] | None, Sequence[Tensor]]:
-    """All steps on one block; also the hidden states after it in the float model and in the compressed one.
+    """Run all steps on one block, and return the hidden states after it in the float and the compressed model.
 
-    ``inputs`` are those of the block in the float model. The hidden states come from the block with the numbers of its
-    grids in float: the packed block gives the same up to the rounding of sums, and a run that was stopped has to go on
-    with the very same.
+    ``inputs`` are those of the block in the float model. The hidden states come from the block with
+    dequantized float weights. The packed block computes the same up to the rounding of sums, but a resumed run must
+    continue with identical values.
     """
     if not runs.calls:
         return solve_without_data(runs.block, spec_of, pipeline.solver), None, []

@@ -1,7 +1,7 @@
 """The embedding and the head: the head is solved on the hidden states after all blocks, the embedding is rounded.
 
-Where both are one tensor it is solved as the head, which loses most of what is lost: an embedding is read through norms
-and residual sums, which take an error of the same size ten times better.
+If both are one tensor, it is solved as the head, where an error costs most: the embedding is followed by norms and
+residual sums, which tolerate an error of the same size ten times better.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparsebit.numerics.packed import PackedTensor
 
 
 def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: BlockStreams) -> list[Made]:
-    """What became of the weights outside the blocks, with ``data`` after all of them. One tensor stays one."""
+    """Solve the weights outside the blocks, with ``data`` from after the last block. A shared tensor stays shared."""
     names: dict[int, list[str]] = {}
     for name in plan.outside():
         names.setdefault(source.model.get_parameter(name).data_ptr(), []).append(name)
@@ -45,7 +45,7 @@ def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: BlockS
 
 @torch.no_grad()
 def measure_head(source: WeightSource, name: str, data: BlockStreams) -> InputStatistics | None:
-    """Statistics of what the weight ``name`` is multiplied with after the blocks; None if it is not a factor."""
+    """Statistics of the inputs of the weight ``name`` after the blocks; None if it multiplies nothing."""
     parameters = {name: source.model.get_parameter(name)}
     behind = partial(run_behind, source.model, source.stack, as_tuple=data.as_tuple)
     found: InputStatistics | None = None

@@ -45,7 +45,7 @@ def as_ids(data: Text, tokenizer: Any = None) -> Tensor:
 
 
 def require_known(ids: Tensor, model: object) -> None:
-    """Raise for ids that the model's table does not have, where the model says which table that is."""
+    """Raise for ids outside the model's embedding table, if the model names that table."""
     table = getattr(model, "get_input_embeddings", lambda: None)()
     rows = getattr(table, "num_embeddings", None)
     if rows is not None and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
@@ -58,21 +58,21 @@ def require_known(ids: Tensor, model: object) -> None:
 
 
 def most_positions(model: object) -> int | None:
-    """How many tokens a model reads at once, where it has a table of positions; None where it computes them."""
+    """The most tokens a model with a table of positions reads at once; None if it computes positions."""
     config = getattr(model, "config", None)
     most = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     if not isinstance(model, nn.Module) or not isinstance(most, int):
         return None
     words = getattr(model, "get_input_embeddings", lambda: None)()
     tables = [one for one in model.modules() if isinstance(one, nn.Embedding) and one is not words]
-    rows = range(most, most + 3)  # some tables begin with a few rows that no position has
+    rows = range(most, most + 3)  # some tables start with a few rows that no position uses
     skipped = [
         (one.padding_idx or 0) + 1
         for one in tables
         if one.padding_idx is not None and one.num_embeddings in rows
     ]
     if any(one.num_embeddings in rows for one in tables):
-        return most - max(skipped, default=0)  # positions are counted from behind the row of padding
+        return most - max(skipped, default=0)  # positions start after the padding row
     return most if any(one.dim() > 1 and len(one) in rows for one in model.buffers()) else None
 
 
@@ -100,7 +100,7 @@ def windows(ids: Tensor, samples: int, length: int, seed: int = 0) -> Tensor:
             hint="use more text, or a smaller CALIBRATION.LENGTH",
         )
     generator = torch.Generator().manual_seed(seed)
-    if len(ids) // length >= samples:  # samples that do not overlap, where the text is long enough
+    if len(ids) // length >= samples:  # samples do not overlap if the text is long enough
         starts = torch.randperm(len(ids) // length, generator=generator)[:samples] * length
     else:
         starts = torch.randint(len(ids) - length + 1, (samples,), generator=generator)
@@ -133,9 +133,9 @@ def _read(data: str | os.PathLike[str]) -> str:
         if path.is_file():
             return path.read_text(encoding="utf-8")
     except OSError:
-        pass  # a text too long to be a name
+        pass  # a text too long to be a file name
     except UnicodeDecodeError:
-        raise SparsebitError(f"{os.fspath(path)!r} is not a text in UTF-8") from None
+        raise SparsebitError(f"{os.fspath(path)!r} is not UTF-8 text") from None
     if isinstance(data, os.PathLike) or (len(str(data)) < 256 and "/" in str(data) and " " not in str(data)):
         raise SparsebitError(f"there is no file {os.fspath(path)!r}", expected="a text file or a text")
     return str(data)

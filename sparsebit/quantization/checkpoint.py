@@ -185,9 +185,7 @@ def require_grid(quantizer: Quantizer, folder: object) -> None:
         "finite zero points": bool(zero_point.isfinite().all()),
     }
     if wrong := [what for what, holds in right.items() if not holds]:
-        raise damaged(
-            f"{folder}: the grid of {quantizer.name!r}", "its numbers do not fit", expected=wrong[0]
-        )
+        raise damaged(f"{folder}: the grid of {quantizer.name!r}", "its values do not fit", expected=wrong[0])
 
 
 def _other_model(model: nn.Module, saved: str, folder: str | os.PathLike[str]) -> ArtifactError:

@@ -62,7 +62,7 @@ class QuantModel(QuantizedModule):
         (4, True)
     """
 
-    accepts_loss_kwargs = False  # transformers' Trainer would add arguments of its own to those of the model
+    accepts_loss_kwargs = False  # transformers' Trainer would add its own arguments to the model's
 
     def __init__(
         self,

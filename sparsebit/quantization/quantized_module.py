@@ -187,7 +187,7 @@ class QuantizedModule(nn.Module):
             raise SparsebitError(
                 f"{what} needs float weights, and {len(names)} of this model's are frozen",
                 got=f"{names[0]!r} among them",
-                hint="call thaw() first, which makes floats of the quantized values, or build the model again",
+                hint="call thaw() first, which turns the quantized values into floats, or build the model again",
             )
         if self.weights_rounded:
             warnings.warn(

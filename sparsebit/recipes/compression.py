@@ -102,7 +102,7 @@ def compress(
     goals = Goals(max_drop=max_drop, speedup=speedup, size=size)
     if metric is not None and not callable(metric):
         raise SparsebitError(
-            "metric is a function from a model to a number that is higher the better", got=f"{metric!r:.80}"
+            "metric is a function from a model to a number, where higher is better", got=f"{metric!r:.80}"
         )
     batches = list(read_batches(data))
     if example_inputs is None and example_kwargs is None:
@@ -161,6 +161,6 @@ def accuracy_on(batches: Sequence[Any], examples: Call) -> Metric:
         raise SparsebitError(
             "there is no way to measure a model on this data",
             expected="batches of (inputs, class labels), dicts with 'labels' in them, or a metric",
-            hint="pass metric=, a function from a model to a number that is higher the better",
+            hint="pass metric=, a function from a model to a number, where higher is better",
         )
     return lambda model: measure(model, batches, shown=False, inputs=inputs)

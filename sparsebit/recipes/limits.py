@@ -33,7 +33,7 @@ def find_limits(search: Search, best: Trial, qmodel: QuantModel) -> tuple[str, .
     if "speedup" in missed:
         found.append(_speed(search, best, qmodel))
     if missed and search.stopped.startswith("the time budget"):
-        found.append("time: the search was not over; raise time_budget, or go on in the same folder")
+        found.append("time: the search was not over; raise time_budget, or continue in the same folder")
     return tuple(found + (search.notes if missed else []))
 
 

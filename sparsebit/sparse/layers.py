@@ -1,4 +1,4 @@
-"""The layers of a graph that have weights: which node, which tensor, and what its axes mean."""
+"""The layers of a graph that have weights: the node, the tensor, and the meaning of its axes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _layer_name(call: OpCall, tensor: str) -> str:
 
 
 def makes_outputs(gm: GraphModule) -> set[str]:
-    """Names of the nodes whose values reach the outputs through nothing that has a weight: the classifier."""
+    """Names of the nodes that reach the outputs without passing another weight: the classifier."""
     output = next(node for node in gm.graph.nodes if node.op == "output")
     waiting, seen, found = list(output.all_input_nodes), set[Node](), set[str]()
     while waiting:
@@ -88,7 +88,7 @@ def makes_outputs(gm: GraphModule) -> set[str]:
 
 
 def activation_behind(gm: GraphModule, node: Node) -> Node:
-    """Where the channels of a node have passed its norm and its activation, if nothing else reads them before."""
+    """The node after its norm and activation, if nothing else reads its channels before."""
     for _ in range(_MOST_HOPS):
         if len(node.users) != 1:
             break
@@ -105,7 +105,7 @@ def _keeps_channels(spec: OpSpec) -> bool:
 
 
 def require_finite_weights(gm: GraphModule) -> None:
-    """Refuse weights that are not numbers, also in layers that no criterion looks at."""
+    """Refuse NaN and infinite weights, even in layers that no criterion scores."""
     for name, parameter in gm.named_parameters():
         if not is_finite(parameter):
             raise SparsebitError(

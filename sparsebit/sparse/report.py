@@ -45,7 +45,7 @@ class SparseReport:
         return 1 - self.params_after / self.params_before if self.params_before else 0.0
 
     def table(self) -> Table:
-        """For a terminal."""
+        """The report as a table for a terminal."""
         what = "channels" if self.kind == "structured" else "weights"
         table = Table(title=str(self).splitlines()[0])
         for header, justify in (("layer", "left"), (what, "right"), ("kept", "right"), ("gone", "right")):
@@ -112,7 +112,7 @@ def require_choice(pruner: Pruner, kept: Mapping[str, Tensor], *, decided: bool)
 
 
 def _statistics_note(pruner: ChannelPruner, kept: Mapping[str, Tensor]) -> str:
-    """A norm over channels sees only those that stay: said, because zeros would not give the same."""
+    """Tell that norms use only the remaining channels, because zeros would give a different result."""
     graph = MaskedGraph(pruner.gm, pruner.groups, kept)
     found = [text for name, text in pruner.groups.trace.statistics.items() if name in graph.replaced]
     if not found:

@@ -61,13 +61,13 @@ class SparseModel(nn.Module):
     model: CapturedModule
     original: nn.Module  # shares the graph's parameters: not a submodule of its own
     schedule_step: Tensor
-    accepts_loss_kwargs = False  # transformers' Trainer would add arguments of its own to those of the model
+    accepts_loss_kwargs = False  # transformers' Trainer would add its own arguments to the model's
     _repr_html_ = in_notebook
     __reduce__ = refuse_pickle
 
     @property
     def why_not_capture(self) -> str | None:
-        """Capturing it would quantize channels that are removed; zeros of single weights are held through that."""
+        """Why it cannot be captured: removed channels would be quantized. Unstructured zeros can be captured."""
         told = "pass the smaller model, sparse_model.shrink(), or the masked one, sparse_model.model"
         return told if self.cfg.SPARSER.TYPE == "structured" else None
 
@@ -98,7 +98,7 @@ class SparseModel(nn.Module):
         self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))
         self.masks = MaskStore(self.pruner.everything())
         self.masked = MaskedGraph(self.model)
-        self.decided = False  # whether anything was chosen yet, by calc_params() or step()
+        self.decided = False  # whether calc_params() or step() has chosen anything yet
         self._seen: list[Call] | None = None  # calls since prepare_calibration
         self.register_load_state_dict_post_hook(lambda model, _: model._hold({}))  # type: ignore[no-untyped-call]
 
@@ -109,12 +109,12 @@ class SparseModel(nn.Module):
         return self.masked(*args, **kwargs)
 
     def train(self, mode: bool = True) -> SparseModel:
-        """Switch mode, or, where the model runs other operations in that mode, refuse and switch nothing."""
+        """Switch the mode; refuse and switch nothing if the model runs different operations in that mode."""
         self.model.train(mode)
         return super().train(mode)
 
     def prepare_calibration(self) -> None:
-        """Remember the inputs of the calls that follow, for a criterion that needs activations."""
+        """Record the inputs of the following calls, for a criterion that needs activations."""
         self.model.eval()
         self._seen = []
 

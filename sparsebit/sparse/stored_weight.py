@@ -1,4 +1,4 @@
-"""The parameter behind a weight that the graph only transposes: ``x @ weight.T``, stacked experts ``[E, out, in]``."""
+"""The parameter behind a weight that the graph transposes: ``x @ weight.T``, stacked experts ``[E, out, in]``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _TRANSPOSES = frozenset({"transpose", "t", "permute", "adjoint", "movedim"})
 
 
 class StoredWeight(NamedTuple):
-    """A parameter, and the axis of it that every dim of the transposed tensor is."""
+    """A parameter, and for every dim of the transposed tensor the axis of the parameter."""
 
     name: str
     axes: tuple[int, ...]
 
 
 def stored_weight(gm: GraphModule, value: object) -> StoredWeight | None:
-    """The parameter that an argument holds, as it is or transposed; None where it is anything else."""
+    """The parameter behind an argument, possibly transposed; None for anything else."""
     steps: list[Node] = []
     while isinstance(value, Node) and value.op == "call_function":
         call = bind(gm, value)
@@ -37,7 +37,7 @@ def stored_weight(gm: GraphModule, value: object) -> StoredWeight | None:
     parameter = fetch_tensor(gm, value)
     if not isinstance(parameter, nn.Parameter):
         return None
-    # every axis of another size, so that the result says where each went
+    # a different size for every axis, so that the result shows where each went
     axes = torch.empty(tuple(range(2, 2 + parameter.dim())), device="meta")
     for step in reversed(steps):
         axes = step.target(axes, *step.args[1:], **step.kwargs)  # type: ignore[operator]

@@ -54,10 +54,10 @@ class Fields:
         return bool(self._typed(key, bool, "true or false"))
 
     def integer(self, key: str) -> int:
-        """A field that is an integer from 0 on."""
+        """A field that is an integer of at least 0."""
         value = self._typed(key, int, "an integer")
         if isinstance(value, bool) or not 0 <= value < 2**63:
-            raise self.wrong(key, "an integer from 0 on")
+            raise self.wrong(key, "an integer of at least 0")
         return int(value)
 
     def number(self, key: str) -> float:
@@ -68,17 +68,17 @@ class Fields:
         return float(value)
 
     def texts(self, key: str) -> list[str]:
-        """A field that is a list of texts."""
-        value = self._typed(key, list, "a list of texts")
+        """A field that is a list of strings."""
+        value = self._typed(key, list, "a list of strings")
         if not all(isinstance(item, str) for item in value):
-            raise self.wrong(key, "a list of texts")
+            raise self.wrong(key, "a list of strings")
         return list(value)
 
     def names(self, key: str) -> dict[str, str]:
         """A field that maps texts to texts."""
-        value = self._typed(key, dict, "texts by name")
+        value = self._typed(key, dict, "names with strings")
         if not all(isinstance(item, str) for pair in value.items() for item in pair):
-            raise self.wrong(key, "texts by name")
+            raise self.wrong(key, "names with strings")
         return dict(value)
 
     def into(self, kind: type[T]) -> T:

@@ -108,7 +108,7 @@ def require_place(folder: str | os.PathLike[str], needs: int = 0) -> Path:
         if any(not (_NAME.fullmatch(path.name) or DRAFT.fullmatch(path.name)) for path in place.iterdir()):
             raise ArtifactError(
                 f"{place} exists and contains other files",
-                hint="choose an empty or a new folder, nothing was written",
+                hint="choose an empty or a new folder; nothing was written",
             )
     require_room(place, require_writable(place), needs)
     return place

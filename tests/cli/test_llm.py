@@ -56,7 +56,7 @@ def test_text_is_measured(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
     done = cli("llm", "eval", str(tmp_path / "small"), *words)
     assert done.code == 0, done.err
-    assert "perplexity" in done.out and "from float:" in done.out and "of 1 questions" in done.out
+    assert "perplexity" in done.out and "divergence from float" in done.out and "of 1 questions" in done.out
     done = cli("llm", "chat", str(tmp_path / "small"), "--prompt", "the", "--tokens", "3", "--json")
     assert done.code == 0 and isinstance(json.loads(done.out)["answer"], str)
     monkeypatch.setattr("sparsebit.llm.chat.Chat.answer", lambda *_: iter(["a\x1b[2J", "b\n"]))

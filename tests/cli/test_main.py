@@ -132,7 +132,7 @@ def test_a_killed_run_leaves_nothing(place: Path) -> None:
     started.send_signal(signal.SIGINT)
     _, err = started.communicate(timeout=300)
     assert started.returncode == 130, err
-    assert err.startswith("sparsebit: interrupted; nothing was left half-written; the same with --resume")
+    assert err.startswith("sparsebit: interrupted; nothing was left half-written; run it again with --resume")
     assert not (place / "out").exists()
     assert left_behind(place) == []
 

@@ -17,7 +17,7 @@ def test_answers_are_those_of_generate_and_are_remembered() -> None:
     model.model.generation_config.eos_token_id = None
     chat = Chat(model, most_tokens=5)
     with pytest.raises(
-        SparsebitError, match=r"the prompt has no tokens\n  got:  ''\n  next: write some words"
+        SparsebitError, match=r"the prompt has no tokens\n  got:  ''\n  next: write at least one word"
     ):
         list(chat.answer(""))
     answer = "".join(chat.answer("the"))
@@ -42,7 +42,7 @@ def test_what_cannot_be_asked_is_said_and_forgotten() -> None:
         SparsebitError, match=r"reads at most 64 tokens[\s\S]*next: start a new Chat, or write less"
     ):
         list(chat.answer("the thing " * 30))
-    with pytest.raises(SparsebitError, match=r"a prompt is a text\n  got: NoneType"):
+    with pytest.raises(SparsebitError, match=r"the prompt must be a string\n  got: NoneType"):
         list(chat.answer(None))  # type: ignore[arg-type]
     asked = len(model.tokenizer("the")["input_ids"])
     assert len(list(chat.answer("the"))) <= 65 - asked  # until the table of positions is full
@@ -76,7 +76,9 @@ def test_only_quantized_models_that_generate_talk() -> None:
     with pytest.raises(SparsebitError, match="LlamaForCausalLM is not a quantized language model"):
         Chat(sharp("llama"))  # type: ignore[arg-type]
     model = llm.quantize(encoder(), None, {"METHOD": "rtn"}, tokenizer=tokenizer(), progress=False)
-    with pytest.raises(SparsebitError, match=r"BertModel does not generate text\n  expected: a decoder"):
+    with pytest.raises(
+        SparsebitError, match=r"BertModel does not generate text\n  expected: a transformers decoder"
+    ):
         Chat(model)
     with pytest.raises(SparsebitError, match="most_tokens: expected a whole number, at least 1"):
         Chat(model, most_tokens=0)

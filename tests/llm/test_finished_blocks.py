@@ -88,7 +88,7 @@ def spoil_float(how: dict[str, Any], floats: dict[str, Tensor]) -> None:
         (rename_how, r"the block has no matrix 'elsewhere\[x\]'"),
         (drop_float, "is missing, or there twice"),
         (cut_float, "has another shape or type"),
-        (spoil_float, "holds NaN or infinite numbers"),
+        (spoil_float, "holds NaN or infinite values"),
     ],
 )
 def test_a_block_that_does_not_fit_is_refused(folder: Path, change: Any, said: str) -> None:

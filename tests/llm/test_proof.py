@@ -65,8 +65,10 @@ def test_each_fault_is_found_and_said(tmp_path: Path) -> None:
     assert "a format, 1.0 MB" in said[""] and "stub reads all 21 quantized weights bit for bit" in said[""]
     assert "agrees at 100.0% of the positions" in said[""]
     assert f"stub reads {WRONG} differently" in said["weight"]
-    assert "it splits 5 texts into the tokens of the tokenizer" in said[""]
-    assert "it splits 5 of 5 texts into other tokens than the tokenizer, such as 'The rain" in said["tokens"]
+    assert "it splits 5 texts into the same tokens as the tokenizer" in said[""]
+    assert (
+        "it splits 5 of 5 texts into different tokens from the tokenizer, such as 'The rain" in said["tokens"]
+    )
     assert "nats, more than its arithmetic explains (1e-06)" in said["logits"]
     assert "nats apart in torch at most" in said["logits"]
     assert "rounds activations to 8 bits before 21 layers, which costs" in said["rounds"]

@@ -77,7 +77,7 @@ def test_a_block_that_its_class_would_make_differently_in_its_new_place_is_named
     with pytest.raises(
         SparsebitError,
         match=r"block 1 cannot become block 0 of GPT2LMHeadModel\n  where: +attn.scaling\n"
-        r"  expected: 0.125\n  got: +0.25\n  next: +remove another number of blocks",
+        r"  expected: 0.125\n  got: +0.25\n  next: +remove a different number of blocks",
     ):
         first_removed(scaled, monkeypatch)
     mixed: Any = MORE_DECODERS["qwen3_moe"]()

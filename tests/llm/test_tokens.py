@@ -62,9 +62,9 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\xff")
     for data, made, said in (
         ("a text", None, "text needs a tokenizer"),
-        (torch.ones(3), None, "token ids are integers"),
+        (torch.ones(3), None, "token ids must be integers"),
         (tmp_path / "gone.txt", tokenizer(), "there is no file"),
-        (tmp_path / "bytes", tokenizer(), "is not a text in UTF-8"),
+        (tmp_path / "bytes", tokenizer(), "is not UTF-8 text"),
         (7, None, "calibration data cannot be read"),
     ):
         with pytest.raises(SparsebitError, match=said):

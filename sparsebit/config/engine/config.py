@@ -38,7 +38,7 @@ class Config(Section, init=False):
     PRESETS: ClassVar[str] = ""  # the folder of its presets in this package
     SYNONYMS: ClassVar[Mapping[str, str]] = {}  # other words for a part of a preset's name
 
-    DEVICE: str = key(DEVICE, "Where to work; auto takes a GPU when there is one.", default="auto")
+    DEVICE: str = key(DEVICE, "The device to work on; auto takes a GPU if there is one.", default="auto")
 
     def __init__(self, **data: Any) -> None:
         self._fill(data, self.NAME, {})

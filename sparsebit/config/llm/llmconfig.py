@@ -63,7 +63,7 @@ def _parse_sparsity(value: object) -> float | str:
 
 SPARSITY = Read(
     _parse_sparsity,
-    "the part of the weights that becomes zero, such as 0.5, or N:M such as 2:4 to keep N of every M",
+    "the fraction of the weights to set to zero, such as 0.5, or N:M such as 2:4 to keep N of every M",
     {"anyOf": [{"type": "number", "minimum": 0, "exclusiveMaximum": 1}, {"type": "string"}]},
 )
 
@@ -125,7 +125,7 @@ class MatrixSpec:
 class MatrixSettings(Section):
     """What a weight becomes: its width, and how many of its input channels share a scale."""
 
-    BIT: int | str = key(BIT, "Bits of a weight, a 4- or 8-bit float, or 0 for float.", default=4)
+    BIT: int | str = key(BIT, "Bits per weight, a 4- or 8-bit float type, or 0 for float.", default=4)
     SCHEME: Scheme = key(
         one_of(get_args(Scheme), aliases={"full": "full-range", "asymmetric": "affine"}),
         "full-range: symmetric with a signed scale, all values used; affine: with a zero point.",
@@ -134,11 +134,13 @@ class MatrixSettings(Section):
     GROUP_SIZE: int = key(GROUP_SIZE, "Input channels that share a scale; 0 for all of them.", default=32)
     SCALE_DTYPE: ScaleDtype = key(
         one_of(get_args(ScaleDtype)),
-        "What scales are rounded to before anything is solved.",
+        "The type of the stored scales, to which they are rounded before weights are solved.",
         default="float16",
     )
 
-    SPARSITY: float | str = key(SPARSITY, "Part of the weights that becomes zero, or N:M.", default=0.0)
+    SPARSITY: float | str = key(
+        SPARSITY, "Fraction of the weights to set to zero, or N:M to keep N of every M.", default=0.0
+    )
 
     def spec(self) -> MatrixSpec | None:
         """The spec; None where the weight stays as it is."""
@@ -160,32 +162,32 @@ class HeadSection(MatrixSettings):
 
 
 class CalibrationSection(Section):
-    """How much of the text is measured with."""
+    """The part of the text used for calibration, and the type it runs in."""
 
-    SAMPLES: int = key(whole(1), "Sequences.", default=64)
-    LENGTH: int = key(whole(1), "Tokens of a sequence.", default=512)
-    SEED: int = key(whole(0), "Where in the text they are taken.", default=0)
+    SAMPLES: int = key(whole(1), "Number of sequences.", default=64)
+    LENGTH: int = key(whole(1), "Tokens per sequence.", default=512)
+    SEED: int = key(whole(0), "Seed that chooses where in the text the sequences start.", default=0)
     DTYPE: Literal["float32", "bfloat16"] = key(
         one_of(("float32", "bfloat16")),
-        "What weights are multiplied in while the text runs; bfloat16 is faster on GPUs and processors that have it.",
+        "The type of products while the text runs; bfloat16 is faster on GPUs and processors that support it.",
         default="float32",
     )
 
 
 class BudgetSection(Section):
-    """Bits by budget: each group of weights gets one of WIDTHS, so that the model loses least."""
+    """Bits by budget: each group of weights gets one of WIDTHS, so that the predictions change least."""
 
     BITS: float = key(
-        NOT_NEGATIVE, "Mean bits of a weight, scales and zero points counted; 0 for no budget.", default=0.0
+        NOT_NEGATIVE, "Mean bits per weight, including scales and zero points; 0 for no budget.", default=0.0
     )
     BYTES: float = key(
-        NOT_NEGATIVE, "Bytes of all quantized weights of the blocks, instead of BITS.", default=0.0
+        NOT_NEGATIVE, "Total bytes of the quantized weights in the blocks, instead of BITS.", default=0.0
     )
-    WIDTHS: tuple[int, ...] = key(BUDGET_WIDTHS, "What may be chosen.", default=(2, 3, 4, 8))
+    WIDTHS: tuple[int, ...] = key(BUDGET_WIDTHS, "Bit widths to choose from.", default=(2, 3, 4, 8))
     FORMATS: tuple[str, ...] = key(
         BUDGET_FORMATS,
-        "Formats that the model will be exported to: only widths that all of them hold exactly are chosen, and they "
-        "are counted as they are stored there.",
+        "Formats to export to: only widths that all of them store exactly are chosen, and sizes are counted as in "
+        "these files.",
         default=(),
     )
     MEASURE: Literal["kl", "loss"] = key(
@@ -211,10 +213,10 @@ class LlmConfig(Config, init=False):
 
     W: WeightSection = section(WeightSection, "The weights inside the blocks.")
     HEAD: HeadSection = section(HeadSection, "The embedding and the output layer.")
-    BUDGET: BudgetSection = section(BudgetSection, "Bits by layer under a budget.")
+    BUDGET: BudgetSection = section(BudgetSection, "Bits for each layer under a budget.")
     METHOD: tuple[Step, ...] = key(
         METHOD,
-        "How weights are rounded: a method, or a list of steps with exactly one of them solving the weights.",
+        "How weights are rounded: a method, or a list of steps of which exactly one solves the weights.",
         default=METHOD.parse("gptq"),
     )
     IGNORE: tuple[str, ...] = key(
@@ -222,7 +224,9 @@ class LlmConfig(Config, init=False):
         "Layers, by dotted name or pattern, that stay in float; routers of experts by default.",
         default=ROUTERS,
     )
-    CALIBRATION: CalibrationSection = section(CalibrationSection, "How much of the text is measured with.")
+    CALIBRATION: CalibrationSection = section(
+        CalibrationSection, "The part of the text used for calibration, and the type it runs in."
+    )
 
     def conflicts(self) -> Iterator[Problem]:
         """Settings that cannot be used together."""

@@ -48,8 +48,8 @@ class SConfig(Config, init=False):
     SKIP_TRACE_MODULES: tuple[str, ...] = key(
         PATTERNS, "Modules, by dotted name or pattern, that are not traced and stay unchanged.", default=()
     )
-    SPARSER: SparserSection = section(SparserSection, "What is pruned, by which criterion, and how much.")
-    SCHEDULE: ScheduleSection = section(ScheduleSection, "When, in calls of step().")
+    SPARSER: SparserSection = section(SparserSection, "What to prune, by which criterion, and how much.")
+    SCHEDULE: ScheduleSection = section(ScheduleSection, "When to prune, in calls of step().")
 
     def conflicts(self) -> Iterator[Problem]:
         """Settings that cannot be used together."""

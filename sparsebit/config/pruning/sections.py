@@ -85,8 +85,8 @@ class LayerSettings(Section):
     STRATEGY: str = key(
         SPARSER_RULES.reader(), "The criterion that scores what may be removed.", required_as="l1norm"
     )
-    RATIO: float | None = key(RATIO, "The part that is removed; 0 removes nothing.", default=None)
-    ROUND_TO: int = key(whole(1), "Widths that stay are multiples of this; 1 turns rounding off.", default=8)
+    RATIO: float | None = key(RATIO, "The fraction to remove; 0 removes nothing.", default=None)
+    ROUND_TO: int = key(whole(1), "Remaining widths are multiples of this; 1 turns rounding off.", default=8)
     NM: tuple[int, int] = key(NM, "Of every M neighbours along the inputs, N stay.", default=(2, 4))
     BLOCK: tuple[int, int] = key(
         BLOCK, "Rows and columns of a block that is kept or removed.", default=(4, 4)
@@ -94,18 +94,20 @@ class LayerSettings(Section):
 
 
 class SparserSection(LayerSettings):
-    """What is pruned, by which criterion, and how much."""
+    """What to prune, by which criterion, and how much."""
 
     TYPE: SparsityType = key(
-        TYPE, "Whole channels, single weights, N of every M, or blocks.", required_as="structured"
+        TYPE, "What is removed: channels, single weights, N of every M, or blocks.", required_as="structured"
     )
-    SCOPE: Scope = key(SCOPE, "RATIO counts in every layer, or over all of them together.", default="layer")
+    SCOPE: Scope = key(
+        SCOPE, "Whether RATIO applies to every layer, or to all layers together.", default="layer"
+    )
     TARGET: Target = key(
-        TARGET, "What RATIO is a part of: units, parameters, MACs or measured latency.", default="units"
+        TARGET, "What RATIO is a fraction of: units, parameters, MACs or measured latency.", default="units"
     )
     AGGREGATE: Aggregate = key(
         one_of(get_args(Aggregate)),
-        "How the scores of coupled layers become one; auto is what suits the criterion.",
+        "How the scores of coupled layers are combined; auto depends on the criterion.",
         default="auto",
     )
     NORMALIZE: Normalize = key(
@@ -114,14 +116,16 @@ class SparserSection(LayerSettings):
         default="auto",
     )
     MAX_RATIO: float = key(
-        MOST, "The most that any one layer may lose when RATIO counts over all of them.", default=0.9
+        MOST,
+        "The largest fraction that one layer may lose if RATIO applies to all layers together.",
+        default=0.9,
     )
     PRUNE_BIAS: bool = key(
         FLAG,
         "Remove the biases of removed channels; false keeps them and adds their effect to the next layer.",
         default=True,
     )
-    CLASSIFIER: bool = key(FLAG, "Prune the layers that make the outputs too.", default=False)
+    CLASSIFIER: bool = key(FLAG, "Also prune the layers that compute the outputs.", default=False)
     OPTIONS: Options = key(values.OPTIONS, "Settings of the criterion.", default=Options())
     SPECIFIC: tuple[Rule, ...] = rules(LayerSettings)
 
@@ -136,5 +140,5 @@ class ScheduleSection(Section):
     EVERY: int = key(whole(1), "Steps from one change to the next.", default=1)
     TIMES: int = key(whole(1), "Changes until RATIO is reached.", default=1)
     INITIAL_RATIO: float = key(
-        values.FRACTION, "The part that is removed at the first change (cubic).", default=0.0
+        values.FRACTION, "The fraction removed at the first change (cubic).", default=0.0
     )

@@ -40,7 +40,7 @@ def _details(config: QConfig) -> Iterator[tuple[str, str]]:
     elif config.SCHEDULE.FUSE_BN:
         steps.append("fold batch norm")
     if config.SCHEDULE.DISABLE_UNNECESSARY_QUANT:
-        steps.append("no quantizers inside what runs as one operator")
+        steps.append("no quantizers inside fused operators")
     if config.A.QADD.ENABLE_QUANT:
         steps.append("quantize the inputs of additions")
     if steps:

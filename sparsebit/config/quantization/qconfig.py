@@ -56,10 +56,10 @@ class QConfig(Config, init=False):
     )
     FIRST_LAST: int | str | None = key(
         FIRST_LAST,
-        "Bits of the first and the last layer with a weight, or float; null as the rest.",
+        "Bits of the first and last layer with a weight, or float; null for the same as all layers.",
         default=None,
     )
-    SCHEDULE: Schedule = section(Schedule, "What is done to the graph beforehand.")
+    SCHEDULE: Schedule = section(Schedule, "Changes to the graph before quantization.")
     W: WeightSection = section(WeightSection, "Weights.")
     A: ActivationSection = section(ActivationSection, "Activations.")
 

@@ -102,7 +102,7 @@ class Schedule(Section):
     """What is done to the graph before it is quantized."""
 
     FUSE_BN: bool = key(FLAG, "Fold batch norm into the convolution or linear before it.", default=False)
-    BN_TUNING: bool = key(FLAG, "Keep batch norm for batchnorm_tuning(). Goes before FUSE_BN.", default=False)
+    BN_TUNING: bool = key(FLAG, "Keep batch norm for batchnorm_tuning(). Overrides FUSE_BN.", default=False)
     DISABLE_UNNECESSARY_QUANT: bool = key(
         FLAG, "Leave out quantizers between operators that the backend runs as one.", default=True
     )
@@ -127,15 +127,15 @@ class QuantizerSection(Section):
     elsewhere: ClassVar[Mapping[str, str]] = {"PACT": _ONLY_ACTIVATIONS}
     needs_one_of = ("BIT", "DTYPE")
 
-    TYPE: str = key(QUANTIZER_RULES.reader(), "Which quantizer, in any capitals.", default="uniform")
-    DISABLE: bool = key(FLAG, "Leave this side in float.", default=False)
+    TYPE: str = key(
+        QUANTIZER_RULES.reader(), "Name of the quantizer; case does not matter.", default="uniform"
+    )
+    DISABLE: bool = key(FLAG, "Keep weights or activations in float.", default=False)
     BIT: int = key(
-        BITS, "Bits of a value; 0 leaves this side in float. Also fp8_e4m3, fp8_e5m2.", required_as=8
+        BITS, "Bits per value, fp8_e4m3 or fp8_e5m2; 0 keeps weights or activations in float.", required_as=8
     )
     DTYPE: NumberFormat = key(one_of(("int", *FP8)), "Integers, or one of the 8-bit floats.", default="int")
-    OPTIONS: Options = key(
-        OPTIONS, "Settings of a quantizer that have no key of their own.", default=Options()
-    )
+    OPTIONS: Options = key(OPTIONS, "Settings of a quantizer without a dedicated key.", default=Options())
 
     @classmethod
     def prepare(cls, data: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -166,7 +166,7 @@ class PercentileSection(Section):
 
     ALPHA: float = key(
         FRACTION,
-        "The part of the values that is clipped on each side of zero.",
+        "The fraction of the values clipped on each side of zero.",
         default=PercentileSettings.alpha,
     )
 
@@ -175,7 +175,9 @@ class AciqSection(Section):
     """Settings of the aciq observer."""
 
     DISTRIBUTION: str = key(
-        DISTRIBUTION, "What the values are taken to follow.", default=ACIQSettings.distribution
+        DISTRIBUTION,
+        "The distribution that the values are assumed to follow.",
+        default=ACIQSettings.distribution,
     )
 
 
@@ -183,7 +185,7 @@ class MovingAverageSection(Section):
     """Settings of the moving_average observer."""
 
     EMA_RATIO: float = key(
-        FRACTION, "The weight of what was seen before.", default=MovingAverageSettings.ema_ratio
+        FRACTION, "The weight of earlier batches.", default=MovingAverageSettings.ema_ratio
     )
 
 
@@ -195,12 +197,10 @@ class ObserverSection(Section):
         "MOVING_AVERAGE": _ONLY_ACTIVATIONS,
     }
 
-    TYPE: str = key(OBSERVER_RULES.reader(), "Which observer, in any capitals.", default="minmax")
+    TYPE: str = key(OBSERVER_RULES.reader(), "Name of the observer; case does not matter.", default="minmax")
     PERCENTILE: PercentileSection = section(PercentileSection, "Settings of the percentile observer.")
     ACIQ: AciqSection = section(AciqSection, "Settings of the aciq observer.")
-    OPTIONS: Options = key(
-        OPTIONS, "Settings of an observer that have no key of their own.", default=Options()
-    )
+    OPTIONS: Options = key(OPTIONS, "Settings of an observer without a dedicated key.", default=Options())
 
 
 class ActivationObserverSection(ObserverSection):
@@ -219,7 +219,7 @@ class QAddSection(Section):
 
     ENABLE_QUANT: bool | None = key(
         FLAG,
-        "Quantize both inputs of every addition, or of none; null as the backend needs it.",
+        "Quantize both inputs of every addition (true) or of none (false); null lets the backend decide.",
         default=None,
     )
 

@@ -1,4 +1,4 @@
-"""What a check found, for a person and for a program."""
+"""The result of a check, as text and as data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import ExportError
 from sparsebit.export.proof.outputs import OutputAgreement
 
-# What to say of a quantized file that is slower than the float one.
+# The reason given for a quantized file that is slower than the float one.
 FLOAT_BETWEEN_INTEGERS = (
     "each operator in float between integer ones costs two conversions; OpenVINO (preset int8_openvino) fuses "
     "activations such as HardSwish into the layer before, and ReLU costs nothing in any runtime; see "
@@ -32,18 +32,18 @@ class TensorAgreement:
     elements: int
     mismatched: int  # values that differ
     largest: int  # by how many steps at most
-    unexplained: int = 0  # of those, values that rounding floats and biases does not explain
+    unexplained: int = 0  # of those, values that the rounding of floats and biases does not explain
     blame: str = ""  # for the unexplained: "kernel" (an integer kernel rounds in its own way) or "file"
 
     @property
     def share(self) -> float:
-        """The part of the values that differ."""
+        """The fraction of the values that differ."""
         return self.mismatched / max(self.elements, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class IntegerOp:
-    """One operator that was planned on integers, and what the runtime made of it."""
+    """One operator that was planned on integers, and how the runtime executes it."""
 
     name: str
     op: str
@@ -83,7 +83,7 @@ class CheckReport:
 
     @property
     def mismatch_share(self) -> float:
-        """The part of all quantized values that differ, piece by piece."""
+        """The fraction of all quantized values that differ, piece by piece."""
         return sum(t.mismatched for t in self.tensors) / max(sum(t.elements for t in self.tensors), 1)
 
     @property
@@ -115,7 +115,7 @@ class CheckReport:
 
     @property
     def in_float(self) -> str:
-        """Which operators compute on floats, and how many of each; empty if unknown or none."""
+        """The operators that compute in float, with counts; empty if unknown or none."""
         return ", ".join(f"{count} {op}" for op, count in self.float_ops.items())
 
     def summary(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class CheckReport:
         }
 
     def raise_for_mismatch(self) -> CheckReport:
-        """Itself, if the numbers agree."""
+        """Return the report, or raise if the values do not agree."""
         if self.ok:
             return self
         raise ExportError(

@@ -38,14 +38,14 @@ class Translation:
     engine: str
     axes: AxisNames
     resized: Shapes = None  # of the outputs, for inputs of another size
-    attempts: tuple[str, ...] = ()  # what failed before
+    attempts: tuple[str, ...] = ()  # engines and axes that failed before
 
 
 def translate(request: TranslationRequest, engine: Engine = "auto") -> Translation:
-    """Try each engine with each choice of dynamic axes; verify what comes out.
+    """Try each engine with each choice of dynamic axes, and verify the result.
 
     A translation is compared with the graph in float on the example and on an example of another size along the dynamic
-    axes, so that a length which was frozen by accident is found here and not by a user.
+    axes, so that a length fixed by accident is found here and not by a user.
     """
     order = ["program", "script"] if request.stateful else ["script", "program"]
     if not hasattr(torch.onnx, "register_custom_op_symbolic"):
@@ -76,14 +76,14 @@ def translate(request: TranslationRequest, engine: Engine = "auto") -> Translati
 
 
 def _require_markers(model: Any, marked: Collection[str]) -> None:
-    """Refuse a translation that lost a quantizer: a tracer folds what depends on no input into a constant."""
+    """Refuse a translation that lost a quantizer: tracers fold anything that depends on no input into a constant."""
     found = {attribute(node, "key") for node in model.graph.all_nodes() if node.domain == DOMAIN}
     if missing := sorted(set(marked) - found):
         raise ExportError(f"the quantizer of {missing[0]!r} is missing in the translation")
 
 
 def possible_axes(request: TranslationRequest) -> tuple[list[AxisNames], list[str]]:
-    """The choices that the graph itself computes with, and why it does not with the others."""
+    """The choices of dynamic axes that the graph itself supports, and why it does not support the others."""
     possible, reasons = [], []
     for axes in request.choices:
         other = resized(request.inputs, request.names, axes)
@@ -99,7 +99,7 @@ def possible_axes(request: TranslationRequest) -> tuple[list[AxisNames], list[st
 
 
 def _root_of(error: BaseException) -> str:
-    """The first line of what went wrong first; exporters wrap it in advice of their own."""
+    """The first line of the original error, which exporters wrap in their own advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().split("\n") or [""]

@@ -1,4 +1,4 @@
-"""A captured graph as exporters like it: tensors in, tensors out, no structure, no checks."""
+"""A captured graph in the form that exporters need: tensors in, tensors out, no structure, no checks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _adopt(root: nn.Module, gm: fx.GraphModule, node: fx.Node) -> str:
-    """Hang what a node refers to directly under ``root`` and return its name there."""
+    """Attach what a node refers to directly under ``root`` and return its name there."""
     target = str(node.target)
     owner, _, name = target.rpartition(".")
     flat = target.replace(".", SEPARATOR)
@@ -91,7 +91,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _live(gm: fx.GraphModule) -> list[fx.Node]:
-    """The nodes of a graph without its checks and what only they read."""
+    """The nodes of a graph without its checks and without the nodes that only checks read."""
     live: dict[fx.Node, None] = {}
     for node in reversed(gm.graph.nodes):
         if _is_check(node):

@@ -37,7 +37,7 @@ def unwrap(model: Any) -> nn.Module:
         return unwrap(inner)
     if isinstance(model, torch.jit.ScriptModule):
         raise CaptureError(
-            "a TorchScript module has no Python code that could be followed",
+            "a TorchScript module has no Python code to record",
             got=type(model).__name__,
             hint="pass the module that was given to torch.jit.script or torch.jit.trace",
         )
@@ -52,7 +52,7 @@ def unwrap(model: Any) -> nn.Module:
             )
         if tensor.is_inference() and not torch.is_inference_mode_enabled():
             raise CaptureError(
-                f"{name!r} was made in torch.inference_mode(), and cannot be used outside of it",
+                f"{name!r} was created in torch.inference_mode() and cannot be used outside it",
                 hint="build and load the model outside of inference mode",
             )
     return model

@@ -66,7 +66,7 @@ def run_passes(gm: GraphModule, passes: Sequence[Pass]) -> dict[str, int]:
             raise GraphError(
                 f"pass {name!r} failed: {type(error).__name__}: {error}",
                 where=place(node) if node is not None else None,
-                hint=f"the graph is as it was before the passes; leave {name!r} out to go on without it",
+                hint=f"the graph is unchanged; leave {name!r} out to continue without it",
             ) from error
     gm.recompile()
     return changes

@@ -40,7 +40,7 @@ def why_not_remove_node(gm: GraphModule, node: Node) -> str | None:
         return f"{node.name} draws random numbers, and the graph is in training mode" if draws else None
     if node.op == "call_module":
         known = _is_from_torch(type(gm.get_submodule(str(node.target))))
-        return None if known else f"{node.name} may change state of its own"
+        return None if known else f"{node.name} may change its own state"
     if node.op == "call_method" or isinstance(node.target, torch._ops.OpOverload):
         return None
     name = getattr(node.target, "__qualname__", node.target)

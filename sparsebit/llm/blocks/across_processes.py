@@ -1,7 +1,7 @@
-"""The batches of the calibration data divided over processes: each runs its own, and what comes out is shared.
+"""Calibration batches divided over processes: each runs its own batches and shares the results.
 
-Every process holds all hidden states and all weights, so that whatever looks at them does the same everywhere. What is
-divided is the running of blocks, and the statistics of what their weights are multiplied with, which are sums.
+Every process holds all hidden states and all weights, so later steps are the same everywhere. Only two things are
+divided: running the blocks, and the statistics of their inputs, which are sums.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def own_batches(count: int) -> range:
 
 
 def share_runs(count: int, run: Callable[[int], Tensor]) -> Iterator[Tensor]:
-    """``run(number)`` of every batch in order, each from the process that it belongs to.
+    """The results of ``run(number)`` for every batch in order, each from the process that owns it.
 
     Example:
         >>> [int(one) for one in share_runs(3, lambda number: torch.tensor(number * 2))]
@@ -49,7 +49,7 @@ def share_runs(count: int, run: Callable[[int], Tensor]) -> Iterator[Tensor]:
 
 
 def merge_statistics(found: dict[Matrix, InputStatistics]) -> dict[Matrix, InputStatistics]:
-    """The statistics of all processes together; tokens may not have reached a matrix on some of them."""
+    """The merged statistics of all processes; on some of them, no token may have reached a matrix."""
     if not is_distributed():
         return found
     shapes = {matrix: {name: tensor.shape for name, tensor in _tensors(one)} for matrix, one in found.items()}

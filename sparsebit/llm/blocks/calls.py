@@ -1,8 +1,8 @@
-"""What each block of a model is called with, found without running the blocks.
+"""The arguments of each block of a model, found without running the blocks.
 
-The model runs once per batch with every block replaced by a stand-in that returns the hidden states it was given. What
-reaches the stand-ins is what the blocks will be called with (masks and position embeddings, which may differ from block
-to block), except for the hidden states: those of the first block are kept, and running the blocks makes the rest.
+The model runs once per batch with every block replaced by a stand-in that returns its hidden states unchanged. The
+stand-ins receive the arguments of the blocks, such as masks and position embeddings, which may differ from block to
+block. Only the hidden states differ: those of the first block are kept, and running the blocks computes the rest.
 """
 
 from __future__ import annotations
@@ -61,14 +61,13 @@ class BlockRuns:
     def products(self) -> contextlib.AbstractContextManager[object]:
         """The mode in which the block runs on calibration data; entered before any other.
 
-        What bfloat16 rounds off a product (two parts in a thousand, different for each token) is far below what
-        quantization does to it. The price: sums in another order, such as those of several processes, change more of
-        the result.
+        The rounding error of bfloat16 (two parts in a thousand, different for each token) is far below that of
+        quantization. The price: the result depends more on the order of summation, and so on the number of processes.
         """
         return torch.autocast(self.hidden[0].device.type, torch.bfloat16, enabled=self.half)
 
     def run(self, number: int = 0) -> Tensor:
-        """The hidden states behind the block for one batch."""
+        """The hidden states after the block for one batch."""
         hidden = self.hidden[number]
         return self.calls[number].run(self.block, hidden).to(hidden.dtype)
 
@@ -94,9 +93,9 @@ class BlockStreams:
     """The calibration data on its way through the blocks, in batches.
 
     Attributes:
-        recorded: how every block is called.
-        hidden: what the last compressed block gave.
-        floats: what the same block of the float model gave; None where nothing looks at it.
+        recorded: the calls of every block.
+        hidden: the output of the last compressed block.
+        floats: the output of the same block in the float model; None if nothing uses it.
         ids: the tokens.
         as_tuple: whether blocks return tuples.
         half: whether weights are multiplied in bfloat16.
@@ -180,7 +179,7 @@ def run_model(model: nn.Module, ids: Tensor) -> Any:
         id(config): config for config in (getattr(module, "config", None) for module in model.modules())
     }
     caching = [config for config in configs.values() if getattr(config, "use_cache", None) is True]
-    # A module around a decoder may not pass the argument on.
+    # A module around a decoder may not accept the argument.
     with replaced(*((config, "use_cache", False) for config in caching)):
         return model(input_ids=ids, **keywords) if "input_ids" in known else model(ids, **keywords)
 

@@ -1,4 +1,4 @@
-"""Statistics of what the weights of a block are multiplied with, from running it on the calibration data."""
+"""Statistics of the inputs of a block's weights, from running it on the calibration data."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def measure_inputs(
 ) -> dict[Matrix, InputStatistics]:
     """Statistics by the leader of each group of one stage.
 
-    With ``replay``, what is computed before the stage is kept for the next run of the block, so the stages have to come
-    in their order, each with the ones before it solved. Of several processes each runs its own batches, which are those
-    that ``float_inputs`` has. ``sizes`` are how large the inputs are, which solvers do not look at.
+    With ``replay``, results from before the stage are kept for the next run of the block, so stages must come in order,
+    each after the ones before it are solved. Each of several processes runs its own batches, the ones in
+    ``float_inputs``. ``sizes`` also measures the magnitudes of the inputs, which solvers do not use.
     """
     replay = Replay(runs.block, len(runs.calls), limit=0) if replay is None else replay
     leaders: dict[Matrix, MatrixGroup] = {group.leader: group for group in stage.groups}

@@ -1,10 +1,9 @@
-"""What a block's next run need not compute again.
+"""Results that the next run of a block need not compute again.
 
-The weights of a block are solved one stage after the other, and each is measured with the stages before it solved, so
-the block runs once for each of them. All that such a run computes before it reaches the weights it measures is final:
-it depends on solved weights only. So the outputs of modules that came to their end are kept, and inside the others the
-results of products and attention, in the order in which they are made. The next run gets them back. Together the runs
-then cost little more than one.
+The weights of a block are solved stage by stage, and each stage is measured after the earlier ones are solved, so the
+block runs once for each stage. Everything that a run computes before the measured weights is final, because it depends
+on solved weights only. The outputs of finished modules are kept, and inside unfinished ones the results of products and
+attention, in order. The next run reuses them, so that all runs together cost little more than one.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _KEPT = PRODUCTS | {F.scaled_dot_product_attention}
 
 
 class _Result(NamedTuple):
-    """What a call gave, and the counts of calls at its end: what was called inside is passed over with it."""
+    """The result of a call, and the call counts at its end, which skip the calls inside it."""
 
     value: Any
-    versions: list[int]  # torch counts what is written into a tensor
+    versions: list[int]  # torch counts in-place writes
     products: int
     modules: int
 
@@ -50,14 +49,14 @@ class Replay:
         return ReplayedRun(self, self._modules, *self._kept[batch])
 
     def take(self, size: int) -> bool:
-        """Whether there is room for so many bytes, which then count as taken; fewer than none are given back."""
+        """Reserve this many bytes if there is room, and return whether there was; a negative number frees them."""
         fits = size <= self._left
         self._left -= size if fits else 0
         return fits
 
 
 class ReplayedRun(TorchFunctionMode):
-    """While active, results that were kept are returned, and further ones are kept until ``stop`` is called."""
+    """While active, returns results that were kept, and keeps further ones until ``stop`` is called."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class ReplayedRun(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._replay = replay
-        # with the forward that is the object's own, where it has one
+        # with the instance's own forward, if it has one
         self._modules = [(module, vars(module).get("forward")) for module in modules]
         self._products, self._outputs = products, outputs  # by the number of the call
         self._product, self._module, self._final = 0, 0, True
@@ -87,7 +86,7 @@ class ReplayedRun(TorchFunctionMode):
                 module.forward = own
 
     def stop(self) -> None:
-        """What follows depends on weights that are not solved yet: it is not kept."""
+        """Keep no further results: they depend on weights that are not solved yet."""
         self._final = False
 
     def __torch_function__(

@@ -1,4 +1,4 @@
-"""One block: measure the inputs of its weights, solve them stage by stage, and leave it with numbers on their grids."""
+"""One block: measure the inputs of its weights and solve the weights stage by stage, in place."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class SolvedBlock(NamedTuple):
     """A block whose weights are solved.
 
     Attributes:
-        matrices: what became of each matrix.
+        matrices: the solution of each matrix.
         floats: hidden states after the block in the float model; None if they were not requested.
-        replay: what the solved block computes for each batch, except for its last weights.
+        replay: results of the solved block for each batch, up to its last weights.
     """
 
     matrices: list[SolvedMatrix]
@@ -42,9 +42,8 @@ def solve_block(
     """Solve every weight of a block, writing the result into its parameters.
 
     Args:
-        runs: the block, with parameters of its own, which are overwritten, on what reaches it after blocks that are
-            already compressed.
-        floats: what reaches it in the float model; None where the method does not ask for it.
+        runs: the block on the output of the compressed blocks before it; its parameters are overwritten.
+        floats: its inputs in the float model; None if the method does not need them.
         spec_of: the spec of a parameter by its name inside the block; None leaves it in float.
         solver: the method.
     """
@@ -52,7 +51,7 @@ def solve_block(
     parameters = {name: parameter for name, parameter in runs.block.named_parameters() if spec_of(name)}
     stages = find_stages(replace(runs.first_sequence(), half=runs.half), parameters)
     leaders = [[group.leader for group in stage.groups if group.reaches_all] for stage in stages]
-    float_inputs: list[Any] = []  # by stage, so that each goes when it has been read
+    float_inputs: list[Any] = []  # by stage, so that each is freed once it has been read
     float_outputs: Any = None
     if floats is not None:
         float_runs = runs.on(floats)
@@ -78,7 +77,7 @@ def solve_block(
             gram = found.mean_gram() if found is not None and found.tokens else None
             for spec, matrices in _by_spec(group.matrices, spec_of).items():
                 views = [stored(parameters, matrix) for matrix in matrices]
-                # Weights that read one input are solved as the rows of one: their columns are the same.
+                # Weights with the same input are solved as the rows of one matrix: their columns are the same.
                 together = solver.solve(torch.cat(views), found, spec)
                 for matrix, view, solved in zip(matrices, views, split_rows(together, views), strict=True):
                     loss = output_loss(view.float(), solved.weight, gram)
@@ -89,7 +88,7 @@ def solve_block(
 
 @torch.no_grad()
 def run_block(runs: BlockRuns, replay: Replay | None = None) -> Sequence[Tensor]:
-    """The hidden states after a block, one for each batch; what ``replay`` holds is not computed again."""
+    """The hidden states after a block, one for each batch; results in ``replay`` are reused."""
     replay = Replay(runs.block, len(runs.calls), limit=0) if replay is None else replay
 
     def run(number: int) -> Tensor:
@@ -109,7 +108,7 @@ def _by_spec(matrices: Sequence[Matrix], spec_of: SpecOf) -> dict[WeightSpec, li
 
 
 def split_rows(solved: Solved, weights: Sequence[Tensor]) -> Iterator[Solved]:
-    """What was solved as one weight, as the weights whose rows it was made of."""
+    """Split a solved weight into the weights whose rows it joined."""
     start, per_row = 0, 0 if solved.grid is None else len(solved.grid.scale) // len(solved.weight)
     for weight in weights:
         rows = slice(start, start + len(weight))
@@ -123,7 +122,7 @@ def split_rows(solved: Solved, weights: Sequence[Tensor]) -> Iterator[Solved]:
 
 
 def solve_without_data(block: nn.Module, spec_of: SpecOf, solver: Solver) -> list[SolvedMatrix]:
-    """Solve every weight of a block that was never run, stacked experts included."""
+    """Solve every weight of a block without running it, including stacked experts."""
     done = []
     for name, parameter in block.named_parameters():
         spec = spec_of(name)

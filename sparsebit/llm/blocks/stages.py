@@ -1,8 +1,8 @@
-"""In which order the weights of a block are solved, and which of them read the same input.
+"""The order in which the weights of a block are solved, and the groups that read the same input.
 
-Weights that read one tensor (query, key and value) share its statistics. Each such group is solved after the groups
-before it, on what those really give: that is what "true sequential" means. Experts of one kind are one stage, since
-none of them reads what another one writes.
+Weights that read one tensor (query, key and value) share its statistics. Each group is solved on the actual outputs of
+the groups before it, which other tools call "true sequential". Experts of one kind form one stage, because none reads
+the output of another.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights
 
 @dataclass
 class MatrixGroup:
-    """Matrices that read the same tensor; the first one stands for all of them."""
+    """Matrices that read the same tensor; the first one represents them."""
 
     matrices: list[Matrix]
-    reaches_all: bool = True  # whether every token of the batch comes here, which is not so for experts
+    reaches_all: bool = True  # whether every token of the batch reaches it, unlike an expert
 
     @property
     def leader(self) -> Matrix:
@@ -45,7 +45,7 @@ class Stage:
 
 @torch.no_grad()
 def find_stages(runs: BlockRuns, parameters: Mapping[str, Tensor]) -> list[Stage]:
-    """The stages of a block in order, from one run; experts that were not reached come with their kind."""
+    """The stages of a block in order, from one run; experts that no token reached join the others of their kind."""
     uses: list[Use] = []
     with runs.products(), WatchWeights(parameters, uses.append):
         runs.run()
@@ -53,7 +53,7 @@ def find_stages(runs: BlockRuns, parameters: Mapping[str, Tensor]) -> list[Stage
     groups: list[MatrixGroup] = []
     by_input: dict[int, MatrixGroup] = {}
     seen: set[Matrix] = set()
-    for use in uses:  # the inputs are kept in `uses`, so their ids are not given to others
+    for use in uses:  # the inputs are kept in `uses`, so their ids are not reused
         if use.matrix in seen:
             continue
         seen.add(use.matrix)
@@ -65,7 +65,7 @@ def find_stages(runs: BlockRuns, parameters: Mapping[str, Tensor]) -> list[Stage
         group.matrices.append(use.matrix)
     stages: dict[str, Stage] = {}
     for group in groups:
-        # Numbers in a name count experts only where tokens are shared out: "fc1" and "fc2" are two layers.
+        # Numbers in a name mean experts only if tokens are distributed: "fc1" and "fc2" are two layers.
         key = group.leader.name if group.reaches_all else _kind(group.leader)
         stages.setdefault(key, Stage()).groups.append(group)
     for stage in stages.values():
@@ -74,7 +74,7 @@ def find_stages(runs: BlockRuns, parameters: Mapping[str, Tensor]) -> list[Stage
 
 
 def _kind(matrix: Matrix) -> str:
-    """The name with its numbers left out: the same for all experts."""
+    """The name without its numbers, which is the same for all experts."""
     return re.sub(r"\d+", "#", matrix.name)
 
 

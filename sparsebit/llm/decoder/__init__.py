@@ -1,1 +1,1 @@
-"""What the decoder of a language model computes, read from its module: one description for every engine's graph."""
+"""What the decoder of a language model computes, read from its module: the source of every engine's graph."""

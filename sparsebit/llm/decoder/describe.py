@@ -1,6 +1,6 @@
-"""The decoder of a model of transformers, read from its module.
+"""The decoder of a transformers model, read from its module.
 
-Sizes, biases, epsilons and rotary frequencies are those of the module; names and order are those of its family.
+Sizes, biases, epsilons and rotary frequencies come from the module; names and order come from its family.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")  # "dynamic" ha
 
 
 def describe_decoder(model: Any, format_name: str) -> Decoder:
-    """The decoder of a causal language model; families and settings that are not known are errors."""
+    """The decoder of a causal language model; unknown families and settings are errors."""
     config: Any = model.config
     if config.model_type not in FAMILIES:
         raise SparsebitError(
@@ -61,7 +61,7 @@ def describe_decoder(model: Any, format_name: str) -> Decoder:
 
 
 def _not_supported(model: Any, family: Family) -> Iterator[str]:
-    """Settings with which the model computes something that no part describes."""
+    """Settings that make the model compute something no part describes."""
     config = model.config
     yield from (setting for setting, present in family.not_supported.items() if present)
     activation = getattr(config, family.activation)
@@ -126,7 +126,9 @@ class _Reader:
         heads = output.shape[1] // width
         rows = sum(one.shape[0] for one in inputs)
         types = getattr(config, "layer_types", None)
-        kind = types[index] if types else "sliding_attention"  # a window without types is for all layers
+        kind = (
+            types[index] if types else "sliding_attention"
+        )  # a window without layer types applies to all layers
         window = getattr(config, "sliding_window", None) if kind == "sliding_attention" else None
         has_norms = hasattr(module, family.head_norms[0])
         is_rotated = not family.positions and getattr(module, "use_rope", True)
@@ -148,11 +150,11 @@ class _Reader:
         )
 
     def _rotary(self, kind: str) -> Rotary:
-        """The rotations of layers of this type; one object for all layers that share them."""
+        """The rotary embedding of layers of this type; layers that share it get one object."""
         module: Any = self._model.get_submodule(self._family.decoder).rotary_emb
         prefix = f"{kind}_" if hasattr(module, f"{kind}_inv_freq") else ""
         if prefix not in self._rotaries:
-            # A long text leaves other frequencies behind in the module; the original ones are beside them.
+            # A long text changes the frequencies in the module; the original ones are kept beside them.
             frequencies = _floats(getattr(module, f"{prefix}original_inv_freq"))
             scaling = float(getattr(module, f"{prefix}attention_scaling", 1.0))
             self._rotaries[prefix] = Rotary(
@@ -161,7 +163,7 @@ class _Reader:
         return self._rotaries[prefix]
 
     def _long_rotary(self, module: Any, kind: str, prefix: str) -> tuple[Tensor | None, int]:
-        """Frequencies for texts beyond the context that the model was first trained with, and that context."""
+        """Frequencies for texts beyond the model's original training context, and that context."""
         rope_type = module.rope_type[kind] if prefix else module.rope_type
         if rope_type != "longrope":
             return None, 0
@@ -220,7 +222,7 @@ class _Reader:
             weight = torch.ones(module.normalized_shape) if module.weight is None else _floats(module.weight)
             bias = None if module.bias is None else _floats(module.bias)
             return Norm("layer", weight, module.eps, bias)
-        if not hasattr(module, "weight"):  # OLMo's, which has a fixed epsilon
+        if not hasattr(module, "weight"):  # OLMo's norm has a fixed epsilon
             return Norm("layer", torch.ones(module.normalized_shape), 1e-5)
         epsilon = getattr(module, "variance_epsilon", None) or module.eps
         return Norm(self._family.norm_kind, _floats(module.weight) + self._family.norm_offset, float(epsilon))

@@ -1,4 +1,4 @@
-"""The families of decoders in transformers: one entry each, with what differs from Llama."""
+"""The decoder families of transformers: one entry each, with its differences from Llama."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Where the parts of a decoder are, by their names in its module.
+    """The parts of a decoder, by their names in its module.
 
     Attributes:
-        norms: before and after attention, before and after feed-forward; empty where there is none.
-        inputs: of the feed-forward part: gate and up, one matrix for both, or one where there is no gate.
-        activation: the key of the config that names it.
-        norm_kind: of norms that are not torch's own.
-        norm_offset: what a norm adds to its weight before it multiplies.
-        groups: of heads in one matrix for queries, keys and values.
-        head_norms: of queries and keys, where the module has them.
-        interleaved: pairs of channels that are rotated are neighbours, not the halves of the rotated channels.
+        norms: before and after attention, before and after feed-forward; empty if absent.
+        inputs: matrices of the feed-forward part: gate and up, one for both, or only one without a gate.
+        activation: the config key that names the activation.
+        norm_kind: the kind of norms that are not torch's.
+        norm_offset: what a norm adds to its weight before multiplying.
+        groups: how heads are grouped in one matrix for queries, keys and values.
+        head_norms: norms of queries and keys, if any.
+        interleaved: rotated pairs are neighbouring channels, not channels of the two halves.
         rotates_windows_only: layers without a window have no positions.
-        residual_factor: of what attention and feed-forward add.
-        not_supported: settings of the config that change what is computed, with whether this one has them.
+        residual_factor: multiplies what attention and feed-forward add to the residual.
+        not_supported: config settings that change the computation, each with a test for this config.
     """
 
     decoder: str = "model"

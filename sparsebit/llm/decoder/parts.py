@@ -1,6 +1,6 @@
-"""The parts of a decoder, as a graph for an engine needs them: matrices by name, and what is computed with them.
+"""The parts of a decoder as an engine's graph needs them: matrices by name, and what is computed with them.
 
-No part says which model it comes from. A matrix is named as in the state dict, so that a builder finds its packed form.
+No part depends on the model's family. Matrices are named as in the state dict, where a builder finds them packed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Matrix:
     """A matrix [out, in] that activations are multiplied by.
 
     Attributes:
-        name: in the state dict; followed by "[3]" for one of stacked experts.
+        name: its name in the state dict, followed by "[3]" for one of stacked experts.
         shape: [out, in].
-        read: gives its float values [out, in], for a matrix that is not packed.
-        storage: the address of what the module holds; matrices with the same one are one tensor.
+        read: returns its float values [out, in], for a matrix that is not packed.
+        storage: the address of its data; matrices with the same address are one tensor.
         bias: added to the product.
     """
 
@@ -41,7 +41,7 @@ class Matrix:
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """A norm over the last axis; ``weight`` is what it multiplies by, with any constant that the model adds."""
+    """A norm over the last axis; ``weight`` includes any constant that the model adds to it."""
 
     kind: Literal["rms", "layer"]  # the second one subtracts the mean first
     weight: Tensor
@@ -54,9 +54,9 @@ class Rotary:
     """Rotations of the first ``2 * len(frequencies)`` channels of a head.
 
     Attributes:
-        scaling: of cosine and sine.
-        interleaved: the pairs are neighbours; otherwise the first half of the channels is paired with the second.
-        long_frequencies: used for all positions of a call with a position of at least ``original_context``.
+        scaling: multiplies cosine and sine.
+        interleaved: pairs are neighbours; otherwise the first half of the channels is paired with the second.
+        long_frequencies: used for all positions of a call if one of them is at least ``original_context``.
     """
 
     frequencies: Tensor
@@ -76,12 +76,12 @@ class Attention:
     """Attention with causal masks.
 
     Attributes:
-        inputs: the matrices of queries, keys and values; or one matrix for all of them.
-        groups: how many groups of heads one matrix for all of them has. Its rows are the queries, keys and values of
-            the first group, then those of the second.
-        clip: the bound of what the products give; 0 for none.
-        norms: of the queries and of the keys, over each head or over all of them.
-        window: positions that are seen, the current one included; None for all.
+        inputs: the matrices of queries, keys and values, or one matrix for all three.
+        groups: the number of head groups in one matrix for all three. Its rows are the queries, keys and values of the
+            first group, then those of the second.
+        clip: the bound of the projections; 0 for none.
+        norms: norms of the queries and of the keys, over each head or over all heads.
+        window: positions that a query sees, including its own; None for all.
         softcap: the bound of the scores; 0 for none.
     """
 
@@ -100,13 +100,13 @@ class Attention:
 
     @property
     def rows(self) -> tuple[int, int, int]:
-        """How many rows of one group are queries, keys and values."""
+        """The numbers of query, key and value rows in one group."""
         keys = self.kv_heads // self.groups * self.width
         return self.heads // self.groups * self.width, keys, keys
 
     @property
     def row_order(self) -> Tensor:
-        """Which row of one matrix for all of them is at each place if all queries come first, then keys, then values.
+        """The order of rows that puts all queries first, then keys, then values, for one matrix that holds all three.
 
         Example:
             >>> from types import SimpleNamespace
@@ -125,7 +125,7 @@ class Attention:
 class FeedForward:
     """``down(activation(gate) * up)``, or ``down(activation(up))`` without a gate.
 
-    ``inputs`` are the matrices of gate and up, or one matrix with the rows of the gate before those of up.
+    ``inputs`` are the matrices of gate and up, or one matrix with the gate's rows first.
     """
 
     inputs: tuple[Matrix, ...]
@@ -139,7 +139,7 @@ class Experts:
     """The sum of the ``chosen`` experts with the largest router outputs, weighted by the softmax of all outputs.
 
     Attributes:
-        normalized: the weights of the chosen ones are divided by their sum.
+        normalized: whether the weights of the chosen experts are divided by their sum.
         shared: an expert for every token, weighted by the sigmoid of the product with ``shared_gate``.
     """
 
@@ -156,9 +156,9 @@ class Layer:
     """Attention and feed-forward, each between norms.
 
     Attributes:
-        parallel: both read the layer's input, and their sum is added to it.
-        before_feed_forward: None in a parallel layer means that the feed-forward part reads what the attention reads.
-        factor: of what is added to the layer's input.
+        parallel: attention and feed-forward both read the layer's input, and their sum is added to it.
+        before_feed_forward: None in a parallel layer means that the feed-forward part reads the attention's input.
+        factor: multiplies what is added to the layer's input.
     """
 
     before_attention: Norm | None
@@ -176,10 +176,10 @@ class Decoder:
     """From token ids to logits.
 
     Attributes:
-        embedding: the table of the tokens, whose rows are multiplied by ``embedding_factor``.
-        positions: the table of learned positions, the first of them at row ``position_offset``.
-        context: positions that the model was made for.
-        logit_factor: of the logits.
+        embedding: the token table, whose rows are multiplied by ``embedding_factor``.
+        positions: the table of learned positions, starting at row ``position_offset``.
+        context: the longest text the model was made for, in tokens.
+        logit_factor: multiplies the logits.
         softcap: the bound of the logits; 0 for none.
     """
 

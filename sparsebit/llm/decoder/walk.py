@@ -22,7 +22,7 @@ class GraphBuilder(Protocol[Value]):
     """Adds nodes to a graph of values [batch, length, channels]."""
 
     def embed(self, decoder: Decoder) -> Value:
-        """The rows of the embedding for the ids that come in, with positions where they are learned."""
+        """The embedding rows of the input ids, plus learned positions if there are any."""
         ...
 
     def norm(self, x: Value, norm: Norm) -> Value:
@@ -34,11 +34,11 @@ class GraphBuilder(Protocol[Value]):
         ...
 
     def attend(self, index: int, attention: Attention, x: Value) -> Value:
-        """What the attention of layer ``index`` gives before its last product."""
+        """The attention of layer ``index``, before its output projection."""
         ...
 
     def multiply_matrix(self, matrix: Matrix, x: Value) -> Value:
-        """The product with a matrix, and its bias."""
+        """The product with a matrix, plus its bias."""
         ...
 
     def halves(self, x: Value) -> tuple[Value, Value]:
@@ -54,7 +54,7 @@ class GraphBuilder(Protocol[Value]):
         ...
 
     def multiply(self, x: Value, y: Value) -> Value:
-        """The product of values at the same place; ``y`` may have one channel for all of ``x``."""
+        """The elementwise product; ``y`` may have a single channel."""
         ...
 
     def scale(self, x: Value, factor: float) -> Value:
@@ -70,12 +70,12 @@ class GraphBuilder(Protocol[Value]):
         ...
 
     def mix(self, experts: Experts, x: Value) -> Value:
-        """The weighted sum of the chosen experts, by an operator of the engine or by ``mix_all``."""
+        """The weighted sum of the chosen experts, by an engine operator or by ``mix_all``."""
         ...
 
 
 def build_logits(graph: GraphBuilder[Value], decoder: Decoder) -> Value:
-    """The nodes of the whole decoder, and the logits."""
+    """Build the nodes of the decoder, and return the logits."""
     hidden = graph.embed(decoder)
     normed = _norm(graph, hidden, decoder.layers[0].before_attention)
     following = [*(layer.before_attention for layer in decoder.layers[1:]), decoder.norm]
@@ -97,7 +97,7 @@ def build_logits(graph: GraphBuilder[Value], decoder: Decoder) -> Value:
 
 
 def build_feed_forward(graph: GraphBuilder[Value], part: FeedForward | Experts, x: Value) -> Value:
-    """The nodes of a feed-forward part."""
+    """Build the nodes of a feed-forward part."""
     if isinstance(part, Experts):
         mixed = graph.mix(part, x)
         if part.shared is None or part.shared_gate is None:
@@ -114,7 +114,7 @@ def build_feed_forward(graph: GraphBuilder[Value], part: FeedForward | Experts, 
 
 
 def mix_all(graph: GraphBuilder[Value], experts: Experts, x: Value, weights: Sequence[Value]) -> Value:
-    """The sum of all experts, each times its weight [batch, length, 1], which is zero where it is not chosen."""
+    """The sum of all experts, each times its weight [batch, length, 1], which is zero if it was not chosen."""
     first, *others = (
         graph.multiply(build_feed_forward(graph, expert, x), weight)
         for expert, weight in zip(experts.experts, weights, strict=True)

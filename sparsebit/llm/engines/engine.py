@@ -1,4 +1,4 @@
-"""What an engine is for a proof: something that opens an exported file and says what it reads there."""
+"""An engine for a proof: it opens an exported file and returns what it reads from it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Opened(Protocol):
     """A file that an engine has loaded."""
 
     def weight(self, name: str) -> Tensor:
-        """The numbers of a matrix as the engine reads them, [out, in], by its name in the original state dict."""
+        """The values of a matrix as the engine reads them, [out, in], by its name in the original state dict."""
         ...
 
     def log_probabilities(self, ids: Tensor) -> Tensor:
-        """The logarithms of the next-token distributions after each of the last ids, as many as are affordable."""
+        """Log-probabilities of the next token after each of the last ids, as many as are affordable."""
         ...
 
     def rounding(self, name: str) -> Rounding | None:
@@ -31,14 +31,14 @@ class Opened(Protocol):
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine: what must be importable for it, and how far it may be from torch beside rounding activations.
+    """One engine: the modules it needs, and how far it may differ from torch apart from rounding activations.
 
     ``tolerance`` is the largest mean divergence of its next-token distributions from those of torch, in nats. ``open``
-    loads a file; foreign errors are passed on, the proof reports them. ``token_ids`` is there where the file holds the
-    tokenizer: the ids of texts, as the engine makes them.
+    loads a file; its errors are passed on, and the proof reports them. ``token_ids`` returns the engine's ids of texts,
+    for files that hold the tokenizer.
     """
 
-    name: str  # as its makers call it
+    name: str  # the name its makers use
     modules: tuple[str, ...]
     tolerance: float
     open: Callable[[Path], Opened]
@@ -57,7 +57,7 @@ def missing_modules(engine: Engine) -> list[str]:
 
 
 def prompt_and_steps(ids: Tensor) -> list[Tensor]:
-    """The first half of the ids as one prompt, the others one by one: both ways in which an engine is called.
+    """The first half of the ids as one prompt, the rest one by one: the two ways in which an engine is called.
 
     Example:
         >>> import torch

@@ -19,13 +19,13 @@ from sparsebit.llm.engines.rounding import Rounding
 
 POSITIONS = 6  # one call each, so only the last few are asked for
 
-# Architectures that rotate neighbouring channels, and those whose models hold query, key and value head by head.
+# Architectures that rotate neighbouring channels, and those whose models store query, key and value head by head.
 ROTATE_NEIGHBOURS = ("llama", "arcee", "granite", "olmo", "smollm3")
 SPLIT_QUERIES = ("gptneox", "falcon")
 
 
 class LlamaCppFile:
-    """A file whose tensors are read; llama.cpp itself starts when it is asked for predictions."""
+    """A file whose tensors are read here; llama.cpp starts only for predictions."""
 
     def __init__(self, path: Path) -> None:
         import gguf
@@ -52,7 +52,7 @@ class LlamaCppFile:
         self._path = path
 
     def weight(self, name: str) -> Tensor:
-        """Unpacked by the package gguf, with the rows back in the order of transformers."""
+        """Unpacked by the package gguf, with rows in the order of transformers."""
         name, _, expert = name.removesuffix("]").partition("[")
         if expert:
             return self._expert(name, int(expert))
@@ -73,7 +73,7 @@ class LlamaCppFile:
         return values
 
     def _expert(self, name: str, index: int) -> Tensor:
-        """One matrix out of a stack; those of gate and up are one matrix in the model."""
+        """One matrix of a stack; gate and up are one matrix in the model."""
         if name.endswith("gate_up_proj"):
             down = str(self._names.get_name(name.replace("gate_up_proj", "down_proj")))
             parts = [self._read(f"{down.replace('down', part)}.weight")[index] for part in ("gate", "up")]
@@ -89,7 +89,7 @@ class LlamaCppFile:
         return Rounding(32, torch.float16)
 
     def log_probabilities(self, ids: Tensor) -> Tensor:
-        """Behind each of the last few ids."""
+        """After each of the last few ids."""
         ends = range(max(len(ids) - POSITIONS, 0) + 1, len(ids) + 1)
         prompts = [ids[:end].tolist() for end in ends]
         rows = ask(self._path, prompts=prompts, size=self._size, spoken=self._spoken)["rows"]
@@ -97,16 +97,16 @@ class LlamaCppFile:
         for row, pairs in zip(found, rows, strict=True):
             for index, value in pairs:
                 row[index] = value
-        return found.log_softmax(-1)  # its sums are those of single precision
+        return found.log_softmax(-1)  # its sums are in single precision
 
 
 def token_ids(path: Path, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of texts, with the tokens that llama.cpp sets before and behind them."""
+    """The ids of texts, including the tokens that llama.cpp adds before and after them."""
     return [list(ids) for ids in ask(path, texts=list(texts))["ids"]]
 
 
 def ask(path: Path, **request: object) -> dict[str, Any]:
-    """What llama.cpp answers in a process of its own; see llama_cpp_child.py for requests."""
+    """Run a request in a separate llama.cpp process; llama_cpp_child.py describes requests."""
     child = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("llama_cpp_child.py"))],
         input=json.dumps({"path": str(path), "threads": torch.get_num_threads(), **request}),
@@ -122,5 +122,5 @@ def ask(path: Path, **request: object) -> dict[str, Any]:
     return answer
 
 
-# It rounds activations to 8 bits in front of quantized weights, and keeps keys and values in half precision.
+# It rounds activations to 8 bits before quantized weights, and keeps keys and values in half precision.
 LLAMA_CPP = Engine("llama.cpp", ("gguf", "xllamacpp"), 1e-3, LlamaCppFile, token_ids)

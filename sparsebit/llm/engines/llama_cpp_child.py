@@ -1,8 +1,9 @@
-"""Run by llama_cpp.py as a script of its own: an engine that aborts must not take the user's process with it.
+"""Run by llama_cpp.py as a separate script, so that an engine that aborts does not end the user's process.
 
 Reads {"path", "threads"} from standard input, with "prompts", "size" and "spoken" for the log-probabilities after each
-prompt ("rows"), or "texts" for their tokens ("ids"). "spoken" is the token that it is made to answer with: it tells no
-probabilities with an answer that is not a text, such as the end or one byte of a letter. They are those before that.
+prompt ("rows"), or "texts" for their tokens ("ids"). "spoken" is the token that the engine is forced to answer with. It
+returns no probabilities with an answer that is not text, such as the end or one byte of a letter. The returned
+probabilities are those before forcing.
 """
 
 import json
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 def tokens_of(address: str, text: str) -> list[int]:
-    """The tokens of a text; the package has no function for it, its server on this machine has."""
+    """The tokens of a text, from a local server, because the package has no function for it."""
     body = json.dumps({"content": text, "add_special": True, "parse_special": True}).encode()
     sent = urllib.request.Request(f"{address}/tokenize", body, {"Content-Type": "application/json"})
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))

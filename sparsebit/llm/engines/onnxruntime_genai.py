@@ -15,12 +15,12 @@ from sparsebit.llm.engines.rounding import Rounding
 
 
 class _Place(NamedTuple):
-    """Where a matrix is in the graph."""
+    """The position of a matrix in the graph."""
 
     node: Any
     inputs: tuple[int, int, int]  # of the node: values, scales and zero points
     rows: slice = slice(None)
-    pairs: bool = False  # rows of two matrices in turns
+    pairs: bool = False  # rows of two matrices alternate
 
 
 class GenAIModel:
@@ -37,7 +37,7 @@ class GenAIModel:
             names = (node.name or "").split("+")
             if node.op_type == "GatherBlockQuantized":
                 self._where[names[0]] = _Place(node, (0, 2, 3))
-            elif node.op_type == "MatMulNBits" and "rows" in node.metadata_props:  # a file of ours
+            elif node.op_type == "MatMulNBits" and "rows" in node.metadata_props:  # written by sparsebit
                 ends = np.cumsum([0, *json.loads(node.metadata_props["rows"])])
                 for index, name in enumerate(names):
                     self._where[name] = _Place(node, (1, 2, 3), slice(int(ends[index]), int(ends[index + 1])))
@@ -46,7 +46,7 @@ class GenAIModel:
                 self._where[names[1]] = _Place(node, (5, 6, 12))
 
     def weight(self, name: str) -> Tensor:
-        """Unpacked by the rule of the operators, (q - zero point) * scale."""
+        """Unpacked as the operators do: (q - zero point) * scale."""
         layer, expert = self._layer(name)
         place = self._where[layer]
         node = place.node
@@ -73,7 +73,7 @@ class GenAIModel:
         return torch.from_numpy(numbers[place.rows])
 
     def _layer(self, name: str) -> tuple[str, str]:
-        """The name in the graph, and which one of stacked experts."""
+        """The name in the graph, and the index in a stack of experts."""
         name = name.removesuffix(".weight")
         if name in self._where:
             return name, ""
@@ -88,7 +88,7 @@ class GenAIModel:
         return Rounding(attributes["block_size"].as_int(), torch.float32)
 
     def log_probabilities(self, ids: Tensor) -> Tensor:
-        """Of a prompt, and then of one id after the other."""
+        """After a prompt, then after one id at a time."""
         settings = self._genai.GeneratorParams(self._engine)
         settings.set_search_options(max_length=len(ids) + 1)
         generator = self._genai.Generator(self._engine, settings)
@@ -106,7 +106,7 @@ class GenAIModel:
 
 
 def _unpacked(packed: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
-    """Values from the lowest bits of each byte on, along the last axis."""
+    """Unpack values along the last axis, lowest bits of each byte first."""
     shifts = np.arange(0, 8, bits)
     values = (packed[..., None].astype(np.int32) >> shifts) & (2**bits - 1)
     unpacked: np.ndarray[Any, Any] = values.reshape(*packed.shape[:-1], -1)

@@ -1,4 +1,4 @@
-"""OpenVINO on a CPU, in float32: by default it also rounds to bfloat16 and to 8 bits where the processor can."""
+"""OpenVINO on a CPU, in float32: by default it also rounds to bfloat16 and 8 bits on processors that support it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OpenVinoModel:
         return None
 
     def log_probabilities(self, ids: Tensor) -> Tensor:
-        """Of a prompt, and then of one id after the other with the keys and values that the model keeps."""
+        """After a prompt, then after one id at a time with the model's cached keys and values."""
         request = self._compiled.create_infer_request()
         found, past = [], 0
         for part in prompt_and_steps(ids):

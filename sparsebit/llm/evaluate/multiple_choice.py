@@ -23,7 +23,7 @@ MOST_BYTES = 2**30
 
 @dataclass(frozen=True)
 class Question:
-    """A text, the ways it may go on, and the place of the right one."""
+    """A text, its possible continuations, and the index of the right one."""
 
     text: str
     choices: tuple[str, ...]
@@ -44,7 +44,7 @@ class Question:
 
 @dataclass(frozen=True)
 class ChoiceScore:
-    """How often the right answer was the most likely one: as it is, and by its likelihood per character."""
+    """How often the right answer was the most likely, by its likelihood and by its likelihood per character."""
 
     accuracy: float
     accuracy_per_character: float
@@ -57,7 +57,7 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
         text = read_text(path, MOST_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise SparsebitError(
-            f"{os.fspath(path)!r} cannot be read", expected="a text file in UTF-8", got=str(error)
+            f"{os.fspath(path)!r} cannot be read", expected="a UTF-8 text file", got=str(error)
         ) from None
     found = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -104,13 +104,13 @@ def _score(model: nn.Module, tokenizer: Any, text: str, choice: str) -> float:
         raise SparsebitError(
             "nothing comes before the choices, so the first token of each cannot be scored",
             got=f"the question {text!r}",
-            hint="write a text as the question, or use a tokenizer that begins every text with a token",
+            hint="write the question, or use a tokenizer that starts every text with a special token",
         )
     start = max(
         next((i for i, (a, b) in enumerate(zip(before, both, strict=False)) if a != b), len(before)), 1
     )
     ids: Tensor = torch.tensor([both], device=device_of(model))
     require_known(ids, model)
-    require_positions(len(both), model, "questions to at most this number of tokens: ")
+    require_positions(len(both), model, "the length of a question with its choice, in tokens, to at most ")
     predicted = log_probabilities(model, ids)[0, start - 1 : -1]
     return float(predicted.gather(-1, ids[0, start:, None]).sum())

@@ -1,4 +1,4 @@
-"""How well a model predicts text, alone and beside the float model it came from."""
+"""How well a model predicts text, alone and compared with its float model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparsebit.llm.tokens import as_ids, require_known, require_positions
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Perplexity, and where a reference was given the distance to it.
+    """Perplexity, and the distance to a reference if one was given.
 
     ``divergence`` is the mean Kullback-Leibler divergence of the next-token distributions, reference first, in nats;
     ``agreement`` how often the most likely token is the same.
@@ -102,6 +102,6 @@ def log_probabilities(model: Callable[[Tensor], Any], rows: Tensor) -> Tensor:
 def divergence(wanted: Tensor, found: Tensor) -> float:
     """The mean Kullback-Leibler divergence of distributions given as logarithms, in nats.
 
-    Where both are the same, the rounding of sums could leave a little less than nothing.
+    The result is at least 0: for equal distributions, rounding could make it slightly negative.
     """
     return max(float((wanted.exp() * (wanted - found)).sum(-1).double().mean()), 0.0)

@@ -21,13 +21,13 @@ MOST_BYTES = 2**24
 
 
 def read_config(folder: str | os.PathLike[str]) -> Any:
-    """The config of transformers that a folder holds; no code is run, and nothing outside the folder is read."""
+    """The transformers config in a folder; no code is run, and nothing outside the folder is read."""
     from transformers import AutoConfig
 
     place = Path(folder)
     if (place / ADAPTERS).exists():
         raise ArtifactError(
-            "this folder holds adapters, for which transformers would load the model they name instead",
+            "this folder holds adapters; transformers would load the base model that they name",
             where=str(place / ADAPTERS),
             hint="pass the folder of the base model; load_lora(model, folder) adds the adapters",
         )
@@ -72,7 +72,7 @@ def require_own_vocabulary(folder: Path) -> None:
 
 
 def require_no_code(config: Any, where: str) -> None:
-    """Raise if a config names a kernel of a hub, which transformers would download and run.
+    """Raise if a config names a kernel on a model hub, which transformers would download and run.
 
     Example:
         >>> require_no_code({"attn_implementation": "sdpa"}, "config.json")
@@ -88,7 +88,7 @@ def require_no_code(config: Any, where: str) -> None:
 
 
 def _settings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in nested settings, with the key that it or the dict around it has."""
+    """Every string in nested settings, with its key or that of the dict around it."""
     if isinstance(config, dict):
         for key, value in config.items():
             yield from _settings(value, name if name.endswith("_implementation") else str(key))
@@ -101,9 +101,9 @@ def _settings(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(read_bytes(path, MOST_BYTES))  # also with Infinity, which some configs hold
+        return json.loads(read_bytes(path, MOST_BYTES))  # with Infinity allowed, which some configs contain
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)[:200]
         raise ArtifactError(
-            f"{path} cannot be read: {reason}", expected="a folder as save_pretrained writes it"
+            f"{path} cannot be read: {reason}", expected="a folder that save_pretrained wrote"
         ) from None

@@ -1,7 +1,7 @@
-"""Packed models in folders of transformers: ``save_pretrained``, and ``from_pretrained`` once sparsebit is registered.
+"""Packed models in transformers folders: ``save_pretrained``, and ``from_pretrained`` once sparsebit is registered.
 
-The folder is an ordinary one. Its config.json names the quantization method ``sparsebit`` and says what the buffers of
-each packed layer mean; the weights are in safetensors. No code in the folder is run.
+It is an ordinary folder. Its config.json names the quantization method ``sparsebit`` and describes the buffers of each
+packed layer; the weights are in safetensors. No code in the folder is run.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def save_pretrained(model: LanguageModel, folder: str | os.PathLike[str]) -> Non
 
 
 def _tied(model: nn.Module) -> dict[str, str]:
-    """Packed layers that share the buffers of an earlier one, with the name of that one."""
+    """Packed layers that share the buffers of an earlier layer, with its name."""
     found: dict[int, str] = {}
     tied = {}
     for name, layer in _packed_layers(model):
@@ -82,14 +82,14 @@ def _packed_layers(model: nn.Module) -> Iterator[tuple[str, PackedLayer]]:
 
 
 def _define() -> None:
-    """The classes that transformers asks for; they inherit from its own, so they are made when it is needed."""
+    """The classes that transformers needs; they derive from its classes, so they are defined on first use."""
     from transformers.quantizers.auto import register_quantization_config, register_quantizer
     from transformers.quantizers.base import HfQuantizer
     from transformers.utils.quantization_config import QuantizationConfigMixin
 
     @register_quantization_config(METHOD)
     class SparsebitConfig(QuantizationConfigMixin):
-        """What is in config.json: the layers that are packed, and those that share their buffers."""
+        """The entry in config.json: the packed layers, and those that share buffers."""
 
         def __init__(
             self, layers: dict[str, Any] | None = None, tied: dict[str, str] | None = None, **others: Any
@@ -99,7 +99,7 @@ def _define() -> None:
 
     @register_quantizer(METHOD)
     class SparsebitQuantizer(HfQuantizer):
-        """Puts empty packed layers in place before transformers fills them."""
+        """Inserts empty packed layers, which transformers then fills."""
 
         requires_calibration = True
         quantization_config: Any
@@ -129,7 +129,7 @@ def _define() -> None:
                 key: first for key, first in keys.items() if not key.startswith(packed)
             }
             for name in said.names("tied"):
-                for key in ("packed", "scale", "zero_point"):  # the loader need not look for what is shared
+                for key in ("packed", "scale", "zero_point"):  # the loader must not expect the shared buffers
                     model.get_submodule(name)._non_persistent_buffers_set.add(key)
 
         def _process_model_after_weight_loading(self, model: Any, **others: Any) -> Any:

@@ -106,7 +106,7 @@ def _record(said: Fields) -> LayerRecord:
 
 
 def _empty_model(content: Fields, stored: int) -> nn.Module:
-    """A model of the saved class and config, made by transformers itself."""
+    """A model of the saved class and config, built by transformers."""
     name, config = content.text("class"), dict(content.section("config").items())
     if not config:
         raise SparsebitError(

@@ -1,4 +1,4 @@
-"""Where the weights of a model come from: a module in memory, or a folder of safetensors read block by block."""
+"""The source of a model's weights: a module in memory, or a folder of safetensors read block by block."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from sparsebit.storage import Fields
 from sparsebit.storage.json_text import read_json
 from sparsebit.storage.text_file import read_bytes
 
-LONGEST = 2**26  # positions of a table that a model computes when it is made
+LONGEST = 2**26  # positions of a table that a model computes when it is built
 MOST_INDEX = 2**28  # bytes
-LARGE = 2**16  # elements from which a tensor is left out until it is asked for
+LARGE = 2**16  # elements from which a tensor is not loaded until it is needed
 
 
 class WeightSource:
     """A model whose blocks get their float weights one at a time, as tensors that may be overwritten.
 
-    The user's module is never changed: it is copied without the tensors of its blocks, and a block gets copies of them
-    when its turn comes.
+    The user's module is never changed: it is copied without the tensors of its blocks, and each block gets copies of
+    its tensors when it is processed.
     """
 
     def __init__(self, model: nn.Module, stored: StoredTensors | None, folder: Path | None) -> None:
@@ -43,7 +43,7 @@ class WeightSource:
 
     @classmethod
     def open(cls, origin: nn.Module | str | os.PathLike[str]) -> WeightSource:
-        """A module, or a folder as ``save_pretrained`` writes it."""
+        """Open a module, or a folder that ``save_pretrained`` wrote."""
         if isinstance(origin, nn.Module):
             return cls(twin_of(float_module(origin)), None, None)
         folder = Path(origin)
@@ -58,7 +58,7 @@ class WeightSource:
         return source
 
     def fill(self, name: str) -> nn.Module:
-        """The block of this name, with float32 weights of its own."""
+        """The block of this name, with its own float32 weights."""
         block = self.model.get_submodule(name)
         if self._stored is None:
             for module in block.modules():
@@ -74,7 +74,7 @@ class WeightSource:
         missing = set(names)
         for name, tensor, path in self._stored.read(names):
             require_fits(self.model, name, tensor, str(path))
-            # A copy: a norm of the file's own mapping would keep every page of it that was written to.
+            # A copy: a view would keep every touched page of the mapped file in memory.
             put(self.model, name, tensor.clone())
             missing.discard(name)
         if missing:
@@ -96,19 +96,19 @@ def _no_tensor(folder: str | os.PathLike[str], name: str) -> SparsebitError:
 
 
 def twin_of(model: nn.Module) -> nn.Module:
-    """A copy in evaluation mode whose blocks hold the model's own tensors, until others are put in their place."""
+    """A copy in evaluation mode whose blocks share the model's tensors until they are replaced."""
     shared = {id(tensor): tensor for block in find_stack(model).modules for tensor in block.parameters()}
     return copy.deepcopy(model, shared).eval()
 
 
 def run_experts_in_turn(model: Any) -> None:
-    """One expert after the other, so that each can be measured, and the sums are always the same."""
+    """Run experts one after the other, so that each can be measured and sums are reproducible."""
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
 
 
 def put(model: nn.Module, name: str, tensor: Tensor) -> None:
-    """A tensor under its dotted name, in float32 where it holds real numbers."""
+    """Set a tensor by its dotted name, in float32 if it is floating-point."""
     path, _, key = name.rpartition(".")
     module = model.get_submodule(path)
     value = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
@@ -118,7 +118,7 @@ def put(model: nn.Module, name: str, tensor: Tensor) -> None:
 
 
 def tensor_at(model: nn.Module, name: str, where: str) -> Tensor:
-    """The tensor of a model that a folder names."""
+    """The model's tensor for a name in a folder."""
     path, _, key = name.rpartition(".")
     try:
         found = getattr(model.get_submodule(path), key)
@@ -130,7 +130,7 @@ def tensor_at(model: nn.Module, name: str, where: str) -> Tensor:
 
 
 def require_fits(model: nn.Module, name: str, tensor: Tensor, where: str) -> None:
-    """The model has a tensor of this name, shape and kind, and a parameter is made of finite numbers."""
+    """Raise unless the model has a tensor of this name, shape and kind, and parameters are finite."""
     found = tensor_at(model, name, where)
     if found.shape != tensor.shape:
         raise ArtifactError(
@@ -145,11 +145,11 @@ def require_fits(model: nn.Module, name: str, tensor: Tensor, where: str) -> Non
             f"{name!r} has another type", where=where, expected=expected, got=str(tensor.dtype)
         )
     if isinstance(found, nn.Parameter) and not is_finite(tensor):
-        raise ArtifactError(f"{name!r} holds NaN or infinite numbers", where=where)
+        raise ArtifactError(f"{name!r} holds NaN or infinite values", where=where)
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
-    """The file of each tensor in a folder of safetensors."""
+    """The file of each tensor in a safetensors folder."""
     if not folder.is_dir():
         raise SparsebitError(
             f"there is no folder {os.fspath(folder)!r}", expected="a folder with config.json"
@@ -173,7 +173,7 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     if not paths:
         raise SparsebitError(
             f"{os.fspath(folder)!r} holds no *.safetensors",
-            expected="a folder as save_pretrained writes it",
+            expected="a folder that save_pretrained wrote",
             hint="other formats: load with transformers and pass the module",
         )
     found: dict[str, Path] = {}
@@ -184,11 +184,11 @@ def tensor_files(folder: Path) -> dict[str, Path]:
 
 
 class LeaveLargeEmpty(TorchFunctionMode):
-    """Tensors of many elements are made without memory; small ones, and all buffers that are computed, are real.
+    """Creates large tensors without memory; small ones, and all computed buffers, are real.
 
     Args:
-        stored: how many tensors the files hold. A config that asks for many times as many is an error, before they
-            have all been made.
+        stored: how many tensors the files hold. A config that needs many times as many is an error, raised before
+            they are all created.
     """
 
     def __init__(self, stored: int) -> None:
@@ -215,7 +215,7 @@ class LeaveLargeEmpty(TorchFunctionMode):
 
 
 def empty_model(folder: Path, stored: int) -> nn.Module:
-    """The model that a folder's config.json describes, its large tensors still without memory.
+    """The model that a folder's config.json describes, with its large tensors still without memory.
 
     No code of the folder is run. ``stored`` is how many tensors its files hold.
     """
@@ -229,16 +229,16 @@ def empty_model(folder: Path, stored: int) -> nn.Module:
 
 @contextmanager
 def making_empty(stored: int, what: str, where: str) -> Iterator[None]:
-    """Around what transformers makes with large tensors left empty: whatever it raises is an error of ours."""
+    """A context in which transformers builds with large tensors empty; whatever it raises becomes our error."""
     try:
         with LeaveLargeEmpty(stored), offline():
             yield
-    except Exception as error:  # transformers raises what its config classes raise
+    except Exception as error:  # transformers passes on whatever its config classes raise
         raise ArtifactError(f"transformers cannot build {what}", where=where, got=str(error)[:200]) from error
 
 
 def float_module(model: nn.Module) -> nn.Module:
-    """The model inside its wrappers; an error where it holds adapters, or weights without numbers or with NaN."""
+    """The model inside its wrappers; an error if it holds adapters, or weights that are NaN or without values."""
     model = unwrap(model)
     if callable(getattr(model, "merge_and_unload", None)):
         raise SparsebitError(
@@ -247,12 +247,12 @@ def float_module(model: nn.Module) -> nn.Module:
         )
     if empty := next((n for n, p in model.named_parameters() if p.is_meta), None):
         raise SparsebitError(
-            f"{empty!r} of the model has a shape and no numbers (device 'meta')",
+            f"{empty!r} of the model has a shape but no values (device 'meta')",
             hint="load the model's weights, or pass the folder they are in",
         )
     if bad := next((n for n, p in model.named_parameters() if not is_finite(p)), None):
         raise SparsebitError(
-            f"{bad!r} of the model holds NaN or infinite numbers",
+            f"{bad!r} of the model holds NaN or infinite values",
             hint="load the model again, or train it in float32",
         )
     return model
@@ -272,24 +272,24 @@ def load_module(folder: str | os.PathLike[str]) -> nn.Module:
             model: nn.Module = made.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
     except ArtifactError:
         raise
-    except Exception as error:  # transformers raises what its config classes raise
+    except Exception as error:  # transformers passes on whatever its config classes raise
         raise ArtifactError(
             "transformers cannot load a float model from this folder",
             where=os.fspath(folder),
-            expected="a folder as save_pretrained writes it",
+            expected="a folder that save_pretrained wrote",
             got=str(error)[:200],
         ) from error
     return model.eval()
 
 
 def stored_dtype(folder: str | os.PathLike[str]) -> torch.dtype | None:
-    """The type of the weights in a folder, as its config says; None where it does not."""
+    """The dtype of the weights in a folder according to its config; None if it gives none."""
     named = getattr(read_config(folder), "dtype", None)
     return named if isinstance(named, torch.dtype) else None
 
 
 def _class_for(config: Any) -> Any:
-    """The class of transformers that a config names, such as an encoder; else the decoder with a head for its type."""
+    """The transformers class that a config names, such as an encoder; otherwise the causal model of its type."""
     import transformers
 
     named = getattr(transformers, (config.architectures or [""])[0], None)

@@ -1,8 +1,8 @@
-"""The tensors of a folder by the names of the model they are for.
+"""The tensors of a folder by their names in the model.
 
-Files may hold them under other names (``embed_out`` for ``lm_head``) or in other pieces (one matrix for each expert
-where the model has a stack of them). transformers keeps the rules for both, and they are applied here to the tensors
-that are asked for, so that a model can be read one block at a time whatever its files look like.
+Files may store them under other names (``embed_out`` for ``lm_head``) or split (one matrix for each expert, where the
+model has a stack). transformers has conversion rules for both. They are applied here to the requested tensors only, so
+that any model can be read one block at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparsebit.errors import ArtifactError
 
 
 class StoredTensors:
-    """What ``files`` (the file of each stored tensor) hold for a model of transformers."""
+    """The tensors that ``files`` (the file of each stored tensor) hold for a transformers model."""
 
     def __init__(self, files: Mapping[str, Path], model: Any) -> None:
         from transformers.conversion_mapping import get_model_conversion_mapping
@@ -38,7 +38,7 @@ class StoredTensors:
         self._converters: dict[str, Any] = {
             pattern: one for one in converters for pattern in one.source_patterns
         }
-        # By the name in the model: the stored names, each with the pattern of its converter. Experts in their order.
+        # By name in the model: the stored names, each with the pattern of its converter; experts in order.
         self._parts: dict[str, list[tuple[str, str | None]]] = {}
         for stored in sorted(files, key=dot_natural_key):
             name, pattern = rename_source_key(stored, renamings, converters, model.base_model_prefix, known)
@@ -50,7 +50,7 @@ class StoredTensors:
         return name in self._parts
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Tensor, Path]]:
-        """Name, tensor and file of each of these parameters, and of those that are stored in one piece with them."""
+        """Name, tensor and file of each of these parameters, and of those stored together with them."""
         with contextlib.ExitStack() as opened:
             files: dict[Path, Any] = {}
 
@@ -78,10 +78,10 @@ class StoredTensors:
     def _convert(self, converter: Any, name: str) -> dict[str, Any]:
         try:
             found: dict[str, Any] = converter.convert(name, model=self._model, config=self._model.config)
-        except Exception as error:  # whatever the pieces of a damaged folder lead to
+        except Exception as error:  # a damaged folder may raise anything
             stored = self._parts[name][0][0]
             raise ArtifactError(
-                f"transformers cannot make {name!r} from what the folder holds",
+                f"transformers cannot build {name!r} from the tensors in the folder",
                 where=str(self._files[stored]),
                 got=str(error)[:200],
             ) from error
@@ -90,7 +90,7 @@ class StoredTensors:
 
 @contextlib.contextmanager
 def open_tensors(path: Path) -> Iterator[Any]:
-    """A file of safetensors; what is wrong with it is an error of ours."""
+    """Open a safetensors file; whatever is wrong with it becomes our error."""
     try:
         with safe_open(path, framework="pt") as file:
             yield file

@@ -1,4 +1,4 @@
-"""File formats of engines: one file each. A grid is written bit for bit, or refused by layer and setting."""
+"""File formats of engines, one module each. A grid is written bit for bit, or an error names the layer and setting."""
 
 from sparsebit.llm.formats.compressed_tensors import CompressedTensors
 from sparsebit.llm.formats.format import FORMATS, Format, FormatRefusal, WeightKind, require_exact

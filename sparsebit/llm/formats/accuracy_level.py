@@ -1,9 +1,9 @@
-"""The ``accuracy_level`` of each ``MatMulNBits``: 8-bit activations where they are cheap, float where they are not.
+"""The ``accuracy_level`` of each ``MatMulNBits``: 8-bit activations where they cost little accuracy, float elsewhere.
 
-Level 4 rounds activations to 8 bits, which makes a product several times faster. What it costs is measured as the
-divergence of the next-token distributions in torch with the same rounding. Where all products together stay within the
-budget, all of them get level 4; otherwise each is measured alone, and those that cost most are computed in float until
-the measured rest is within the budget.
+Level 4 rounds activations to 8 bits, which makes a product several times faster. Its cost is the divergence of the
+next-token distributions in torch with the same rounding. If all products together stay within the budget, all get level
+4. Otherwise each is measured alone, and the most expensive are computed in float until the measured rest is within the
+budget.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IN_8_BITS, IN_FLOAT = 4, 0
 
 
 class Levels(NamedTuple):
-    """The level of each layer, and what the layers at level 4 cost together, in nats."""
+    """The level of each layer, and the total cost of the layers at level 4, in nats."""
 
     by_layer: dict[str, int]
     cost: float
@@ -59,8 +59,8 @@ def choose_levels(
         kept.sort(key=alone.__getitem__)
         while spent > budget and kept:
             total, largest = 0.0, len(kept)
-            # Errors of different products are nearly independent, so their costs add up; the sum says how many
-            # products may stay, and the next measurement whether that was right.
+            # Errors of different products are nearly independent, so their costs add up. The sum predicts how many
+            # products may stay, and the next measurement verifies it.
             for place, index in enumerate(kept):
                 total += alone[index] * max(spent / max(sum(alone[one] for one in kept), 1e-12), 1.0)
                 if total > budget:
@@ -79,7 +79,7 @@ def choose_levels(
 
 
 def group_products(model: nn.Module, weights: Mapping[str, PackedTensor]) -> list[list[str]]:
-    """Layers that are one product in the file: query, key and value together, every other one alone.
+    """Layers that form one product in the file: query, key and value together, every other layer alone.
 
     Embeddings are left out: their rows are looked up. So are stacked experts, whose inputs cannot be measured alone.
     """

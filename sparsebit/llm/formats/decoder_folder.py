@@ -1,4 +1,4 @@
-"""What folders with the graph of a decoder share: the matrices they hold, and the decoders they are written for."""
+"""Shared by formats that write a decoder's graph to a folder: supported matrices and decoders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsebit.llm.language_model import LanguageModel
 class DecoderFolder:
     """A folder whose matrices are 2, 4 or 8 bits in blocks of 16 to 256 input channels.
 
-    ``head_step``: the channels of a head have to be a multiple of it.
+    The width of a head must be a multiple of ``head_step``.
     """
 
     name: ClassVar[str]

@@ -26,7 +26,7 @@ class BlockWeight(NamedTuple):
     block_size: int
 
     def numbers(self) -> Tensor:
-        """The weight [out, in] by the rule of the operator, (q - zero point) * scale."""
+        """The weight [out, in] as the operator computes it, (q - zero point) * scale."""
         rows, count = self.scales.shape
         values = unpack_bits(self.values, self.bits, self.block_size).float()
         middle = torch.full((rows, count), 2.0 ** (self.bits - 1))
@@ -35,7 +35,7 @@ class BlockWeight(NamedTuple):
 
 
 def stored_bits(bits: int) -> int:
-    """Three bits have no type of their own and are stored as four."""
+    """Three bits have no type and are stored as four."""
     return 4 if bits == 3 else bits
 
 
@@ -74,7 +74,7 @@ def block_weight(held: PackedTensor) -> BlockWeight:
 
 
 def joined(weights: list[BlockWeight]) -> BlockWeight:
-    """Weights of one kind that read the same input, as one: their rows one after the other."""
+    """Concatenate the rows of weights of one kind with the same input."""
     first = weights[0]
     points = [one.zero_points for one in weights if one.zero_points is not None]
     return first._replace(
@@ -85,7 +85,7 @@ def joined(weights: list[BlockWeight]) -> BlockWeight:
 
 
 def with_rows(weight: BlockWeight, order: Tensor) -> BlockWeight:
-    """The weight with its rows in another order: ``order`` says which of them stands at each place."""
+    """The weight with its rows reordered: row i is the old row ``order[i]``."""
     points = weight.zero_points
     return weight._replace(
         values=weight.values[order],

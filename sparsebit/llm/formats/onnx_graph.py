@@ -82,7 +82,7 @@ class OnnxGraph:
         return outputs[3], outputs[0]
 
     def attend(self, index: int, attention: Attention, x: ir.Value) -> ir.Value:
-        """One operator, for which queries, keys and values are one value where one product gives them."""
+        """One operator; queries, keys and values are one value if one product computes them."""
         projected, rotary = self._queries_keys_values(attention, x), attention.rotary
         if rotary is not None and not _rotated_by_attention(attention):
             projected, rotary = self._rotated(projected, attention), None
@@ -117,7 +117,7 @@ class OnnxGraph:
         return out
 
     def multiply_matrix(self, matrix: Matrix, x: ir.Value) -> ir.Value:
-        """``MatMulNBits`` where the matrix is packed."""
+        """``MatMulNBits`` if the matrix is packed."""
         return self._product([matrix], x)
 
     def halves(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -155,7 +155,7 @@ class OnnxGraph:
         return self.multiply(self._tape.op("Tanh", [self._tape.op("Div", [x, size])]), size)
 
     def mix(self, experts: Experts, x: ir.Value) -> ir.Value:
-        """``QMoE``, which computes the chosen experts only; all experts where it does not take their grids."""
+        """``QMoE``, which computes only the chosen experts; all experts if it does not support their grids."""
         tape, count = self._tape, len(experts.experts)
         scores = self.multiply_matrix(experts.router, x)
         stacked = stack_experts(experts, self._weights)
@@ -177,7 +177,7 @@ class OnnxGraph:
         self, experts: Experts, stacked: StackedExperts, x: ir.Value, scores: ir.Value
     ) -> ir.Value:
         up, down = (self._parts(stack.name, stack) for stack in (stacked.gate_and_up, stacked.down))
-        # Weights that are not divided by their sum are given as they are: the softmax of all scores.
+        # Weights that are not normalized are the softmax of all scores.
         shares = [] if experts.normalized else [self._tape.op("Softmax", [scores], {"axis": -1})]
         inputs = [x, scores, *up[:2], None, *down[:2], *[None] * 4, up[2], down[2], None, *shares]
         return self._tape.op(
@@ -206,7 +206,7 @@ class OnnxGraph:
         return self._tape.op("Cast", [counted], to), self._tape.op("Cast", [total], to)
 
     def _rotary_table(self, rotary: Rotary) -> tuple[ir.Value, ir.Value]:
-        """Cosines and sines of all positions, made once for all layers that share them."""
+        """Cosines and sines of all positions, created once for all layers that share them."""
         if id(rotary) not in self._rotary_tables:
             positions = torch.arange(self._decoder.context, dtype=torch.float32)
             angles = torch.outer(positions, rotary.frequencies)
@@ -220,7 +220,7 @@ class OnnxGraph:
         return self._rotary_tables[id(rotary)]
 
     def _queries_keys_values(self, attention: Attention, x: ir.Value) -> list[ir.Value]:
-        """One value where one product gives all of them, else three."""
+        """One value if one product computes all three, otherwise three."""
         inputs = attention.inputs
         if len(inputs) == 3:
             held = [self._weights.get(matrix.name) for matrix in inputs]
@@ -251,7 +251,7 @@ class OnnxGraph:
         return list(self._tape.ops("Split", [made[0], sizes], {"axis": -1}, count=3))
 
     def _rotated(self, made: list[ir.Value], attention: Attention) -> list[ir.Value]:
-        """Queries and keys rotated by an operator of its own."""
+        """Queries and keys, rotated by a separate operator."""
         rotary = attention.rotary
         assert rotary is not None
         *both, value = self._apart(made, attention)
@@ -276,7 +276,7 @@ class OnnxGraph:
         if rotary.long_frequencies is None:
             return places
         if id(rotary) not in self._long_places:
-            # The rows for long texts come after those of the original context.
+            # Rows for long texts follow those of the original context.
             size = self._tape.integers(rotary.original_context)
             last = self._tape.op("ReduceMax", [places], {"keepdims": 0})
             beyond = self._tape.op("GreaterOrEqual", [last, size])
@@ -287,7 +287,7 @@ class OnnxGraph:
         return self._long_places[id(rotary)]
 
     def _position_ids(self) -> ir.Value:
-        """The input with the position of each id, which only some graphs have."""
+        """The input with the position of each id; only some graphs have it."""
         if self._positions is None:
             self._positions = self._tape.input(
                 "position_ids", ["batch_size", "sequence_length"], ir.DataType.INT64
@@ -295,7 +295,7 @@ class OnnxGraph:
         return self._positions
 
     def _norm_heads(self, x: ir.Value, norm: Norm, width: int) -> ir.Value:
-        """The norm of each head by itself, or of all of them together where its weight is for all."""
+        """The norm of each head, or of all heads together if its weight covers all."""
         if len(norm.weight) != width:
             return self.norm(x, norm)
         apart, together = (self._tape.integers(to) for to in ([0, 0, -1, width], [0, 0, -1]))
@@ -324,9 +324,9 @@ class OnnxGraph:
     def _product(
         self, matrices: Sequence[Matrix], x: ir.Value, attention: Attention | None = None
     ) -> ir.Value:
-        """One product for matrices that read ``x``, all packed on grids of one kind, or a single one.
+        """One product for matrices that read ``x``: several packed on grids of one kind, or a single one.
 
-        Rows of a matrix for all of ``attention`` are moved so that queries, keys and values stand one after the other.
+        Rows of a fused matrix of ``attention`` are reordered: queries, then keys, then values.
         """
         moves = attention is not None and attention.groups > 1
         order = attention.row_order if attention is not None and moves else None
@@ -365,7 +365,7 @@ class OnnxGraph:
         return self._tape.op("MatMul", [x, self._tape.constant(numbers.T)])
 
     def _packed(self, key: str, weight: BlockWeight) -> tuple[BlockWeight, list[ir.Value | None]]:
-        """The initializers of a weight, made once for each key."""
+        """The initializers of a weight, created once for each key."""
         if key not in self._made:
             self._made[key] = weight, self._parts(key, weight)
         return self._made[key]
@@ -381,7 +381,7 @@ class OnnxGraph:
 
 
 def _rotated_by_attention(attention: Attention) -> bool:
-    """Whether ``GroupQueryAttention`` takes these rotations: 16 channels at a time, one table for all lengths."""
+    """Whether ``GroupQueryAttention`` supports these rotations: multiples of 16 channels, one table for all lengths."""
     rotary = attention.rotary
     assert rotary is not None
     return attention.width % 16 == 0 and rotary.width % 16 == 0 and rotary.long_frequencies is None

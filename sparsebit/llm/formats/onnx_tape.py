@@ -1,4 +1,4 @@
-"""An ONNX graph while it is written: nodes, constants, inputs and outputs in their order."""
+"""An ONNX graph under construction: nodes, constants, inputs and outputs in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Inputs = Sequence[ir.Value | None]
 
 
 class OnnxTape:
-    """Adds to one graph; ``model`` is the result."""
+    """Adds nodes to one graph; ``model`` is the result."""
 
     def __init__(self) -> None:
         self._tape = ir.tape.Tape()
@@ -39,7 +39,7 @@ class OnnxTape:
         return self._tape.op_multi_out(kind, inputs, attributes, num_outputs=count, domain=domain)
 
     def constant(self, value: Tensor | np.ndarray[Any, Any] | float, name: str = "") -> ir.Value:
-        """A tensor that is in the file; a number is one of float32."""
+        """A tensor stored in the file; a number becomes float32."""
         if isinstance(value, Tensor):
             value = value.detach().contiguous().cpu().numpy()
         array = np.array(value, np.float32) if isinstance(value, float) else value
@@ -53,17 +53,17 @@ class OnnxTape:
     def input(
         self, name: str, shape: Sequence[str | int], dtype: ir.DataType = ir.DataType.INT64
     ) -> ir.Value:
-        """What the engine gives."""
+        """An input from the engine."""
         self._inputs.append(ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype)))
         return self._inputs[-1]
 
     def output(self, value: ir.Value, name: str, shape: Sequence[str | int]) -> None:
-        """What the engine gets, in float32; logits come first."""
+        """An output in float32; logits come first."""
         value.name, value.shape, value.type = name, ir.Shape(shape), ir.TensorType(ir.DataType.FLOAT)
         self._outputs.insert(0 if name == "logits" else len(self._outputs), value)
 
     def model(self) -> ir.Model:
-        """All of it."""
+        """The finished model."""
         graph = ir.Graph(
             self._inputs,
             self._outputs,

@@ -23,7 +23,7 @@ from sparsebit.llm.formats.decoder_folder import DecoderFolder
 from sparsebit.llm.formats.format import FORMATS
 from sparsebit.llm.language_model import LanguageModel
 
-# Models that the engine knows by name; it runs the graphs of all others too, under the name of one of these.
+# Model types that the engine knows by name; other graphs run under one of these names.
 TYPES = (
     *("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text"),
     *("phi", "olmo", "granite", "smollm3"),
@@ -34,7 +34,7 @@ GRAPH = "model.onnx"
 @FORMATS.register("onnxruntime-genai")
 @dataclass(frozen=True, kw_only=True)
 class GenAIFolder(DecoderFolder):
-    """A folder that ``onnxruntime_genai.Model`` opens.
+    """A folder that ``onnxruntime_genai.Model`` loads.
 
     Attributes:
         rounding_budget: what 8-bit activations may cost, in nats; layers beyond it are computed in float.
@@ -46,7 +46,7 @@ class GenAIFolder(DecoderFolder):
     engine: ClassVar[Engine | None] = ONNXRUNTIME_GENAI
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
-        """The graph with its weights beside it, the settings and the tokenizer."""
+        """Write the graph with its weights in a separate file, the settings and the tokenizer."""
         import onnx_ir as ir
 
         from sparsebit.llm.formats.onnx_graph import OnnxGraph
@@ -62,7 +62,7 @@ class GenAIFolder(DecoderFolder):
 
 
 def genai_config(config: Any, decoder: Decoder, inputs: Iterable[Any]) -> dict[str, Any]:
-    """What the engine must know beside the graph, which has these inputs."""
+    """The engine's settings for a graph with these inputs."""
     attention = decoder.layers[0].attention
     names = [one.name for one in inputs if not one.name.startswith("past_key_values.")]
     end = config.eos_token_id

@@ -1,7 +1,7 @@
 """A folder for OpenVINO: openvino_model.xml with packed weights, config.json and the tokenizer.
 
-``openvino.Core().compile_model`` runs it, and so does ``openvino_genai.LLMPipeline`` where the tokenizer has been
-converted too, which takes the package openvino_tokenizers.
+``openvino.Core().compile_model`` runs it. ``openvino_genai.LLMPipeline`` also needs the converted tokenizer, which
+the package openvino_tokenizers makes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A decoder as OpenVINO's own operators, keys and values kept as its state.
+"""A decoder in OpenVINO's operators, with keys and values as its state.
 
-The operators stand as its CPU plugin looks for them (root mean square, rotary embedding, attention with a cache,
-products with packed weights), so that each becomes one kernel. ``openvino_genai.LLMPipeline`` takes the same inputs.
+The operators form the patterns that the CPU plugin fuses (RMS norm, rotary embedding, attention with a cache, products
+with packed weights), so that each becomes one kernel. ``openvino_genai.LLMPipeline`` takes the same inputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparsebit.numerics.packing import unpack_bits
 from sparsebit.runtime.packages import require
 
 LAST = np.iinfo(np.int64).max  # the end of a slice
-SMALLEST = float(np.finfo(np.float16).min)  # what a position that may not be seen gets in the mask
+SMALLEST = float(np.finfo(np.float16).min)  # the mask value of a position that may not be seen
 
 
 class OpenVinoGraph:
@@ -30,7 +30,7 @@ class OpenVinoGraph:
     def __init__(self, decoder: Decoder, weights: Mapping[str, PackedTensor]) -> None:
         self._openvino, self._ops = require("openvino"), require("openvino.opset13")
         self._decoder, self._weights = decoder, weights
-        self._tables: dict[int, Any] = {}  # a table that is embedding and head is written once
+        self._tables: dict[int, Any] = {}  # a table used as embedding and head is written once
         self._masks: dict[int | None, Any] = {}  # by window
         self._turns: dict[int, tuple[Any, Any]] = {}  # by rotary
         self._sinks: list[Any] = []
@@ -59,7 +59,7 @@ class OpenVinoGraph:
         return ops.add(found, ops.gather(_floats(table), self._positions, 0))
 
     def norm(self, x: Any, norm: Norm) -> Any:
-        """The operators that the plugin turns into one."""
+        """The operators that the plugin fuses into one."""
         ops = self._ops
         if norm.kind == "layer":
             made = ops.multiply(ops.mvn(x, [-1], True, norm.epsilon, "inside_sqrt"), _floats(norm.weight))
@@ -74,7 +74,7 @@ class OpenVinoGraph:
         return both, self.norm(both, norm)
 
     def attend(self, index: int, attention: Attention, x: Any) -> Any:
-        """Keys and values are kept for the next call."""
+        """Attention with keys and values kept for the next call."""
         ops = self._ops
         query, key, value = self._queries_keys_values(attention, x)
         if attention.rotary is not None:
@@ -191,7 +191,7 @@ class OpenVinoGraph:
         ops, (cosine, sine), half = self._ops, self._turn(rotary), rotary.width // 2
         apart = rotary.width < attention.width
         turned = ops.slice(x, [0], [rotary.width], [1], [3]) if apart else x
-        if rotary.interleaved:  # queries and keys in the same new order have the same products
+        if rotary.interleaved:  # reordering queries and keys alike does not change their products
             order = torch.arange(rotary.width).view(-1, 2).T.flatten().numpy()
             turned = ops.gather(turned, order, 3)
         first, second = (
@@ -220,14 +220,14 @@ class OpenVinoGraph:
         return query, key, value
 
     def _by_head(self, x: Any, norm: Norm | None, heads: int, width: int) -> Any:
-        """The norm is over each head, or over all of them where its weight is for all."""
+        """The norm over each head, or over all heads if its weight covers all."""
         if norm is not None and len(norm.weight) != width:
             x, norm = self.norm(x, norm), None
         apart = self._ops.transpose(self._ops.reshape(x, [0, 0, heads, width], True), [0, 2, 1, 3])
         return apart if norm is None else self.norm(apart, norm)
 
     def _kept(self, name: str, new: Any, attention: Attention) -> Any:
-        """What the variable holds, in the order of ``beam_idx``, and ``new`` after it; both are held from then on."""
+        """The cached values in the order of ``beam_idx``, followed by ``new``; both are cached."""
         ops, heads, width = self._ops, attention.kv_heads, attention.width
         sizes = np.array([heads, 0, width], np.int64)
         empty = ops.broadcast(np.float32(0), ops.concat([self._batch, sizes], 0))
@@ -238,7 +238,7 @@ class OpenVinoGraph:
         return both
 
     def _repeated(self, x: Any, attention: Attention) -> Any:
-        """Each head of keys or values for all the queries that share it."""
+        """Repeat each key or value head for the queries that share it."""
         ops, heads, width = self._ops, attention.kv_heads, attention.width
         times = attention.heads // heads
         if times == 1:
@@ -263,7 +263,7 @@ class OpenVinoGraph:
         kind = getattr(self._openvino.Type, f"i{weight.bits}", None)
         signed = weight.zero_points is None and kind is not None
         values = weight.values
-        if signed:  # the same values counted from zero: the highest bit of each is the sign
+        if signed:  # the same values shifted to start at zero: flip the highest bit, which is the sign
             sign = sum(1 << (shift + weight.bits - 1) for shift in range(0, 8, weight.bits))
             values = values ^ sign
         kind = kind if signed else getattr(self._openvino.Type, f"u{weight.bits}")
@@ -277,7 +277,7 @@ class OpenVinoGraph:
         return ops.reshape(numbers, [rows, -1], False)
 
     def _scales(self, scales: Tensor) -> Any:
-        """As float16 where that is exact, which is the same speed and a tenth of the file less; used as float32."""
+        """Stored as float16 if exact, which makes the file a tenth smaller at the same speed; used as float32."""
         half = scales.half()
         if not torch.equal(half.float(), scales):
             return self._ops.constant(scales.numpy())

@@ -1,6 +1,6 @@
-"""Experts as ONNX Runtime's ``QMoE`` reads them: one stack of packed matrices for gate and up, and one for down.
+"""Experts in the layout of ONNX Runtime's ``QMoE``: one stack of packed matrices for gate and up, and one for down.
 
-A row of the gate is followed by the row of up that it is multiplied with. Only chosen experts are computed.
+Rows of gate and up alternate. Only chosen experts are computed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sparsebit.llm.decoder.parts import Experts, Matrix
 from sparsebit.llm.formats.matmul_nbits import block_kind, block_weight, with_rows
 from sparsebit.numerics.packed import PackedTensor
 
-BITS = 4  # with 2 and 8 bits the operator rounds activations, whatever its accuracy level is
+BITS = 4  # with 2 and 8 bits the operator rounds activations at any accuracy level
 
 
 class Stack(NamedTuple):
@@ -36,7 +36,7 @@ class StackedExperts(NamedTuple):
 
 
 def stack_experts(experts: Experts, weights: Mapping[str, PackedTensor]) -> StackedExperts | None:
-    """The experts for one operator; None for other widths, several kinds of grids, float, or no gate with SiLU."""
+    """The experts for one operator; None for other widths, mixed grids, float, or anything but a SiLU gate."""
     each = experts.experts
     matrices = [matrix for one in each for matrix in (*one.inputs, one.down)]
     held = [weights.get(matrix.name) for matrix in matrices]

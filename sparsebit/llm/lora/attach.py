@@ -1,4 +1,4 @@
-"""Adapters put over the packed layers of a model, and taken off again."""
+"""Add adapters to the packed layers of a model, and remove them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparsebit.llm.packed.linear import PackedLinear
 from sparsebit.llm.packed.stack import PackedStack
 from sparsebit.llm.tokens import require_known, require_positions
 
-DAMPING = 1e-4  # added to the second moments of the inputs, as a part of their mean
+DAMPING = 1e-4  # added to the second moments of the inputs, as a fraction of their mean
 
 
 def add_lora(
@@ -36,18 +36,18 @@ def add_lora(
     floats: nn.Module | str | os.PathLike[str] | None = None,
     ids: Tensor | None = None,
 ) -> list[str]:
-    """Put an adapter over every packed layer whose name matches; everything else stops learning.
+    """Add an adapter to every packed layer whose name matches; all other parameters are frozen.
 
     Args:
         model: the packed model; it is changed in place.
         rank: of the adapters.
-        alpha: its product is multiplied by alpha / rank; twice the rank by default, or the rank with ``floats``.
+        alpha: the adapter's output is multiplied by alpha / rank; by default twice the rank, or the rank with
+            ``floats``.
         dropout: before the adapter, in training.
         layers: patterns of dotted names, or one.
-        floats: the float model or its folder. With it the adapters start as the best approximation of what
-            quantization lost (LoftQ, with the grid as it is); without, they start as zero.
-        ids: token ids [batch, length]. With them that approximation counts each direction as much as the inputs of the
-            layer use it (EoRA).
+        floats: the float model or its folder. With it the adapters start at the best approximation of the
+            quantization error (LoftQ, with the grid unchanged); without it they start at zero.
+        ids: token ids [batch, length]. With them the error is weighted by the inputs of each layer (EoRA).
 
     Returns:
         the names of the layers.
@@ -61,11 +61,11 @@ def add_lora(
     for name, one in lora_layers(model.model):
         if name in names:
             raise SparsebitError(
-                "a layer has an adapter already", where=name, hint="call remove_lora(model) first"
+                "the layer already has an adapter", where=name, hint="call remove_lora(model) first"
             )
         if (one.rank, one.alpha, one.dropout) != (rank, alpha, dropout):
             raise SparsebitError(
-                "all adapters of a model have the same rank, alpha and dropout",
+                "all adapters of a model must have the same rank, alpha and dropout",
                 where=name,
                 expected=f"rank={one.rank}, alpha={one.alpha:g}, dropout={one.dropout:g}",
                 got=f"rank={rank}, alpha={alpha:g}, dropout={dropout:g}",
@@ -86,7 +86,7 @@ def add_lora(
     for name, adapter in made.items():
         _set(model.model, name, adapter)
     model.model.requires_grad_(False)
-    for _, one in lora_layers(model.model):  # also those that were there before
+    for _, one in lora_layers(model.model):  # including those added before
         one.lora_A.requires_grad_()
         one.lora_B.requires_grad_()
     return names
@@ -122,7 +122,7 @@ def _adapter(
     read: Callable[[str], Tensor] | None,
     moments: Tensor | None,
 ) -> LoraLinear:
-    """The adapter of one layer, started from what quantization lost where the float weight can be read."""
+    """The adapter of one layer, started at the quantization error if the float weight can be read."""
     base = model.get_submodule(name)
     assert isinstance(base, PackedLinear)
     made = LoraLinear(base, rank, alpha, dropout)
@@ -139,13 +139,13 @@ def _adapter(
             hint="pass the model that was quantized as floats=",
         )
     b, a = low_rank(weight - base.held.numbers(torch.float32), rank, moments)
-    made.lora_A.data[: len(a)] = a  # fewer than rank where the matrix has fewer rows or columns
+    made.lora_A.data[: len(a)] = a  # fewer than rank if the matrix has fewer rows or columns
     made.lora_B.data[:, : len(a)] = b / made.scaling
     return made
 
 
 def remove_lora(model: LanguageModel) -> None:
-    """Take all adapters off; the packed layers are as they were."""
+    """Remove all adapters; the packed layers are unchanged."""
     require_language_model(model)
     for name, one in list(lora_layers(model.model)):
         _set(model.model, name, one.base)

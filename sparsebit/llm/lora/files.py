@@ -26,7 +26,7 @@ from sparsebit.storage.text_file import read_bytes, write_bytes, write_text
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 MOST_BYTES = 2**20
-# Options of peft by which an adapter computes something else, or has weights beside A and B.
+# peft options that change what an adapter computes, or add weights besides A and B.
 CHANGES_WHAT_IS_COMPUTED = (
     "use_rslora", "use_dora", "use_qalora", "lora_bias", "bias", "rank_pattern", "alpha_pattern",
     "modules_to_save", "layer_replication", "trainable_token_indices", "target_parameters",
@@ -43,7 +43,7 @@ KEEPS_THE_BASE = (
 
 
 def save_lora(model: LanguageModel, folder: str | os.PathLike[str], *, base: str = "") -> None:
-    """Write the adapters of a model; ``base`` is the name of the float model, for peft's own record."""
+    """Write the adapters of a model; ``base`` is the name of the float model in peft's config."""
     require_language_model(model)
     layers = dict(lora_layers(model.model))
     if not layers:
@@ -67,13 +67,15 @@ def save_lora(model: LanguageModel, folder: str | os.PathLike[str], *, base: str
         tensors[f"{PREFIX}{name}.lora_B.weight"] = layer.lora_B.detach().cpu().contiguous()
     place = Path(folder)
     write_bytes(place / WEIGHTS, save(tensors, metadata={"format": "pt"}))
-    write_text(place / CONFIG, json.dumps(config, indent=1) + "\n")  # last: without it there are no adapters
+    write_text(
+        place / CONFIG, json.dumps(config, indent=1) + "\n"
+    )  # written last: without it the folder has no adapters
 
 
 def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]:
-    """Put the adapters of a folder over a packed model, whether ``save_lora`` or peft wrote it; returns the layers.
+    """Add the adapters of a folder, written by ``save_lora`` or peft, to a packed model; returns the layers.
 
-    The model is unchanged where they do not fit it.
+    If they do not fit, the model is unchanged.
     """
     require_language_model(model)
     place = Path(folder)
@@ -88,7 +90,7 @@ def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]
         allowed = KEEPS_THE_BASE if key == "init_lora_weights" else (None, False, "none", {}, [])
         if key in said and said.value(key) not in allowed:
             raise ArtifactError(
-                f"adapters with the option {key!r} of peft are not supported",
+                f"adapters with the peft option {key!r} are not supported",
                 where=str(place / CONFIG),
                 got=repr(said.value(key))[:80],
                 hint="train the adapters without it",
@@ -120,7 +122,7 @@ def _require_fit(
     """Raise unless the model has a packed layer of this name and size."""
     if layer is None:
         raise ArtifactError(
-            f"the model has no packed layer {name!r}, which the adapters are for",
+            f"the adapters are for a packed layer {name!r}, which the model does not have",
             where=str(place),
             expected="the model that the adapters were trained on, quantized",
         )
@@ -130,7 +132,7 @@ def _require_fit(
             raise ArtifactError(
                 f"lora_{part} of {name!r} is missing or does not fit",
                 where=str(place),
-                expected=f"finite numbers {shape}",
+                expected=f"finite values of shape {shape}",
                 got="nothing" if tensor is None else str(tuple(tensor.shape)),
                 hint="load the adapters over the model that they were trained on",
             )

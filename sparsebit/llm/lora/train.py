@@ -1,4 +1,4 @@
-"""Training of adapters: in one process, or in all that torchrun starts, which share each batch or the blocks."""
+"""Training of adapters in one process, or in several started by torchrun, which divide each batch or the blocks."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def train_lora(
         data: token ids, a text, or the path of a text file.
         steps: updates.
         rate: the highest learning rate; it rises for ``warmup`` steps and then falls along a cosine to zero.
-        batch: sequences of an update, over all processes together.
-        length: tokens of a sequence.
+        batch: sequences per update, over all processes.
+        length: tokens per sequence.
         warmup: steps.
         seed: of the order of the sequences, and of dropout.
         pipeline: divide the blocks among the processes instead of the batch.
@@ -84,7 +84,7 @@ def train_lora(
 
 
 def batches(ids: Tensor, steps: int, batch: int, length: int, seed: int) -> Iterator[Tensor]:
-    """Rows of ids [batch, length], each part of the text once before any comes again."""
+    """Rows of ids [batch, length]; every part of the text is used once before any is repeated."""
     count = len(ids) // length
     if not count:
         raise SparsebitError(
@@ -101,7 +101,7 @@ def batches(ids: Tensor, steps: int, batch: int, length: int, seed: int) -> Iter
 
 
 def rate_at(step: int, steps: int, warmup: int) -> float:
-    """The learning rate of a step, as a part of the highest.
+    """The learning rate of a step, as a fraction of the highest.
 
     Example:
         >>> [round(rate_at(step, 12, 2), 2) for step in (0, 1, 2, 7, 11)]

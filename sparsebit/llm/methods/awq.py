@@ -1,4 +1,4 @@
-"""AWQ: weights that strong inputs meet are made larger before rounding, and their inputs smaller by as much.
+"""AWQ: weights with large inputs are scaled up before rounding, and their inputs scaled down by the same factor.
 
 Lin et al., "AWQ" (arXiv 2306.00978). The scale of channel j is ``(mean |x_j|)^α``, and α is searched for per group of
 weights with one input, by the error of their outputs; that error is exact from the second moments of the input. The
@@ -29,7 +29,7 @@ class Awq(ChannelScaling, AwqSettings):
     def choose_scale(
         self, weights: Sequence[tuple[Tensor, WeightSpec]], statistics: InputStatistics, channels: Tensor
     ) -> Tensor:
-        """The best scale in view of what the inputs are."""
+        """The best scale for the measured inputs."""
         quantized = [(weight, spec) for weight, spec in weights if spec.code]
         assert statistics.magnitude is not None
         magnitude = by_source(statistics.magnitude / statistics.tokens, channels)
@@ -42,7 +42,7 @@ class Awq(ChannelScaling, AwqSettings):
         magnitude: Tensor,
         channels: Tensor,
     ) -> Tensor:
-        """The best scale of each channel of the source, of ``steps`` exponents from 0 to 1."""
+        """The best scale of each channel of the source, among ``steps`` exponents from 0 to 1."""
         best, lowest = torch.ones_like(magnitude), float("inf")
         for alpha in torch.linspace(0, 1, self.steps + 1).tolist():
             scale = magnitude.clamp(min=1e-4).pow(alpha)

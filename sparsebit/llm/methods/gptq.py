@@ -1,14 +1,14 @@
-"""GPTQ: columns are rounded one after the other, and what a column loses is made up for by those still to come.
+"""GPTQ: columns are rounded one after the other, and later columns compensate for the error of each.
 
 Frantar et al., "GPTQ" (arXiv 2210.17323). With H the second moments of the inputs and U the upper Cholesky factor of
 H⁻¹, column j is rounded to q and every later column k gets ``w_k -= (w_j - q_j) / U_jj * U_jk``.
 
-Two things are done before. The range of each group is searched for (``grid_search``): an error e of column j that
-later columns make up for costs ``e² / U_jj²``, which is less than the ``e² H_jj`` of an error that stays. And the
-target is moved: the inputs x of a layer are not those of the float model, f, because the layers before it are
-compressed already. The layer should still give W f, and the weights that come closest to it from x are
-``W + W (Σ (f - x) xᵀ) (Σ x xᵀ)⁻¹``. This is the aim of GPTAQ's asymmetric term (arXiv 2504.02692), as plain least
-squares. ``follow`` says how much of that move is made.
+Two steps come first. The range of each group is searched (``grid_search``): an error e of column j costs
+``e² / U_jj²`` after later columns have compensated for it, which is less than the ``e² H_jj`` of an error that stays.
+Then the target is moved: the layers before this one are compressed, so its inputs x differ from the float model's
+inputs f. The layer should still compute W f, and the weights that come closest to it from x are
+``W + W (Σ (f - x) xᵀ) (Σ x xᵀ)⁻¹``. GPTAQ's asymmetric term (arXiv 2504.02692) has the same aim; this is plain least
+squares. ``follow`` is the fraction of the move that is made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sparsebit.numerics import Grid
 
 logger = logging.getLogger(__name__)
 
-BLOCK = 64  # columns between two updates of all that follow
+BLOCK = 64  # columns between two updates of all later columns
 RETRIES = 4
 
 
@@ -41,7 +41,7 @@ class Gptq(GptqSettings):
     needs_data = True
 
     def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
-        """The weight on its grid, each column rounded in view of what the earlier ones lost."""
+        """The weight on its grid, each column rounded after compensating for the errors of earlier ones."""
         weight = weight.float()
         if statistics is None or not statistics.tokens:
             solved = Rtn(steps=self.steps).solve(weight, None, spec)
@@ -62,9 +62,9 @@ class Gptq(GptqSettings):
 
 
 def factorize(gram: Tensor, damping: float) -> tuple[Tensor, float]:
-    """The lower Cholesky factor of ``gram`` with a diagonal that makes it invertible, and the damping that took.
+    """The lower Cholesky factor of ``gram``, damped until it is invertible, and the damping used.
 
-    Channels that no token drives get the mean of the others, so that they neither gain nor lose.
+    Channels that are zero for all tokens get the mean of the others.
     """
     mean = gram.diagonal().mean().clamp(min=1e-30)
     for _ in range(RETRIES + 1):
@@ -84,12 +84,12 @@ def factorize(gram: Tensor, damping: float) -> tuple[Tensor, float]:
 
 
 class Elimination(NamedTuple):
-    """In which order columns are rounded, and what each leaves to the later ones.
+    """The order in which columns are rounded, and how each affects the later ones.
 
     Attributes:
-        order: [in], the columns in their order.
+        order: [in], the columns in rounding order.
         upper: [in, in], the upper Cholesky factor U of the inverse of H, in that order.
-        damping: what it took.
+        damping: the damping used.
     """
 
     order: Tensor
@@ -97,14 +97,14 @@ class Elimination(NamedTuple):
     damping: float
 
     def cost(self) -> Tensor:
-        """[in]: what the square of a column's error costs behind the correction, ``1 / U_jj²``."""
+        """[in]: the cost of a column's squared error after correction, ``1 / U_jj²``."""
         return torch.empty_like(self.upper[0]).scatter_(0, self.order, self.upper.diagonal().pow(-2))
 
 
 def eliminate(gram: Tensor, damping: float, *, act_order: bool, sparsity: Sparsity | None) -> Elimination:
     """The order of the columns and the factor for it; with N:M sparsity, M neighbours stay together."""
     size = sparsity.size if sparsity is not None and sparsity.size is not None else 1
-    # Without N:M the same part goes from each block of columns: it must not be the block of the strongest ones.
+    # Without N:M, every block of columns loses the same fraction, so no block may hold only the strongest ones.
     sorted_first = act_order and (sparsity is None or sparsity.size is not None)
     order = _order(gram.diagonal(), size) if sorted_first else torch.arange(len(gram), device=gram.device)
     # With the columns in reverse, H = L Lᵀ; back in their order L is upper triangular, and its inverse is U.
@@ -129,18 +129,18 @@ def invert_lower(factor: Tensor) -> Tensor:
 
 
 def move_target(weight: Tensor, gram: Tensor, shift: Tensor, strength: float, damping: float) -> Tensor:
-    """``W + strength * W shift (gram + damping)⁻¹``: weights for the inputs that really come.
+    """``W + strength * W shift (gram + damping)⁻¹``: weights for the actual inputs.
 
     ``gram`` is the mean of x xᵀ, ``shift`` that of (f - x) xᵀ, with f the input in the float model.
     """
     factor, _ = factorize(gram, damping)
-    few = len(weight) < len(gram)  # right-hand sides: as few as there may be
+    few = len(weight) < len(gram)  # as few right-hand sides as possible
     moved = torch.cholesky_solve((weight @ shift if few else shift).T, factor).T
     return torch.add(weight, moved if few else weight @ moved, alpha=strength)
 
 
 class Columns(NamedTuple):
-    """A solved weight [out, in], what each number was before it was rounded, which may be other than zero."""
+    """A solved weight [out, in], its values before rounding, and the mask of values that may be nonzero."""
 
     weight: Tensor
     latent: Tensor
@@ -150,11 +150,11 @@ class Columns(NamedTuple):
 def solve_columns(
     weight: Tensor, elimination: Elimination, grid: Grid | None, sparsity: Sparsity | None = None
 ) -> Columns:
-    """``weight`` [out, in] column by column: on ``grid`` where there is one, and pruned where that is asked for.
+    """Solve ``weight`` [out, in] column by column: rounded if there is a ``grid``, pruned if there is a sparsity.
 
-    A number that goes to zero and one that is rounded are the same to the columns that follow: both lose something
-    that is made up for. Which numbers go is decided as in SparseGPT (Frantar and Alistarh, arXiv 2301.00774), by
-    ``w² / U_jj²`` on what is left of the weight at that point: for each block of columns, or for each M neighbours.
+    Later columns compensate for a pruned value as for a rounded one. Values to prune are chosen as in SparseGPT
+    (Frantar and Alistarh, arXiv 2301.00774), by ``w² / U_jj²`` of the weight as updated so far: for each block of
+    columns, or for each M neighbours.
     """
     size = sparsity.size if sparsity is not None and sparsity.size is not None else 1
     order, upper, _ = elimination
@@ -166,7 +166,7 @@ def solve_columns(
     done, losses = torch.empty_like(left), torch.empty_like(left[:BLOCK])
     kept = None if sparsity is None else torch.ones_like(left, dtype=torch.bool)
     width = BLOCK - BLOCK % size
-    # Views of all rows at once: the loop below takes microseconds for each, as much as making a view.
+    # All row views at once: each step of the loop takes microseconds, as long as creating a view.
     columns, results, lost = left.unbind(), done.unbind(), losses.unbind()
     for start in range(0, len(left), width):
         end = min(start + width, len(left))
@@ -196,7 +196,7 @@ def solve_columns(
 
 
 class GroupRows:
-    """The grid of a weight [rows, in] by group: what belongs to one column lies beside each other."""
+    """The grid of a weight [rows, in] by group, stored so that the values of a column are contiguous."""
 
     def __init__(self, grid: Grid, rows: int) -> None:
         self._code = grid.code
@@ -208,7 +208,7 @@ class GroupRows:
         self.count = len(scales)
 
     def snap(self, column: Tensor, group: int, out: Tensor) -> None:
-        """Write a column [rows], moved to its grid, into ``out``."""
+        """Write a column [rows], rounded to its grid, into ``out``."""
         torch.div(column, self._scales[group], out=out)
         torch.clamp(self._code.round_(out), self._lows[group], self._highs[group], out=out)
         if not self._code.is_integer:
@@ -217,7 +217,7 @@ class GroupRows:
 
 
 def _order(driven: Tensor, size: int) -> Tensor:
-    """The most strongly driven channels first, ``size`` neighbours staying together."""
+    """Channels with the largest inputs first; ``size`` neighbours stay together."""
     by_group = driven.reshape(-1, size)
     groups = torch.argsort(by_group.sum(1), descending=True, stable=True)
     return torch.arange(len(driven), device=driven.device).reshape(-1, size)[groups].flatten()

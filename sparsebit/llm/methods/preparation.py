@@ -1,4 +1,4 @@
-"""Methods that act on a block before its weights are solved: what the block computes stays the same."""
+"""Methods that change a block before its weights are solved, without changing what it computes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Preparation(Protocol):
     """A frozen dataclass of settings with one method."""
 
     def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
-        """What changes one block's parameters so that it computes the same and is easier to quantize.
+        """Return a function that changes a block's parameters: same result, easier to quantize.
 
-        It is called for each block in turn, with its runs on the calibration data and the spec of each parameter.
-        ``model`` holds no weights of blocks yet; what is outside of them may be changed here.
+        The function is called for each block in turn, with its runs on the calibration data and the spec of each
+        parameter. ``model`` has no block weights yet; weights outside the blocks may be changed here.
         """
         ...
 
@@ -43,12 +43,12 @@ PREPARATIONS: Registry[type[Preparation]] = Registry("method that prepares")
 
 
 class ChannelScaling(ABC):
-    """A preparation that scales the input channels of weights; ``name`` is what messages call it."""
+    """A preparation that scales the input channels of weights; messages use ``name``."""
 
     name: ClassVar[str]
 
     def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
-        """Every block is prepared by itself."""
+        """Every block is prepared independently."""
         return partial(scale_channels, self)
 
     @abstractmethod
@@ -84,7 +84,7 @@ def scale_channels(method: ChannelScaling, runs: BlockRuns, spec_of: SpecOf) -> 
     if not scaled:
         raise SparsebitError(
             f"{name} cannot scale any weight of this model",
-            expected="norms or linear layers whose channels are read by the weights alone",
+            expected="norms or linear layers that feed only the scaled weights",
             hint=f"leave {name} out of METHOD",
         )
 

@@ -145,7 +145,7 @@ def _ends(model: nn.Module) -> tuple[nn.Embedding, nn.Linear]:
     found = [getattr(model, f"get_{name}_embeddings", lambda: None)() for name in ("input", "output")]
     if isinstance(found[0], nn.Embedding) and isinstance(found[1], nn.Linear):
         return found[0], found[1]
-    raise _refusal(f"{type(model).__name__} does not say which its embedding and its head are")
+    raise _refusal(f"{type(model).__name__} does not say which layers are its embedding and its head")
 
 
 def _final_norm(model: nn.Module, stack: Stack, size: int) -> Any:
@@ -164,7 +164,7 @@ def _final_norm(model: nn.Module, stack: Stack, size: int) -> Any:
 def _require_same(got: Tensor, wanted: Tensor, what: str) -> None:
     change = float((got - wanted).norm() / wanted.norm().clamp(min=1e-30))
     if not change < TOLERANCE:
-        raise _refusal(f"{what} does not compute the same in a rotated basis (it changed by {change:.2g})")
+        raise _refusal(f"{what} computes a different result in a rotated basis (it changed by {change:.2g})")
 
 
 def _refusal(message: str) -> SparsebitError:

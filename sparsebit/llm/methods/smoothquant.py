@@ -28,7 +28,7 @@ class SmoothQuant(ChannelScaling, SmoothSettings):
     def choose_scale(
         self, weights: Sequence[tuple[Tensor, WeightSpec]], statistics: InputStatistics, channels: Tensor
     ) -> Tensor:
-        """Equation 4; the mean of it where a channel of the source feeds several."""
+        """Equation 4; its mean if a channel of the source feeds several input channels."""
         assert statistics.largest is not None
         largest = torch.stack([weight.abs().amax(0) for weight, _ in weights]).amax(0).clamp(min=1e-5)
         scale = statistics.largest.clamp(min=1e-5).pow(self.alpha) / largest.pow(1 - self.alpha)

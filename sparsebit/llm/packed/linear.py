@@ -1,4 +1,4 @@
-"""Layers whose weights stay packed: a kernel multiplies with them, or they are unpacked for each product."""
+"""Layers whose weights stay packed: a kernel multiplies by them, or each product unpacks them."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class PackedLayer(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The numbers of the weight, [out, in], computed each time."""
+        """The dequantized weight [out, in], computed on each access."""
         return self.held.numbers()
 
     def _apply(self, fn, recurse: bool = True):  # type: ignore[no-untyped-def]
-        """Follow the model to another device and dtype, but keep the scales as they are: they are part of the grid."""
+        """Follow the model to another device and dtype, but keep the dtype of scales, which are part of the grid."""
         self.dtype = fn(torch.empty(0, dtype=self.dtype, device=self.packed.device)).dtype
         kept = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, buffer in kept.items():
             made = getattr(self, name)
-            empty = buffer.is_meta and not made.is_meta  # made without values, for a loader to fill
+            empty = buffer.is_meta and not made.is_meta  # created without values, for a loader to fill
             setattr(self, name, made.to(buffer.dtype) if empty else buffer.to(made.device))
         return self
 
@@ -68,7 +68,7 @@ class PackedLinear(PackedLayer):
         self.transposed = transposed
         self.out_features, self.in_features = held.shape
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
-        # The weight as a kernel reads it, and the tensor and the kernel it was made for: made when it can be used.
+        # The weight in a kernel's layout, with the tensor and the kernel it was built for; built on first use.
         self._made: tuple[Tensor, type, KernelWeight | None] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class PackedLinear(PackedLayer):
         return self._made[2]
 
     def extra_repr(self) -> str:
-        """Sizes and grid, as printing the model shows them."""
+        """Sizes and grid, shown when the model is printed."""
         return f"{self.in_features}, {self.out_features}, {self.code}, {_grouping(self.layout)}"
 
 
@@ -116,7 +116,7 @@ class PackedEmbedding(PackedLayer):
         return found.reshape(*ids.shape, self.embedding_dim)
 
     def extra_repr(self) -> str:
-        """Sizes and grid, as printing the model shows them."""
+        """Sizes and grid, shown when the model is printed."""
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.code}, {_grouping(self.layout)}"
 
 

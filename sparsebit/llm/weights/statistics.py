@@ -1,4 +1,4 @@
-"""What is known about the inputs of a weight: their second moments, and how far they are from the float model's."""
+"""Statistics of the inputs of a weight: second moments, and the difference from the float model's inputs."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class InputStatistics:
     def empty(
         cls, size: int, *, shift: bool = False, sizes: bool = False, device: torch.device | str = "cpu"
     ) -> InputStatistics:
-        """Before the first token; ``magnitude`` and ``largest`` are counted with ``sizes``."""
+        """Empty statistics; ``sizes`` also measures ``magnitude`` and ``largest``."""
         square, row = torch.zeros(size, size, device=device), torch.zeros(size, device=device)
         shifts = torch.zeros_like(square) if shift else None
         return cls(square, shifts, row if sizes else None, row.clone() if sizes else None)
 
     def update(self, inputs: Tensor, floats: Tensor | None = None, *, half: bool = False) -> None:
-        """Add tokens [..., in], and the same tokens in the float model; with ``half`` products are of bfloat16."""
+        """Add tokens [..., in], and the same tokens in the float model; ``half`` computes products in bfloat16."""
         size = inputs.shape[-1]
         parts = inputs.reshape(-1, size).split(PART)
         beside: Sequence[Tensor | None] = (
@@ -50,8 +50,8 @@ class InputStatistics:
             self._add(x.float(), None if f is None else f.float(), half)
 
     def _add(self, x: Tensor, f: Tensor | None, half: bool) -> None:
-        # Products in bfloat16 are rounded to it. Of what is common to all tokens that would be too much: H would
-        # have no inverse. So the mean is taken out first, and what it gives is added in float32.
+        # Products in bfloat16 are rounded to it. For the part common to all tokens, that error would leave H without
+        # an inverse. So the mean is removed first, and its contribution is added in float32.
         mean = x.mean(0) if half else x.new_zeros(x.shape[1])
         centred = (x - mean).bfloat16() if half else x
         for start in range(0, x.shape[1], TILE):

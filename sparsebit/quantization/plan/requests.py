@@ -118,13 +118,13 @@ class Requests:
         layers, op = self.layers, self.layers.op(node)
         rule = self.target.rule(op)
         if node.name in self.owned:
-            return "it has quantizers of its own"
+            return "it has its own quantizers"
         if not inputs:
             return "it does not read floating-point numbers"
         if layers.is_marker(node):
             return None
         if layers.moves(node):
-            return "it only moves numbers, so it runs on whatever its input is quantized to"
+            return "it only moves values, so it runs on the grid of its input"
         if node in self.head and (
             rule is None
             or self.config.SCHEDULE.DISABLE_UNNECESSARY_QUANT
@@ -137,7 +137,7 @@ class Requests:
             return "its input is padded or filled with infinity, which no grid can represent"
         masked = layers.calls[node].spec.channels == "softmax" and any(s in layers.masked for s in inputs)
         return (
-            "its input is masked: numbers near minus infinity would take up most of the range"
+            "its input is masked: values near minus infinity would take up most of the range"
             if masked
             else None
         )

@@ -94,7 +94,7 @@ class Frozen(Quantizer):
         raise SparsebitError(
             f"{self.name!r} is frozen and cannot be {what}",
             expected="float weights, which freeze() replaced by quantized values",
-            hint="call qmodel.thaw(), which makes floats of the quantized values, or load the float model again",
+            hint="call qmodel.thaw(), which turns the quantized values into floats, or load the float model again",
         )
 
     def _apply(self, fn: Any, recurse: bool = True) -> Quantizer:

@@ -57,7 +57,7 @@ class ChannelPruner(Pruner):
 
     @property
     def extra_tensors(self) -> list[str]:
-        """Scales of norms and the like, whose gradients a criterion may want."""
+        """Scales of norms and similar tensors whose gradients a criterion may need."""
         layers = {layer.tensor for layer in self.layers}
         roles = {role for criterion in self.criteria_in_use() for role in criterion.roles}
         return [
@@ -68,12 +68,12 @@ class ChannelPruner(Pruner):
         ]
 
     def _may_shrink_outputs(self, layer: str) -> bool:
-        """Whether the config asks for a layer that makes results of the model."""
+        """Whether the config prunes a layer that computes outputs of the model."""
         handle = self.sparsers.get(layer)
         return self.config.SPARSER.CLASSIFIER or (handle is not None and handle.asked and handle.ratio > 0)
 
     def penalty(self, tensors: Mapping[str, Tensor]) -> Tensor | None:
-        """The sum over the criteria that have one."""
+        """The sum of the training terms of all criteria that have one."""
         slices = [where for group in self.groups.free for where in group.slices]
         terms = []
         for criterion in self.criteria_in_use():
@@ -87,12 +87,12 @@ class ChannelPruner(Pruner):
         return {group.name: torch.ones(group.channels, dtype=torch.bool) for group in self.groups.free}
 
     def tensor_masks(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Everything that a channel owns is removed with it."""
+        """Masks of all tensors; everything that a channel owns is removed with it."""
         flags = {name: flags.cpu() for name, flags in kept.items()}
         return mask_tensors(self.groups, flags, prune_bias=self.config.SPARSER.PRUNE_BIAS)
 
     def plan(self, kept: Mapping[str, Tensor]) -> ShrinkPlan:
-        """How to make the model smaller that keeps these channels."""
+        """The plan for a smaller model that keeps these channels."""
         return make_plan(self.gm, self.groups, kept, prune_bias=self.config.SPARSER.PRUNE_BIAS)
 
     def rows(self, kept: Mapping[str, Tensor]) -> list[ReportRow]:
@@ -107,7 +107,7 @@ class ChannelPruner(Pruner):
     def choose(
         self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio, latency: Latency | None
     ) -> dict[str, Tensor]:
-        """New flags, by SCOPE and TARGET. Channels that are removed already stay removed."""
+        """New flags, by SCOPE and TARGET. Channels that were removed before stay removed."""
         settings = self.config.SPARSER
         ladders, now = self._ladders(kept, evidence, ratio), ratio(settings.RATIO or 0.0)
         if settings.TARGET != "units":
@@ -146,7 +146,7 @@ class ChannelPruner(Pruner):
         return rungs
 
     def _widen_projected(self, ladders: list[Ladder], rungs: Rungs) -> None:
-        """A recurrent layer's hidden units must stay more than those it projects them to."""
+        """Keep more hidden units in a recurrent layer than it projects them to."""
         by_name = {ladder.name: ladder for ladder in ladders}
 
         def left(group: Group) -> float:  # in every layer and direction
@@ -191,7 +191,7 @@ class ChannelPruner(Pruner):
         return ladders
 
     def _refuse_frozen(self) -> None:
-        """A ratio that was set by hand must act: on some of the channels that the layer makes."""
+        """Refuse a ratio that was set by hand but can remove none of the layer's channels."""
         acts = {handle.name for group in self.groups.free for handle in self._handles(group)}
         for group in self.groups.frozen():
             for handle in self._handles(group):
@@ -206,7 +206,7 @@ class ChannelPruner(Pruner):
                     )
 
     def _handles(self, group: Group) -> list[LayerSparser]:
-        """Of the layers that make the group, in graph order."""
+        """The sparsers of the layers that compute the group, in graph order."""
         made = {where.tensor for where in group.slices if where.role == "output"}
         names = dict.fromkeys(layer.name for layer in self.layers if layer.tensor in made)
         return [self.sparsers[name] for name in names]
@@ -251,7 +251,7 @@ def _width(group: Group) -> int:
 
 
 def _parts(group: Group) -> int:
-    """Into how many tensors its channels are divided: the layers and directions of a recurrent layer, else 1."""
+    """The number of tensors its channels are divided into: layers and directions of a recurrent layer, else 1."""
     if group.blocks is None:
         return 1
     made = [len(where.channel.unique()) for where in group.slices if where.role == "output"]

@@ -1,9 +1,9 @@
 """A smaller model of a ``transformers`` class: its config with smaller numbers, so that it saves, loads and generates.
 
-Which numbers of the config became smaller is not written anywhere. They are found: a number that is the width of
-layers, or the count of heads, may have become what is left of those. Every combination is tried on the meta device,
-the fewest changes first; the first whose shapes are those of the shrunk weights is made, filled, and compared with the
-shrunk graph.
+Nothing says which numbers of a config have to become smaller, so they are searched for. A number that equals the
+width of some layers, or their number of heads, may become the remaining width or number. Every combination is tried on
+the meta device, the fewest changes first. The first one with the shapes of the shrunk weights is built, filled, and
+compared with the shrunk graph.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from sparsebit.sparse.shrink.module import output_difference
 from sparsebit.sparse.shrink.plan import ShrinkPlan
 
 MOST_COMBINATIONS = 64
-_DEFAULT_WIDTH = re.compile(r"inner|intermediate|ffn")  # follows from another number where it is None
+_DEFAULT_WIDTH = re.compile(r"inner|intermediate|ffn")  # if None, follows from another number
 _HEADS = re.compile(r"heads?(_kv)?$")  # num_attention_heads, n_head, num_kv_heads
-_NO_WIDTH = re.compile(r"_ids?$|vocab|layers|position|num_labels|pretraining")  # numbers of another meaning
+_NO_WIDTH = re.compile(r"_ids?$|vocab|layers|position|num_labels|pretraining")  # numbers with another meaning
 
 
 def is_pretrained(model: nn.Module) -> bool:
-    """Whether a model can be made from a config and saved with it, as those of ``transformers`` can."""
+    """Whether a model can be built from a config and saved with it, like a ``transformers`` model."""
     config = getattr(model, "config", None)
     return hasattr(model, "save_pretrained") and hasattr(config, "to_dict")
 
@@ -82,7 +82,7 @@ def shrink_pretrained(
 
 
 def _changes(model: nn.Module, plan: ShrinkPlan, groups: ChannelGroups) -> dict[str, list[int | None]]:
-    """By name of a number of the config, what it may have become: what is left of a width or count it is equal to."""
+    """For each number of the config, by name, its possible values: what remains of a width or count that it equals."""
     left: dict[int, set[int]] = {}
     for name, flags in plan.kept.items():
         left.setdefault(groups.by_name(name).channels, set()).add(int(flags.sum()))
@@ -98,7 +98,7 @@ def _changes(model: nn.Module, plan: ShrinkPlan, groups: ChannelGroups) -> dict[
         elif _is_number(value) and not _NO_WIDTH.search(name):
             found[name] = set() if _HEADS.search(name) else set(left.get(value, ()))
             for flags in plan.kept.values() if _HEADS.search(name) else ():
-                if value % len(flags) == 0:  # several heads are removed as one: queries that share their keys
+                if value % len(flags) == 0:  # heads that share keys are removed together
                     found[name].add(value // len(flags) * int(flags.sum()))
     return {name: [*sorted(values)] for name, values in found.items() if values}
 
@@ -108,8 +108,8 @@ def _is_number(value: object) -> bool:
 
 
 def _combinations(changes: Mapping[str, list[int | None]]) -> Iterator[dict[str, int]]:
-    """Every way to change some of the numbers, the fewest changes first."""
-    # another count of heads can have the same shapes: where heads went, it has to change
+    """Every combination of changes, the fewest first."""
+    # a different number of heads can have the same shapes; if heads were removed, it must change
     choices = [
         [(name, value) for value in ([] if _HEADS.search(name) else [None]) + values]
         for name, values in changes.items()
@@ -121,12 +121,12 @@ def _combinations(changes: Mapping[str, list[int | None]]) -> Iterator[dict[str,
 
 
 def _config_with(model: nn.Module, numbers: Mapping[str, int]) -> Any:
-    """The model's config with other numbers; the width of a head is written down where heads are removed."""
+    """The model's config with changed numbers; if heads are removed, the width of a head is set explicitly."""
     config: Any = copy.deepcopy(model.config)
     text = text_config(config)
     heads, width = getattr(text, "num_attention_heads", None), getattr(text, "hidden_size", None)
     if "num_attention_heads" in numbers and heads and width and getattr(text, "head_dim", None) is None:
-        text.head_dim = width // heads  # else it would follow from the number of heads
+        text.head_dim = width // heads  # otherwise it would follow from the number of heads
     for name, value in numbers.items():
         setattr(text, name, value)
     return config
@@ -149,18 +149,18 @@ def _named(numbers: Mapping[str, int]) -> str:
 
 
 def _shapes(model: nn.Module, config: Any) -> dict[str, torch.Size] | None:
-    """What a model with this config holds; None where its numbers do not fit each other."""
+    """Shapes of a model with this config; None if its values contradict each other."""
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             return {name: tensor.shape for name, tensor in type(model)(config).state_dict().items()}
-    except Exception:  # whatever its constructor raises
+    except Exception:  # its constructor may raise anything
         return None
 
 
 def require_own_head_width(model: nn.Module) -> None:
-    """Raise for a class that divides one width by the number of heads: its config cannot say that heads are missing.
+    """Raise for a class that computes the width of a head from their number: no config can describe fewer heads.
 
-    Such a class makes no smaller layers for one head than for all.
+    Such a class builds layers of the same size for any number of heads.
     """
     config = text_config(model.config)
     names = [name for name, value in vars(config).items() if _HEADS.search(name) and _is_number(value)]
@@ -181,16 +181,16 @@ def require_own_head_width(model: nn.Module) -> None:
 
 
 def _make(model: nn.Module, numbers: Mapping[str, int], state: Mapping[str, Tensor]) -> nn.Module | None:
-    """A model with this config and these weights; None where they do not fit each other."""
+    """A model with this config and these weights; None if they do not fit each other."""
     config = _config_with(model, numbers)
     if _shapes(model, config) != {name: tensor.shape for name, tensor in state.items()}:
         return None
     with torch.random.fork_rng(devices=[]):
         made: nn.Module = type(model)(config)
     before, parameters = tensors_of(model), dict(model.named_parameters(remove_duplicate=False))
-    for name, tensor in tensors_of(made).items():  # buffers that no state dict holds as well
+    for name, tensor in tensors_of(made).items():  # including buffers that no state dict holds
         source = state[name] if name in state else before[name]
-        tensor.data = source.detach().clone()  # also its type and device
+        tensor.data = source.detach().clone()  # including its type and device
         if name in parameters:
             tensor.requires_grad_(parameters[name].requires_grad)
     if hasattr(model, "generation_config"):
@@ -199,7 +199,7 @@ def _make(model: nn.Module, numbers: Mapping[str, int], state: Mapping[str, Tens
 
 
 def _misfit(model: nn.Module, changes: Mapping[str, list[int | None]], state: Mapping[str, Tensor]) -> str:
-    """The first tensor whose size no config explains, with the config that comes closest."""
+    """The first tensor whose size no config explains, in the closest config."""
     closest: tuple[int, str] | None = None
     for numbers in _combinations(changes):
         shapes = _shapes(model, _config_with(model, numbers)) or {}

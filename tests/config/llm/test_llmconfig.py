@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sparsebit.config.engine.nested import leaves
+from sparsebit.config.engine.yaml_file import read_yaml
 from sparsebit.config.llm.llmconfig import LlmConfig, load_llm_config
 from sparsebit.errors import ConfigError
 
@@ -52,5 +55,15 @@ def test_a_sparsity_of_n_of_m_needs_no_quotes(text: str, tmp_path: Path) -> None
     (tmp_path / "a.yaml").write_text(f"{{W: {{BIT: 0, SPARSITY: {text}}}, METHOD: sparsegpt}}")
     assert load_llm_config(tmp_path / "a.yaml").W.SPARSITY == "2:4"
     for wrong in (124.5, 124, 75, 60, 2):
-        with pytest.raises(ConfigError, match="the part of the weights that becomes zero"):
+        with pytest.raises(ConfigError, match="the fraction of the weights to set to zero"):
             LlmConfig(W={"SPARSITY": wrong})
+
+
+def test_the_how_to_page_lists_every_key_and_its_config_loads() -> None:
+    page = (Path(__file__).parents[3] / "docs/how-to/language_models.md").read_text(encoding="utf-8")
+    (given,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    load_llm_config(read_yaml(given, "language_models.md"))
+    table = page.partition("| Key |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`([A-Z_.*]+)`", table))
+    for key, _ in leaves(config().to_dict()):
+        assert key in named or f"*.{key.partition('.')[2]}" in named, key

@@ -25,7 +25,7 @@ def test_everything_that_was_asked_for() -> None:
         "  weights      int8 per-group-symmetric of 64, uniform, minmax\n"
         "  activations  uint8 per-tensor-affine, uniform, percentile(alpha=0.001), NLC\n"
         "  first, last  8 bits\n"
-        "  schedule     fold batch norm, no quantizers inside what runs as one operator, "
+        "  schedule     fold batch norm, no quantizers inside fused operators, "
         "quantize the inputs of additions\n"
         "  not traced   head.*\n"
         "  W fc: QUANTIZER.BIT=8\n"

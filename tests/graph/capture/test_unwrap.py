@@ -97,5 +97,5 @@ def test_a_model_made_in_inference_mode_stays_there() -> None:
     with torch.inference_mode():
         model = nn.Linear(2, 2)
         assert unwrap(model) is model
-    with pytest.raises(CaptureError, match=r"'weight' was made in torch.inference_mode\(\)"):
+    with pytest.raises(CaptureError, match=r"'weight' was created in torch.inference_mode\(\)"):
         unwrap(model)

@@ -132,7 +132,7 @@ def test_what_nothing_is_known_about_stays() -> None:
     assert remove_dead_nodes(gm) == 0
     idle = [node for node in gm.graph.nodes if node.op.startswith("call_") and not node.users]
     assert [why_not_remove_node(gm, node) for node in idle] == [
-        "counter may change state of its own",
+        "counter may change its own state",
         "nothing is known about test_what_nothing_is_known_about_stays.<locals>.log",
     ]
 

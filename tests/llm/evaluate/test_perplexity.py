@@ -55,7 +55,7 @@ def test_too_little_text_is_refused() -> None:
         evaluate(Table(0), torch.arange(3), length=5)
     with pytest.raises(SparsebitError, match=r"length: expected a whole number, at least 2\n  got: 1"):
         evaluate(Table(0), torch.arange(3), length=1)
-    with pytest.raises(SparsebitError, match="token ids are integers"):
+    with pytest.raises(SparsebitError, match="token ids must be integers"):
         evaluate(Table(0), torch.rand(9), length=5)
     with pytest.raises(SparsebitError, match="text needs a tokenizer"):
         evaluate(Table(0), "a text", length=5)  # type: ignore[arg-type]
@@ -68,7 +68,8 @@ def test_a_reference_that_cannot_be_compared_is_named() -> None:
     ):
         evaluate(Table(0), ids, reference="folder", length=5)  # type: ignore[arg-type]
     with pytest.raises(
-        SparsebitError, match=r"predicts other tokens than the model\n  expected: 7 tokens[\s\S]*8"
+        SparsebitError,
+        match=r"the reference and the model have different vocabularies\n  expected: 7 tokens[\s\S]*8",
     ):
         evaluate(Table(0), ids, reference=lambda rows: torch.zeros(*rows.shape, 8), length=5)
     with pytest.raises(SparsebitError, match="batch: expected a whole number, at least 1"):

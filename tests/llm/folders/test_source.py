@@ -101,7 +101,7 @@ def test_a_config_for_a_larger_model_than_the_files_hold_is_refused_at_once(tmp_
     [
         (lambda x: x[None], "has another shape in the folder"),
         (lambda x: x.long(), "has another type"),
-        (lambda x: x * float("nan"), "holds NaN or infinite numbers"),
+        (lambda x: x * float("nan"), "holds NaN or infinite values"),
     ],
 )
 def test_a_tensor_that_does_not_fit_is_refused(tmp_path: Path, change: Any, message: str) -> None:
@@ -127,12 +127,12 @@ def test_a_module_with_numbers_that_are_not_finite_is_refused(name: str, bad: fl
     model = DECODERS["llama"]()
     with torch.no_grad():
         model.get_parameter(name).view(-1)[3] = bad
-    with pytest.raises(SparsebitError, match=f"'{name}' of the model holds NaN or infinite numbers"):
+    with pytest.raises(SparsebitError, match=f"'{name}' of the model holds NaN or infinite values"):
         WeightSource.open(model)
 
 
 def test_a_module_without_numbers_is_refused() -> None:
-    with pytest.raises(SparsebitError, match=r"has a shape and no numbers[\s\S]*load the model's weights"):
+    with pytest.raises(SparsebitError, match=r"has a shape but no values[\s\S]*load the model's weights"):
         WeightSource.open(DECODERS["llama"]().to("meta"))
 
 

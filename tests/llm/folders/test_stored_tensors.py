@@ -49,6 +49,6 @@ def test_pieces_that_do_not_fit_together_are_an_error_of_ours(tmp_path: Path) ->
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     source = WeightSource.open(tmp_path)
     with pytest.raises(
-        ArtifactError, match=r"transformers cannot make 'model.layers.0.mlp.experts.gate_up_proj'"
+        ArtifactError, match=r"transformers cannot build 'model.layers.0.mlp.experts.gate_up_proj'"
     ):
         source.fill(source.stack.names[0])

@@ -124,7 +124,7 @@ def test_a_layer_has_one_adapter_and_a_model_adapters_of_one_kind() -> None:
     assert len(add_lora(model, rank=2, layers="*.q_proj")) == 3  # one pattern, not its letters
     for layers in ("*.q_proj", "*"):
         with pytest.raises(
-            SparsebitError, match=r"has an adapter already\n  where: model.layers.0.self_attn.q_proj"
+            SparsebitError, match=r"already has an adapter\n  where: model.layers.0.self_attn.q_proj"
         ):
             add_lora(model, rank=2, layers=layers)
     with pytest.raises(SparsebitError, match=r"the same rank, alpha and dropout[\s\S]*got: +rank=4, alpha=8"):

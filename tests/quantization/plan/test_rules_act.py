@@ -27,7 +27,7 @@ X = torch.zeros(1, 3, 8, 8)
     ("side", "pattern", "reason"),
     [
         ("A", "1", "_1: it is computed inside _0"),
-        ("A", "2", "_2: it only moves numbers, so it runs on whatever its input is quantized to"),
+        ("A", "2", "_2: it only moves values, so it runs on the grid of its input"),
         ("A", "op:gelu", "_4: gelu runs in float on onnxruntime"),
         ("W", "op:gelu", "_4: gelu has no integer weights on onnxruntime"),
     ],

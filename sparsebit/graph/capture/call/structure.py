@@ -285,7 +285,7 @@ def match_leaves(tree: Tree, value: Any, found: list[Any]) -> None:
     parts = split_container(value)
     if parts is None or type(value) is not tree.type or set(parts[0]) != set(tree.keys):
         raise CaptureError(
-            f"argument {tree.path!r} has another structure than when the model was captured",
+            f"argument {tree.path!r} has a different structure from the example",
             expected=f"{tree.type.__name__} with {_listed(tree.keys)}",
             got=_describe(value) if parts is None else f"{type(value).__name__} with {_listed(parts[0])}",
             hint="capture the model again with this call as the example",
@@ -301,14 +301,14 @@ def _refuse_another_kind(leaf: Leaf, value: torch.Tensor) -> None:
         (leaf.rank, leaf.dtype.is_floating_point) != (value.dim(), value.is_floating_point())
     ):
         raise CaptureError(
-            f"argument {leaf.path!r} is of another kind than when the model was captured",
+            f"argument {leaf.path!r} is a different kind of tensor from the example",
             expected=f"a {leaf.rank}-dimensional {_kind_of(leaf.dtype)} tensor",
             got=f"a {value.dim()}-dimensional {_kind_of(value.dtype)} tensor",
             hint="capture the model again with such a tensor as the example",
         )
     if leaf.reads_dtype is not None and value.dtype != leaf.dtype:
         raise CaptureError(
-            f"argument {leaf.path!r} has another dtype than when the model was captured, and the model uses it",
+            f"argument {leaf.path!r} has a different dtype from the example, and the model reads its dtype",
             where=leaf.reads_dtype,
             expected=str(leaf.dtype),
             got=str(value.dtype),

@@ -196,7 +196,7 @@ def _first_difference(trace: RecordedRun, other: RecordedRun) -> Reason | None:
     except Differs as difference:
         source = difference.node.meta.get("source")
         return Reason(
-            f"the model does something else at another size: {difference.args[0]}", source and str(source)
+            f"the model runs other operations at another size: {difference.args[0]}", source and str(source)
         )
     for node, _, here, there in constants:
         source = node.meta.get("source")
@@ -208,7 +208,7 @@ def _first_difference(trace: RecordedRun, other: RecordedRun) -> Reason | None:
     for name, tensor in mine.constants.items():
         if name not in theirs.constants or not _equal(tensor, theirs.constants[name]):
             return Reason(
-                f"a tensor of shape {tuple(tensor.shape)} depends on it, made where the recorder cannot see"
+                f"a tensor of shape {tuple(tensor.shape)} depends on it, but the recorder cannot see how it was created"
             )
     return None
 
@@ -228,7 +228,7 @@ def tell_hidden_results(runs: Runs, trace: RecordedRun) -> None:
         tensor = mine.constants[name]
         if name not in theirs.constants or not _equal(tensor, theirs.constants[name]):
             text = (
-                f"a tensor of shape {tuple(tensor.shape)} was made where the recorder cannot see, and is kept"
+                f"a tensor of shape {tuple(tensor.shape)} is kept: the recorder cannot see how it was created"
             )
             trace.recorder.report.add(Note("data", text))
 

@@ -165,7 +165,7 @@ class Runs:
                 "this line as one node: capture(..., skip=['its.dotted.name']), SKIP_TRACE_MODULES in a config"
             )
             if any(parameter.is_meta for parameter in self.model.parameters()):
-                hint = "the model is on the meta device, without numbers; build it on a real one and load its weights"
+                hint = "the model is on the meta device, without values; build it on a real device and load its weights"
             raise CaptureError(
                 f"{type(self.model).__name__} raised {type(error).__name__} on the example inputs: "
                 f"{str(error).strip().partition(chr(10))[0]}",

@@ -1,1 +1,1 @@
-"""GGUF files for llama.cpp: one table of families, and what a file holds: settings, tokenizer, tensors, blocks."""
+"""GGUF files for llama.cpp: a table of families, and the parts of a file: settings, tokenizer, tensors, blocks."""

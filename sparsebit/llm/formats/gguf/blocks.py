@@ -1,4 +1,4 @@
-"""Blocks of 32 weights as ggml lays them out: Q4_0, Q4_1 and Q8_0, each an exact copy of a grid or nothing.
+"""Blocks of 32 weights in the layout of ggml: Q4_0, Q4_1 and Q8_0. A grid is copied exactly or refused.
 
 Q4_0 is an fp16 scale ``d`` and 16 bytes, the low halves for the first 16 weights and the high halves for the rest, for
 ``d * (q - 8)``. Q4_1 has an fp16 minimum ``m`` after the scale, for ``d * q + m``. Q8_0 is an fp16 scale and 32 signed
@@ -21,7 +21,7 @@ BlockType = Literal["Q4_0", "Q4_1", "Q8_0"]
 
 
 def block_type(held: PackedTensor) -> BlockType | str:
-    """The type of block that holds these numbers exactly, or in words why there is none."""
+    """The type of block that stores these values exactly, or the reason why there is none."""
     found = block_type_of(held.grid.code, held.grid.layout.group_size, held.shape[1])
     if not _is_half(held.grid.scale):
         return "its scales are fp16"
@@ -31,7 +31,7 @@ def block_type(held: PackedTensor) -> BlockType | str:
 
 
 def block_type_of(code: CodeType, group_size: int | None, columns: int) -> BlockType | str:
-    """The type of block for such quantized values, or why there is none. Q4_1 is exact for some scales only.
+    """The type of block for these quantized values, or why there is none. Q4_1 is exact only for some scales.
 
     Example:
         >>> block_type_of(CodeType("full", 3), 64, 128), block_type_of(CodeType("full", 4), 16, 128)
@@ -74,7 +74,7 @@ def pack_blocks(held: PackedTensor, kind: str) -> Tensor:
 
 
 def _bytes(values: Tensor) -> Tensor:
-    """fp16 numbers [rows, blocks] as bytes [rows, blocks, 2]."""
+    """fp16 values [rows, blocks] as bytes [rows, blocks, 2]."""
     return values.half().contiguous().view(torch.uint8).reshape(*values.shape, 2)
 
 

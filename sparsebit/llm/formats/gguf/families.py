@@ -1,8 +1,8 @@
-"""The families of models that llama.cpp knows, and what is fixed in its code for each.
+"""The model families that llama.cpp supports, and what its code fixes for each.
 
-A file holds tensors and settings; what no setting says is in llama.cpp's own code for the architecture: the activation,
-which norms there are, where the head comes from. A model that needs anything else is refused by the name of its
-setting, because llama.cpp would load its file and compute something different.
+A file holds tensors and settings. Everything else is hard-coded in llama.cpp for each architecture: the activation, the
+norms, where the head comes from. A model that needs something else is refused with the name of its setting, because
+llama.cpp would load the file and compute something different.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ TANH_GELU = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One family: llama.cpp's name for it, how its files differ, and what its code fixes."""
+    """One family: its name in llama.cpp, how its files differ, and what llama.cpp's code fixes."""
 
     architecture: str
     norm: Literal["rms", "layer"] = "rms"
     activations: tuple[str, ...] = ("silu",)
-    # Rotary embeddings on neighbouring channels, where transformers rotates halves: rows of query and key are moved.
+    # Rotates neighbouring channels, where transformers rotates halves: rows of query and key are reordered.
     rotates_neighbours: bool = False
-    splits_by_head: bool = False  # rows of the fused query, key and value stand head by head in the model
+    splits_by_head: bool = False  # the model stores fused query, key and value rows head by head
     norms_add_one: bool = False  # the model multiplies by 1 + weight, llama.cpp by the weight
-    # "own": the file must have a head, also a tied one. "embedding": llama.cpp always uses the embedding.
+    # "own": the file must contain the head, even if tied. "embedding": llama.cpp always uses the embedding.
     head: Literal["either", "own", "embedding"] = "either"
-    windows: bool = False  # it has a setting for layers with windows
+    windows: bool = False  # it has a setting for sliding-window layers
     rope_scaling: tuple[str, ...] = ("linear", "yarn")  # beside "default"
     rotates_a_part: bool = False  # of the channels of a head
-    free_head_width: bool = False  # heads times their width may differ from the hidden size
-    # Written as they are: the setting of the model, and the method of gguf's writer that adds it.
+    free_head_width: bool = False  # heads times head width may differ from the hidden size
+    # Copied unchanged: the model's setting, and the method of gguf's writer that adds it.
     settings: Mapping[str, str] = field(default_factory=dict)
-    # What llama.cpp computes whatever the file says: the setting of the model, and the values that agree with it.
+    # Hard-coded in llama.cpp: the model's setting, and the values that agree with the code.
     fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
 
@@ -109,7 +109,7 @@ FAMILIES: dict[str, Family] = {
             "add_cross_attention": (False,),
         },
     ),
-    # llama.cpp computes GELU by its tanh formula for every model; its makers' files of these two do so as well.
+    # llama.cpp computes GELU by its tanh formula for every model, also in its makers' files of these two.
     "gpt_neox": Family(
         architecture="gptneox",
         rotates_a_part=True,
@@ -224,7 +224,7 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 
-# Families that are asked for and cannot be written, with the reason.
+# Families that cannot be written, with the reason.
 IMPOSSIBLE = {"opt": "llama.cpp has no architecture for it"}
 
 
@@ -237,7 +237,7 @@ class Mismatch(NamedTuple):
 
 
 def family_of(config: Any) -> Family:
-    """The family of a model by its config; one that is not in the table is an error."""
+    """The family of a model by its config; an unknown one is an error."""
     if found := FAMILIES.get(config.model_type):
         return found
     reason = IMPOSSIBLE.get(config.model_type, "its architecture is not in the table of families")
@@ -253,7 +253,7 @@ def require_family(config: Any) -> Family:
     family = family_of(config)
     if mismatch := next(_mismatches(config, family), None):
         raise SparsebitError(
-            f"llama.cpp computes {config.model_type} with a fixed {mismatch.setting}",
+            f"llama.cpp hard-codes {mismatch.setting} for {config.model_type}",
             expected=mismatch.expected,
             got=str(mismatch.got),
             hint="choose another format",
@@ -262,17 +262,17 @@ def require_family(config: Any) -> Family:
 
 
 def first_setting(config: Any, *names: str) -> Any:
-    """The value of the first of these settings that a config has and that is not None; None without any."""
+    """The first of these settings that is present and not None, or None."""
     return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
 
 
 def head_width(config: Any) -> int:
-    """Channels of a head of attention."""
+    """Channels of an attention head."""
     return int(first_setting(config, "head_dim") or config.hidden_size // config.num_attention_heads)
 
 
 def window_period(config: Any) -> int:
-    """The layers up to the first without a window, and that one; 0 where all have one.
+    """The number of layers up to and including the first without a window; 0 if all have one.
 
     Example:
         >>> from types import SimpleNamespace
@@ -286,7 +286,7 @@ def window_period(config: Any) -> int:
 def _mismatches(config: Any, family: Family) -> Iterator[Mismatch]:
     activation = first_setting(config, "hidden_activation", "hidden_act", "activation_function", "activation")
     if activation not in family.activations:
-        yield Mismatch("activation", " or ".join(family.activations), activation)
+        yield Mismatch("the activation", " or ".join(family.activations), activation)
     for setting, allowed in family.fixed.items():
         value = getattr(config, setting, allowed[0])
         if value not in allowed:
@@ -302,14 +302,14 @@ def _mismatches(config: Any, family: Family) -> Iterator[Mismatch]:
 
 def _window_mismatches(config: Any, family: Family) -> Iterator[Mismatch]:
     period, types = window_period(config), getattr(config, "layer_types", None) or []
-    setting = "order of layers with windows"
+    setting = "the order of sliding-window layers"
     if family.windows and any(
         (kind == "full_attention") != (period > 0 and layer % period == period - 1)
         for layer, kind in enumerate(types)
     ):
-        yield Mismatch(setting, "equal periods that end without one", types)
+        yield Mismatch(setting, "one pattern repeated, which ends with a layer without a window", types)
     if family.architecture in ("gemma2", "cohere2") and "sliding_attention" not in types:
-        yield Mismatch(setting, "some with a window", types)
+        yield Mismatch(setting, "at least one layer with a window", types)
 
 
 def _mismatches_of_one_family(config: Any, family: Family) -> Iterator[Mismatch]:
@@ -319,7 +319,7 @@ def _mismatches_of_one_family(config: Any, family: Family) -> Iterator[Mismatch]
             if getattr(config, setting) is None:
                 yield Mismatch(setting, "a number", None)
     if family.architecture in ("gemma2", "gemma3"):
-        # Its code takes the largest model of each generation by its number of layers.
+        # Its code recognizes the largest model of each generation by its number of layers.
         largest = layers == {"gemma2": 46, "gemma3": 62}[family.architecture]
         wanted = config.hidden_size // heads if largest else head_width(config)
         if config.query_pre_attn_scalar != wanted:

@@ -40,12 +40,12 @@ class Gguf:
     mixes_widths: ClassVar[bool] = True
 
     def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
-        """Weights that no type of block holds whatever their values are."""
+        """Weights that no type of block can store, whatever their values."""
         found = block_type_of(kind.code, kind.group_size, kind.shape[1])
         if kind.scale_dtype != torch.float16:
             found = "its scales are fp16"
         if found == "Q4_1":
-            found = "with zero points it holds some scales only"
+            found = "with zero points it can store only some scales"
         return None if found in _FILE_TYPES else FormatRefusal(layer, found, _SETTING)
 
     def file_bits(self, bits: int) -> int:

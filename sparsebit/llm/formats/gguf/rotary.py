@@ -1,4 +1,4 @@
-"""Rotary embeddings as keys and tensors of a GGUF file, with the ways to scale them to longer texts."""
+"""Rotary embeddings as keys and tensors of a GGUF file, including their scaling to longer texts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_rotary(writer: Any, module: nn.Module, family: Family) -> dict[str, Tens
             writer.add_rope_scaling_attn_factors(factor_of_attention)
             names = {"rope_factors_long.weight": "long_factor", "rope_factors_short.weight": "short_factor"}
             return {name: torch.tensor(rope[key], dtype=torch.float32) for name, key in names.items()}
-        if "llama3" in family.rope_scaling:  # these architectures have a tensor that divides every frequency
+        if "llama3" in family.rope_scaling:  # these architectures read a tensor that divides every frequency
             writer.add_rope_scaling_attn_factors(factor_of_attention)
             plain = float(rope["rope_theta"]) ** (torch.arange(0, width, 2, dtype=torch.float64) / -width)
             return {"rope_freqs.weight": (plain / frequencies.double().cpu()).float()}
@@ -60,9 +60,9 @@ def require_rotary(config: Any, family: Family) -> None:
     if "full_attention" in rope:
         local, rope = rope["sliding_attention"], rope[_main_layers(config)]
         if local.get("rope_type", "default") != "default":
-            _refuse(config, "default in layers with a window", local["rope_type"])
+            _refuse(config, "default in sliding-window layers", local["rope_type"])
         if family.architecture == "olmo2" and local["rope_theta"] != rope["rope_theta"]:
-            _refuse(config, f"rope_theta: {rope['rope_theta']} in layers with a window", local["rope_theta"])
+            _refuse(config, f"rope_theta: {rope['rope_theta']} in sliding-window layers", local["rope_theta"])
     part = rope.get("partial_rotary_factor", 1.0)
     if part != 1 and not family.rotates_a_part:
         _refuse(config, "partial_rotary_factor: 1", part)

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_settings(writer: Any, config: Any, family: Family) -> None:
-    """Add every key that llama.cpp needs beside the tokenizer's and those of rotary embeddings."""
+    """Add every key that llama.cpp needs apart from those of the tokenizer and the rotary embeddings."""
     heads, width = config.num_attention_heads, head_width(config)
     inner = first_setting(config, "intermediate_size", "ffn_hidden_size", "n_inner") or 4 * config.hidden_size
     writer.add_context_length(_context(writer, config, family))
@@ -26,7 +26,7 @@ def add_settings(writer: Any, config: Any, family: Family) -> None:
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     else:
         eps = first_setting(config, "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
-        writer.add_layer_norm_eps(1e-5 if eps is None else eps)  # OLMo's is not a setting
+        writer.add_layer_norm_eps(1e-5 if eps is None else eps)  # OLMo's epsilon is not a setting
     writer.add_vocab_size(config.vocab_size)
     for setting, method in family.settings.items():
         if (value := getattr(config, setting, None)) is not None:
@@ -34,7 +34,7 @@ def add_settings(writer: Any, config: Any, family: Family) -> None:
 
 
 def key_value_heads(config: Any) -> int:
-    """Heads of keys and values; Falcon says it in three settings."""
+    """The number of key and value heads; Falcon spreads it over three settings."""
     if config.model_type == "falcon":
         if config.new_decoder_architecture:
             return int(config.num_kv_heads)
@@ -43,7 +43,7 @@ def key_value_heads(config: Any) -> int:
 
 
 def _context(writer: Any, config: Any, family: Family) -> int:
-    """The longest text, after adding the keys of windows. Without such keys a window is the longest text."""
+    """The context length, after adding the window keys. Without such keys it is the window."""
     longest = int(config.max_position_embeddings)
     types = getattr(config, "layer_types", None)
     window = getattr(config, "sliding_window", None)
@@ -52,7 +52,7 @@ def _context(writer: Any, config: Any, family: Family) -> int:
     if not family.windows:
         if window < longest:
             logger.warning(
-                "llama.cpp has no windows for %s: the file is for texts of %d tokens, the window, instead of %d",
+                "llama.cpp has no sliding windows for %s: the file's context length is the window, %d instead of %d",
                 config.model_type,
                 window,
                 longest,

@@ -1,8 +1,8 @@
 """The tensors of a model as a GGUF file stores them: names, order of rows, stacks of experts.
 
-Quantized matrices keep their bytes. Where llama.cpp wants rows in another order, they move as a whole, so no number
-changes: architectures that rotate neighbouring channels where transformers rotates halves, and fused matrices of query,
-key and value that stand head by head in the model.
+Quantized matrices keep their bytes. If llama.cpp needs rows in another order, complete rows move, so no value changes.
+This concerns architectures that rotate neighbouring channels where transformers rotates halves, and fused matrices of
+query, key and value that the model stores head by head.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StoredTensor(NamedTuple):
 
 
 def stored_tensors(model: LanguageModel, family: Family, names: Any) -> Iterator[StoredTensor]:
-    """Every tensor of a model; ``names`` is gguf's map from names of transformers to those of the file."""
+    """Every tensor of a model; ``names`` is gguf's map from transformers names to those of the file."""
     module, once = model.model, family.head != "own"
     config: Any = module.config
     stacks = {name.partition("[")[0] for name in model.weights if "[" in name}
@@ -43,7 +43,7 @@ def stored_tensors(model: LanguageModel, family: Family, names: Any) -> Iterator
     for name, held in model.weights.items():
         stack = name.partition("[")[0]
         if (once and held.bits.data_ptr() in written) or not name.endswith(("[0]", ".weight")):
-            continue  # a head that is tied to the embedding, or an expert of a stack
+            continue  # a head tied to the embedding, or an expert of a stack
         written.add(held.bits.data_ptr())
         kind = block_type(held)
         values = pack_blocks(held, kind)
@@ -56,7 +56,7 @@ def stored_tensors(model: LanguageModel, family: Family, names: Any) -> Iterator
 
 
 def float_values(module: nn.Module, name: str, tensor: Tensor, family: Family) -> Tensor:
-    """A tensor that is not quantized, as [out, in], and as llama.cpp multiplies by it."""
+    """A float tensor as [out, in], with the values that llama.cpp multiplies by."""
     values = tensor.float()
     if values.dim() > 1 and stores_transposed(module.get_submodule(name.rpartition(".")[0])):
         values = values.transpose(-1, -2)
@@ -66,7 +66,7 @@ def float_values(module: nn.Module, name: str, tensor: Tensor, family: Family) -
 def placed(
     name: str, values: Tensor, kind: str, config: Any, family: Family, names: Any
 ) -> Iterator[StoredTensor]:
-    """Under the names of the file, with rows in its order."""
+    """Tensors under the names of the file, with rows in its order."""
     if name.endswith("experts.gate_up_proj"):
         down = file_name(names, name.replace("gate_up_proj", "down_proj"))
         for part, half in zip(("gate", "up"), values.chunk(2, 1), strict=True):
@@ -79,7 +79,7 @@ def placed(
 
 
 def row_order(name: str, config: Any, family: Family) -> Tensor | None:
-    """Which row of the original stands at each place of the file; None where the order is the same.
+    """For each row of the file, its row in the original; None if the order is the same.
 
     Example:
         >>> from types import SimpleNamespace
@@ -96,14 +96,14 @@ def row_order(name: str, config: Any, family: Family) -> Tensor | None:
         count = heads if layer.endswith(".q_proj") else shared
         return torch.arange(count * width).view(count, 2, width // 2).transpose(1, 2).flatten()
     if family.splits_by_head and layer.endswith(".query_key_value"):
-        # Each head of keys stands behind the queries that use it, and before its values.
+        # Each key head follows the queries that use it and precedes its values.
         rows = torch.arange((heads + 2 * shared) * width).view(shared, heads // shared + 2, width)
         return torch.cat([rows[:, :-2].flatten(), rows[:, -2].flatten(), rows[:, -1].flatten()])
     return None
 
 
 def file_name(names: Any, name: str) -> str:
-    """The name of a tensor in the file; one without is an error."""
+    """The name of a tensor in the file; an unknown tensor is an error."""
     found = names.get_name(name, try_suffixes=(".weight", ".bias"))
     if found is None:
         raise SparsebitError(f"gguf has no name for the tensor {name!r}", hint="choose another format")

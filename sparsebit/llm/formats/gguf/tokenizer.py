@@ -1,8 +1,8 @@
-"""A tokenizer as the keys of a GGUF file: BPE on bytes, or BPE on characters as SentencePiece makes it.
+"""A tokenizer as the keys of a GGUF file: byte-level BPE, or SentencePiece's character BPE.
 
-llama.cpp does not read how a tokenizer splits text; it knows some ways by name. A tokenizer that splits in another way
-is refused: its file would load, and the model would see other tokens than it was trained with. llama.cpp does not
-normalize text either, so texts that NFC would change are the one known difference.
+A GGUF file cannot describe how a tokenizer splits text; it names one of llama.cpp's built-in rules. A tokenizer that
+splits differently is refused: its file would load, but the model would see different tokens from those it was trained
+with. llama.cpp does not normalize text either, so it differs on texts that NFC would change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
-# What llama.cpp calls a way to split text, by the steps of tokenizer.json.
+# llama.cpp's name of a splitting rule, by the steps of tokenizer.json.
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -40,9 +40,9 @@ _RULES: dict[tuple[str, ...], str] = {
     (GPT4O, "bytes"): "gpt-4o",
     ("punctuation", "words", "numbers", "[0-9][0-9][0-9]"): "falcon",
 }
-# With ignore_merges: a word that is a token is not split.
+# With ignore_merges: a word that is itself a token is not split.
 _WHOLE_WORDS_FIRST: dict[tuple[str, ...], str] = {(LLAMA3, "bytes"): "llama-bpe", (TEKKEN, "bytes"): "tekken"}
-_ASCII_CAPITALS = ("gpt-4o", "tekken")  # llama.cpp takes other letters for capital and small at once
+_ASCII_CAPITALS = ("gpt-4o", "tekken")  # llama.cpp treats other letters as both upper and lower case
 
 
 def add_tokenizer(writer: Any, tokenizer: Any, size: int) -> None:
@@ -102,28 +102,28 @@ def describe(tokenizer: Any) -> dict[str, Any]:
 
 
 def splitting_rule(described: dict[str, Any]) -> str | None:
-    """What llama.cpp calls the way this tokenizer splits text into words of bytes; None for SentencePiece."""
+    """llama.cpp's name of the rule by which this tokenizer splits text; None for SentencePiece."""
     if described["model"].get("byte_fallback"):
         return None
     normalizer = described.get("normalizer") or {"type": "Sequence", "normalizers": []}
     for one in normalizer.get("normalizers", [normalizer]):
         if one["type"] != "NFC":
-            refuse_tokenizer("text that is not normalized, or by NFC", one["type"])
+            refuse_tokenizer("no normalizer, or NFC", one["type"])
     found = described.get("pre_tokenizer") or {}
     steps = tuple(_step(step) for step in found.get("pretokenizers", [found]))
     rule = (_WHOLE_WORDS_FIRST if described["model"].get("ignore_merges") else _RULES).get(steps)
     if rule is None:
         refuse_tokenizer(
-            "text that is split as by GPT-2, GPT-4o, SmolLM, StarCoder, Qwen2, Llama 3, Phi-4, Tekken or Falcon",
+            "text split as in GPT-2, GPT-4o, SmolLM, StarCoder, Qwen2, Llama 3, Phi-4, Tekken or Falcon",
             json.dumps(described.get("pre_tokenizer")),
         )
     if rule in _ASCII_CAPITALS:
-        logger.warning("llama.cpp splits words with capital letters beyond ASCII differently (%s)", rule)
+        logger.warning("llama.cpp splits words with non-ASCII capital letters differently (%s)", rule)
     return rule
 
 
 def _step(step: dict[str, Any]) -> str:
-    """A step of splitting in one word, or its pattern; what llama.cpp has nothing like is shown as it is."""
+    """A splitting step as one word or its pattern; a step that llama.cpp lacks, as JSON."""
     kind, shown = step.get("type"), json.dumps(step)
     if kind == "ByteLevel" and not step["add_prefix_space"]:
         return "words" if step["use_regex"] else "bytes"
@@ -137,7 +137,7 @@ def _step(step: dict[str, Any]) -> str:
 
 
 def _add_ends(writer: Any, tokenizer: Any) -> None:
-    """The special tokens, and which of them stand around a text."""
+    """Add the special tokens, and which of them surround a text."""
     ids = {name: getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "unk", "pad")}
     for name, index in ids.items():
         if index is not None:
@@ -146,17 +146,20 @@ def _add_ends(writer: Any, tokenizer: Any) -> None:
     whole = tokenizer("a")["input_ids"]
     starts, ends = whole[:1] == [ids["bos"]], whole[-1:] == [ids["eos"]]
     if [ids["bos"]] * starts + bare + [ids["eos"]] * ends != whole:
-        refuse_tokenizer("bos before a text and eos behind it, or nothing", f"{whole} for {bare}")
+        refuse_tokenizer("at most bos before a text and eos after it", f"{whole} for {bare}")
     writer.add_add_bos_token(starts)
     writer.add_add_eos_token(ends)
 
 
 def _add_stripping(writer: Any, added: list[dict[str, Any]]) -> None:
-    """Tokens that swallow the spaces beside them: no key says so, llama.cpp knows them by the name of the model."""
+    """Tokens that remove the spaces beside them: no key describes them, and llama.cpp needs the name phi-3."""
     before = [one["content"] for one in added if one["lstrip"]]
     behind = {one["content"] for one in added if one["rstrip"]}
     every, kept = {one["content"] for one in added}, {"<unk>", "<s>", "<|endoftext|>"}
     if behind == every - kept and {"</s>", *kept} <= every and not before:
         writer.add_name("phi-3")
     elif before or behind:
-        logger.warning("llama.cpp keeps the spaces beside %s", ", ".join(sorted({*before, *behind})))
+        logger.warning(
+            "llama.cpp keeps the spaces beside %s, which the tokenizer removes",
+            ", ".join(sorted({*before, *behind})),
+        )

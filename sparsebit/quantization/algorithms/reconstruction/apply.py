@@ -272,7 +272,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             if not fits or found.dtype != tensor.dtype:
                 return f"{key!r} has another shape or type"
             if found.is_floating_point() and not bool(found.isfinite().all()):
-                return f"{key!r} holds NaN or infinite numbers"
+                return f"{key!r} holds NaN or infinite values"
             if part == "scale" and not bool((found > 0).all()):
                 return f"{key!r} holds scales that are not above 0"
         return None

@@ -1,4 +1,4 @@
-"""Linear layers, matrix products, einsum and attention: what is summed over is removed together."""
+"""Linear layers, matrix products, einsum and attention: channels that are summed over are removed together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsebit.sparse.channels.match import Operand, product_is_zero, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, pick, rule, tensor_name
 from sparsebit.sparse.stored_weight import StoredWeight, stored_weight
 
-IN, OUT, EACH = 1000, 1001, 1002  # letters of a weight's axes: what it reads, what it makes, which of a stack
+IN, OUT, EACH = 1000, 1001, 1002  # letters of a weight's axes: input, output, and index in a stack
 
 
 @rule("linear")
@@ -30,14 +30,14 @@ def linear(at: Visit) -> Labels:
 
 
 def _contract(at: Visit, operands: Sequence[Operand], result: Sequence[int]) -> Labels:
-    """Sum the product of the operands over every letter that the result does not have."""
+    """Sum the product of the operands over every letter that the result lacks."""
     summed = [letter for each in operands for letter in each.letters if letter not in result]
     layers = at.sum_product(operands, summed)
     return to_labels(layers, result, at.shape, product_is_zero(operands, layers))
 
 
 def _named(at: Visit, argument: object, letters: Sequence[int]) -> Operand:
-    """An operand with its dims named; of a matrix that is a parameter, say which axis reads and which makes."""
+    """An operand with named dims; for a parameter, note which axis is its input and which its output."""
     value = at.trace.labels_of(argument)
     stored, name = stored_weight(at.call.owner, argument), tensor_name(argument)
     if stored is None and name is not None:  # a buffer
@@ -81,7 +81,7 @@ def matmul(at: Visit) -> Labels:
 
 @rule("grouped_mm")
 def grouped_mm(at: Visit) -> Labels:
-    """Rows [S, I], each by one matrix of a stack [E, I, O], such as an expert: all matrices shrink alike."""
+    """Rows [S, I], each multiplied by one matrix of a stack [E, I, O], such as an expert; all matrices shrink alike."""
     rows, stack = at.input, at.labels("other")
     stored = stored_weight(at.call.owner, at.arguments["other"])
     if rows.rank != 2 or stack.rank != 3 or at.arguments.get("bias") is not None:
@@ -95,7 +95,7 @@ def grouped_mm(at: Visit) -> Labels:
 
 @rule("einsum")
 def einsum(at: Visit) -> Labels:
-    """Letters as written; an ellipsis stands for the dims that have none."""
+    """Letters as written; an ellipsis stands for the unnamed dims."""
     equation = at.arguments["equation"]
     if not isinstance(equation, str):
         raise Stop(f"{at.why}: the equation is not a string")
@@ -149,7 +149,7 @@ def attention(at: Visit) -> Labels:
 
 
 def _repeat_heads(at: Visit, value: Labels, heads: int) -> Labels:
-    """Keys and values that serve several query heads each, as the operator repeats them."""
+    """Keys and values that serve several query heads each, repeated as the operator does."""
     dim = value.rank - 3
     times = heads // value.shape[dim]
     layers = [

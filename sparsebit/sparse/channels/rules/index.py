@@ -63,7 +63,7 @@ def _beside_empty(at: Visit, value: Labels, shape: tuple[int, ...]) -> list[Fami
 
 
 def indexed_dims(index: object, rank: int) -> Iterator[tuple[int, int, object]]:
-    """Every part of an index that takes a dim: its place in the index, the dim, and the part."""
+    """Every part of an index that consumes a dim: its position in the index, the dim, and the part."""
     items = list(index) if isinstance(index, tuple) else [index]
     spent, dim = sum(item is not None and item is not Ellipsis for item in items), 0
     for place, item in enumerate(items):
@@ -89,7 +89,7 @@ def _keep_step(at: Visit, layer: Family, dim: int, item: slice) -> None:
 
 @rule("embedding")
 def embedding(at: Visit) -> Labels:
-    """A row of the table for every index; rows are found by value, so all of them stay."""
+    """A row of the table for every index; rows are looked up by value, so all of them stay."""
     if at.arguments.get("max_norm") is not None:
         raise Stop(f"{at.why} renormalises its rows")
     index, weight, shape = at.input, at.arguments["weight"], at.shape
@@ -105,7 +105,7 @@ def embedding(at: Visit) -> Labels:
     if "offsets" in at.arguments:  # rows are summed
         at.trace.freeze(index, f"{at.why} uses it as an index")
         return Labels(shape, layers, zero)
-    beside = at.trace.simple(index)  # a removed index is not an index of a row of zeros
+    beside = at.trace.simple(index)  # a removed index does not mean a row of zeros
     return Labels(shape, [*beside, *layers], zero and not beside)
 
 

@@ -112,8 +112,8 @@ def test_a_missing_or_extra_argument_is_pythons_own_error(args: Any, kwargs: Any
 @pytest.mark.parametrize(
     ("args", "kwargs", "text"),
     [
-        (({"a": X, "rest": (Y,)},), {}, "argument 'batch_rest' has another structure"),
-        (({"a": X},), {}, "argument 'batch' has another structure"),
+        (({"a": X, "rest": (Y,)},), {}, "argument 'batch_rest' has a different structure"),
+        (({"a": X},), {}, "argument 'batch' has a different structure"),
         (({"a": 3, "rest": (Y, None)},), {}, "argument 'batch_a' was a tensor when the model was captured"),
         (({"a": X, "rest": (Y, 1)},), {}, "argument 'batch_rest_1' is fixed in the captured graph"),
         (

@@ -338,7 +338,7 @@ def test_another_constant(given_value: Any, got: str) -> None:
 )
 def test_another_structure(given_value: Any, got: str) -> None:
     error = refusal([torch.ones(1), 3], given_value)
-    assert error.message == "argument 'batch' has another structure than when the model was captured"
+    assert error.message == "argument 'batch' has a different structure from the example"
     assert (error.expected, error.got) == ("list with 0, 1", got)
 
 

@@ -55,7 +55,7 @@ def test_a_program_of_nested_and_keyword_inputs() -> None:
         program = torch.export.export(Nested(), (batch,), {"scale": scale})
     graph = capture(program)
     assert torch.equal(graph({"a": X * 2, "rest": [X]}, scale=X), X * 2 * X - X)
-    with pytest.raises(CaptureError, match="has another structure"):
+    with pytest.raises(CaptureError, match="has a different structure"):
         graph({"a": X}, scale=X)
 
 

@@ -109,7 +109,7 @@ def test_types_are_what_they_are_while_a_model_is_recorded() -> None:
 
 
 def test_a_model_on_the_meta_device_is_told_to_be_loaded() -> None:
-    with pytest.raises(CaptureError, match=r"on the meta device, without numbers; build it on a real one"):
+    with pytest.raises(CaptureError, match=r"on the meta device, without values; build it on a real device"):
         capture(nn.Linear(2, 2, device="meta"), torch.zeros(1, 2))
 
 

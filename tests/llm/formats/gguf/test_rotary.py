@@ -73,14 +73,14 @@ def test_llama_cpp_scales_as_transformers_does(tmp_path: Path, name: str, rope: 
         (
             "olmo3",
             {"sliding_attention": PLAIN, "full_attention": YARN},
-            r"rope_theta: 10000.0 in layers with a window\n +got: +100.0",
+            r"rope_theta: 10000.0 in sliding-window layers\n +got: +100.0",
         ),
         ("llama", PLAIN | {"partial_rotary_factor": 0.5}, r"partial_rotary_factor: 1\n +got: +0.5"),
         ("llama", {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}, r"got: +dynamic"),
         (
             "gemma3_text",
             {"sliding_attention": LINEAR, "full_attention": PLAIN},
-            "default in layers with a window",
+            "default in sliding-window layers",
         ),
     ],
 )

@@ -34,24 +34,24 @@ def test_keys() -> None:
 
 
 def test_merges_that_scores_cannot_say_are_refused() -> None:
-    with pytest.raises(SparsebitError, match="a merge for every pair of tokens that makes a token"):
+    with pytest.raises(SparsebitError, match="a merge for every pair of tokens that forms a token"):
         piece_scores(describe(sentencepiece("llama", complete=False)))
     model = {"vocab": {"a": 0, "b": 1, "aa": 2, "ab": 3, "aab": 4}}
     merges = [["a", "a"], ["aa", "b"], ["a", "b"], ["a", "ab"]]
-    with pytest.raises(SparsebitError, match=r"order of the tokens that they make(.|\n)*'aab' at two places"):
+    with pytest.raises(SparsebitError, match=r"order of the tokens that they form(.|\n)*'aab' in two places"):
         piece_scores({"model": model | {"merges": merges}, "added_tokens": []})
 
 
 @pytest.mark.parametrize(
     ("part", "value", "message"),
     [
-        ("normalizer", {"type": "Lowercase"}, "only spaces are replaced(.|\n)*Lowercase"),
+        ("normalizer", {"type": "Lowercase"}, "only replaces spaces(.|\n)*Lowercase"),
         ("normalizer", None, "spaces that are replaced(.|\n)*text as it is"),
-        ("pre_tokenizer", {"type": "Whitespace"}, "no splitting, or Metaspace"),
+        ("pre_tokenizer", {"type": "Whitespace"}, "no pre-tokenizer, or Metaspace"),
         (
             "pre_tokenizer",
             {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": True},
-            "tokens with a space in front only",
+            "tokens with spaces only at the start",
         ),
     ],
 )

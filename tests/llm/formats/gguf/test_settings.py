@@ -43,5 +43,6 @@ def test_windows(caplog: pytest.LogCaptureFixture) -> None:
         found = settings_of("mistral", sliding_window=16)
     assert found["context_length"] == 16 and "sliding_window" not in found
     assert (
-        "no windows for mistral: the file is for texts of 16 tokens, the window, instead of 64" in caplog.text
+        "no sliding windows for mistral: the file's context length is the window, 16 instead of 64"
+        in caplog.text
     )

@@ -55,14 +55,14 @@ def test_llama_cpp_splits_text_as_the_tokenizer_does(tmp_path: Path, rule: str) 
     )
     report = quantized_model("llama", tokens=tokens).export(tmp_path / "model.gguf", "gguf")
     assert report.proven and report.texts == len(TEXTS), str(report)
-    assert f"it splits {len(TEXTS)} texts into the tokens of the tokenizer" in str(report)
+    assert f"it splits {len(TEXTS)} texts into the same tokens as the tokenizer" in str(report)
     assert splitting_rule(describe(tokens)) == rule
 
 
 def test_a_rule_that_llama_cpp_follows_for_ascii_only_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "sparsebit"):
         assert splitting_rule(describe(byte_level("gpt-4o"))) == "gpt-4o"
-    assert "capital letters beyond ASCII differently (gpt-4o)" in caplog.text
+    assert "non-ASCII capital letters differently (gpt-4o)" in caplog.text
 
 
 @needs_llama_cpp
@@ -70,7 +70,7 @@ def test_another_rule_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     model = quantized_model("llama", tokens=byte_level("smollm"))
     monkeypatch.setattr("sparsebit.llm.formats.gguf.tokenizer.splitting_rule", lambda described: "falcon")
     report = model.export(tmp_path / "model.gguf", "gguf")
-    assert not report.ok and "texts into other tokens than the tokenizer, such as" in str(report)
+    assert not report.ok and "texts into different tokens from the tokenizer, such as" in str(report)
 
 
 def test_what_llama_cpp_does_not_know_is_refused() -> None:
@@ -80,14 +80,14 @@ def test_what_llama_cpp_does_not_know_is_refused() -> None:
         changed: Any = tokenizer()
         changed.backend_tokenizer.pre_tokenizer = splitter
         with pytest.raises(
-            SparsebitError, match=r"gguf cannot store this tokenizer(.|\n)*split as by GPT-2, GPT-4o"
+            SparsebitError, match=r"gguf cannot store this tokenizer(.|\n)*split as in GPT-2, GPT-4o"
         ):
             add_tokenizer(Writer(), changed, VOCABULARY)
     changed = tokenizer()
     changed.backend_tokenizer.normalizer = tokenizers.normalizers.Lowercase()
-    with pytest.raises(SparsebitError, match=r"not normalized, or by NFC(.|\n)*Lowercase"):
+    with pytest.raises(SparsebitError, match=r"no normalizer, or NFC(.|\n)*Lowercase"):
         add_tokenizer(Writer(), changed, VOCABULARY)
-    with pytest.raises(SparsebitError, match="split as by GPT-2, GPT-4o"):
+    with pytest.raises(SparsebitError, match="split as in GPT-2, GPT-4o"):
         add_tokenizer(Writer(), byte_level("gpt-2", whole_words_first=True), 1000)
     changed = tokenizer()
     changed.backend_tokenizer.model = tokenizers.models.Unigram([("a", 0.0)])
@@ -114,7 +114,7 @@ def test_tokens_around_a_text() -> None:
     changed.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single="$A </s> </s>", special_tokens=[("</s>", 1)]
     )
-    with pytest.raises(SparsebitError, match="bos before a text and eos behind it"):
+    with pytest.raises(SparsebitError, match="bos before a text and eos after it"):
         add_tokenizer(Writer(), changed, VOCABULARY)
 
 

@@ -192,7 +192,7 @@ def test_what_was_left_by_other_work_is_not_used(other: str, tmp_path: Path) -> 
     [
         (lambda state, key: state.pop(key), "is missing, or is not expected"),
         (lambda state, key: state.update({key: state[key].double()}), "has another shape or type"),
-        (lambda state, key: state.update({key: state[key] * torch.nan}), "holds NaN or infinite numbers"),
+        (lambda state, key: state.update({key: state[key] * torch.nan}), "holds NaN or infinite values"),
         (lambda state, key: state.update({key: -state[key]}), "scales that are not above 0"),
     ],
 )
