@@ -176,6 +176,17 @@ def install(model: nn.Module, name: str, held: PackedTensor) -> None:
     setattr(model.get_submodule(above), last, packed)
 
 
+def require_no_adapters(model: LanguageModel, what: str) -> None:
+    """Raise where layers hold adapters, which only peft's files have a place for."""
+    adapted = [name for name, one in model.model.named_modules() if "lora_A" in one._parameters]
+    if adapted:
+        raise SparsebitError(
+            f"the model has adapters, which {what} does not store",
+            where=adapted[0],
+            hint="write them with save_lora(model, folder), then call remove_lora(model)",
+        )
+
+
 def require_language_model(model: object) -> None:
     """Raise for anything but a quantized language model."""
     if not isinstance(model, LanguageModel):

@@ -72,6 +72,12 @@ MORE_DECODERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def llama4() -> nn.Module:
+    """A decoder whose experts are one product of stacks that hold [in, out]; each token is meant for one of four."""
+    sizes = {"intermediate_size_mlp": 128, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 1}
+    return _from_config("llama4_text", **_GROUPED, **sizes)
+
+
 def encoder() -> nn.Module:
     """A small BERT with random weights."""
     transformers = pytest.importorskip("transformers")

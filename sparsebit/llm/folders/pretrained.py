@@ -16,7 +16,7 @@ from torch import nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats.format import require_transformers
-from sparsebit.llm.language_model import LanguageModel, install
+from sparsebit.llm.language_model import LanguageModel, install, require_no_adapters
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.llm.packed.stored import describe_packed, packed_like
 from sparsebit.storage import ArtifactError, Fields
@@ -37,6 +37,7 @@ def register_transformers() -> None:
 def save_pretrained(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
     """Write the model, its config and its tokenizer as transformers does, to a new or an empty folder."""
     require_transformers(model, "save_pretrained")
+    require_no_adapters(model, "save_pretrained")
     register_transformers()
     from transformers.quantizers.auto import AutoHfQuantizer
 

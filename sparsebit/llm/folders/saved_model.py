@@ -27,7 +27,7 @@ from sparsebit.llm.folders.source import (
     twin_of,
 )
 from sparsebit.llm.formats.format import float_state
-from sparsebit.llm.language_model import LanguageModel, LayerRecord, install
+from sparsebit.llm.language_model import LanguageModel, LayerRecord, install, require_no_adapters
 from sparsebit.llm.packed.stored import from_stored, to_stored
 from sparsebit.llm.tokens import read_tokenizer
 from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
@@ -38,6 +38,7 @@ _FILE_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)  # at most one fold
 
 def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
     """Write everything that ``load_model`` needs, each shared tensor once."""
+    require_no_adapters(model, "save")
     packed, matrices = to_stored(model.weights)
     tensors, aliases = unshared(packed)
     floats, float_aliases = unshared(float_state(model.model, once=False))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.engines.engine import Engine
-from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.language_model import LanguageModel, require_no_adapters
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from sparsebit.numerics import CodeType
 from sparsebit.numerics.packed import PackedTensor
@@ -68,6 +68,7 @@ FORMATS: Registry[type[Format]] = Registry("format")
 
 def require_exact(format_name: str, format: Format, model: LanguageModel) -> None:
     """Raise unless the format holds every weight bit for bit."""
+    require_no_adapters(model, format_name)
     if not model.weights:
         raise SparsebitError(
             f"{format_name} stores quantized weights, and the model has none",

@@ -8,7 +8,7 @@ product with a matrix that lies inside a parameter of the block.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -54,14 +54,16 @@ class Enough(Exception):
 
 
 def stores_transposed(module: nn.Module) -> bool:
-    """Whether a module holds its weights as [in, out]: GPT-2's Conv1D, and stacks of experts that say so."""
-    return type(module).__name__ == "Conv1D" or bool(getattr(module, "is_transposed", False))
+    """Whether a module holds its weights as [in, out]: GPT-2's Conv1D, experts that say so, and those of Llama 4."""
+    known = type(module).__name__ in ("Conv1D", "Llama4TextExperts")
+    return known or bool(getattr(module, "is_transposed", False))
 
 
 _LINEAR = {F.linear}
 _MATMUL = {torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__}
 _ADDMM = {torch.addmm, torch.Tensor.addmm}
-PRODUCTS: frozenset[Any] = frozenset(_LINEAR | _MATMUL | _ADDMM)
+_BATCHED = {torch.bmm, torch.Tensor.bmm}
+PRODUCTS: frozenset[Any] = frozenset(_LINEAR | _MATMUL | _ADDMM | _BATCHED)
 
 
 class WatchWeights(TorchFunctionMode):
@@ -80,7 +82,10 @@ class WatchWeights(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if use := self._use(func, args, kwargs):
+        if func in _BATCHED and len(args) == 2:
+            for use in self._stacked(args[1], args[0]):
+                self._seen(use)
+        elif use := self._use(func, args, kwargs):
             self._seen(use)
         return func(*args, **kwargs)
 
@@ -93,6 +98,16 @@ class WatchWeights(TorchFunctionMode):
         if func in _ADDMM and len(args) == 3:
             return self._found(args[2], args[1], transposed=True)
         return None
+
+    def _stacked(self, weight: Any, inputs: Any) -> Iterator[Use]:
+        """A whole stack of experts in one product: rows of zeros are tokens that were not meant for the expert."""
+        known = (
+            self._by_storage.get(weight.untyped_storage().data_ptr()) if isinstance(weight, Tensor) else None
+        )
+        if known is None or weight.shape != known[1].shape or weight.stride() != known[1].stride():
+            return
+        for expert, rows in enumerate(inputs):
+            yield Use(Matrix(known[0], expert, transposed=True), rows[rows.any(-1)])
 
     def _found(self, weight: Any, inputs: Any, *, transposed: bool) -> Use | None:
         if not isinstance(weight, Tensor) or not isinstance(inputs, Tensor) or weight.dim() != 2:

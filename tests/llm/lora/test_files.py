@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,6 +51,19 @@ def test_the_way_back_and_damage(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "peft_type": "IA3"}))
     with pytest.raises(SparsebitError, match="peft_type"):
         load_lora(model, tmp_path)
+
+
+def test_what_has_no_place_for_adapters_refuses_them(tmp_path: Path) -> None:
+    model = adapted()
+    writers: dict[str, Any] = {
+        "save": model.save,
+        "save_pretrained": model.save_pretrained,
+        "compressed-tensors": lambda place: model.export(place, "compressed-tensors"),
+    }
+    for name, write in writers.items():
+        with pytest.raises(SparsebitError, match=f"has adapters, which {name} does not store") as caught:
+            write(tmp_path / name)
+        assert "remove_lora(model)" in (caught.value.hint or "") and not (tmp_path / name).exists()
 
 
 def test_adapters_of_another_model_are_refused_and_change_nothing(tmp_path: Path) -> None:
