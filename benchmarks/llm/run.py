@@ -52,18 +52,19 @@ WIDTHS: dict[str, dict[str, Any]] = {
     "w2 g64 affine": {"BIT": 2, "SCHEME": "affine", "GROUP_SIZE": 64},
 }
 FEW = {"steps": 24}  # mini-batches for each block: as many as a processor without a GPU does in minutes
+SEARCHED = {"rtn": {"steps": 24}}  # the range of each group searched with data
 METHODS: dict[str, Any] = {
     "gptq": "gptq",
     "rtn": "rtn",
-    "rtn searched": {"wanda": {}},  # the range of each group searched with data
-    "awq": ["awq", {"wanda": {}}],
+    "rtn searched": SEARCHED,
+    "awq": ["awq", SEARCHED],
     "awq+gptq": ["awq", "gptq"],
     "rotate+gptq": ["rotate", "gptq"],
     "hqq": "hqq",
     "gptq+tune": ["gptq", {"tune": FEW}],
     "gptq+tune, 128 steps": ["gptq", "tune"],
-    "signround": [{"wanda": {}}, {"signround": FEW}],
-    "signround, 128 steps": [{"wanda": {}}, "signround"],
+    "signround": [SEARCHED, {"signround": FEW}],
+    "signround, 128 steps": [SEARCHED, "signround"],
 }
 SPARSE: dict[str, dict[str, Any]] = {
     "2:4 sparsegpt": {"METHOD": "sparsegpt"},

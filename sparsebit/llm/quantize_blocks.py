@@ -196,5 +196,6 @@ def _require_float(model: object) -> None:
 
 def _data_is_needed(what: str) -> SparsebitError:
     return SparsebitError(
-        f"{what} needs calibration data", hint="pass data=, token ids or a text, or choose METHOD: rtn"
+        f"{what} needs calibration data",
+        hint="pass data= (on the command line --text), or choose METHOD: rtn",
     )

@@ -15,7 +15,7 @@ from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm import quantize_blocks
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
-from tests.llm.models import DECODERS, VOCABULARY, Plain, tokens
+from tests.llm.models import DECODERS, TRANSPOSED_EXPERTS, VOCABULARY, Plain, tokens
 
 CONFIG = {
     "W": {"BIT": 4, "GROUP_SIZE": 32},
@@ -59,6 +59,18 @@ def test_inference_mode_changes_nothing(made_inside: bool) -> None:
         model = DECODERS["llama"]() if made_inside else model
         found = llm.quantize(model, tokens(), config, progress=False).weights
     assert all(torch.equal(found[name].numbers(), held.numbers()) for name, held in wanted.items())
+
+
+def test_experts_that_are_multiplied_all_at_once_are_seen_one_by_one() -> None:
+    model, ids = TRANSPOSED_EXPERTS["llama4"](), tokens(32)[None]
+    result = llm.quantize(model, tokens(), {**CONFIG, "W": {"BIT": 8}}, progress=False)
+    assert set(result.ignored.values()) == {"IGNORE: *.router"}
+    experts = [
+        one for one in result.records if one.name.startswith("model.layers.0.feed_forward.experts.gate_up")
+    ]
+    attention = next(one for one in result.records if one.name.endswith("0.self_attn.q_proj.weight"))
+    assert len(experts) == 4 and sum(one.tokens for one in experts) == attention.tokens
+    assert (logits(result.model, ids) - logits(model, ids)).norm() < 0.01 * logits(model, ids).norm()
 
 
 def test_what_is_done_to_the_result_does_not_reach_the_given_model(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ GROUP_SIZE = Read(
 
 
 # What chooses the experts of a token: few numbers, and the choice depends on them.
-ROUTERS = ("*.router", "*.gate", "*.shared_expert_gate")
+ROUTERS = ("*.router", "*.router.*", "*.gate", "*.gate.wg", "*.shared_expert_gate")
 
 
 @dataclass(frozen=True)
@@ -234,6 +234,18 @@ class LlmConfig(Config, init=False):
             yield Problem(
                 path="BUDGET.BYTES", expected="BITS or BYTES", got="both", hint="leave one of them out"
             )
+        pruned = [
+            self.W.SPARSITY,
+            self.HEAD.SPARSITY,
+            *(dict(r.settings).get("SPARSITY") for r in self.W.SPECIFIC),
+        ]
+        if any(step.name == "wanda" for step in self.METHOD) and not any(pruned):
+            yield Problem(
+                path="METHOD",
+                expected="W.SPARSITY with wanda, such as 0.5 or 2:4",
+                got="no SPARSITY",
+                hint="set it, or round with {rtn: {steps: 24}}",
+            )
         moments = [METHOD_RULES[step.name].moment for step in self.METHOD]
         solving = [name for name, rule in METHOD_RULES.items() if rule.moment == "solve"]
         if moments.count("solve") != 1:
@@ -243,11 +255,11 @@ class LlmConfig(Config, init=False):
                 got=", ".join(step.name for step in self.METHOD) or "no step",
             )
         elif moments != sorted(moments, key=get_args(Moment).index):
-            place = {step.name: moment for step, moment in zip(self.METHOD, moments, strict=True)}
+            place = zip((step.name for step in self.METHOD), moments, strict=True)
             yield Problem(
                 path="METHOD",
                 expected="steps in the order in which they run",
-                got=", ".join(f"{name} ({moment})" for name, moment in place.items()),
+                got=", ".join(f"{name} ({moment})" for name, moment in place),
                 hint="first the steps before solving, then the one that solves, then the steps after it",
             )
 

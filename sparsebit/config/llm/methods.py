@@ -145,7 +145,7 @@ METHOD_RULES = PlugIns(
     "method",
     MethodRule,
     {
-        "rotate": MethodRule(moment="before", options=RotateSettings),
+        "rotate": MethodRule(moment="before", spellings=("quarot",), options=RotateSettings),
         "awq": MethodRule(moment="before", options=AwqSettings),
         "smoothquant": MethodRule(moment="before", options=SmoothSettings),
         "rtn": MethodRule(spellings=("nearest", "round_to_nearest", "magnitude"), options=RtnSettings),
@@ -153,7 +153,7 @@ METHOD_RULES = PlugIns(
         "hqq": MethodRule(options=HqqSettings),
         "wanda": MethodRule(options=WandaSettings),
         "tune": MethodRule(moment="after", spellings=("efficientqat",), options=TuneSettings),
-        "signround": MethodRule(moment="after", options=SignRoundSettings),
+        "signround": MethodRule(moment="after", spellings=("autoround",), options=SignRoundSettings),
     },
 )
 METHOD = steps_reader(METHOD_RULES, "{gptq: {damping: 0.1}}")

@@ -220,6 +220,14 @@ def empty_model(folder: Path, stored: int) -> nn.Module:
     No code of the folder is run. ``stored`` is how many tensors its files hold.
     """
     config = read_config(folder)
+    held = getattr(config, "quantization_config", None)
+    if isinstance(held, dict):
+        raise ArtifactError(
+            "the weights of this folder are quantized already",
+            where=os.fspath(folder),
+            got=f"quantization_config with quant_method {held.get('quant_method')!r}",
+            hint="pass the folder of the float model",
+        )
     with making_empty(stored, "the model of this folder", str(folder)):
         kind = _class_for(config)
         make = getattr(kind, "_from_config", None) or kind.from_config

@@ -8,7 +8,7 @@ product with a matrix that lies inside a parameter of the block.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -54,8 +54,9 @@ class Enough(Exception):
 
 
 def stores_transposed(module: nn.Module) -> bool:
-    """Whether a module holds its weights as [in, out]: GPT-2's Conv1D, and stacks of experts that say so."""
-    return type(module).__name__ == "Conv1D" or bool(getattr(module, "is_transposed", False))
+    """Whether a module holds its weights as [in, out]: GPT-2's Conv1D, experts that say so, and those of Llama 4."""
+    known = type(module).__name__ in ("Conv1D", "Llama4TextExperts")
+    return known or bool(getattr(module, "is_transposed", False))
 
 
 LINEAR = {F.linear}
@@ -81,15 +82,11 @@ class WatchWeights(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in BATCHED and len(args) == 2:  # all experts of a stack at once
-            uses = [
-                self._found(weight, inputs, transposed=True) for inputs, weight in zip(*args, strict=False)
-            ]
-        else:
-            uses = [self._use(func, args, kwargs)]
-        for use in uses:
-            if use is not None:
+        if func in BATCHED and len(args) == 2:
+            for use in self._stacked(args[1], args[0]):
                 self._seen(use)
+        elif use := self._use(func, args, kwargs):
+            self._seen(use)
         return func(*args, **kwargs)
 
     def _use(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Use | None:
@@ -101,6 +98,16 @@ class WatchWeights(TorchFunctionMode):
         if func in _ADDMM and len(args) == 3:
             return self._found(args[2], args[1], transposed=True)
         return None
+
+    def _stacked(self, weight: Any, inputs: Any) -> Iterator[Use]:
+        """A whole stack of experts in one product: rows of zeros are tokens that were not meant for the expert."""
+        known = (
+            self._by_storage.get(weight.untyped_storage().data_ptr()) if isinstance(weight, Tensor) else None
+        )
+        if known is None or weight.shape != known[1].shape or weight.stride() != known[1].stride():
+            return
+        for expert, rows in enumerate(inputs):
+            yield Use(Matrix(known[0], expert, transposed=True), rows[rows.any(-1)])
 
     def _found(self, weight: Any, inputs: Any, *, transposed: bool) -> Use | None:
         if not isinstance(weight, Tensor) or not isinstance(inputs, Tensor) or weight.dim() != 2:

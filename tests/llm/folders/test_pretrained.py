@@ -48,6 +48,13 @@ def test_from_pretrained_gives_the_packed_model(tmp_path: Path, tied: bool) -> N
     assert torch.equal(half.model.layers[0].mlp.up_proj.held.numbers(torch.float32), held.numbers())
 
 
+def test_a_folder_of_quantized_weights_is_not_quantized_again(tmp_path: Path) -> None:
+    small().save_pretrained(tmp_path / "out")
+    with pytest.raises(SparsebitError, match="weights of this folder are quantized already") as caught:
+        llm.quantize(tmp_path / "out", None, "w8")
+    assert "quant_method 'sparsebit'" in (caught.value.got or "")
+
+
 def test_a_save_that_is_stopped_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small()
 
