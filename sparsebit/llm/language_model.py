@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
-from sparsebit.llm.tokens import Text, as_ids
+from sparsebit.llm.tokens import Text, as_ids, write_tokenizer
 from sparsebit.llm.weights.uses import stores_transposed
 from sparsebit.numerics.packed import PackedTensor
 
@@ -136,7 +136,7 @@ class LanguageModel:
     def save_tokenizer(self, folder: str | os.PathLike[str]) -> None:
         """Write the tokenizer's files, where there is one."""
         if self.tokenizer is not None:
-            self.tokenizer.save_pretrained(folder)
+            write_tokenizer(self.tokenizer, folder)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], model: nn.Module | None = None) -> LanguageModel:

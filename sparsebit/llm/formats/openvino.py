@@ -31,14 +31,13 @@ class OpenVinoFolder(DecoderFolder):
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """The graph with its weights beside it, the config and the tokenizer."""
-        openvino = import_openvino()
         graph = OpenVinoGraph(describe_decoder(model.model, self.name), model.weights)
-        openvino.save_model(graph.model(), path / GRAPH, compress_to_fp16=False)
+        _save(graph.model(), path / GRAPH)
         module: Any = model.model
         module.config.save_pretrained(path)
         if model.tokenizer is None:
             return
-        model.tokenizer.save_pretrained(path)
+        model.save_tokenizer(path)
         if importlib.util.find_spec("openvino_tokenizers"):
             from openvino_tokenizers import convert_tokenizer
 
@@ -47,4 +46,12 @@ class OpenVinoFolder(DecoderFolder):
                 convert_tokenizer(model.tokenizer, with_detokenizer=True),
                 strict=True,
             ):
-                openvino.save_model(made, path / f"openvino_{name}.xml")
+                _save(made, path / f"openvino_{name}.xml")
+
+
+def _save(model: Any, path: Path) -> None:
+    """Write a graph with its numbers as they are; what the system refuses is an ``OSError``."""
+    try:
+        import_openvino().save_model(model, path, compress_to_fp16=False)
+    except RuntimeError as error:
+        raise OSError(str(error)) from None
