@@ -11,6 +11,8 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
 from sparsebit.errors import ExportError
+from sparsebit.graph.capture.call.signature import CallSignature
+from sparsebit.graph.capture.call.structure import Leaf
 from sparsebit.graph.codegen import fail_silently, make_safe
 from sparsebit.graph.effects import is_effect
 from sparsebit.graph.functional import check_branch
@@ -27,7 +29,8 @@ class FlatGraph(nn.Module):
     def __init__(self, gm: fx.GraphModule) -> None:
         super().__init__()
         self.body = _copy(gm)
-        self.input_names = _argument_names([n.name for n in self.body.graph.nodes if n.op == "placeholder"])
+        placeholders = [node.name for node in self.body.graph.nodes if node.op == "placeholder"]
+        self.input_names = _argument_names(placeholders, getattr(gm, "call_signature", None))
         self.training = gm.training
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -40,12 +43,16 @@ def original_name(name: str) -> str:
     return name.removeprefix("body.").replace(f"{SEPARATOR}.", ".").rstrip(SEPARATOR).replace(SEPARATOR, ".")
 
 
-def _argument_names(placeholders: Sequence[str]) -> list[str]:
-    """The names of the arguments: torch.fx calls one ``input_1`` because ``input`` is a function of Python."""
+def _argument_names(placeholders: Sequence[str], signature: CallSignature | None) -> list[str]:
+    """The names of the arguments: torch.fx calls one ``input_1`` because ``input`` is a function of Python.
+
+    The second item of a tuple ``input`` has that name too, and keeps it.
+    """
     found = list(placeholders)
     for index, name in enumerate(placeholders):
         plain = name.removesuffix("_1")
-        if hasattr(builtins, plain) and plain not in found:
+        is_argument = signature is None or isinstance(signature.inputs.get(plain), Leaf)
+        if hasattr(builtins, plain) and is_argument and plain not in found:
             found[index] = plain
     return found
 
