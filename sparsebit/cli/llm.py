@@ -211,7 +211,7 @@ def _prune(arguments: argparse.Namespace) -> Outcome:
     from safetensors import SafetensorError
 
     from sparsebit import llm
-    from sparsebit.llm.tokens import read_tokenizer
+    from sparsebit.llm.tokens import read_tokenizer, write_tokenizer
     from sparsebit.storage.drafts import new_place
     from sparsebit.storage.place import writing
 
@@ -221,7 +221,7 @@ def _prune(arguments: argparse.Namespace) -> Outcome:
     with new_place(place) as draft, writing(place, SafetensorError):
         made.save_pretrained(draft)
         if not is_reference(arguments.origin) and (tokenizer := read_tokenizer(arguments.origin)) is not None:
-            tokenizer.save_pretrained(draft)
+            write_tokenizer(tokenizer, draft)
     count = sum(parameter.numel() for parameter in made.parameters())
     return Outcome(
         shown=(

@@ -46,4 +46,6 @@ def _spell(value: object) -> str:
         return str(value)
     owner = getattr(value, "__self__", None)
     kind = owner if isinstance(owner, type) else value if hasattr(value, "__qualname__") else type(value)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return (
+        f"{getattr(kind, '__module__', 'method')}.{kind.__qualname__}"  # methods written in C have no module
+    )

@@ -14,7 +14,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLinear
 from sparsebit.llm.packed.stack import PackedStack
-from sparsebit.llm.tokens import Text, as_ids
+from sparsebit.llm.tokens import Text, as_ids, write_tokenizer
 from sparsebit.numerics.packed import PackedTensor
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class LanguageModel:
     def save_tokenizer(self, folder: str | os.PathLike[str]) -> None:
         """Write the tokenizer's files, if there is one."""
         if self.tokenizer is not None:
-            self.tokenizer.save_pretrained(folder)
+            write_tokenizer(self.tokenizer, folder)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], model: nn.Module | None = None) -> LanguageModel:

@@ -127,6 +127,16 @@ def read_tokenizer(folder: str | os.PathLike[str]) -> Any:
         ) from None
 
 
+def write_tokenizer(tokenizer: Any, folder: str | os.PathLike[str]) -> None:
+    """Write a tokenizer's files; what the system refuses is an ``OSError``."""
+    try:
+        tokenizer.save_pretrained(folder)
+    except Exception as error:
+        if type(error) is not Exception:  # which is what the package tokenizers makes of it
+            raise
+        raise OSError(str(error)) from None
+
+
 def _read(data: str | os.PathLike[str]) -> str:
     path = Path(data)
     try:

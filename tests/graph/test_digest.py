@@ -51,6 +51,20 @@ def test_weights_do_not_count_and_everything_else_does() -> None:
     assert len({digest(), digest(width=5), digest(factor=3.0)}) == 3
 
 
+def test_methods_that_no_operator_is_known_for_count() -> None:
+    class Method(nn.Module):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.linear, self.name = nn.Linear(4, 4), name
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = getattr(self.linear(x), self.name)()
+            return found
+
+    names = ("to_dense", "matrix_exp", "to_dense")
+    assert len({graph_digest(capture(Method(name), (torch.randn(4, 4),))) for name in names}) == 2
+
+
 def test_parameters_can_be_left_out() -> None:
     one, other = (capture(Scaled(width, 2.0), (torch.randn(1, 4),)) for width in (3, 5))
     without = {id(p) for gm in (one, other) for p in gm.parameters()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,14 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.chat import Chat
 from sparsebit.llm.evaluate.multiple_choice import Question, answer_questions
 from sparsebit.llm.lora import add_lora, train_lora
-from sparsebit.llm.tokens import as_ids, most_positions, read_tokenizer, require_known, windows
+from sparsebit.llm.tokens import (
+    as_ids,
+    most_positions,
+    read_tokenizer,
+    require_known,
+    windows,
+    write_tokenizer,
+)
 from tests.llm.models import DECODERS, MORE_DECODERS, VOCABULARY, tokenizer, tokens
 
 
@@ -77,6 +85,19 @@ def test_a_tokenizer_that_does_not_work_is_refused_when_it_is_read(tmp_path: Pat
     place.write_text(json.dumps(json.loads(place.read_text()) | {"model_max_length": {}}))
     with pytest.raises(SparsebitError, match="transformers cannot read the tokenizer"):
         read_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen"),
+    [(Exception("File too large (os error 27)"), OSError), (ValueError("a template"), ValueError)],
+)
+def test_a_full_disk_is_one_for_tokenizers_too(raised: Exception, seen: type[Exception]) -> None:
+    class Full:
+        def save_pretrained(self, folder: str) -> None:
+            raise raised
+
+    with pytest.raises(seen, match=re.escape(str(raised))):
+        write_tokenizer(Full(), "folder")
 
 
 def test_samples_overlap_only_where_the_text_is_short() -> None:

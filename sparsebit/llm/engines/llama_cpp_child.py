@@ -36,6 +36,8 @@ def main() -> None:
                 "logit_bias": [[request["spoken"], 1e6]],
             }
         )
+        if "choices" not in answer:
+            raise RuntimeError(f"error of llama.cpp: {answer.get('message') or answer}")
         found = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         rows.append([[one["id"], one["logprob"]] for one in found])
     ids = [tokens_of(server.listening_address, text) for text in request.get("texts", [])]

@@ -5,10 +5,11 @@ The tokenizer's files are tensors of bytes: they are replaced together with the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from sparsebit.llm.lora.attach import require_no_adapters
 from sparsebit.llm.packed.stored import from_stored, to_stored
 from sparsebit.llm.tokens import read_tokenizer
 from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
+from sparsebit.storage.place import writing
 
 KIND, VERSION = "language model", 4
 _FILE_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)  # at most one folder deep, as chat templates are
@@ -57,8 +59,15 @@ def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
     write_folder(folder, KIND, VERSION, content, groups)
 
 
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[str]:
+    """A folder that is gone afterwards; a full disk is an error of ours."""
+    with writing(Path(tempfile.gettempdir())), tempfile.TemporaryDirectory() as folder:
+        yield folder
+
+
 def _tokenizer_files(model: LanguageModel) -> dict[str, Tensor]:
-    with tempfile.TemporaryDirectory() as folder:
+    with _temporary_folder() as folder:
         model.save_tokenizer(folder)
         found = {path.relative_to(folder).as_posix(): path for path in sorted(Path(folder).rglob("*"))}
         data = {name: path.read_bytes() for name, path in found.items() if path.is_file()}
@@ -66,7 +75,7 @@ def _tokenizer_files(model: LanguageModel) -> dict[str, Tensor]:
 
 
 def _read_tokenizer(files: Mapping[str, Tensor], where: str) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
+    with _temporary_folder() as folder:
         for name, data in files.items():
             if not _FILE_NAME.fullmatch(name) or data.dtype != torch.uint8 or data.ndim != 1:
                 raise damaged(where, f"{name[:80]!r} is not a file of a tokenizer")

@@ -19,7 +19,6 @@ from sparsebit.llm.formats.decoder_folder import DecoderFolder
 from sparsebit.llm.formats.format import FORMATS
 from sparsebit.llm.formats.openvino_graph import OpenVinoGraph
 from sparsebit.llm.language_model import LanguageModel
-from sparsebit.runtime.packages import require
 
 
 @FORMATS.register("openvino")
@@ -32,14 +31,13 @@ class OpenVinoFolder(DecoderFolder):
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """The graph with its weights beside it, the config and the tokenizer."""
-        openvino = require("openvino")
         graph = OpenVinoGraph(describe_decoder(model.model, self.name), model.weights)
-        openvino.save_model(graph.model(), path / GRAPH, compress_to_fp16=False)
+        _save(graph.model(), path / GRAPH)
         module: Any = model.model
         module.config.save_pretrained(path)
         if model.tokenizer is None:
             return
-        model.tokenizer.save_pretrained(path)
+        model.save_tokenizer(path)
         if importlib.util.find_spec("openvino_tokenizers"):
             from openvino_tokenizers import convert_tokenizer
 
@@ -48,4 +46,12 @@ class OpenVinoFolder(DecoderFolder):
                 convert_tokenizer(model.tokenizer, with_detokenizer=True),
                 strict=True,
             ):
-                openvino.save_model(made, path / f"openvino_{name}.xml")
+                _save(made, path / f"openvino_{name}.xml")
+
+
+def _save(model: Any, path: Path) -> None:
+    """Write a graph with its numbers as they are; what the system refuses is an ``OSError``."""
+    try:
+        require("openvino").save_model(model, path, compress_to_fp16=False)
+    except RuntimeError as error:
+        raise OSError(str(error)) from None

@@ -53,6 +53,12 @@ def test_an_input_has_the_name_of_its_argument() -> None:
 
     assert FlatGraph(capture(Numbered(), x)).input_names == ["input_1"]
 
+    class Pair(nn.Module):
+        def forward(self, input: tuple[Tensor, Tensor], id_1: Tensor) -> Tensor:
+            return input[0] + input[1] + id_1
+
+    assert FlatGraph(capture(Pair(), ((x, x), x))).input_names == ["input_0", "input_1", "id_1"]
+
 
 def test_a_failure_is_raised_and_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
     class Adds(nn.Module):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparsebit.errors import SparsebitError
 from sparsebit.llm.engines import llama_cpp
 from sparsebit.llm.engines.engine import missing_modules
 from tests.llm.formats.test_compressed_tensors import quantized
@@ -41,3 +42,5 @@ def test_it_answers_with_a_distribution_for_each_prompt(tmp_path: Path) -> None:
     for row in rows:
         assert sorted(index for index, _ in row) == list(range(VOCABULARY))
         assert torch.tensor([value for _, value in row]).exp().sum() == pytest.approx(1, abs=1e-3)
+    with pytest.raises(SparsebitError, match=r"exceeds the available context size \(64 tokens\)"):
+        llama_cpp.ask(tmp_path / "model.gguf", prompts=[[3] * 70], size=VOCABULARY, spoken=20)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sparsebit import llm
+from sparsebit.errors import ArtifactError
 from tests.llm.decoder.family_models import VARIANTS, family_model
 from tests.llm.models import sharp, tokens
 
@@ -57,3 +58,15 @@ def test_every_family(tmp_path: Path, name: str) -> None:
 def test_heads_of_any_size(tmp_path: Path) -> None:
     made = llm.quantize(family_model("gpt_neox", hidden_size=96), None, {"METHOD": "rtn"}, progress=False)
     assert made.export(tmp_path / "out", "openvino", ids=tokens(12)).proven
+
+
+@needs_engine
+def test_a_full_disk_is_our_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("basic_ios::clear: iostream error")
+
+    monkeypatch.setattr("openvino.save_model", fail)
+    made = llm.quantize(sharp("llama"), None, {"METHOD": "rtn"}, progress=False)
+    with pytest.raises(ArtifactError, match=r"cannot write .*out: basic_ios::clear: iostream error"):
+        made.export(tmp_path / "out", "openvino")
+    assert not list(tmp_path.iterdir())
