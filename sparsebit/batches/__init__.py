@@ -1,6 +1,6 @@
 """The one rule for data: how the batches of a loader become calls of a model. ``model_inputs`` says the rule."""
 
-from sparsebit.batches.calls import Call, as_call, crop_like, device_of, example_call, few, to_device
+from sparsebit.batches.calls import Call, as_call, copied, crop_like, device_of, example_call, few, to_device
 from sparsebit.batches.model_inputs import LABELS, Batch, Feed, ModelInputs, example_from
 from sparsebit.batches.reading import MOST_BATCHES, DataError, NoBatchesError, explained, peek, read_batches
 
@@ -14,6 +14,7 @@ __all__ = [
     "ModelInputs",
     "NoBatchesError",
     "as_call",
+    "copied",
     "crop_like",
     "device_of",
     "example_call",

@@ -75,6 +75,11 @@ def to_device(value: Any, device: torch.device) -> Any:
     return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
 
 
+def copied(call: Call) -> Call:
+    """The same call with tensors of its own, without gradients."""
+    return Call(*pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), tuple(call)))
+
+
 def few(call: Call, samples: int = 2) -> Call:
     """A call with the first samples only, if all its tensors are dense and have the same number of samples."""
     tensors = [leaf for leaf in pytree.tree_leaves(tuple(call)) if isinstance(leaf, Tensor)]

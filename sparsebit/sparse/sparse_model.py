@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebit.batches import Call, ModelInputs, device_of
+from sparsebit.batches import Call, ModelInputs, copied, device_of
 from sparsebit.config import SConfig
 from sparsebit.display import in_notebook
 from sparsebit.errors import refuse_pickle
@@ -105,7 +105,7 @@ class SparseModel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own call at its full size, with pruned values as zeros."""
         if self._seen is not None:
-            self._seen.append(Call(args, dict(kwargs)))
+            self._seen.append(copied(Call(args, dict(kwargs))))  # the caller may fill the same tensors again
         return self.masked(*args, **kwargs)
 
     def train(self, mode: bool = True) -> SparseModel:

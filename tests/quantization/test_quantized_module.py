@@ -49,10 +49,13 @@ def test_the_float_model_is_not_kept_in_memory(kind: Any) -> None:
 
 def test_freezing_and_thawing_keep_every_number() -> None:
     qmodel = quantized()
+    qmodel.model.fc.weight.requires_grad_(False)
+    trained = {name: parameter.requires_grad for name, parameter in qmodel.named_parameters()}
     before = qmodel(images())
     assert set(qmodel.freeze()) == set(qmodel.weights())
     assert torch.equal(qmodel(images()), before)
     assert qmodel.thaw() and torch.equal(qmodel(images()), before)
+    assert {name: parameter.requires_grad for name, parameter in qmodel.named_parameters()} == trained
 
 
 def test_a_weight_that_is_read_with_two_grids_is_found_under_both() -> None:

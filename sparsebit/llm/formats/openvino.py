@@ -19,6 +19,7 @@ from sparsebit.llm.formats.decoder_folder import DecoderFolder
 from sparsebit.llm.formats.format import FORMATS
 from sparsebit.llm.formats.openvino_graph import OpenVinoGraph
 from sparsebit.llm.language_model import LanguageModel
+from sparsebit.runtime.packages import require
 
 
 @FORMATS.register("openvino")

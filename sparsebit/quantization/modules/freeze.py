@@ -58,7 +58,11 @@ def freeze_weights(gm: GraphModule, only: Container[str] | None = None) -> list[
         weight = getattr(*reads.places[0])
         held = Frozen(quantizer, weight)
         _install(gm, reads, held)
-        _put(reads.places, torch.empty(weight.shape, dtype=weight.dtype, device="meta"))
+        # What is left says of which kind the weight was, also whether it is to be trained.
+        blank = torch.empty(
+            weight.shape, dtype=weight.dtype, device="meta", requires_grad=weight.requires_grad
+        )
+        _put(reads.places, blank)
         frozen.append(quantizer.name)
     return frozen
 
@@ -70,9 +74,10 @@ def thaw_weights(gm: GraphModule, only: Container[str] | None = None) -> list[st
         reads = found.pop(key)  # so that one weight's packed values are gone before the next weight is made
         held = reads.alone
         if isinstance(held, Frozen) and (only is None or held.name in only):
+            trained = getattr(*reads.places[0]).requires_grad
             quantizer, weight = held.thawed()
             _install(gm, reads, quantizer)
-            _put(reads.places, nn.Parameter(weight, requires_grad=weight.is_floating_point()))
+            _put(reads.places, nn.Parameter(weight, requires_grad=trained))
             thawed.append(held.name)
             if weight.nbytes >= LARGE:
                 _give_back_memory()
