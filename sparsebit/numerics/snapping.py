@@ -251,7 +251,9 @@ class _Snap(torch.autograd.Function):
         inside = steps.eq_(clipped)
         values = code.nearest(clipped)
         if learned:
-            ctx.save_for_backward(inside.to(torch.int8), torch.addcmul(values, v.neg_(), inside), scale)
+            most = torch.finfo(v.dtype).max
+            v.clamp_(-most, most)  # infinity times 0 would be NaN
+            ctx.save_for_backward(inside.to(torch.int8), torch.addcmul(values, v, inside, value=-1), scale)
         else:
             ctx.save_for_backward(inside.to(torch.int8))
         ctx.gradient_scale, ctx.zero_point_shape = gradient_scale, zero_point.shape

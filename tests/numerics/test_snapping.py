@@ -246,6 +246,13 @@ def test_composed_has_the_numbers_and_gradients_of_the_reference(code: CodeType)
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+def test_the_scale_of_an_infinite_value_gets_the_gradient_of_the_bound() -> None:
+    scale, x = torch.ones(1, requires_grad=True), torch.tensor([0.25, float("inf"), -float("inf")])
+    y = snap_plain(x, scale, torch.zeros(1), CodeType("int", 4))
+    (to_scale,) = torch.autograd.grad(y, scale, torch.tensor([1.0, 2.0, 1.0]))
+    assert to_scale.item() == -0.25 + 2 * 7 - 8
+
+
 def test_composed_clips_infinity_and_keeps_nan() -> None:
     x = torch.tensor([float("nan"), 0.3, float("inf"), -float("inf"), 1e30])
     y = snap_composed(x, torch.ones(1), torch.zeros(1), CodeType("int", 4))

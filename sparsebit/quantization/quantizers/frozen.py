@@ -59,8 +59,8 @@ class Frozen(Quantizer):
         codes = unpack_codes(self.packed, self.code, math.prod(self.shape[1:])).reshape(self.shape)
         return numbers_of(codes, *self.scale_and_zero_point(), self.code, self.layout, self.dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The same, or what an exporter puts in its place."""
+    def forward(self, x: Tensor, rectify: bool = False) -> Tensor:
+        """The same, or what an exporter puts in its place; before a weight there is no ReLU."""
         numbers = self.snap(x)
         return numbers if self.substitute is None else self.substitute(self, numbers)
 

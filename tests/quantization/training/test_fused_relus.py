@@ -79,7 +79,12 @@ def test_relus_are_left_out_only_where_kernels_run_and_nobody_watches_them(
     qmodel = qat_model(net=net)
     seen: list[str] = []
     monkeypatch.setattr(fused_relus, "AVAILABLE", True)
-    monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: seen.append("relu") or F.relu(x))
+
+    def relu(self: nn.ReLU, x: Tensor) -> Tensor:
+        seen.append("relu")
+        return F.relu(x)
+
+    monkeypatch.setattr(nn.ReLU, "forward", relu)
     qmodel(images())
     assert seen == ["relu"]
     monkeypatch.setattr(fused_relus, "runs_kernels", lambda quantizer: True)
@@ -90,8 +95,8 @@ def test_relus_are_left_out_only_where_kernels_run_and_nobody_watches_them(
     with pytest.raises(CaptureError, match="has size 4 in dimension 1"):
         qmodel(torch.randn(2, 4, 8, 8))
     assert "forward" not in vars(qmodel.model)
-    (relu,) = (module for module in qmodel.modules() if isinstance(module, nn.ReLU))
-    handle = relu.register_forward_hook(lambda *_: seen.append("hook"))
+    (module,) = (module for module in qmodel.modules() if isinstance(module, nn.ReLU))
+    handle = module.register_forward_hook(lambda *_: seen.append("hook"))
     qmodel(images())
     assert seen == ["relu", "relu", "hook"]
     handle.remove()
@@ -113,7 +118,8 @@ class Others(nn.Module):
         b = self.convs[1](F.relu(a)) + a
         c = F.relu(b)
         d = self.convs[2](c).sum(1, keepdim=True) + c.exp()
-        return self.convs[3](F.relu6(d))
+        y: Tensor = self.convs[3](F.relu6(d))
+        return y
 
 
 def test_relus_that_others_need_stay() -> None:
