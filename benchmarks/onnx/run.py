@@ -10,6 +10,7 @@ import argparse
 import gc
 import json
 import logging
+import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ from sparsebit.quantization import QuantModel
 from sparsebit.runtime import compare_latency, open_session
 
 SEED = 0
+FOR_OPENVINO = "int8 for OpenVINO"
 SYMMETRIC = {
     "BACKEND": "onnxruntime",
     "SCHEDULE": {"FUSE_BN": True},
@@ -59,11 +61,13 @@ def make_files(name: str, folder: Path) -> tuple[dict[str, Path], dict[str, Any]
     values = [*args, *kwargs.values()]
     feed = {name: value.numpy() for name, value in zip(exported.input_names, values, strict=True)}
     facts: dict[str, Any] = {"float_mb": round(exported.bytes / 1e6, 1)}
-    for label, config in (("int8", "int8_onnxruntime"), ("int8 symmetric", SYMMETRIC)):
+    configs = {"int8": "int8_onnxruntime", "int8 symmetric": SYMMETRIC, FOR_OPENVINO: "int8_openvino"}
+    for label, config in configs.items():
         qmodel = QuantModel(model, config, example_inputs=args, example_kwargs=kwargs)
         qmodel.calibrate([args or kwargs], progress=False)
         qmodel.set_quant(w_quant=True, a_quant=True)
-        done = export_graph(qmodel.model, args, kwargs, folder / f"{label}.onnx", dynamic_axes=None)
+        path, target = folder / f"{label}.onnx", qmodel.plan.target
+        done = export_graph(qmodel.model, args, kwargs, path, target=target, dynamic_axes=None)
         files[label] = done.path
         if label == "int8":
             report = check(qmodel.model, done, [(args, kwargs)])
@@ -98,10 +102,17 @@ def medians_of(
     return {label: round(time.milliseconds, 3) for label, time in times.items()}
 
 
-def measure(name: str, rounds: int, threads: list[int], with_openvino: bool) -> list[dict[str, Any]]:
+def measure(
+    name: str, rounds: int, threads: list[int], with_openvino: bool, before: Path | None, keep: Path | None
+) -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as place:
         files, feed, facts = make_files(name, Path(place))
+        for_openvino = {"float": files["float"], "int8": files.pop(FOR_OPENVINO)}
+        if keep is not None:
+            shutil.copy(files["int8"], keep / f"{name}.onnx")
+        if before is not None:
+            files["int8 before"] = before / f"{name}.onnx"
         for count in threads:
             medians = medians_of(files, feed, "onnxruntime", count, rounds)
             gc.collect()
@@ -117,9 +128,10 @@ def measure(name: str, rounds: int, threads: list[int], with_openvino: bool) -> 
                 "speedup_best_peer": round(medians["float"] / peers[best], 2) if best else None,
                 **facts,
             }
+            if before is not None:
+                row["speedup_before"] = round(medians["float"] / medians["int8 before"], 2)
             if with_openvino:
-                chosen = {label: files[label] for label in ("float", "int8")}
-                medians = medians_of(chosen, feed, "openvino", count, rounds)
+                medians = medians_of(for_openvino, feed, "openvino", count, rounds)
                 row |= {
                     "openvino_ms": medians,
                     "openvino_speedup": round(medians["float"] / medians["int8"], 2),
@@ -136,6 +148,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--no-openvino", action="store_true")
+    parser.add_argument("--before", type=Path, help="a folder with int8 files of another commit, to time too")
+    parser.add_argument("--keep", type=Path, help="a folder for the int8 files, as another commit takes them")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "latency.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -143,7 +157,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     console, rows = Console(), []
     for name in options.models:
-        rows += measure(name, options.rounds, options.threads, not options.no_openvino)
+        openvino = not options.no_openvino
+        rows += measure(name, options.rounds, options.threads, openvino, options.before, options.keep)
         for row in rows[-len(options.threads) :]:
             console.print({key: row[key] for key in row if key not in ("fallbacks",)})
     result = {

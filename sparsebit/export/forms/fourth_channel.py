@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparsebit.export.forms.editor import Editor, array_of, attribute, dequantized, only_reader
+from sparsebit.export.forms.rewrites import LIMITS
 
 PADDED = "PadChannels"  # the last word in the names of the nodes that add the channel
 LARGEST_KERNEL = 7  # along an edge; measured: 11 x 11 and 16 x 16 gain nothing
@@ -29,6 +30,10 @@ def fourth_channel(editor: Editor, node: Any) -> bool:
         return False
     if array_of(source.inputs[0]) is not None or np.any(array_of(weight.inputs[2])):
         return False
+    if any(
+        kind is None or kind.name not in LIMITS for kind in (source.inputs[2].dtype, weight.inputs[2].dtype)
+    ):
+        return False  # other types have no kernels that pad
     pads = editor.constant(np.array([0, 0, 0, 0, 0, 1, 0, 0]), editor.ir.DataType.INT64, "fourth_channel")
     for dequantize, more in ((source, [source.inputs[2]]), (weight, [])):
         dequantize.replace_input_with(

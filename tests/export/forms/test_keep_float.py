@@ -27,7 +27,7 @@ class Computed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)
+        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)
         self.gain, self.weight = (
             nn.Parameter(torch.rand(8, 1, 1, 1) ** 4),
             nn.Parameter(torch.randn(8, 8, 3, 3)),

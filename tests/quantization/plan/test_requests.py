@@ -120,3 +120,45 @@ def test_a_scale_per_channel_that_the_runtime_cannot_run_is_refused_at_once(layo
     changed = asked | {"A": asked["A"] | {"SPECIFIC": {"0": ["QSCHEME", "per-tensor-affine"]}}}
     assert QuantModel(net, changed, x).quantizers["input_1"].layout.kind == "tensor"
     assert QuantModel(net, asked, x[:, 0]).quantizers["input_1"].layout.kind == "channel"
+
+
+class Stem(nn.Module):
+    """A first layer with an activation, a depthwise and two more convolutions, as mobile nets begin."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.stem, self.activation = nn.Conv2d(3, 16, 3), activation
+        self.depthwise, self.wide = nn.Conv2d(16, 16, 3, groups=16), nn.Conv2d(16, 40, 1)
+        self.project = nn.Conv2d(40, 16, 1)
+        self.depthwise_2, self.last = nn.Conv2d(16, 16, 3, groups=16), nn.Conv2d(16, 10, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.wide(torch.relu(self.depthwise(self.activation(self.stem(x)))))
+        return self.last(self.depthwise_2(self.project(x)))  # type: ignore[no-any-return]
+
+
+def test_narrow_convolutions_before_integers_stay_in_float() -> None:
+    x = torch.randn(1, 3, 12, 12)
+    plan = QuantModel(Stem(nn.Hardswish()).eval(), "int8_onnxruntime", example_inputs=(x,)).plan
+    found = reasons(plan)
+    assert {"stem", "depthwise"} <= set(found) and not {"wide", "project", "depthwise_2", "last"} & set(found)
+    assert found["stem"] == "its input x is not quantized, and it is too small to quantize that for"
+    assert [tensor.producer for tensor in plan.weights()] == [
+        *("wide.weight", "project.weight", "depthwise_2.weight", "last.weight")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("activation", "setting"),
+    [
+        (nn.ReLU(), {}),
+        (nn.Hardswish(), {"A__SPECIFIC": [{"stem": ["QUANTIZER.BIT", 6]}]}),
+        (nn.Hardswish(), {"W__SPECIFIC": [{"stem": ["QUANTIZER.BIT", 6]}]}),
+    ],
+)
+def test_a_stem_without_a_gate_and_one_that_is_named_are_quantized(
+    activation: nn.Module, setting: dict[str, object]
+) -> None:
+    x = torch.randn(1, 3, 12, 12)
+    plan = QuantModel(Stem(activation).eval(), config("onnxruntime", **setting), example_inputs=(x,)).plan
+    assert "stem.weight" in [tensor.producer for tensor in plan.weights()] and "stem" not in reasons(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -126,7 +127,7 @@ class InvertedResidualV3(nn.Module):
 
 
 class MobileNetV3Small(nn.Module):
-    """The first rows of MobileNetV3-Small."""
+    """The first rows of MobileNetV3-Small; ``REST`` are the others, for a head with ``hidden=1024``."""
 
     ROWS = (
         BlockV3(3, 16, 16, True, nn.ReLU, 2),
@@ -135,20 +136,28 @@ class MobileNetV3Small(nn.Module):
         BlockV3(5, 96, 40, True, nn.Hardswish, 2),
         BlockV3(5, 240, 40, True, nn.Hardswish, 1),
     )
+    REST = (
+        BlockV3(5, 240, 40, True, nn.Hardswish, 1),
+        BlockV3(5, 120, 48, True, nn.Hardswish, 1),
+        BlockV3(5, 144, 48, True, nn.Hardswish, 1),
+        BlockV3(5, 288, 96, True, nn.Hardswish, 2),
+        BlockV3(5, 576, 96, True, nn.Hardswish, 1),
+        BlockV3(5, 576, 96, True, nn.Hardswish, 1),
+    )
 
-    def __init__(self, *, classes: int = 10) -> None:
+    def __init__(self, *, classes: int = 10, rows: Sequence[BlockV3] = ROWS, hidden: int = 64) -> None:
         super().__init__()
         self.stem = conv_bn(3, 16, 3, 2, act=nn.Hardswish)
-        inputs = (16, *(row.outputs for row in self.ROWS))
+        inputs = (16, *(row.outputs for row in rows))
         self.blocks = nn.Sequential(
-            *(InvertedResidualV3(c, row) for c, row in zip(inputs, self.ROWS, strict=False))
+            *(InvertedResidualV3(c, row) for c, row in zip(inputs, rows, strict=False))
         )
-        self.head = conv_bn(40, 240, 1, act=nn.Hardswish)
+        self.head = conv_bn(inputs[-1], 6 * inputs[-1], 1, act=nn.Hardswish)
         self.classifier = nn.Sequential(
-            nn.Linear(240, 64),
+            nn.Linear(6 * inputs[-1], hidden),
             nn.Hardswish(inplace=True),
             nn.Dropout(0.2, inplace=True),
-            nn.Linear(64, classes),
+            nn.Linear(hidden, classes),
         )
 
     def forward(self, x: Tensor) -> Tensor:
