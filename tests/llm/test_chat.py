@@ -73,7 +73,9 @@ def test_only_quantized_models_that_generate_talk() -> None:
     with pytest.raises(SparsebitError, match="LlamaForCausalLM is not a quantized language model"):
         Chat(sharp("llama"))  # type: ignore[arg-type]
     model = llm.quantize(encoder(), None, {"METHOD": "rtn"}, tokenizer=tokenizer(), progress=False)
-    with pytest.raises(SparsebitError, match=r"BertModel does not generate text\n  expected: a transformers decoder"):
+    with pytest.raises(
+        SparsebitError, match=r"BertModel does not generate text\n  expected: a transformers decoder"
+    ):
         Chat(model)
     with pytest.raises(SparsebitError, match="most_tokens: expected a whole number, at least 1"):
         Chat(model, most_tokens=0)
