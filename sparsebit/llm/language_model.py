@@ -90,8 +90,13 @@ class LanguageModel:
     @property
     def bits(self) -> float:
         """Mean bits per quantized weight, including scales and zero points."""
-        sizes = [held.shape[0] * held.shape[1] for held in self.weights.values()]
-        return 8 * sum(held.nbytes for held in self.weights.values()) / max(sum(sizes), 1)
+        sizes = [held.shape[0] * held.shape[1] for held in self.packed]
+        return 8 * sum(held.nbytes for held in self.packed) / max(sum(sizes), 1)
+
+    @property
+    def packed(self) -> list[PackedTensor]:
+        """Every packed matrix once, also where the head and the embedding are one."""
+        return list({held.bits.data_ptr(): held for held in self.weights.values()}.values())
 
     @property
     def nbytes(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.formats import FORMATS, require_exact
 from sparsebit.llm.language_model import LanguageModel, LayerRecord
+from sparsebit.llm.plan import embedding_and_head
 from sparsebit.llm.proof import ExportReport
 from sparsebit.report.content import LayerEntry, Measure, Report
 from sparsebit.report.of_model import made_with
@@ -24,11 +25,11 @@ def report_language_model(
         exports: what ``model.export`` gave, to be shown with it.
     """
     title = name or type(model.model).__name__
-    count = sum(held.shape[0] * held.shape[1] for held in model.weights.values())
+    count = sum(held.shape[0] * held.shape[1] for held in model.packed)
     size = Measure(
         name="size of the quantized weights",
         before=4 * count,
-        after=sum(held.nbytes for held in model.weights.values()),
+        after=sum(held.nbytes for held in model.packed),
         unit="bytes",
         note="including scales and zero points, compared with float32",
     )
@@ -41,7 +42,10 @@ def report_language_model(
         sentence=f"{sentence}.",
         measures=(size,),
         layers=tuple(_entry(record) for record in model.records),
-        in_float=tuple(model.ignored.items()),
+        in_float=(
+            *model.ignored.items(),
+            *((name, "HEAD.BIT: 0") for name in embedding_and_head(model.model)),
+        ),
         notes=(
             "SQNR: energy of a layer's output over the energy of its error, measured on the inputs from the "
             "calibration data, or on the weight alone if there was no data.",
@@ -61,7 +65,8 @@ def engine_notes(model: LanguageModel) -> list[str]:
             require_exact(name, FORMATS[name](), model)
             notes.append(f"{name}: stores every weight exactly.")
         except SparsebitError as error:
-            notes.append(f"{name}: {error.message}.")
+            setting = f" It can with {error.expected}." if error.expected else ""
+            notes.append(f"{name}: {error.message}.{setting}")
     return notes
 
 

@@ -23,3 +23,20 @@ def test_losses_bits_and_engines_are_on_the_page() -> None:
     assert any(note.startswith("gptq: gptq cannot store") for note in report.notes)
     page = render(report)
     assert "model.layers.0.mlp.up_proj.weight" in page and "BIT: 0" in page
+    assert dict(report.in_float)["lm_head.weight"] == "HEAD.BIT: 0"
+    assert "Numbers on their grids" not in page and "Config to reproduce it" not in page
+
+
+def test_a_head_that_is_the_embedding_counts_once() -> None:
+    model = DECODERS["llama"]()
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    config = {"METHOD": "rtn", "W": {"BIT": 4}, "HEAD": {"BIT": 8}}
+    made = llm.quantize(model, None, config, progress=False)
+    count = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 2)
+    report = report_language_model(made)
+    assert report.measures[0].before == 4 * count and report.in_float == ()
+    assert made.bits == pytest.approx(8 * report.measures[0].after / count)
+    assert any(
+        note.startswith("gptq: ") and note.endswith(" It can with HEAD.BIT: 0.") for note in report.notes
+    )

@@ -83,8 +83,8 @@ class WatchWeights(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in BATCHED and len(args) == 2:
-            for use in self._stacked(args[1], args[0]):
-                self._seen(use)
+            for one in self._stacked(args[1], args[0]):
+                self._seen(one)
         elif use := self._use(func, args, kwargs):
             self._seen(use)
         return func(*args, **kwargs)
