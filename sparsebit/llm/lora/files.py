@@ -87,7 +87,9 @@ def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]
     if said.text("peft_type") != "LORA":
         raise said.wrong("peft_type", "LORA")
     for key in ("init_lora_weights", *CHANGES_WHAT_IS_COMPUTED):
-        allowed = KEEPS_THE_BASE if key == "init_lora_weights" else (None, False, "none", {}, [])
+        allowed: tuple[object, ...] = (
+            KEEPS_THE_BASE if key == "init_lora_weights" else (None, False, "none", {}, [])
+        )
         if key in said and said.value(key) not in allowed:
             raise ArtifactError(
                 f"adapters with the peft option {key!r} are not supported",
