@@ -31,7 +31,7 @@ from sparsebit.numerics import Grid
 logger = logging.getLogger(__name__)
 
 BLOCK = 64  # columns between two updates of all later columns
-RETRIES = 4
+RETRIES = 4  # at least; a small damping is raised until it is half of the mean
 
 
 @SOLVERS.register("gptq")
@@ -67,7 +67,9 @@ def factorize(gram: Tensor, damping: float) -> tuple[Tensor, float]:
     Channels that are zero for all tokens get the mean of the others.
     """
     mean = gram.diagonal().mean().clamp(min=1e-30)
-    for _ in range(RETRIES + 1):
+    tries = 0
+    while tries <= RETRIES or damping < 0.5:
+        tries += 1
         damped = gram.clone()
         damped.diagonal().add_(damping * mean)
         damped.diagonal().masked_fill_(gram.diagonal() <= 0, float(mean))
