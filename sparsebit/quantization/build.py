@@ -100,7 +100,7 @@ def build_graph(
 def make_recovery(config: QConfig, quantizers: Iterable[Quantizer]) -> list[Algorithm]:
     """The steps, in order; made with the model, so that a wrong option is found before any work."""
     kinds: Mapping[str, Callable[..., Algorithm]] = ALGORITHMS
-    made = [kinds[name](**options) for name, options in config.SCHEDULE.RECOVERY]
+    made = [kinds[step.name](**step.options) for step in config.SCHEDULE.RECOVERY]
     rounding = any(isinstance(quantizer, AdaRound) for quantizer in quantizers)
     if rounding and not any(isinstance(step, Reconstruction) for step in made):
         made.insert(0, AdaRoundLayers())  # the others then see what was decided

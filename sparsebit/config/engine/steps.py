@@ -6,7 +6,8 @@ In YAML: ``[equalization, {brecq: {steps: 2000}}]``. One step may stand without 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from sparsebit.config.engine.options import Options
 from sparsebit.config.engine.plugins import PlugIns, wrong_options
@@ -14,11 +15,13 @@ from sparsebit.config.engine.problems import suggest
 from sparsebit.config.engine.values import OPTIONS, Read, Refused
 
 
-class Step(NamedTuple):
-    """One plug-in and its options."""
+@dataclass(frozen=True)
+class Step:
+    """One plug-in and its options; ``spelled`` is its name as the config has it, which may be another spelling."""
 
     name: str
     options: Options
+    spelled: str = field(default="", compare=False, repr=False)
 
 
 def steps_reader(known: PlugIns[Any], example: str) -> Read:
@@ -40,14 +43,14 @@ def steps_reader(known: PlugIns[Any], example: str) -> Read:
             name, options = next(iter(item.items()))
         if not isinstance(name, str) or not isinstance(options or {}, Mapping):
             raise Refused(f"a name, or one name with its options, such as {example}")
-        name = known.canonical(name)
+        spelled, name = name, known.canonical(name)
         if name not in known:
             raise Refused(f"one of {', '.join(known)}", suggest(name, list(known)))
         read = OPTIONS.parse(options or {})
         assert isinstance(read, Options)
         for wrong in wrong_options(name, known[name], read):
             raise Refused(f"{wrong.expected}, not {wrong.got}", wrong.hint)
-        return Step(name, read)
+        return Step(name, read, spelled)
 
     def parse(value: object) -> tuple[Step, ...]:
         if isinstance(value, str | Mapping):

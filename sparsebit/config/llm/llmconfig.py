@@ -24,7 +24,7 @@ from sparsebit.config.engine.values import (
     parse_whole,
     whole,
 )
-from sparsebit.config.llm.methods import METHOD, METHOD_RULES, Moment
+from sparsebit.config.llm.methods import METHOD, METHOD_RULES, PRUNING_NAMES, Moment
 
 Scheme = Literal["full-range", "symmetric", "affine"]
 ScaleDtype = Literal["float16", "bfloat16", "float32"]
@@ -239,12 +239,14 @@ class LlmConfig(Config, init=False):
             self.HEAD.SPARSITY,
             *(dict(r.settings).get("SPARSITY") for r in self.W.SPECIFIC),
         ]
-        if any(step.name == "wanda" for step in self.METHOD) and not any(pruned):
+        pruning = [step for step in self.METHOD if {step.name, step.spelled.lower()} & PRUNING_NAMES]
+        if pruning and not any(pruned):
+            name = pruning[0].spelled or pruning[0].name
             yield Problem(
                 path="METHOD",
-                expected="W.SPARSITY with wanda, such as 0.5 or 2:4",
+                expected=f"W.SPARSITY with {name}, such as 0.5 or 2:4",
                 got="no SPARSITY",
-                hint="set it, or round with {rtn: {steps: 24}}",
+                hint="set it, or quantize without pruning: METHOD: gptq",
             )
         moments = [METHOD_RULES[step.name].moment for step in self.METHOD]
         solving = [name for name, rule in METHOD_RULES.items() if rule.moment == "solve"]

@@ -39,6 +39,7 @@ def test_a_rule_by_layer_and_ignored_layers() -> None:
         (["tune"], "expected exactly one of"),
         (["awq", "gptq", "awq"], r"got awq \(before\), gptq \(solve\), awq \(before\)"),
         (["wanda"], "METHOD: expected W.SPARSITY with wanda, such as 0.5 or 2:4, got no SPARSITY"),
+        (["SparseGPT"], "METHOD: expected W.SPARSITY with SparseGPT, such as 0.5 or 2:4, got no SPARSITY"),
         (
             ["tune", "gptq"],
             r"steps in the order in which they run, got tune \(after\), gptq \(solve\); first the steps",
