@@ -25,7 +25,7 @@ def as_ids(data: Text, tokenizer: Any = None) -> Tensor:
     """
     if isinstance(data, Tensor):
         if data.is_floating_point():
-            raise SparsebitError("token ids are integers", got=f"a tensor of {data.dtype}")
+            raise SparsebitError("token ids must be integers", got=f"a tensor of {data.dtype}")
         return data.flatten().long().cpu()
     if isinstance(data, (str, os.PathLike)):
         if tokenizer is None:

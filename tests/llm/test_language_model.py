@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from sparsebit import llm
 from sparsebit.llm.language_model import install
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
-from sparsebit.numerics import CodeType, Grid, Layout
-from sparsebit.numerics.packed import PackedTensor
 from tests.llm.models import DECODERS, tokens
 
 
@@ -31,24 +28,9 @@ def test_packed_layers_take_the_place_of_linear_layers_and_embeddings() -> None:
     assert isinstance(model.model.get_submodule("transformer.h.0.attn.c_attn"), PackedLinear)
     assert isinstance(model.model.get_input_embeddings(), PackedEmbedding)
     other = DECODERS["gpt2"]()
-    install(other, name, model.weights[name])
+    install(other, {name: model.weights[name]}, model.transposed)
     layer = other.get_submodule("transformer.h.0.attn.c_attn")
     assert torch.equal(layer.weight, model.weights[name].numbers()) and layer.bias is not None
-
-
-def test_square_experts_that_are_stored_transposed_get_their_numbers_transposed() -> None:
-    class Experts(nn.Module):
-        is_transposed = True
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.down = nn.Parameter(torch.randn(2, 8, 8), requires_grad=False)
-
-    model = nn.ModuleDict({"experts": Experts()})
-    grid = Grid(torch.full((8,), 0.5), torch.zeros(8), CodeType("int", 4), Layout(kind="channel"))
-    held = PackedTensor.of(torch.randn(8, 8), grid)
-    install(model, "experts.down[1]", held)
-    assert torch.equal(model["experts"].down[1], held.numbers().T)
 
 
 def test_a_packed_embedding_keeps_the_factor_of_the_one_it_replaces() -> None:

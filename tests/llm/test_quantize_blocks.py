@@ -70,7 +70,7 @@ def test_experts_that_are_multiplied_all_at_once_are_seen_one_by_one() -> None:
     ]
     attention = next(one for one in result.records if one.name.endswith("0.self_attn.q_proj.weight"))
     assert len(experts) == 4 and sum(one.tokens for one in experts) == attention.tokens
-    assert (logits(result.model, ids) - logits(model, ids)).norm() < 0.01 * logits(model, ids).norm()
+    assert (logits(result.model, ids) - logits(model, ids)).norm() < 0.02 * logits(model, ids).norm()
 
 
 def test_what_is_done_to_the_result_does_not_reach_the_given_model(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def evaluate(
                 wanted = log_probabilities(reference, rows)
                 if wanted.shape != predicted.shape:
                     raise SparsebitError(
-                        "the reference predicts other tokens than the model",
+                        "the reference and the model have different vocabularies",
                         expected=f"{predicted.shape[-1]} tokens in its vocabulary",
                         got=str(wanted.shape[-1]),
                     )

@@ -69,7 +69,11 @@ def test_families_with_8_bit_activations_and_a_quantized_head(tmp_path: Path, na
     config = {"METHOD": "rtn", "HEAD": {"BIT": 4, "GROUP_SIZE": 32}}
     made = llm.quantize(family_model(name), None, config, progress=False)
     report = made.export(tmp_path / "out", "onnxruntime-genai", ids=tokens(12), rounding_budget=10.0)
-    linear = [key for key in made.weights if holder_of(made.model, key.removesuffix(".weight")) == "linear"]
+    linear = [
+        key
+        for key in made.weights
+        if holder_of(made.model, key.removesuffix(".weight")) in ("linear", "conv1d")
+    ]
     assert report.proven and report.rounded_layers == len(linear), str(report)
 
 
