@@ -18,7 +18,7 @@ from sparsebit.export.proof.outputs import OutputAgreement
 # The reason given for a quantized file that is slower than the float one.
 FLOAT_BETWEEN_INTEGERS = (
     "each operator in float between integer ones costs two conversions; OpenVINO (preset int8_openvino) fuses "
-    "activations such as HardSwish into the layer before, and ReLU costs nothing in any runtime; see "
+    "activations such as Gelu into the layer before, and ReLU costs nothing in any runtime; see "
     "docs/troubleshooting.md, 'The int8 file is not faster than the float file'"
 )
 
