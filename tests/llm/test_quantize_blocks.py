@@ -253,3 +253,11 @@ def test_a_square_matrix_stored_as_in_by_out_keeps_its_orientation(tmp_path: Pat
     result.save(tmp_path / "saved")
     loaded = llm.LanguageModel.load(tmp_path / "saved", model)
     assert torch.equal(logits(loaded.model, ids), logits(result.model, ids))
+
+
+def test_what_a_call_with_gradients_left_in_a_module_is_copied_too() -> None:
+    model = DECODERS["llama"]()
+    with torch.enable_grad():
+        model.model.layers[0].state = model(tokens(8)[None]).logits.sum()  # as recurrent layers keep one
+    llm.quantize(model, None, {"METHOD": "rtn"}, progress=False)
+    assert model.model.layers[0].state.requires_grad

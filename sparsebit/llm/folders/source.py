@@ -98,7 +98,12 @@ def _no_tensor(folder: str | os.PathLike[str], name: str) -> SparsebitError:
 def twin_of(model: nn.Module) -> nn.Module:
     """A copy in evaluation mode whose blocks share the model's tensors until they are replaced."""
     shared = {id(tensor): tensor for block in find_stack(model).modules for tensor in block.parameters()}
-    return copy.deepcopy(model, shared).eval()
+    # What a call left in a module (a recurrent state) may belong to a graph of gradients, which cannot be copied.
+    left = [
+        value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)
+    ]
+    computed = {id(tensor): tensor.detach().clone() for tensor in left if not tensor.is_leaf}
+    return copy.deepcopy(model, shared | computed).eval()
 
 
 def run_experts_in_turn(model: Any) -> None:
