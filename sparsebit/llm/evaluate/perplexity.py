@@ -57,6 +57,12 @@ def evaluate(
             raise SparsebitError(
                 f"{name}: {type(one).__name__} is not a model", expected="a module that predicts tokens"
             )
+        if type(one).__name__.endswith("ForMaskedLM"):
+            raise SparsebitError(
+                f"{name}: {type(one).__name__} predicts masked tokens, so its text has no perplexity",
+                expected="a model that predicts the next token",
+                hint="evaluate it on its own task, or compare outputs with those of the float model",
+            )
     windows = as_ids(tokens)
     for one in (model, reference):
         require_known(windows, one)

@@ -61,6 +61,14 @@ def test_too_little_text_is_refused() -> None:
         evaluate(Table(0), "a text", length=5)  # type: ignore[arg-type]
 
 
+def test_models_of_masked_tokens_have_no_perplexity() -> None:
+    class BertForMaskedLM(torch.nn.Module):
+        pass
+
+    with pytest.raises(SparsebitError, match="the model: BertForMaskedLM predicts masked tokens"):
+        evaluate(BertForMaskedLM(), torch.arange(8), length=4)
+
+
 def test_a_reference_that_cannot_be_compared_is_named() -> None:
     ids = torch.arange(7).repeat(3)
     with pytest.raises(
