@@ -165,8 +165,8 @@ class LanguageModel:
 def install(model: nn.Module, weights: Mapping[str, PackedTensor], transposed: Collection[str]) -> None:
     """Put packed weights, by the names of their parameters, in the place of the modules that hold them.
 
-    Stacked experts ("experts.down[3]") come together. A parameter of a module without a packed form gets the numbers
-    of the grid instead, in float. Those named in ``transposed`` are held as [in, out].
+    All experts of a stack ("experts.down[3]") have to be there. A parameter of a module without a packed form gets the
+    dequantized values instead, in float. The model holds those named in ``transposed`` as [in, out].
     """
     stacks: dict[str, dict[str, PackedTensor]] = {}
     for name, held in weights.items():
@@ -178,10 +178,10 @@ def install(model: nn.Module, weights: Mapping[str, PackedTensor], transposed: C
     for name, experts in stacks.items():
         path, _, key = name.rpartition(".")
         module = model.get_submodule(path)
-        count = len(getattr(module, key))
-        if missing := next((index for index in range(count) if str(index) not in experts), None):
-            raise SparsebitError(f"expert {missing} of the stack {name!r} is missing")
-        in_order = [experts[str(index)] for index in range(count)]
+        expected = [str(index) for index in range(len(getattr(module, key)))]
+        if different := set(expected) ^ set(experts):
+            raise SparsebitError(f"expert {min(different)!r} of {name!r} is missing, or the model has none")
+        in_order = [experts[index] for index in expected]
         delattr(module, key)
         setattr(module, key, PackedStack(in_order, transposed=f"{name}[0]" in transposed))
 

@@ -113,9 +113,7 @@ def _quantize(
             require_same((one.solved.weight for one in solved), f"what {name!r} becomes")
             finished.write(index, name, made, runs.block)
             plan.note_unseen(name, made)
-            del (
-                solved
-            )  # two float copies of the block, which would stay in memory until the next one is solved
+            del solved  # two float copies of the block, otherwise in memory until the next one is solved
         else:
             made = earlier.made
             floats = None if streams.floats is None else run_block(runs.on(streams.floats))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from sparsebit import llm
+from sparsebit.errors import SparsebitError
 from sparsebit.llm.language_model import install
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
+from sparsebit.numerics import CodeType, Grid, Layout
+from sparsebit.numerics.packed import PackedTensor
 from tests.llm.models import DECODERS, tokens
 
 
@@ -31,6 +35,15 @@ def test_packed_layers_take_the_place_of_linear_layers_and_embeddings() -> None:
     install(other, {name: model.weights[name]}, model.transposed)
     layer = other.get_submodule("transformer.h.0.attn.c_attn")
     assert torch.equal(layer.weight, model.weights[name].numbers()) and layer.bias is not None
+
+
+@pytest.mark.parametrize("indices", [(0,), (0, 1, 2)])
+def test_a_stack_needs_exactly_its_experts(indices: tuple[int, ...]) -> None:
+    grid = Grid(torch.ones(4), torch.zeros(4), CodeType("int", 4), Layout(kind="channel"))
+    held = PackedTensor.of(torch.randn(4, 4), grid)
+    model = nn.ParameterDict({"down": nn.Parameter(torch.zeros(2, 4, 4))})
+    with pytest.raises(SparsebitError, match=r"expert '[12]' of 'down' is missing, or the model has none"):
+        install(model, {f"down[{index}]": held for index in indices}, ())
 
 
 def test_a_packed_embedding_keeps_the_factor_of_the_one_it_replaces() -> None:

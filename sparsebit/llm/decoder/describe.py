@@ -126,9 +126,8 @@ class _Reader:
         heads = output.shape[1] // width
         rows = sum(one.shape[0] for one in inputs)
         types = getattr(config, "layer_types", None)
-        kind = (
-            types[index] if types else "sliding_attention"
-        )  # a window without layer types applies to all layers
+        # A window without layer types applies to all layers.
+        kind = types[index] if types else "sliding_attention"
         window = getattr(config, "sliding_window", None) if kind == "sliding_attention" else None
         has_norms = hasattr(module, family.head_norms[0])
         is_rotated = not family.positions and getattr(module, "use_rope", True)

@@ -286,9 +286,8 @@ class OpenVinoGraph:
     def _packed(self, values: Tensor, shape: list[int], kind: Any) -> Any:
         flat = np.ascontiguousarray(values.reshape(-1).numpy())
         tensor = self._openvino.Tensor(flat, self._openvino.Shape(shape), kind)
-        return self._openvino.op.Constant(
-            tensor, shared_memory=False
-        )  # shared memory would not be kept alive
+        # Shared memory would not be kept alive.
+        return self._openvino.op.Constant(tensor, shared_memory=False)
 
 
 def _floats(value: Tensor) -> np.ndarray[Any, Any]:

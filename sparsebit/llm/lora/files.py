@@ -32,14 +32,8 @@ CHANGES_WHAT_IS_COMPUTED = (
     "modules_to_save", "layer_replication", "trainable_token_indices", "target_parameters",
     "alora_invocation_tokens", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config",
 )  # fmt: skip
-KEEPS_THE_BASE = (
-    True,
-    False,
-    None,
-    "gaussian",
-    "eva",
-    "orthogonal",
-)  # other ways to start change its weights
+# Starts of an adapter that leave the weights of the base model as they are; all others change them.
+KEEPS_THE_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
 def save_lora(model: LanguageModel, folder: str | os.PathLike[str], *, base: str = "") -> None:
@@ -67,9 +61,8 @@ def save_lora(model: LanguageModel, folder: str | os.PathLike[str], *, base: str
         tensors[f"{PREFIX}{name}.lora_B.weight"] = layer.lora_B.detach().cpu().contiguous()
     place = Path(folder)
     write_bytes(place / WEIGHTS, save(tensors, metadata={"format": "pt"}))
-    write_text(
-        place / CONFIG, json.dumps(config, indent=1) + "\n"
-    )  # written last: without it the folder has no adapters
+    # Written last: without it the folder has no adapters.
+    write_text(place / CONFIG, json.dumps(config, indent=1) + "\n")
 
 
 def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]:

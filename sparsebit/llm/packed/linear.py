@@ -75,7 +75,7 @@ class PackedLinear(PackedLayer):
         """``x @ weight.T + bias``."""
         kernel = self._for_kernel(x)
         if kernel is not None and not (torch.is_grad_enabled() and x.requires_grad) and kernel.covers(x):
-            # Without ``held``: to put it together takes longer than to start this.
+            # Without ``held``, which takes longer to build than the kernel takes to start.
             product = kernel.multiply(x)
         else:
             product = multiply_with_gradient(x, self.held, kernel)
