@@ -1,7 +1,7 @@
 """The kernels in Triton's interpreter, without a GPU: ``TRITON_INTERPRET=1 python -m benchmarks.gpu.interpreted``.
 
-Says nothing of speed. Half precision is checked in float16, as the interpreter rounds bfloat16 its own way, and the
-values of packed weights, which are taken apart in assembly, by a stand-in.
+Says nothing of speed. Half precision is checked in float16, as the interpreter rounds bfloat16 its own way. Stand-ins
+take the place of what the interpreter cannot do: fused multiply-adds, and the assembly that takes packed weights apart.
 """
 
 # Triton's own language: its functions have no types.
@@ -14,10 +14,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 import torch.nn.functional as F
 import triton.language as tl
 from torch import Tensor
+from triton.runtime import interpreter
 
 from benchmarks.gpu import fake_quant as fake_quant_cases
 from benchmarks.gpu import packed_matmul as packed_cases
@@ -30,7 +32,8 @@ SMALL = 4000  # numbers of a tensor: the interpreter runs program by program
 
 def check_fake_quant() -> list[str]:
     """Forward and backward of single tensors, with scales that count by their magnitude, and behind a ReLU."""
-    wrong = []
+    interpreter.InterpreterBuilder.create_fma = _multiply_add
+    wrong = _wrong_quotients()
     for case in fake_quant_cases.draw_cases(80, seed=7):
         case = dataclasses.replace(case, dtype=torch.float32)
         layout, code = fake_quant_cases.LAYOUTS[case.layout], CodeType.parse(case.code)
@@ -59,8 +62,29 @@ def check_fake_quant() -> list[str]:
     return wrong
 
 
+def _wrong_quotients() -> list[str]:
+    """Quotients on every side of a step of the grid, where one that is rounded wrongly shows."""
+    torch.manual_seed(1)
+    scale = torch.cat([torch.rand(30) * 2.0 ** torch.randint(-30, 30, (30,)), torch.tensor([2.0**-126, 1.5])])
+    steps = torch.randint(-(2**21), 2**21, (200,)) + 0.5 * torch.randint(0, 2, (200,))
+    x = scale[:, None] * steps
+    x = torch.cat([x, torch.nextafter(x, torch.zeros(())), torch.nextafter(x, torch.full((), 1e38))], 1)
+    x[:, 0], x[:, 1], x[:, 2], x[:, 3] = float("inf"), -float("inf"), 3e38, float("nan")
+    layout, zero_point = Layout(kind="channel"), torch.zeros_like(scale)
+    matrix = matrix_of(x.shape, x.stride(), layout, len(scale))
+    assert matrix is not None
+    low, high = -(2**23), 2**23 - 1
+    found = fake_quant.snap_kernels(matrix, x.dtype, -1, low, high, False).snap(x, scale, zero_point)
+    expected = (x / scale[:, None]).round().clamp(low, high) * scale[:, None]
+    same = (found == expected) | (found.isnan() & expected.isnan())
+    return [
+        f"{float(v)} / {float(s)}" for v, s in zip(x[~same], scale[:, None].expand_as(x)[~same], strict=True)
+    ]
+
+
 def check_grouped() -> list[str]:
     """Weights together beside each alone: channels, one scale, groups, channels-last, and one that nothing reads."""
+    interpreter.InterpreterBuilder.create_fma = _multiply_add
     torch.manual_seed(0)
     code, wrong = CodeType("int", 4), []
     weights = [torch.randn(8, 4, 3, 3), torch.randn(5, 2000), torch.randn(40, 1, 3, 3), torch.randn(24, 32)]
@@ -124,6 +148,12 @@ def _wrong_products(case: packed_cases.Case, *ways: Callable[..., Tensor]) -> li
         if not error < 3e-3:  # also NaN
             wrong.append(f"{multiply.__name__} {case}: relative error {error:.3g}")
     return wrong
+
+
+def _multiply_add(self: Any, x: Any, y: Any, z: Any) -> Any:
+    """Stands for the interpreter's own, which rounds between multiplying and adding."""
+    total = x.data.astype(numpy.float64) * y.data + z.data
+    return interpreter.TensorHandle(total.astype(x.data.dtype), z.dtype.scalar)
 
 
 def _values(w0: Any, w1: Any, w2: Any, BITS: int, DTYPE: Any) -> tuple[Any, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -27,7 +29,8 @@ class _Counters:
         return torch.zeros(count, dtype=torch.int32, device=self._device)
 
     def take(self, count: int) -> Tensor:
-        """``count`` counters for a call on the current stream."""
+        """At least ``count`` counters for a call on the current stream."""
+        count = math.ceil(count / 4) * 4  # so that the next ones begin at a multiple of 16 bytes as well
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             if self._used + count > self.RESERVED:
                 return self._zeros(count)  # recorded too, and made again with each replay

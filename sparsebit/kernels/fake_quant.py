@@ -7,6 +7,7 @@ float32. They work under autograd and ``torch.compile``. The reference is ``nume
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -15,9 +16,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 
+from sparsebit.kernels.counters import take_counters
 from sparsebit.kernels.launch import AVAILABLE, PreparedLaunch
 from sparsebit.kernels.tiling import DenseMatrix, as_matrix
 
+ADDED_AT_ONCE = 1024  # sums that a program adds up at a time
+# How often the program that ends last adds up so many, at most; a separate kernel does it for more.
+MOST_TOGETHER = 8
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _library = torch.library.Library("sparsebit", "FRAGMENT")
 _MATRIX = "int rows, int width, int channels, bool by_column, bool magnitude"
@@ -144,13 +149,17 @@ class SnapBackward:
         self.sums_needed, self.learned_zero = learned or learned_zero, learned_zero
         programs, (outer, inner, chunks, steps) = matrix.backward_launch(self.sums_needed)
         self.last, self.count = outer * inner == 1, outer * inner * matrix.channels
-        flags = (self.sums_needed, learned_zero, self.last, has_factor, snap.magnitude, snap.rectify)
-        sizes = (matrix.rows, matrix.width, matrix.channels, chunks, steps)
-        settings = (*sizes, *flags, matrix.by_column, *matrix.tile)
-        self._start = PreparedLaunch(kernels.snap_backward, programs, settings, snap.device)
         tile = 1 if matrix.channels == 1 else 16
-        ends = (outer, matrix.channels, inner, learned_zero, has_factor, snap.magnitude, tile, 1024 // tile)
-        self._add = PreparedLaunch(kernels.add_sums, -(-matrix.channels // tile), ends, snap.device)
+        tiles = math.ceil(matrix.channels / tile) * math.ceil(outer * inner * tile / ADDED_AT_ONCE)
+        self.together = self.sums_needed and not self.last and tiles <= MOST_TOGETHER
+        ends = (has_factor, snap.magnitude)
+        flags = (self.sums_needed, learned_zero, self.last, self.together, *ends, snap.rectify)
+        sizes = (matrix.rows, matrix.width, matrix.channels, chunks, steps, outer, inner)
+        tiles_of_sums = (tile, ADDED_AT_ONCE // tile)
+        settings = (*sizes, *flags, matrix.by_column, *matrix.tile, *tiles_of_sums)
+        self._start = PreparedLaunch(kernels.snap_backward, programs, settings, snap.device)
+        adding = (outer, matrix.channels, inner, learned_zero, *ends, *tiles_of_sums)
+        self._add = PreparedLaunch(kernels.add_sums, math.ceil(matrix.channels / tile), adding, snap.device)
 
     def __call__(
         self, grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, number: float, factor: Tensor | None
@@ -160,19 +169,21 @@ class SnapBackward:
         if grad.stride() != to_x.stride() or grad.dtype != x.dtype:
             grad = torch.empty_like(to_x).copy_(grad)
         numbers = (*self.bounds, number)
-        pointer = scale if factor is None else factor
+        # A kernel does not look at what it does not need, so any tensor may stand there.
+        unused = scale
+        pointer = unused if factor is None else factor
         if not self.sums_needed:
-            self._start((grad, x, to_x, scale, zero_point, scale, scale, pointer), numbers)
+            self._start((grad, x, to_x, scale, zero_point, *[unused] * 4, pointer, unused), numbers)
             return to_x, None, None
         to_scale = torch.empty_like(scale)
         to_zero_point = torch.empty_like(scale) if self.learned_zero else None
-        ends = (to_scale, scale if to_zero_point is None else to_zero_point)  # the second is not written then
-        sums = ends
+        ends = sums = (to_scale, unused if to_zero_point is None else to_zero_point)
         if not self.last:
             own = scale.new_empty(self.count)
-            sums = (own, scale.new_empty(self.count) if self.learned_zero else scale)
-        self._start((grad, x, to_x, scale, zero_point, *sums, pointer), numbers)
-        if not self.last:
+            sums = (own, scale.new_empty(self.count) if self.learned_zero else unused)
+        counter = take_counters(scale.device, 1) if self.together else unused
+        self._start((grad, x, to_x, scale, zero_point, *sums, *ends, pointer, counter), numbers)
+        if not self.last and not self.together:
             self._add((*sums, scale, *ends, pointer), (number,))
         return to_x, to_scale, to_zero_point
 

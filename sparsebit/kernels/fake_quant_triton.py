@@ -1,7 +1,7 @@
 """Triton kernels for snapping to an integer grid and for its gradients. Import only where Triton is installed.
 
-The arithmetic is that of ``numerics.snapping``, step for step: a division (not a product with the reciprocal), rounded
-half to even, then clamped. The backward computes it again from ``x``, so that nothing but ``x`` is kept.
+The arithmetic is that of ``numerics.snapping``, to the last bit: a division (not a product with the reciprocal),
+rounded half to even, then clamped. The backward computes it again from ``x``, so that nothing but ``x`` is kept.
 """
 
 # Triton's own language: its functions have no types.
@@ -14,15 +14,38 @@ import triton.language as tl
 
 
 @triton.jit
-def round_clip(v, low, high):
-    """round(v), half to even, and that clipped. Adding 1.5 * 2**23 leaves no bits for a fraction.
+def prepare_division(scale):
+    """What ``divide`` needs of a scale: a power of two that brings it near 1, their product, and its reciprocal."""
+    exponent = (scale.to(tl.int32, bitcast=True) >> 23) & 255
+    power = (tl.minimum(255 - exponent, 254) << 23).to(tl.float32, bitcast=True)
+    near = scale * power
+    return power, near, tl.div_rn(tl.full(near.shape, 1.0, tl.float32), near)
 
-    Beyond 2**22, where that fails, ``v`` is outside of every grid, rounded or not. Comparisons with NaN are false, so
-    NaN stays.
+
+@triton.jit
+def divide(x, power, near, reciprocal):
+    """``x / scale``, rounded as IEEE 754 rounds it, in half of the instructions of a division.
+
+    An estimate is corrected twice by its remainder, which a fused multiply-add computes exactly. The second correction
+    rounds correctly (Markstein, IBM Journal of Research and Development 34 (1), 1990, theorem 8.1). Quotients beyond
+    2**30 are outside of every grid and stay estimates: infinity has no remainder.
     """
-    rounded = tl.where(tl.abs(v) < 4194304.0, (v + 12582912.0) - 12582912.0, v)
-    clipped = tl.where(rounded < low, low, rounded)
-    return rounded, tl.where(clipped > high, high, clipped)
+    x = x * power
+    estimate = x * reciprocal
+    closer = tl.fma(tl.fma(-estimate, near, x), reciprocal, estimate)
+    closest = tl.fma(tl.fma(-closer, near, x), reciprocal, closer)
+    return tl.where(tl.abs(estimate) < 1073741824.0, closest, estimate)
+
+
+@triton.jit
+def round_clip(v, low, high):
+    """round(v), half to even, and that clipped; NaN stays. Adding 1.5 * 2**23 leaves no bits for a fraction.
+
+    Beyond 2**22, where the sum does have some, ``v`` is outside of every grid, rounded or not.
+    """
+    rounded = (v + 12582912.0) - 12582912.0
+    clipped = tl.maximum(rounded, low, propagate_nan=tl.PropagateNan.ALL)
+    return rounded, tl.minimum(clipped, high, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -49,23 +72,24 @@ def snap_forward(
     x = tl.load(x_ptr + at, mask=here, other=0.0).to(tl.float32)
     if RECTIFY:
         x = tl.where(x < 0, 0.0, x)
-    _, clipped = round_clip(
-        tl.div_rn(x, tl.broadcast_to(scale, x.shape)), low - zero_point, high - zero_point
-    )
+    power, near, reciprocal = prepare_division(scale)
+    _, clipped = round_clip(divide(x, power, near, reciprocal), low - zero_point, high - zero_point)
     tl.store(y_ptr + at, (clipped * scale).to(y_ptr.dtype.element_ty), mask=here)
 
 
 @triton.jit
 def snap_backward(
-    grad_ptr, x_ptr, to_x_ptr, scale_ptr, zero_point_ptr, to_scale_ptr, to_zero_point_ptr, factor_ptr,
-    low, high, gradient_scale, rows, width, channels, chunks, steps,
-    LEARNED: tl.constexpr, LEARNED_ZERO: tl.constexpr, LAST: tl.constexpr, HAS_FACTOR: tl.constexpr,
-    MAGNITUDE: tl.constexpr, RECTIFY: tl.constexpr, BY_COLUMN: tl.constexpr,
-    TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+    grad_ptr, x_ptr, to_x_ptr, scale_ptr, zero_point_ptr, sums_scale_ptr, sums_zero_point_ptr, to_scale_ptr,
+    to_zero_point_ptr, factor_ptr, counter_ptr,
+    low, high, gradient_scale, rows, width, channels, chunks, steps, outer, inner,
+    LEARNED: tl.constexpr, LEARNED_ZERO: tl.constexpr, LAST: tl.constexpr, TOGETHER: tl.constexpr,
+    HAS_FACTOR: tl.constexpr, MAGNITUDE: tl.constexpr, RECTIFY: tl.constexpr, BY_COLUMN: tl.constexpr,
+    TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr, TILE_CHANNELS: tl.constexpr, TILE_SUMS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of ``x``, and sums of those of scale and zero point: [rows, chunks], or [chunks, width] by column.
 
-    Each program takes ``steps`` tiles, along its rows or down its columns. With ``LAST`` its sums are the gradients.
+    Each program takes ``steps`` tiles, along its rows or down its columns. With ``LAST`` its sums are the gradients;
+    with ``TOGETHER`` the program that ends last adds up all sums; otherwise ``add_sums`` does.
     With ``MAGNITUDE`` the scale counts by its magnitude, with ``RECTIFY`` x is 0 where it is below.
     """
     program = tl.program_id(0)
@@ -84,6 +108,7 @@ def snap_backward(
         zero_point = tl.load(zero_point_ptr + row % channels)[:, None]
     sign = tl.where(scale < 0, -1.0, 1.0) if MAGNITUDE else 1.0
     scale = scale * sign
+    power, near, reciprocal = prepare_division(scale)
     to_scale = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
     to_zero_point = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
     for _ in range(steps):
@@ -93,7 +118,7 @@ def snap_backward(
         grad = tl.load(grad_ptr + at, mask=here, other=0.0)
         if RECTIFY:
             x = tl.where(x < 0, 0.0, x)
-        v = tl.div_rn(x, tl.broadcast_to(scale, x.shape))
+        v = divide(x, power, near, reciprocal)
         rounded, clipped = round_clip(v, low - zero_point, high - zero_point)
         inside = rounded == clipped
         passed = inside & (x > 0) if RECTIFY else inside
@@ -125,9 +150,19 @@ def snap_backward(
                 gradient_scale *= tl.load(factor_ptr)
             sum_scale = sum_scale * gradient_scale
             sum_zero_point = sum_zero_point * -factor * gradient_scale
-        tl.store(to_scale_ptr + at_sum, sum_scale, mask=kept)
+        tl.store(sums_scale_ptr + at_sum, sum_scale, mask=kept)
         if LEARNED_ZERO:
-            tl.store(to_zero_point_ptr + at_sum, sum_zero_point, mask=kept)
+            tl.store(sums_zero_point_ptr + at_sum, sum_zero_point, mask=kept)
+        if TOGETHER:
+            tl.debug_barrier()
+            if tl.atomic_add(counter_ptr, 1) == tl.num_programs(0) - 1:
+                for start in range(0, channels, TILE_CHANNELS):
+                    add_up(
+                        sums_scale_ptr, sums_zero_point_ptr, scale_ptr, to_scale_ptr, to_zero_point_ptr, factor_ptr,
+                        gradient_scale, start, outer, channels, inner, LEARNED_ZERO, HAS_FACTOR, MAGNITUDE,
+                        TILE_CHANNELS, TILE_SUMS,
+                    )  # fmt: skip
+                tl.store(counter_ptr, 0)
 
 
 @triton.jit
@@ -137,17 +172,32 @@ def add_sums(
     LEARNED_ZERO: tl.constexpr, HAS_FACTOR: tl.constexpr, MAGNITUDE: tl.constexpr,
     TILE_CHANNELS: tl.constexpr, TILE_SUMS: tl.constexpr,
 ):  # fmt: skip
-    """Sums [outer, channels, inner] to gradients [channels], always in the same order."""
-    channel = tl.program_id(0) * TILE_CHANNELS + tl.arange(0, TILE_CHANNELS)
+    """Sums [outer, channels, inner] to gradients [channels]."""
+    add_up(
+        sums_scale_ptr, sums_zero_point_ptr, scale_ptr, to_scale_ptr, to_zero_point_ptr, factor_ptr,
+        gradient_scale, tl.program_id(0) * TILE_CHANNELS, outer, channels, inner, LEARNED_ZERO, HAS_FACTOR, MAGNITUDE,
+        TILE_CHANNELS, TILE_SUMS,
+    )  # fmt: skip
+
+
+@triton.jit
+def add_up(
+    sums_scale_ptr, sums_zero_point_ptr, scale_ptr, to_scale_ptr, to_zero_point_ptr, factor_ptr,
+    gradient_scale, first, outer, channels, inner,
+    LEARNED_ZERO: tl.constexpr, HAS_FACTOR: tl.constexpr, MAGNITUDE: tl.constexpr,
+    TILE_CHANNELS: tl.constexpr, TILE_SUMS: tl.constexpr,
+):  # fmt: skip
+    """The gradients of some channels from their sums, always in the same order."""
+    channel = first + tl.arange(0, TILE_CHANNELS)
     to_scale = tl.zeros((TILE_SUMS, TILE_CHANNELS), tl.float32)
     to_zero_point = tl.zeros((TILE_SUMS, TILE_CHANNELS), tl.float32)
     for start in range(0, outer * inner, TILE_SUMS):
         k = start + tl.arange(0, TILE_SUMS)
         here = (k < outer * inner)[:, None] & (channel < channels)[None, :]
         at = ((k // inner)[:, None] * channels + channel[None, :]) * inner + (k % inner)[:, None]
-        to_scale += tl.load(sums_scale_ptr + at, mask=here, other=0.0)
+        to_scale += tl.load(sums_scale_ptr + at, mask=here, other=0.0, cache_modifier=".cg")
         if LEARNED_ZERO:
-            to_zero_point += tl.load(sums_zero_point_ptr + at, mask=here, other=0.0)
+            to_zero_point += tl.load(sums_zero_point_ptr + at, mask=here, other=0.0, cache_modifier=".cg")
     if HAS_FACTOR:
         gradient_scale *= tl.load(factor_ptr)
     tl.store(to_scale_ptr + channel, tl.sum(to_scale, 0) * gradient_scale, mask=channel < channels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from sparsebit.kernels.fake_quant_triton import round_clip
+from sparsebit.kernels.fake_quant_triton import divide, prepare_division, round_clip
 
 
 @triton.jit
@@ -25,7 +25,8 @@ def snap_chunks(
     here = tl.arange(0, CHUNK) < tl.load(lengths_ptr + program)
     at = tl.load(starts_ptr + program) + tl.arange(0, CHUNK)
     x = tl.load(x_ptr + at, mask=here, other=0.0).to(tl.float32)
-    v = tl.div_rn(x, tl.broadcast_to(scale, x.shape))
+    power, near, reciprocal = prepare_division(scale)
+    v = divide(x, power, near, reciprocal)
     _, clipped = round_clip(v, tl.load(low_ptr + channel), tl.load(high_ptr + channel))
     tl.store(y_ptr + at, (clipped * scale).to(y_ptr.dtype.element_ty), mask=here)
 
@@ -45,7 +46,8 @@ def snap_chunks_backward(
     at = tl.load(starts_ptr + program) + tl.arange(0, CHUNK)
     x = tl.load(x_ptr + at, mask=here, other=0.0).to(tl.float32)
     grad = tl.load(grad_ptr + at, mask=here, other=0.0)
-    v = tl.div_rn(x, tl.broadcast_to(scale, x.shape))
+    power, near, reciprocal = prepare_division(scale)
+    v = divide(x, power, near, reciprocal)
     rounded, clipped = round_clip(v, tl.load(low_ptr + channel), tl.load(high_ptr + channel))
     inside = rounded == clipped
     tl.store(to_x_ptr + at, tl.where(inside, grad, 0.0).to(to_x_ptr.dtype.element_ty), mask=here)

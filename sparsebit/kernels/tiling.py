@@ -34,8 +34,13 @@ class DenseMatrix:
 
     @functools.cached_property
     def tile(self) -> tuple[int, int]:
-        """Rows and columns of one tile, powers of two."""
+        """Rows and columns of one tile, powers of two; in a large matrix, with few columns beyond its width."""
         columns = min(_power_of_two(self.width), 128 if self.by_column else TILE)
+        if not self.by_column and self.rows * self.width >= PROGRAMS * TILE:
+            sizes = [columns >> halved for halved in range(columns.bit_length()) if columns >> halved >= 64]
+            covered = {size: math.ceil(self.width / size) * size for size in sizes}
+            tight = [size for size in sizes if covered[size] <= 1.05 * self.width]
+            columns = max(tight, default=min(covered, key=covered.__getitem__, default=columns))
         return min(_power_of_two(self.rows), TILE // columns), columns
 
     @functools.cached_property
@@ -47,6 +52,8 @@ class DenseMatrix:
         tile_rows, tile_columns = self.tile
         across, down = math.ceil(self.width / tile_columns), math.ceil(self.rows / tile_rows)
         tiles, beside = (down, across) if self.by_column else (across, down)
+        if tiles <= 4:  # sums that nothing is added to are worth more than more programs
+            return 1, tiles
         steps = math.ceil(tiles / min(tiles, math.ceil(PROGRAMS / beside)))
         return math.ceil(tiles / steps), steps
 
