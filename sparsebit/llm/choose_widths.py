@@ -50,6 +50,11 @@ class WidthChoice(NamedTuple):
         """For the integer program and for messages."""
         return f"{self.block}.{self.matrices[0]}"
 
+    @property
+    def holds_experts(self) -> bool:
+        """Whether these are matrices of stacked experts."""
+        return any(matrix.expert is not None for matrix in self.matrices)
+
 
 @torch.no_grad()
 def choose_widths(
@@ -146,6 +151,12 @@ def _held_widths(
     """The widths that all formats can store for all weights of a choice; an error if there is none."""
     held = list(budget.WIDTHS)
     for name in budget.FORMATS:
+        if choice.holds_experts and not FORMATS[name].mixes_experts:
+            raise SparsebitError(
+                f"{name} has one width for all experts, but a budget chooses several",
+                where="BUDGET.FORMATS",
+                hint=f"leave {name!r} out, or add the experts to IGNORE",
+            )
         refused: FormatRefusal | None = None
         for matrix, (rows, columns) in zip(choice.matrices, shapes, strict=True):
             layer = f"{choice.block}.{matrix}".removesuffix(".weight")

@@ -34,12 +34,13 @@ class LoadedModel:
 
     def weight(self, name: str) -> Tensor:
         """The weight, which loaders unpack at the first call of the model."""
+        name, _, expert = name.removesuffix("]").partition("[")
         path, _, key = name.rpartition(".")
         layer = self._model.get_submodule(path)
         if not hasattr(layer, key):
             self.log_probabilities(torch.zeros(1, dtype=torch.long))
         found: Tensor = getattr(layer, key)
-        return found.detach().float()
+        return (found[int(expert)] if expert else found).detach().float()
 
 
 # Its arithmetic is that of torch.

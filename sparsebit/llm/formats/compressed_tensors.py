@@ -3,25 +3,37 @@
 A linear layer ``n`` of [out, in] becomes ``n.weight_packed`` (each row a little-endian bit stream in 32-bit words),
 ``n.weight_scale`` [out, groups], ``n.weight_shape``, and with zero points ``n.weight_zero_point``, packed along the
 output channels. Values are stored counted from the lowest one, which is how ``PackedTensor`` holds them already.
+
+Of stacked experts, each is stored as layers of its own. transformers unpacks them in the dtype of their scales, all by
+one scheme without zero points, and stacks them; in float16 that would round, so the scales of experts are float32.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.transformers import TRANSFORMERS
+from sparsebit.llm.formats.checkpoint_names import (
+    StoredLayer,
+    as_stored,
+    float_stacks,
+    refuse_unsplit,
+    stored_layers,
+)
 from sparsebit.llm.formats.format import (
     FORMATS,
     FormatRefusal,
     WeightKind,
     by_rows,
+    float_state,
     layers_of,
     refuse_by_kind,
     words,
@@ -32,6 +44,13 @@ from sparsebit.numerics.packed import PackedTensor
 from sparsebit.numerics.packing import pack_bits
 
 _INTEGERS = ("int", "full", "uint")
+EXPERTS = "re:.*[.]experts[.].*"  # vLLM looks for them by other names than their checkpoints
+
+
+class _Scheme(NamedTuple):
+    bits: int
+    symmetric: bool
+    group_size: int | None
 
 
 @FORMATS.register("compressed-tensors")
@@ -42,20 +61,24 @@ class CompressedTensors:
     engine: ClassVar[Engine | None] = TRANSFORMERS
 
     mixes_widths: ClassVar[bool] = True
+    mixes_experts: ClassVar[bool] = False
 
     def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
         """Whatever is not a linear layer with 2, 3, 4 or 8 bits."""
         code = kind.code
-        if kind.holder == "experts":
-            return FormatRefusal(layer, "it does not support stacked experts", "IGNORE: the experts")
         if kind.holder == "conv1d":
             return FormatRefusal(
                 layer, "its readers pack nn.Linear, and this is a Conv1D", "IGNORE: this layer"
             )
-        if kind.holder == "embedding":
-            return FormatRefusal(layer, "only linear layers are packed", "HEAD.BIT: 0")
+        if kind.holder in ("embedding", "other"):
+            setting = "HEAD.BIT: 0" if kind.holder == "embedding" else "IGNORE: this layer"
+            return FormatRefusal(layer, "only linear layers are packed", setting)
         if code.kind not in _INTEGERS or code.bits not in (2, 3, 4, 8):
             return FormatRefusal(layer, f"{code} is not one of its integer types", "BIT: 2, 3, 4 or 8")
+        if kind.holder == "experts" and not code.symmetric:
+            return FormatRefusal(
+                layer, "transformers reads experts without zero points", "SCHEME: full-range or symmetric"
+            )
         return None
 
     def file_bits(self, bits: int) -> int:
@@ -63,52 +86,75 @@ class CompressedTensors:
         return bits
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
-        """Layers that are not linear ones with 2, 3, 4 or 8 bits."""
-        return refuse_by_kind(model, self.refuse)
+        """Layers that are not linear ones with 2, 3, 4 or 8 bits, and experts that do not share one scheme."""
+        yield from refuse_by_kind(model, self.refuse)
+        yield from refuse_unsplit(model)
+        schemes = {name: _scheme(held) for name, held in layers_of(model) if "[" in name}
+        for name, scheme in schemes.items():
+            if scheme != next(iter(schemes.values())):
+                reason = "transformers reads experts of one width and group size"
+                yield FormatRefusal(name, reason, "the same BIT and GROUP_SIZE for all experts")
+        for name in float_stacks(model) if schemes else ():
+            reason = "transformers reads experts that are all packed or all in float"
+            yield FormatRefusal(name, reason, "IGNORE: all experts, or none")
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Weights, config and tokenizer."""
-        groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
-        for name, held in layers_of(model):
-            code = held.grid.code
-            groups[code.bits, code.symmetric, held.grid.layout.group_size].append(name)
-        write_pretrained(model, path, layer_tensors, quantization_config(groups, ignored_linears(model)))
+        stacks = float_stacks(model)  # which transformers reads under this name only, beside packed layers
+        others = {name: one for name, one in float_state(model.model).items() if name not in stacks}
+        layers = list(stored_layers(model))
+        tensors = stacks | as_stored(model.model, others)
+        for layer in layers:
+            tensors |= {f"{layer.name}.{key}": value for key, value in layer_tensors(layer).items()}
+        write_pretrained(model, path, tensors, quantization_config(layers, ignored_layers(model)))
 
 
-def layer_tensors(held: PackedTensor) -> dict[str, Tensor]:
+def layer_tensors(layer: StoredLayer) -> dict[str, Tensor]:
     """The tensors of one linear layer."""
+    held = layer.held
     scale, zero_point = by_rows(held)
     found = {
         "weight_packed": words(held.bits),
-        "weight_scale": scale.contiguous(),
+        "weight_scale": scale.float() if layer.is_expert else scale,
         "weight_shape": torch.tensor(held.shape, dtype=torch.int64),
     }
     if not held.grid.code.symmetric:
         along_rows = pack_bits(zero_point.T.contiguous(), held.grid.code.bits)
-        found["weight_zero_point"] = words(along_rows).T.contiguous()
+        found["weight_zero_point"] = words(along_rows).T
     return found
 
 
-def ignored_linears(model: LanguageModel) -> list[str]:
-    """Linear layers that stayed in float, the head among them."""
-    return [name for name, one in model.model.named_modules() if isinstance(one, nn.Linear)]
+def ignored_layers(model: LanguageModel) -> list[str]:
+    """Layers that stayed in float, the head and routers among them, by their names in the module and in checkpoints."""
+    found = {
+        f"{name}.weight": weight
+        for name, one in model.model.named_modules()
+        if not isinstance(one, nn.Embedding)
+        and (weight := one._parameters.get("weight")) is not None
+        and weight.dim() == 2
+    }
+    return [name.removesuffix(".weight") for name in found | as_stored(model.model, found)]
 
 
-def quantization_config(groups: dict[tuple[Any, ...], list[str]], ignore: list[str]) -> dict[str, Any]:
+def quantization_config(layers: Iterable[StoredLayer], ignore: list[str]) -> dict[str, Any]:
     """The part of config.json that tells a loader how to read the weights."""
-    made = {}
-    for index, ((bits, symmetric, size), names) in enumerate(groups.items()):
-        targets = ["Linear"] if len(groups) == 1 else [f"re:^{name.replace('.', '[.]')}$" for name in names]
+    groups: dict[_Scheme, dict[str, None]] = defaultdict(dict)
+    # transformers reads experts by the first scheme whose targets mention them.
+    for layer in sorted(layers, key=lambda layer: not layer.is_expert):
+        targets = (EXPERTS,) if layer.is_expert else (_only(layer.source), _only(layer.name))
+        groups[_scheme(layer.held)] |= dict.fromkeys(targets)
+    made: dict[str, Any] = {}
+    for index, (scheme, names) in enumerate(groups.items()):
         made[f"group_{index}"] = {
-            "targets": targets,
+            "targets": ["Linear"] if len(groups) == 1 else list(names),
             "input_activations": None,
             "output_activations": None,
             "weights": {
-                "num_bits": bits,
+                "num_bits": scheme.bits,
                 "type": "int",
-                "symmetric": symmetric,
-                "strategy": "channel" if size is None else "group",
-                "group_size": size,
+                "symmetric": scheme.symmetric,
+                "strategy": "channel" if scheme.group_size is None else "group",
+                "group_size": scheme.group_size,
                 "dynamic": False,
                 "actorder": None,
                 "block_structure": None,
@@ -125,3 +171,13 @@ def quantization_config(groups: dict[tuple[Any, ...], list[str]], ignore: list[s
         "ignore": ignore,
         "config_groups": made,
     }
+
+
+def _scheme(held: PackedTensor) -> _Scheme:
+    code = held.grid.code
+    return _Scheme(code.bits, code.symmetric, held.grid.layout.group_size)
+
+
+def _only(name: str) -> str:
+    """The target that is one layer."""
+    return f"re:^{re.escape(name)}$"

@@ -22,6 +22,7 @@ class DecoderFolder:
     head_step: ClassVar[int]
     extension: ClassVar[str] = ""
     mixes_widths: ClassVar[bool] = True
+    mixes_experts: ClassVar[bool] = True
 
     def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
         """Weights that are not 2, 3, 4 or 8 bits in blocks of 16 to 256."""

@@ -18,7 +18,7 @@ from sparsebit.numerics import CodeType
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.registry import Registry
 
-Holder = Literal["linear", "conv1d", "embedding", "experts"]
+Holder = Literal["linear", "conv1d", "embedding", "experts", "other"]
 
 
 class FormatRefusal(NamedTuple):
@@ -45,6 +45,7 @@ class Format(Protocol):
     extension: ClassVar[str]  # of the file; empty for a folder
     engine: ClassVar[Engine | None]  # what the written file is loaded with to prove it
     mixes_widths: ClassVar[bool]  # whether layers may differ in their bits
+    mixes_experts: ClassVar[bool]  # whether experts may
 
     def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
         """Why weights of this kind cannot be held exactly whatever their values; None where they can."""
@@ -110,13 +111,15 @@ def kind_of(model: nn.Module, layer: str, held: PackedTensor) -> WeightKind:
 
 def holder_of(model: nn.Module, layer: str) -> Holder:
     """What multiplies by a weight, or looks its rows up; "conv1d" is GPT-2's layer that stores [in, out]."""
-    module = None if "[" in layer else model.get_submodule(layer)
+    if "[" in layer:
+        return "experts"
+    path, _, key = layer.rpartition(".")
+    module = getattr(model.get_submodule(path), key)
     if isinstance(module, (nn.Embedding, PackedEmbedding)):
         return "embedding"
     if type(module).__name__ == "Conv1D" or (isinstance(module, PackedLinear) and module.transposed):
         return "conv1d"
-    # Parameters with three axes are stacked experts, which have no module of their own.
-    return "linear" if isinstance(module, (nn.Linear, PackedLinear)) else "experts"
+    return "linear" if isinstance(module, (nn.Linear, PackedLinear)) else "other"
 
 
 def float_state(model: nn.Module, *, once: bool = True) -> dict[str, Tensor]:
@@ -146,16 +149,11 @@ def require_transformers(model: nn.Module, format_name: str) -> None:
 
 
 def write_pretrained(
-    model: LanguageModel,
-    path: Path,
-    layer_tensors: Callable[[PackedTensor], dict[str, Tensor]],
-    quantization_config: dict[str, Any],
+    model: LanguageModel, path: Path, tensors: dict[str, Tensor], quantization_config: dict[str, Any]
 ) -> None:
-    """A folder of transformers: the tensors of packed layers among the others, the config and the tokenizer."""
-    tensors = {name: tensor.contiguous() for name, tensor in float_state(model.model).items()}
-    for name, held in layers_of(model):
-        tensors |= {f"{name}.{key}": value for key, value in layer_tensors(held).items()}
-    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    """A folder of transformers: all tensors, the config and the tokenizer."""
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, path / "model.safetensors", metadata={"format": "pt"})
     config: Any = model.model.config
     described = config.to_dict() | {
         "quantization_config": quantization_config,

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from sparsebit.llm.engines.engine import Engine
+from sparsebit.llm.formats.checkpoint_names import as_stored, refuse_unsplit, stored_layers
 from sparsebit.llm.formats.format import (
     FORMATS,
     FormatRefusal,
     WeightKind,
     by_rows,
+    float_state,
     layers_of,
     refuse_by_kind,
     words,
@@ -38,11 +40,12 @@ class GptqV1:
     engine: ClassVar[Engine | None] = None
 
     mixes_widths: ClassVar[bool] = False
+    mixes_experts: ClassVar[bool] = False
 
     def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
         """Zero points, scales that are not fp16, and sizes that do not fill a word."""
-        if kind.holder in ("embedding", "experts"):
-            setting = "HEAD.BIT: 0" if kind.holder == "embedding" else "IGNORE: the experts"
+        if kind.holder in ("embedding", "other"):
+            setting = "HEAD.BIT: 0" if kind.holder == "embedding" else "IGNORE: this layer"
             return FormatRefusal(layer, "only linear layers are packed", setting)
         if kind.code.kind not in ("int", "full") or kind.code.bits not in (2, 3, 4, 8):
             setting = "SCHEME: full-range or symmetric, BIT: 2, 3, 4 or 8"
@@ -60,6 +63,7 @@ class GptqV1:
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers that cannot be held by their kind, and all of them where they differ in width or group size."""
         yield from refuse_by_kind(model, self.refuse)
+        yield from refuse_unsplit(model)
         kinds = {(held.grid.code.bits, held.grid.layout.group_size) for _, held in layers_of(model)}
         if len(kinds) > 1:
             for name, _ in layers_of(model):
@@ -80,7 +84,10 @@ class GptqV1:
             "checkpoint_format": "gptq",
             "pack_dtype": "int32",
         }
-        write_pretrained(model, path, layer_tensors, described)
+        tensors = as_stored(model.model, float_state(model.model))
+        for layer in stored_layers(model):
+            tensors |= {f"{layer.name}.{key}": value for key, value in layer_tensors(layer.held).items()}
+        write_pretrained(model, path, tensors, described)
 
 
 def layer_tensors(held: PackedTensor) -> dict[str, Tensor]:
@@ -91,8 +98,8 @@ def layer_tensors(held: PackedTensor) -> dict[str, Tensor]:
     stored_zero = 2 ** (bits - 1) - 1
     zeros = pack_bits(torch.full((groups, rows), stored_zero, dtype=torch.uint8), bits)
     return {
-        "qweight": words(held.bits).T.contiguous(),
+        "qweight": words(held.bits).T,
         "qzeros": words(zeros),
-        "scales": scale.T.contiguous(),
+        "scales": scale.T,
         "g_idx": torch.arange(columns, dtype=torch.int32) // (columns // groups),
     }

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
-from tests.llm.models import DECODERS, sharp
+from tests.llm.models import DECODERS, MORE_DECODERS, sharp, tokens
 
 needs_engine = pytest.mark.skipif(
     importlib.util.find_spec("compressed_tensors") is None, reason="compressed-tensors is not installed"
@@ -90,3 +90,50 @@ def test_layers_that_no_reader_packs_are_refused(tmp_path: Path) -> None:
     quantized("gpt2").save(tmp_path / "saved")  # loading it again keeps what the layers were
     with pytest.raises(SparsebitError, match=r"'transformer.h.0.attn.c_attn' exactly, and 11 more.*a Conv1D"):
         llm.LanguageModel.load(tmp_path / "saved").export(tmp_path / "out", "compressed-tensors")
+
+
+@needs_engine
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "qwen3_moe"])
+@pytest.mark.parametrize("bits", [3, 4])
+def test_transformers_stacks_the_experts_of_a_file(tmp_path: Path, name: str, bits: int) -> None:
+    w = {"BIT": bits, "GROUP_SIZE": 32, "SPECIFIC": {"*self_attn*": {"BIT": 8, "SCHEME": "affine"}}}
+    model = (DECODERS | MORE_DECODERS)[name]()
+    small = llm.quantize(model, None, {"W": w, "METHOD": "rtn"}, progress=False)
+    report = small.export(tmp_path / "out", "compressed-tensors")
+    assert report.proven and report.weights == len(small.weights), str(report)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert config["config_groups"]["group_0"]["targets"][0] == "re:.*[.]experts[.].*"
+    assert any(layer.endswith("mlp.gate") for layer in config["ignore"])
+
+
+@needs_engine
+def test_float_experts_stay_a_stack(tmp_path: Path) -> None:
+    config = {"W": {"BIT": 4, "GROUP_SIZE": 32}, "METHOD": "rtn", "IGNORE": ["*experts*", "*gate"]}
+    small = llm.quantize(DECODERS["mixtral"](), None, config, progress=False)
+    report = small.export(tmp_path / "out", "compressed-tensors")
+    assert report.proven, str(report)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"SCHEME": "affine"}, "reads experts without zero points"),
+        ({"SPECIFIC": {"*layers.1*experts": {"BIT": 8}}}, "experts of one width and group size"),
+        ({"SPECIFIC": {"*layers.1*experts": {"BIT": 0}}}, "experts that are all packed or all in float"),
+    ],
+)
+def test_experts_that_transformers_would_read_wrongly_are_refused(
+    settings: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(SparsebitError, match=reason):
+        quantized("mixtral", **settings).export("never", "compressed-tensors")
+
+
+def test_a_budget_cannot_choose_several_widths_for_experts() -> None:
+    config = {
+        "BUDGET": {"BITS": 5.0, "FORMATS": "ct"},
+        "METHOD": "rtn",
+        "CALIBRATION": {"SAMPLES": 2, "LENGTH": 16},
+    }
+    with pytest.raises(SparsebitError, match=r"(?s)one width for all experts.*add the experts to IGNORE"):
+        llm.quantize(DECODERS["mixtral"](), tokens(), config, progress=False)

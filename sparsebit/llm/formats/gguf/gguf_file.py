@@ -38,6 +38,7 @@ class Gguf:
     engine: ClassVar[Engine | None] = LLAMA_CPP
 
     mixes_widths: ClassVar[bool] = True
+    mixes_experts: ClassVar[bool] = True
 
     def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
         """Weights that no type of block can store, whatever their values."""

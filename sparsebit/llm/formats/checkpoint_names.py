@@ -1,0 +1,96 @@
+"""The names under which the checkpoints of a family store its matrices.
+
+A module of transformers may use other names (``mlp`` for Mixtral's ``block_sparse_moe``) or hold the matrices of all
+experts in one stack. Loaders of quantized folders expect the names of checkpoints, with one layer for each expert.
+transformers has rules for both directions; they are applied here to the numbers of rows in place of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sparsebit.llm.formats.format import FormatRefusal, float_state, layers_of
+from sparsebit.llm.language_model import LanguageModel
+from sparsebit.numerics.packed import PackedTensor
+
+
+class StoredLayer(NamedTuple):
+    """A packed matrix as a checkpoint stores it."""
+
+    name: str  # without ".weight"
+    held: PackedTensor
+    source: str  # the layer of the model that its rows come from
+
+    @property
+    def is_expert(self) -> bool:
+        """Whether the model holds it in a stack."""
+        return "[" in self.source
+
+
+def stored_layers(model: LanguageModel) -> Iterator[StoredLayer]:
+    """Every packed matrix under its name in checkpoints; those of experts that are stored as one stack are left out."""
+    layers = dict(layers_of(model))
+    if not layers:
+        return
+    ends = torch.tensor([held.shape[0] for held in layers.values()]).cumsum(0)
+    parts = zip(layers, torch.arange(int(ends[-1])).tensor_split(ends[:-1]), strict=True)
+    stacks: dict[str, list[Tensor]] = {}
+    for layer, rows in parts:
+        name, bracket, _ = layer.partition("[")
+        # Two columns, because transformers drops axes of one element.
+        stacks.setdefault(name if bracket else f"{name}.weight", []).append(rows[:, None].expand(-1, 2))
+    numbers = {
+        name: torch.stack(rows) if f"{name}[0]" in layers else rows[0] for name, rows in stacks.items()
+    }
+    names, held = list(layers), list(layers.values())
+    for name, stored in as_stored(model.model, numbers).items():
+        first = int(torch.searchsorted(ends, stored.flatten()[0], right=True))
+        if stored.dim() == 2:
+            rows = stored[:, 0] - (ends[first] - held[first].shape[0])
+            yield StoredLayer(name.removesuffix(".weight"), _rows_of(held[first], rows), names[first])
+
+
+def refuse_unsplit(model: LanguageModel) -> Iterator[FormatRefusal]:
+    """The experts of families whose checkpoints store them as one stack, for which packed layers have no names."""
+    stored = {layer.source for layer in stored_layers(model)}
+    for name, _ in layers_of(model):
+        if name not in stored:
+            reason = "checkpoints of this family store all experts in one tensor, and only linear layers are packed"
+            yield FormatRefusal(name, reason, "IGNORE: the experts")
+
+
+def float_stacks(model: LanguageModel) -> dict[str, Tensor]:
+    """Float experts that checkpoints store one by one."""
+    tensors = float_state(model.model)
+    return {
+        name: one
+        for name, one in tensors.items()
+        if one.dim() == 3 and len(as_stored(model.model, {name: one})) > 1
+    }
+
+
+def as_stored(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of a transformers model as its checkpoints name and split them."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    found: dict[str, Tensor] = revert_weight_conversion(model, tensors)
+    return found
+
+
+def _rows_of(held: PackedTensor, rows: Tensor) -> PackedTensor:
+    count = held.shape[0]
+    if torch.equal(rows, torch.arange(count)):
+        return held
+    grid = held.grid
+    scale, zero_point = (one.reshape(count, -1)[rows].flatten() for one in (grid.scale, grid.zero_point))
+    return replace(
+        held,
+        bits=held.bits[rows],
+        grid=replace(grid, scale=scale, zero_point=zero_point),
+        shape=(len(rows), held.shape[1]),
+    )
