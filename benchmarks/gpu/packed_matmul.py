@@ -132,17 +132,20 @@ def make_step(case: Case) -> tuple[Callable[[], Tensor], int]:
     """One product, with copies of the weight in turn, so that none is found in the cache; and the bytes it moves."""
     x, packed, grid = case.make("cuda")
     _, *arguments = kernel_arguments(packed, grid)
-    copies = [packed.clone() for _ in range(max(1, 2**28 // packed.numel()))]
-    turn = itertools.cycle(copies)
+    turn = take_turns(packed)
     moved = packed.nbytes + x.nbytes + 2 * case.batch * case.rows
     moved += sum(one.nbytes for one in arguments if isinstance(one, Tensor))
     return lambda: packed_matmul.multiply_packed(x, next(turn), *arguments), moved
 
 
+def take_turns(weight: Tensor) -> Iterator[Tensor]:
+    """Copies of a weight in turn, so many that none is found in the device's cache."""
+    return itertools.cycle([weight] + [weight.clone() for _ in range(2**28 // weight.nbytes)])
+
+
 def make_plain_step(out: int, channels: int, batch: int) -> Callable[[], Tensor]:
     """The same product in bfloat16."""
     weight = torch.randn(out, channels, device="cuda", dtype=torch.bfloat16)
-    copies = [weight] + [weight.clone() for _ in range(2**28 // weight.nbytes)]
     x = torch.randn(batch, channels, device="cuda", dtype=torch.bfloat16)
-    turn = itertools.cycle(copies)
+    turn = take_turns(weight)
     return lambda: F.linear(x, next(turn))

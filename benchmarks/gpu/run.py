@@ -240,6 +240,7 @@ QUESTIONS: dict[str, Callable[[float, dict[str, Any]], None]] = {
     "packed_decode": ask_packed_decode,
     "packed_tiles_vector": lambda _, found: show_rows(packed_tiles.measure_vector(time_of), found),
     "packed_tiles_matrix": lambda _, found: show_rows(packed_tiles.measure_matrix(time_of), found),
+    "packed_tiles_warpgroup": lambda _, found: show_rows(packed_tiles.measure_warpgroup(time_of), found),
     "packed_tiles_unpacked": lambda _, found: show_rows(packed_tiles.measure_unpacked(time_of), found),
     "compiled": ask_compiled,
     "resnet50": ask_resnet50,

@@ -25,8 +25,9 @@ def launch(
     warps: int = 4,
     across: int = 1,
     registers: int | None = None,
+    descriptors: Sequence[Any] = (),
 ) -> None:
-    """``kernel[programs, across](*tensors, *floats, *settings)`` on the tensors' device, which is the current one.
+    """``kernel[programs, across](*descriptors, *tensors, *floats, *settings)`` on the tensors' device, the current one.
 
     Triton compiles for the dtypes of tensors, whether they begin at a multiple of 16 bytes, and some properties of the
     integers. With all of these in one key, what it compiled is started again without its own, slower, look-up; and
@@ -36,16 +37,18 @@ def launch(
     addresses, dtypes = [t.data_ptr() for t in tensors], tuple([t.dtype for t in tensors])
     aligned = tuple([address % 16 == 0 for address in addresses])
     device = tensors[0].get_device()
+    if descriptors:
+        dtypes += tuple([descriptor.base.dtype for descriptor in descriptors])
     key = (id(kernel), device, warps, registers, settings, dtypes, aligned)
     found = _compiled.get(key)
     if found is None:
         options = {"num_warps": warps} if registers is None else {"num_warps": warps, "maxnreg": registers}
-        _compiled[key] = kernel[(programs, across)](*tensors, *floats, *settings, **options)
+        _compiled[key] = kernel[(programs, across)](*descriptors, *tensors, *floats, *settings, **options)
         return
     metadata = found.packed_metadata
     # What Triton's own start does, less its hooks.
     start = (programs, across, 1, current_stream(device), found.function, metadata, None, None, None)
-    found.run(*start, *addresses, *floats, *settings)
+    found.run(*start, *descriptors, *addresses, *floats, *settings)
 
 
 class PreparedLaunch:

@@ -16,7 +16,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from sparsebit.kernels.counters import take_counters
 from sparsebit.kernels.launch import AVAILABLE, launch, on_device_of
 from sparsebit.kernels.packed_warpgroup import (
-    BLOCK,
     LARGE,
     has_warpgroups,
     multiply_by_warpgroups,
@@ -28,6 +27,7 @@ from sparsebit.kernels.packed_warpgroup import (
 # launches for a small and a large weight (MOST). Beyond that, unpacking the weight is faster.
 BATCH = {2: 64, 3: 64, 4: 128, 8: 64}
 MOST = {2: (64, 128), 3: (64, 64), 4: (128, 128), 8: (64, 64)}
+BLOCK = 16  # units of a row that the matrix units multiply at once
 UNPACKED_BYTES = 2**25  # of the unpacked weight that exist at once
 IN_PARTS = 2048  # vectors from which unpacking in parts is faster than all at once
 SINGLY = 3  # up to so many vectors are multiplied one by one, for 3 bits or groups of 32
@@ -133,7 +133,7 @@ def _run_flat(
     if batch <= (SINGLY if bits == 3 or group_size == PIECE else 1) and group_size % PIECE == 0:
         return _multiply_singly(x, packed, scale, zero_point, bits, low)
     plan = plan_call(rows, channels, groups, bits, batch)
-    aligned = all(one is None or one.data_ptr() % 16 == 0 for one in (packed, scale, zero_point))
+    aligned = all(one is None or one.data_ptr() % 16 == 0 for one in (x, packed, scale, zero_point))
     if plan is not None and aligned and x.is_cuda and has_warpgroups(x.get_device()):
         return multiply_by_warpgroups(x, packed, scale, zero_point, bits, low, plan)
     if batch <= MOST[bits][rows * channels >= LARGE]:

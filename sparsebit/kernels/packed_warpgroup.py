@@ -13,36 +13,46 @@ from torch import Tensor
 from sparsebit.kernels.counters import take_counters
 from sparsebit.kernels.launch import launch
 
-BLOCK = 16  # units of a row that are multiplied at once
+BLOCKS = (128, 64)  # channels of a row that are copied together: the first for which three stages fit
 LARGE = 2**25  # elements from which a weight is large
-SHARED = 226 * 1024  # bytes of shared memory that the programs on one multiprocessor may use
+SHARED = 228 * 1024  # bytes of shared memory of a multiprocessor
+APART = 6 * 1024  # of them, what a program needs besides the stages
 STAGES = 6  # the most blocks being copied at a time
-# The range of vectors for which this kernel is the fastest, by bit width, for small and for large weights; and for
-# 4 bits with several scales per block. Measured on an H200.
-FASTEST = {
-    2: (None, (33, 384)),
-    3: ((4, 64), (4, 64)),
-    4: (None, (65, 384)),
-    8: (None, (9, 128)),
-}
-FASTEST_SCALES = ((9, 64), (9, 384))
 
 
-class Plan(NamedTuple):
-    """The settings of one call.
+class Settings(NamedTuple):
+    """How the work is divided.
 
     Attributes:
-        vectors: vectors per program.
-        warps: warps per program; each computes 16 rows.
+        vectors: vectors of a tile.
+        warps: warps of a program; each computes 16 rows, ``repeats`` times.
+        repeats: see ``warps``.
         per_processor: programs that run at the same time on one multiprocessor.
         registers: the most registers per thread; None for no limit.
-        stages: blocks that are copied or multiplied at the same time.
     """
 
     vectors: int
     warps: int
+    repeats: int
     per_processor: int
     registers: int | None
+
+
+class Plan(NamedTuple):
+    """The settings of one call, and what follows from them.
+
+    Attributes:
+        settings: how the work is divided.
+        group: channels that share a scale.
+        block: channels of a block.
+        scales: scales that are read for a block.
+        stages: blocks that are copied or multiplied at the same time.
+    """
+
+    settings: Settings
+    group: int
+    block: int
+    scales: int
     stages: int
 
 
@@ -51,33 +61,38 @@ def values_of(bits: int) -> int:
     return 32 if bits == 3 else 32 // bits
 
 
+def words_of_block(bits: int, block: int) -> int:
+    """The words of a row that are copied for a block; the last four of 3 bits are not needed."""
+    return 16 if bits == 3 else block * bits // 32
+
+
+def choose_settings(rows: int, channels: int, groups: int, bits: int, batch: int) -> Settings | None:
+    """The fastest settings measured on an H200 for such a product; None if another way is faster."""
+    vectors = min(128, max(16, 1 << (batch - 1).bit_length()))
+    return Settings(vectors, 8, 2 if vectors == 128 else 1, 1, None)
+
+
 @functools.lru_cache(4096)
 def plan_call(rows: int, channels: int, groups: int, bits: int, batch: int) -> Plan | None:
-    """The settings for this number of vectors; None if the kernel cannot multiply them or another way is faster.
+    """The plan for this number of vectors; None if the kernel cannot multiply them or another way is faster.
 
-    Scales are copied at least 4 bytes at a time, so the number of rows must be even. Triton recognizes that for
-    multiples of 16.
+    Descriptors of a matrix need rows of a multiple of 16 bytes, be it words, scales or x.
     """
-    units, large = channels // values_of(bits), rows * channels >= LARGE
-    per_group = units // groups
-    if units % BLOCK or rows % 16 or per_group < 2 or max(per_group, BLOCK) % min(per_group, BLOCK):
+    if rows % 16 or channels % 8 or channels * bits % 128:
         return None
-    fastest = (FASTEST_SCALES if bits == 4 and per_group < BLOCK else FASTEST[bits])[large]
-    if fastest is None or not fastest[0] <= batch <= fastest[1]:
+    settings = choose_settings(rows, channels, groups, bits, batch)
+    if settings is None:
         return None
-    vectors = min({3: 32}.get(bits, 128), max(16, 1 << (batch - 1).bit_length()))
-    settings: tuple[int, int, int | None] = (8, 1, None)
-    if bits == 3 and vectors == 16:
-        settings = (4, 2, None)
-    elif bits in (4, 8) and large and vectors <= 32:
-        settings = (4, 4, 128)
-    elif bits == 8 and large and vectors == 64:
-        settings = (4, 3, 168)
-    warps, per_processor, registers = settings
-    words = 4 * BLOCK * (3 if bits == 3 else 1)
-    of_stage = 16 * warps * (words + 6 * max(1, BLOCK // per_group)) + 2 * BLOCK * values_of(bits) * vectors
-    stages = min(STAGES, SHARED // per_processor // of_stage)
-    return None if stages < 3 else Plan(vectors, warps, per_processor, registers, stages)
+    # A group of all channels also has those that only fill the last block.
+    size = channels // groups if groups > 1 else 2**30
+    tall = 16 * settings.warps * settings.repeats
+    for block in BLOCKS[: 1 if bits == 3 else 2]:
+        scales = next((n for n in (1, 2, 4) if size % (block // n) == 0), 0)
+        of_stage = tall * (4 * words_of_block(bits, block) + 6 * scales) + 2 * block * settings.vectors
+        stages = min(STAGES, (SHARED // settings.per_processor - APART) // of_stage)
+        if scales and stages >= 3:
+            return Plan(settings, size, block, scales, stages)
+    return None
 
 
 @functools.cache
@@ -100,42 +115,34 @@ def multiply_by_warpgroups(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int, plan: Plan
 ) -> Tensor:
     """``x @ weight.T`` for x [vectors, in] and scales [groups, out]."""
-    from sparsebit.kernels import packed_matmul_triton, packed_warpgroup_gluon
+    from sparsebit.kernels.packed_warpgroup_gluon import describe, multiply
 
-    (batch, channels), rows, places = x.shape, packed.shape[0], values_of(bits)
-    units, tall = channels // places, 16 * plan.warps
-    across, blocks = math.ceil(batch / plan.vectors), units // BLOCK
-    # Vectors after the last one are multiplied but not written, so their values do not matter.
-    arranged = torch.empty(across * plan.vectors, channels, dtype=x.dtype, device=x.device)
-    sums = torch.empty(blocks, across * plan.vectors, device=x.device)
-    several = max(1, 1024 // (BLOCK * places))
-    launch(
-        packed_matmul_triton.arrange,
-        math.ceil(blocks / several),
-        (x, arranged, sums),
-        (),
-        (blocks, across * plan.vectors, min(bits, 4), places, BLOCK, several),
-        across=batch,
-    )
+    (batch, channels), rows, settings = x.shape, packed.shape[0], plan.settings
+    tall = 16 * settings.warps * settings.repeats
+    across, blocks = math.ceil(batch / settings.vectors), math.ceil(channels / plan.block)
     tiles = math.ceil(rows / tall) * across
-    per_program = math.ceil(tiles * blocks / (plan.per_processor * _processors(x.get_device())))
+    per_program = math.ceil(tiles * blocks / (settings.per_processor * _processors(x.get_device())))
     programs = math.ceil(tiles * blocks / per_program)
-    parts = torch.empty(2 * programs * tall * plan.vectors, device=x.device)
+    parts = torch.empty(programs * tall * settings.vectors, device=x.device)
     y = torch.empty(batch, rows, dtype=x.dtype, device=x.device)
+    scales = describe(scale, 1, tall)
     launch(
-        packed_warpgroup_gluon.multiply,
+        multiply,
         programs,
-        (
-            *(arranged, packed.view(torch.int32), scale, packed if zero_point is None else zero_point),
-            *(parts, take_counters(x.device, tiles), y),
-        ),
+        (parts, take_counters(x.device, tiles), y),
         (),
         (
-            *(batch, rows, units, per_program, across, 2),
-            *(low, bits, 3 if bits == 3 else 1, zero_point is not None, units // scale.shape[0]),
-            *(plan.vectors, plan.stages, bits != 3),
+            *(batch, rows, channels, per_program, across),
+            *(low, bits, zero_point is not None, plan.group, plan.block, plan.scales),
+            *(settings.vectors, settings.repeats, plan.stages),
         ),
-        warps=plan.warps,
-        registers=plan.registers,
+        warps=settings.warps,
+        registers=settings.registers,
+        descriptors=(
+            describe(x, settings.vectors, plan.block),
+            describe(packed.view(torch.int32), tall, words_of_block(bits, plan.block)),
+            scales,
+            scales if zero_point is None else describe(zero_point, 1, tall),
+        ),
     )
     return y
