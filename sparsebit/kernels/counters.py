@@ -17,7 +17,7 @@ class _Counters:
     too, because it may be replayed on any stream.
     """
 
-    RESERVED = 2**19
+    RESERVED = 2**21  # enough for some 4,000 recorded calls
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -30,7 +30,7 @@ MOST = {2: (64, 128), 3: (64, 64), 4: (128, 128), 8: (64, 64)}
 BLOCK = 16  # units of a row that the matrix units multiply at once
 UNPACKED_BYTES = 2**25  # of the unpacked weight that exist at once
 IN_PARTS = 2048  # vectors from which unpacking in parts is faster than all at once
-SINGLY = 3  # up to so many vectors are multiplied one by one, for 3 bits or groups of 32
+SINGLY = 3  # up to so many vectors are multiplied one by one without that kernel, for 3 bits or groups of 32
 FEW_SCALED = 16  # up to so many vectors, 4-bit values in groups of 32 are scaled one by one
 PIECE = 32  # channels that a thread processes at once without matrix units
 ONE = 0x3F800000  # the bits of 1.0
@@ -130,12 +130,12 @@ def _run_flat(
     """Choose the fastest way that this device supports for this number of vectors."""
     rows, (batch, channels), groups = packed.shape[0], x.shape, scale.shape[0]
     group_size = channels // groups
-    if batch <= (SINGLY if bits == 3 or group_size == PIECE else 1) and group_size % PIECE == 0:
-        return _multiply_singly(x, packed, scale, zero_point, bits, low)
     plan = plan_call(rows, channels, groups, bits, batch)
     aligned = all(one is None or one.data_ptr() % 16 == 0 for one in (x, packed, scale, zero_point))
     if plan is not None and aligned and x.is_cuda and has_warpgroups(x.get_device()):
         return multiply_by_warpgroups(x, packed, scale, zero_point, bits, low, plan)
+    if batch <= (SINGLY if bits == 3 or group_size == PIECE else 1) and group_size % PIECE == 0:
+        return _multiply_singly(x, packed, scale, zero_point, bits, low)
     if batch <= MOST[bits][rows * channels >= LARGE]:
         y = _multiply(x, packed, scale, zero_point, bits, low)
         if y is not None:

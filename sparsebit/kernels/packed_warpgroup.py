@@ -14,10 +14,13 @@ from sparsebit.kernels.counters import take_counters
 from sparsebit.kernels.launch import launch
 
 BLOCKS = (128, 64)  # channels of a row that are copied together: the first for which three stages fit
-LARGE = 2**25  # elements from which a weight is large
 SHARED = 228 * 1024  # bytes of shared memory of a multiprocessor
 APART = 6 * 1024  # of them, what a program needs besides the stages
 STAGES = 6  # the most blocks being copied at a time
+LARGE, HUGE = 2**25, 2**27  # elements from which a weight is large, and very large
+FEWEST = {2: 9, 3: 2, 4: 9, 8: 2}  # vectors from which this kernel is the fastest, by bit width
+FEWEST_SCALES = 2  # the same, for groups of less than 64 channels
+MOST = {2: 1024, 3: 1024, 4: 1024, 8: 512}  # vectors up to which it is
 
 
 class Settings(NamedTuple):
@@ -66,10 +69,25 @@ def words_of_block(bits: int, block: int) -> int:
     return 16 if bits == 3 else block * bits // 32
 
 
-def choose_settings(rows: int, channels: int, groups: int, bits: int, batch: int) -> Settings | None:
-    """The fastest settings measured on an H200 for such a product; None if another way is faster."""
-    vectors = min(128, max(16, 1 << (batch - 1).bit_length()))
-    return Settings(vectors, 8, 2 if vectors == 128 else 1, 1, None)
+# The fastest of those measured on an H200, for small, large and very large weights; a tile has the next more vectors.
+SETTINGS = (
+    (Settings(16, 4, 1, 4, 128), Settings(16, 4, 2, 2, None), Settings(16, 4, 2, 2, None)),
+    (Settings(32, 4, 1, 4, 128), Settings(32, 4, 2, 2, None), Settings(32, 4, 2, 2, None)),
+    (Settings(64, 4, 1, 2, None), Settings(64, 4, 1, 2, None), Settings(64, 4, 2, 2, None)),
+    (Settings(128, 4, 1, 2, None), Settings(128, 8, 1, 1, None), Settings(128, 8, 2, 1, None)),
+    (Settings(256, 8, 1, 1, None),) * 3,
+)
+
+
+def choose_settings(rows: int, channels: int, groups: int, bits: int, batch: int) -> list[Settings]:
+    """Settings for such a product, the best first; none if another way is faster."""
+    fewest = FEWEST_SCALES if channels // groups < 64 else FEWEST[bits]
+    if not fewest <= batch <= MOST[bits]:
+        return []
+    size = (rows * channels >= LARGE) + (rows * channels >= HUGE)
+    wide = [of_sizes[size] for of_sizes in SETTINGS]
+    enough = next((i for i, one in enumerate(wide) if one.vectors >= batch), len(wide) - 1)
+    return wide[enough::-1]  # a tile that does not fit the device gives way to those with fewer vectors
 
 
 @functools.lru_cache(4096)
@@ -80,18 +98,16 @@ def plan_call(rows: int, channels: int, groups: int, bits: int, batch: int) -> P
     """
     if rows % 16 or channels % 8 or channels * bits % 128:
         return None
-    settings = choose_settings(rows, channels, groups, bits, batch)
-    if settings is None:
-        return None
     # A group of all channels also has those that only fill the last block.
     size = channels // groups if groups > 1 else 2**30
-    tall = 16 * settings.warps * settings.repeats
-    for block in BLOCKS[: 1 if bits == 3 else 2]:
-        scales = next((n for n in (1, 2, 4) if size % (block // n) == 0), 0)
-        of_stage = tall * (4 * words_of_block(bits, block) + 6 * scales) + 2 * block * settings.vectors
-        stages = min(STAGES, (SHARED // settings.per_processor - APART) // of_stage)
-        if scales and stages >= 3:
-            return Plan(settings, size, block, scales, stages)
+    for settings in choose_settings(rows, channels, groups, bits, batch):
+        tall = 16 * settings.warps * settings.repeats
+        for block in BLOCKS[: 1 if bits == 3 else 2]:
+            scales = next((n for n in (1, 2, 4) if size % (block // n) == 0), 0)
+            of_stage = tall * (4 * words_of_block(bits, block) + 6 * scales) + 2 * block * settings.vectors
+            stages = min(STAGES, (SHARED // settings.per_processor - APART) // of_stage)
+            if scales and stages >= 3:
+                return Plan(settings, size, block, scales, stages)
     return None
 
 
@@ -129,7 +145,7 @@ def multiply_by_warpgroups(
     launch(
         multiply,
         programs,
-        (parts, take_counters(x.device, tiles), y),
+        (parts, take_counters(x.device, programs), y),
         (),
         (
             *(batch, rows, channels, per_program, across),

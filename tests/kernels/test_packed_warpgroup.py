@@ -5,40 +5,60 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import torch
 
 from benchmarks.gpu.packed_matmul import Case, compare
-from sparsebit.kernels.packed_warpgroup import BLOCK, SHARED, STAGES, plan_call, values_of
+from sparsebit.kernels.packed_warpgroup import (
+    APART,
+    MOST,
+    SETTINGS,
+    SHARED,
+    STAGES,
+    choose_settings,
+    plan_call,
+    words_of_block,
+)
 
-SIZES = ((4096, 4096), (8192, 8192), (28672, 8192), (160, 1024), (11008, 4096))
+SIZES = ((4096, 4096), (8192, 8192), (28672, 8192), (160, 1024), (11008, 4096), (4096, 24 * 8 * 16))
 
 
 def test_every_plan_fits_the_shared_memory_and_has_a_block_to_copy_while_two_are_used() -> None:
-    taken = 0
+    taken = set()
     for (rows, channels), bits, size, batch in itertools.product(
-        SIZES, (2, 3, 4, 8), (32, 64, 128, None), range(1, 600, 3)
+        SIZES, (2, 3, 4, 8), (32, 64, 128, None), range(1, 1100, 3)
     ):
         groups = 1 if size is None else channels // size
         plan = plan_call(rows, channels, groups, bits, batch)
         if plan is None:
             continue
-        taken += 1
-        per_group = channels // values_of(bits) // groups
-        words = 16 * plan.warps * 4 * BLOCK * (3 if bits == 3 else 1)
-        scales = 16 * plan.warps * (4 + 2) * max(1, BLOCK // per_group)
-        of_stage = words + scales + 2 * BLOCK * values_of(bits) * plan.vectors
-        assert 3 <= plan.stages <= STAGES and plan.stages * of_stage * plan.per_processor <= SHARED
-        assert plan.registers is None or plan.registers * 32 * plan.warps * plan.per_processor <= 65536
-    assert taken > 500
+        one = plan.settings
+        taken.add((rows, bits, one))
+        words = 4 * words_of_block(bits, plan.block) * 16 * one.warps * one.repeats
+        scales = (4 + 2) * plan.scales * 16 * one.warps * one.repeats
+        used = plan.stages * (words + scales + 2 * plan.block * one.vectors) + APART
+        assert 3 <= plan.stages <= STAGES and used * one.per_processor <= SHARED
+        assert one.registers is None or one.registers * 32 * one.warps * one.per_processor <= 65536
+        assert plan.group % (plan.block // plan.scales) == 0  # every scale is of a whole group or of less
+    assert {one for _, _, one in taken} == {one for of_sizes in SETTINGS for one in of_sizes}
+
+
+def test_a_tile_has_the_next_more_vectors_and_gives_way_to_a_smaller_one_that_fits() -> None:
+    for batch in range(9, 257):
+        tiles = [one.vectors for one in choose_settings(8192, 8192, 64, 4, batch)]
+        assert tiles == sorted(tiles, reverse=True) and batch <= tiles[0] < max(17, 2 * batch)
+    preferred = choose_settings(4096, 4096, 32, 3, 128)[0]
+    plan = plan_call(4096, 4096, 32, 3, 128)  # 3 bits copy more words than they use
+    assert plan is not None and plan.settings.vectors < preferred.vectors == 128
 
 
 @pytest.mark.parametrize(
     ("rows", "channels", "groups", "bits", "batch"),
     [
         (4096, 4096, 32, 4, 8),  # few vectors
-        (4096, 4096, 32, 4, 1000),  # many
+        (4096, 4096, 32, 4, MOST[4] + 1),  # many
         (4100, 4096, 128, 4, 16),  # rows whose scales are not aligned
-        (4096, 576, 18, 4, 16),  # channels that do not fill blocks
-        (4096, 24 * 8 * 16, 16, 4, 200),  # 24 units a group: a block may have parts of two
+        (4096, 4096 + 8, 1, 4, 16),  # words of a row that are not
+        (4096, 4096, 512, 4, 16),  # groups of 8
     ],
 )
 def test_other_ways_take_what_it_does_not(
@@ -48,10 +68,10 @@ def test_other_ways_take_what_it_does_not(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("batch", [9, 16, 33, 64, 100, 300])
+@pytest.mark.parametrize("batch", [2, 9, 16, 33, 64, 100, 300])
 @pytest.mark.parametrize(
     ("code", "group_size"),
-    [("int4", 32), ("uint4", 64), ("int3", 64), ("uint3", 128)],
+    [("int4", 32), ("uint4", 16), ("int3", 64), ("uint3", 128), ("int8", 32), ("uint2", None)],
 )
 def test_products_equal_those_with_the_unpacked_weight(code: str, group_size: int, batch: int) -> None:
     assert compare(Case(272, 2048, batch, code, group_size), "cuda") is None
@@ -60,7 +80,20 @@ def test_products_equal_those_with_the_unpacked_weight(code: str, group_size: in
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("code", "group_size", "batch"),
-    [("int4", 128, 96), ("uint4", None, 257), ("uint2", 128, 64), ("uint8", 32, 40), ("int8", 128, 100)],
+    [
+        ("int4", 128, 96),
+        ("uint4", None, 257),
+        ("uint2", 128, 64),
+        ("uint8", 32, 40),
+        ("int8", 128, 100),
+        ("int4_full", 64, 700),
+    ],
 )
 def test_products_with_large_weights(code: str, group_size: int | None, batch: int) -> None:
     assert compare(Case(8192, 4096, batch, code, group_size), "cuda") is None
+
+
+@pytest.mark.gpu
+def test_products_with_very_large_weights_and_channels_that_do_not_fill_a_block() -> None:
+    assert compare(Case(16384, 8192 + 64, 50, "int4", 64), "cuda") is None
+    assert compare(Case(16384, 8192 + 32, 100, "uint8", 32, torch.float16), "cuda") is None
