@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sparsebit.batches import device_of
 from sparsebit.config.llm import LlmConfig
 from sparsebit.errors import SparsebitError, advised, damaged
 from sparsebit.llm.blocks.measure import stored
@@ -105,19 +106,22 @@ class FinishedBlocks:
         if not all(gather_values((place / MANIFEST).exists())):
             return None
         with advised(f"remove {place}; that block is then computed again"):
-            found = self._read(place)
+            found = self._read(place, device_of(block))
             if (problem := found.find_problem(block, name)) is not None:
                 raise damaged(place, problem)
         return found
 
-    def _read(self, place: Path) -> FinishedBlock:
-        content, tensors = read_folder(place, KIND, VERSION)
+    def _read(self, place: Path, device: torch.device) -> FinishedBlock:
+        content, found = read_folder(place, KIND, VERSION)
         if content.text("run") != self._run or content.text("float weights") != self._weights:
             raise SparsebitError(
                 f"{os.fspath(place)!r} belongs to another run",
                 expected="the same model, data and config as now",
                 hint=f"choose another folder, or remove {place.parent}",
             )
+        tensors = {
+            kind: {key: one.to(device) for key, one in of_kind.items()} for kind, of_kind in found.items()
+        }
         made = []
         described = Fields.each(content.value("matrices"), str(place))
         packed = from_stored(tensors.get("weights", {}), described)
