@@ -18,6 +18,7 @@ SHARED = 228 * 1024  # bytes of shared memory of a multiprocessor
 APART = 6 * 1024  # of them, what a program needs besides the stages
 STAGES = 6  # the most blocks being copied at a time
 LARGE, HUGE = 2**25, 2**27  # elements from which a weight is large, and very large
+FEW = 8  # vectors up to which 2 and 4 bits have a kernel of their own, for groups of a multiple of 128
 FEWEST = {2: 9, 3: 2, 4: 9, 8: 2}  # vectors from which this kernel is the fastest, by bit width
 FEWEST_SCALES = 2  # the same, for groups of less than 64 channels
 MOST = {2: 1024, 3: 1024, 4: 1024, 8: 512}  # vectors up to which it is
@@ -79,15 +80,19 @@ SETTINGS = (
 )
 
 
+FEW_SETTINGS = Settings(FEW, 4, 4, 2, None)
+
+
 def choose_settings(rows: int, channels: int, groups: int, bits: int, batch: int) -> list[Settings]:
     """Settings for such a product, the best first; none if another way is faster."""
-    fewest = FEWEST_SCALES if channels // groups < 64 else FEWEST[bits]
-    if not fewest <= batch <= MOST[bits]:
-        return []
     size = (rows * channels >= LARGE) + (rows * channels >= HUGE)
-    wide = [of_sizes[size] for of_sizes in SETTINGS]
-    enough = next((i for i, one in enumerate(wide) if one.vectors >= batch), len(wide) - 1)
-    return wide[enough::-1]  # a tile that does not fit the device gives way to those with fewer vectors
+    found = [FEW_SETTINGS] if batch <= FEW and bits in (2, 4) and size else []
+    fewest = FEWEST_SCALES if channels // groups < 64 else FEWEST[bits]
+    if fewest <= batch <= MOST[bits]:
+        wide = [of_sizes[size] for of_sizes in SETTINGS]
+        enough = next((i for i, one in enumerate(wide) if one.vectors >= batch), len(wide) - 1)
+        found += wide[enough::-1]  # a tile that does not fit the device gives way to those with fewer vectors
+    return found
 
 
 @functools.lru_cache(4096)
@@ -102,8 +107,9 @@ def plan_call(rows: int, channels: int, groups: int, bits: int, batch: int) -> P
     size = channels // groups if groups > 1 else 2**30
     for settings in choose_settings(rows, channels, groups, bits, batch):
         tall = 16 * settings.warps * settings.repeats
-        for block in BLOCKS[: 1 if bits == 3 else 2]:
-            scales = next((n for n in (1, 2, 4) if size % (block // n) == 0), 0)
+        few = settings.vectors == FEW
+        for block in BLOCKS[: 1 if bits == 3 or few else 2]:
+            scales = next((n for n in ((1,) if few else (1, 2, 4)) if size % (block // n) == 0), 0)
             of_stage = tall * (4 * words_of_block(bits, block) + 6 * scales) + 2 * block * settings.vectors
             stages = min(STAGES, (SHARED // settings.per_processor - APART) // of_stage)
             if scales and stages >= 3:
@@ -131,6 +137,7 @@ def multiply_by_warpgroups(
     x: Tensor, packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits: int, low: int, plan: Plan
 ) -> Tensor:
     """``x @ weight.T`` for x [vectors, in] and scales [groups, out]."""
+    from sparsebit.kernels.packed_few_gluon import multiply_few
     from sparsebit.kernels.packed_warpgroup_gluon import describe, multiply
 
     (batch, channels), rows, settings = x.shape, packed.shape[0], plan.settings
@@ -143,7 +150,7 @@ def multiply_by_warpgroups(
     y = torch.empty(batch, rows, dtype=x.dtype, device=x.device)
     scales = describe(scale, 1, tall)
     launch(
-        multiply,
+        multiply_few if settings.vectors == FEW else multiply,
         programs,
         (parts, take_counters(x.device, programs), y),
         (),

@@ -96,7 +96,7 @@ def multiply(
     next_row = tile // across * tall
     next_vector = tile % across * VECTORS
     for ahead in gl.static_range(STAGES - 1):
-        next_block, next_row, next_vector = _copy(
+        next_block, next_row, next_vector = copy(
             x, words, scales, zeros, word_tiles, x_tiles, scale_tiles, zero_tiles, ready,
             ahead, ahead < count, next_block, next_row, next_vector, blocks, across,
             BITS, GROUP, BLOCK, GROUPS, HAS_ZERO,
@@ -119,7 +119,7 @@ def multiply(
             following = (block + 1) % STAGES
             mbarrier.wait(ready.index(following), (block + 1) // STAGES & 1, block + 1 < count)
             barrier()
-            next_block, next_row, next_vector = _copy(
+            next_block, next_row, next_vector = copy(
                 x, words, scales, zeros, word_tiles, x_tiles, scale_tiles, zero_tiles, ready,
                 (block + STAGES - 1) % STAGES, block + STAGES - 1 < count, next_block, next_row, next_vector, blocks,
                 across, BITS, GROUP, BLOCK, GROUPS, HAS_ZERO,
@@ -135,7 +135,7 @@ def multiply(
                 BLOCK, GROUPS,
             )  # fmt: skip
         total, others = warpgroup_mma_wait(0, (total, others))
-        _finish(
+        finish(
             total,
             parts_ptr,
             counts_ptr,
@@ -159,7 +159,7 @@ def _half_of_x(x_tiles, stage, PART: gl.constexpr):
 
 
 @gluon.jit
-def _copy(
+def copy(
     x, words, scales, zeros, word_tiles, x_tiles, scale_tiles, zero_tiles, ready,
     stage, wanted, block, row, vector, blocks, across,
     BITS: gl.constexpr, GROUP: gl.constexpr, BLOCK: gl.constexpr, GROUPS: gl.constexpr, HAS_ZERO: gl.constexpr,
@@ -196,7 +196,7 @@ def _copy(
 
 
 @gluon.jit
-def _finish(
+def finish(
     total, parts_ptr, counts_ptr, y_ptr, program, tile, blocks, per_program, across, batch, rows,
     REPEATS: gl.constexpr,
 ):  # fmt: skip

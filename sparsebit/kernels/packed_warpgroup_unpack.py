@@ -186,7 +186,7 @@ def _three_words(words, PART: gl.constexpr):
 
 
 @gluon.jit
-def _per_row(tile, WARPS: gl.constexpr, REPEATS: gl.constexpr, LAYOUT: gl.constexpr):
+def per_row(tile, WARPS: gl.constexpr, REPEATS: gl.constexpr, LAYOUT: gl.constexpr):
     """Load a tile [1, rows] as [rows]."""
     loaded = tile.load(_row_layout(WARPS, REPEATS))
     return gl.convert_layout(gl.reshape(loaded, (loaded.shape[1],)), LAYOUT, assert_trivial=True)
@@ -210,16 +210,16 @@ def unpack(
 
     groups: gl.constexpr = 2 if GROUPS == 4 else 1  # of this half
     first = stage * GROUPS + PART * GROUPS // 2
-    s0 = _per_row(scale_tiles.index(first), warps, REPEATS, by_row).to(DTYPE)
+    s0 = per_row(scale_tiles.index(first), warps, REPEATS, by_row).to(DTYPE)
     s1 = s0
     if groups == 2:
-        s1 = _per_row(scale_tiles.index(first + 1), warps, REPEATS, by_row).to(DTYPE)
+        s1 = per_row(scale_tiles.index(first + 1), warps, REPEATS, by_row).to(DTYPE)
     z0 = gl.full((rows,), -LOW, gl.int32, by_row)
     z1 = z0
     if HAS_ZERO:
-        z0 += _per_row(zero_tiles.index(first), warps, REPEATS, by_row).to(gl.int32)
+        z0 += per_row(zero_tiles.index(first), warps, REPEATS, by_row).to(gl.int32)
         if groups == 2:
-            z1 += _per_row(zero_tiles.index(first + 1), warps, REPEATS, by_row).to(gl.int32)
+            z1 += per_row(zero_tiles.index(first + 1), warps, REPEATS, by_row).to(gl.int32)
     scale = _of_units(s0, s1, units, groups, by_unit)
     if BITS == 8:
         lower = _of_units(

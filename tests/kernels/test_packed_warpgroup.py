@@ -10,6 +10,7 @@ import torch
 from benchmarks.gpu.packed_matmul import Case, compare
 from sparsebit.kernels.packed_warpgroup import (
     APART,
+    FEW_SETTINGS,
     MOST,
     SETTINGS,
     SHARED,
@@ -39,7 +40,7 @@ def test_every_plan_fits_the_shared_memory_and_has_a_block_to_copy_while_two_are
         assert 3 <= plan.stages <= STAGES and used * one.per_processor <= SHARED
         assert one.registers is None or one.registers * 32 * one.warps * one.per_processor <= 65536
         assert plan.group % (plan.block // plan.scales) == 0  # every scale is of a whole group or of less
-    assert {one for _, _, one in taken} == {one for of_sizes in SETTINGS for one in of_sizes}
+    assert {one for _, _, one in taken} == {FEW_SETTINGS} | {one for of_sizes in SETTINGS for one in of_sizes}
 
 
 def test_a_tile_has_the_next_more_vectors_and_gives_way_to_a_smaller_one_that_fits() -> None:
@@ -91,6 +92,21 @@ def test_products_equal_those_with_the_unpacked_weight(code: str, group_size: in
 )
 def test_products_with_large_weights(code: str, group_size: int | None, batch: int) -> None:
     assert compare(Case(8192, 4096, batch, code, group_size), "cuda") is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch", [1, 2, 5, 8])
+@pytest.mark.parametrize(
+    ("code", "group_size", "dtype"),
+    [
+        ("int4", 128, torch.bfloat16), ("uint4", 256, torch.float16), ("int4_full", None, torch.bfloat16),
+        ("uint2", 128, torch.bfloat16), ("int2", None, torch.float16),
+    ],
+)  # fmt: skip
+def test_products_of_few_vectors_with_large_weights(
+    code: str, group_size: int | None, dtype: torch.dtype, batch: int
+) -> None:
+    assert compare(Case(8208, 4096, batch, code, group_size, dtype), "cuda") is None
 
 
 @pytest.mark.gpu

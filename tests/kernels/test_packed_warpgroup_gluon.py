@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sparsebit.kernels.packed_warpgroup import plan_call, words_of_block
+from sparsebit.kernels.packed_warpgroup import FEW, plan_call, words_of_block
 
 triton = pytest.importorskip("triton")
 POINTERS = {"parts_ptr": "*fp32", "counts_ptr": "*i32", "y_ptr": "*bf16"}
@@ -20,6 +20,7 @@ def compile_for_hopper(rows: int, channels: int, groups: int, bits: int, batch: 
     from triton.backends.compiler import GPUTarget
     from triton.experimental.gluon._runtime import GluonASTSource
 
+    from sparsebit.kernels.packed_few_gluon import multiply_few
     from sparsebit.kernels.packed_warpgroup_gluon import describe, multiply
 
     plan = plan_call(rows, channels, groups, bits, batch)
@@ -41,7 +42,8 @@ def compile_for_hopper(rows: int, channels: int, groups: int, bits: int, batch: 
         "LOW": 0 if has_zero else -(1 << (bits - 1)), "BITS": bits, "HAS_ZERO": has_zero, "GROUP": plan.group,
         "BLOCK": plan.block, "GROUPS": plan.scales, "VECTORS": vectors, "REPEATS": repeats, "STAGES": plan.stages,
     }  # fmt: skip
-    names = multiply.arg_names
+    kernel = multiply_few if vectors == FEW else multiply
+    names = kernel.arg_names
     signature = {name: "constexpr" if name in known else POINTERS.get(name, "i32") for name in names}
     for name, one in descriptors.items():
         kind = canonicalize_dtype(one.base.dtype)
@@ -49,7 +51,7 @@ def compile_for_hopper(rows: int, channels: int, groups: int, bits: int, batch: 
     aligned = [["tt.divisibility", 16]]
     divisible = {(i,): aligned for i, name in enumerate(names) if name in {*POINTERS, "rows", "channels"}}
     constants = {(names.index(name),): value for name, value in known.items()}
-    source = GluonASTSource(multiply, signature, constants, divisible)
+    source = GluonASTSource(kernel, signature, constants, divisible)
     options = {"num_warps": warps} | ({} if registers is None else {"maxnreg": registers})
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
@@ -62,6 +64,8 @@ def compile_for_hopper(rows: int, channels: int, groups: int, bits: int, batch: 
         (8192, 8192, 64, 8, 64, True),
         (4096, 4096, 32, 3, 16, False),
         (4096, 4096, 32, 2, 300, False),
+        (8192, 8192, 64, 4, 1, True),  # few vectors
+        (8192, 8192, 64, 2, 5, False),
     ],
 )
 def test_it_compiles_and_fits_the_shared_memory_with_values_in_registers(
@@ -69,5 +73,9 @@ def test_it_compiles_and_fits_the_shared_memory_with_values_in_registers(
 ) -> None:
     made = compile_for_hopper(rows, channels, groups, bits, batch, has_zero)
     assert made.metadata.shared <= 227 * 1024
+    assert ("wgmma" in made.asm["ptx"]) == (batch > FEW)
+    if batch <= FEW:
+        assert not re.search(r"ld\.local|st\.local", made.asm["ptx"])
+        return
     products = re.findall(r"wgmma\.mma_async\.\S+\s*\{[^}]*\},\s*(\S)", made.asm["ptx"])
     assert products and set(products) == {"{"}  # a list of registers, not a place in shared memory
