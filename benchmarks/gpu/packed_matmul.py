@@ -91,7 +91,8 @@ def compare(case: Case, device: str) -> str | None:
 
 
 SHAPES = ((28672, 8192), (4096, 4096), (8192, 8192))
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 256, 512, 1024, 4096)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
+SOME = (1, 4, 16, 64, 128, 256, 1024)
 MANY = (65, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2000)
 CODES = {  # and the sizes of groups
     "int4": (128, 32, 64, None), "uint4": (128,), "int8": (128,), "int3": (128,), "int2": (128,),
@@ -112,7 +113,7 @@ def measure(
     for code, sizes in CODES.items():
         for size, (out, channels) in itertools.product(sizes, SHAPES):
             several = all_batches or (code == "int4" and size == 128)
-            for batch in batches if several else (1, 16, 64, 256):
+            for batch in batches if several else SOME:
                 step, moved = make_step(Case(out, channels, batch, code, size))
                 key = (out, channels, batch)
                 if key not in bf16:

@@ -15,7 +15,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from sparsebit.kernels.packed_warpgroup_gluon import barrier, copy, finish
+from sparsebit.kernels.packed_warpgroup_gluon import copy, finish
 from sparsebit.kernels.packed_warpgroup_unpack import per_row
 
 PAIRS = gl.constexpr(16)  # of the 32 values that a thread unpacks of a row
@@ -56,13 +56,16 @@ def _rows(warps: int, repeats: int) -> tuple[list[int], list[int]]:
 
 
 @triton.constexpr_function
-def _words_layout(warps: int, repeats: int, bits: int) -> gl.DistributedLinearLayout:
-    """[rows, words]: neighbouring words, of 32 channels, for each of the four threads that share a row."""
+def _words_layout(warps: int, repeats: int, bits: int, groups: int) -> gl.DistributedLinearLayout:
+    """[rows, words]: those of a block, for the four threads that share a row.
+
+    A thread reads neighbouring words. If there are several groups, each of them is divided among the four threads.
+    """
     of_thread, of_warps = _rows(warps, repeats)
-    words = [[0, 1 << i] for i in range(bits.bit_length() - 1)]
+    own, others = (1, bits) if groups == 1 else (4, 1)
     return gl.DistributedLinearLayout(
-        [*words, *([row, 0] for row in of_thread)],
-        [[0, bits], [0, 2 * bits], [1, 0], [2, 0], [4, 0]],
+        [*([0, own << i] for i in range(bits.bit_length() - 1)), *([row, 0] for row in of_thread)],
+        [[0, others], [0, 2 * others], [1, 0], [2, 0], [4, 0]],
         [[row, 0] for row in of_warps],
         [],
         [16 * warps * repeats, 4 * bits],
@@ -83,14 +86,21 @@ def _pairs_layout(warps: int, repeats: int) -> gl.DistributedLinearLayout:
 
 
 @triton.constexpr_function
-def _x_layout(warps: int) -> gl.DistributedLinearLayout:
-    """[vectors, channels]: the 32 channels of a thread's words, in all warps."""
+def _x_layout(warps: int, bits: int, groups: int) -> gl.DistributedLinearLayout:
+    """[vectors, channels]: the channels of a thread's words in a group, in all warps."""
+    of_word, size = 32 // bits, 128 // groups
+    own = [1 << i for i in range(of_word.bit_length() - 1)]
+    if groups == 1:
+        own, others = [1, 2, 4, 8, 16], 32
+    else:
+        own += [4 * of_word << i for i in range((size // (4 * of_word)).bit_length() - 1)]
+        others = of_word
     return gl.DistributedLinearLayout(
-        [[0, 1 << i] for i in range(5)],
-        [[0, 32], [0, 64], [1, 0], [2, 0], [4, 0]],
+        [[0, channel] for channel in own],
+        [[0, others], [0, 2 * others], [1, 0], [2, 0], [4, 0]],
         [[0, 0]] * (warps.bit_length() - 1),
         [],
-        [8, 128],
+        [8, size],
     )
 
 
@@ -123,12 +133,14 @@ def _both(word, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def _unpack(tile, REPEATS: gl.constexpr, BITS: gl.constexpr, OPERAND: gl.constexpr, DTYPE: gl.constexpr):
-    """A block of numbers [rows, channels], in the order of pairs, threads, and values of a pair."""
+def _unpack(tile, REPEATS: gl.constexpr, BITS: gl.constexpr, GROUPS: gl.constexpr, DTYPE: gl.constexpr):
+    """A block of numbers, as a tensor [rows, 4 threads, 2 values] for each of a thread's pairs."""
     warps: gl.constexpr = gl.num_warps()
     rows: gl.constexpr = 16 * warps * REPEATS
     layout: gl.constexpr = _pairs_layout(warps, REPEATS)
-    words = tile.load(_words_layout(warps, REPEATS, BITS))
+    words = tile.load(_words_layout(warps, REPEATS, BITS, GROUPS))
+    if GROUPS > 1:
+        words = gl.permute(gl.reshape(words, (rows, BITS, 4)), (0, 2, 1))
     if BITS == 4:
         even, odd = gl.split(gl.reshape(words, (rows, 4, 2, 2)))
         w0, w2 = gl.split(even)
@@ -138,85 +150,97 @@ def _unpack(tile, REPEATS: gl.constexpr, BITS: gl.constexpr, OPERAND: gl.constex
         w0, w1 = gl.split(gl.reshape(words, (rows, 4, 2)))
         given = [_both(w0, layout), _both(w1, layout)]
     code: gl.constexpr = _write_assembly(BITS, gl.float16 == DTYPE)
-    values = gl.inline_asm_elementwise(code, _registers(BITS), given, _results(DTYPE), True, 2)
-    ordered = gl.permute(_joined(values, 0, PAIRS), (0, 6, 5, 4, 3, 1, 2))
-    return gl.convert_layout(gl.reshape(ordered, (rows, 8 * PAIRS)), OPERAND, assert_trivial=True)
+    return gl.inline_asm_elementwise(code, _registers(BITS), given, _results(DTYPE), True, 2)
 
 
 @gluon.jit
-def _read_x(tile, BITS: gl.constexpr, OPERAND: gl.constexpr):
-    """A block of x in the same order of channels, [channels, vectors]."""
+def _of_group(values, GROUP: gl.constexpr, GROUPS: gl.constexpr, OPERAND: gl.constexpr):
+    """The numbers of one group [rows, channels], in the order of pairs, threads, and values of a pair."""
+    pairs: gl.constexpr = PAIRS // GROUPS
+    joined = _joined(values, GROUP * pairs, pairs)
+    if GROUPS == 1:
+        ordered = gl.permute(joined, (0, 6, 5, 4, 3, 1, 2))
+    elif GROUPS == 2:
+        ordered = gl.permute(joined, (0, 5, 4, 3, 1, 2))
+    else:
+        ordered = gl.permute(joined, (0, 4, 3, 1, 2))
+    return gl.convert_layout(gl.reshape(ordered, (joined.shape[0], 8 * pairs)), OPERAND, assert_trivial=True)
+
+
+@gluon.jit
+def _read_x(tile, GROUP: gl.constexpr, GROUPS: gl.constexpr, BITS: gl.constexpr, OPERAND: gl.constexpr):
+    """The channels of one group of x in the same order, [channels, vectors]."""
+    size: gl.constexpr = 8 * PAIRS // GROUPS
     apart: gl.constexpr = PAIRS // BITS  # channels between the values of a pair
-    x = gl.reshape(tile.load(_x_layout(gl.num_warps())), (8, 4, PAIRS // apart, 2, apart))
-    x = gl.reshape(gl.permute(x, (0, 2, 4, 1, 3)), (8, 8 * PAIRS))
-    return gl.convert_layout(gl.permute(x, (1, 0)), OPERAND, assert_trivial=True)
+    x = tile.slice(GROUP * size, size, dim=1).load(_x_layout(gl.num_warps(), BITS, GROUPS))
+    if GROUPS == 1:
+        x = gl.permute(gl.reshape(x, (8, 4, PAIRS // apart, 2, apart)), (0, 2, 4, 1, 3))
+    else:
+        x = gl.permute(gl.reshape(x, (8, size // (8 * apart), 4, 2, apart)), (0, 1, 4, 2, 3))
+    return gl.convert_layout(gl.permute(gl.reshape(x, (8, size)), (1, 0)), OPERAND, assert_trivial=True)
 
 
-@gluon.jit(do_not_specialize=["batch", "per_program", "across"])
-def multiply_few(
-    x, words, scales, zeros, parts_ptr, counts_ptr, y_ptr, batch, rows, channels, per_program, across,
-    LOW: gl.constexpr, BITS: gl.constexpr, HAS_ZERO: gl.constexpr, GROUP: gl.constexpr, BLOCK: gl.constexpr,
-    GROUPS: gl.constexpr, VECTORS: gl.constexpr, REPEATS: gl.constexpr, STAGES: gl.constexpr,
+@gluon.jit
+def _copy_blocks(
+    x, words, scales, zeros, word_tiles, x_tiles, scale_tiles, zero_tiles, ready, free, start, count, blocks, across,
+    BITS: gl.constexpr, GROUP: gl.constexpr, GROUPS: gl.constexpr, HAS_ZERO: gl.constexpr,
 ):  # fmt: skip
-    """``x @ weight.T`` for up to eight vectors, with the arguments of ``packed_warpgroup_gluon.multiply``."""
-    gl.static_assert(BLOCK == 128 and GROUPS == 1 and VECTORS == 8)
+    """What one warp does: copy blocks as soon as there is room for them."""
+    tile = start // blocks
+    block = start - tile * blocks
+    row = tile // across * word_tiles.shape[1]
+    vector = tile % across * x_tiles.shape[1]
+    stages: gl.constexpr = word_tiles.shape[0]
+    for at in range(0, count):
+        stage = at % stages
+        mbarrier.wait(free.index(stage), at // stages & 1 ^ 1)
+        block, row, vector = copy(
+            x, words, scales, zeros, word_tiles, x_tiles, scale_tiles, zero_tiles, ready,
+            stage, True, block, row, vector, blocks, across, BITS, GROUP, x_tiles.shape[2], GROUPS, HAS_ZERO,
+        )  # fmt: skip
+
+
+@gluon.jit
+def _multiply_blocks(
+    word_tiles, x_tiles, scale_tiles, zero_tiles, ready, free, parts_ptr, counts_ptr, y_ptr, start, count, blocks,
+    program, per_program, across, batch, rows,
+    LOW: gl.constexpr, BITS: gl.constexpr, HAS_ZERO: gl.constexpr, GROUPS: gl.constexpr, REPEATS: gl.constexpr,
+):  # fmt: skip
+    """What the other warps do: multiply blocks as they arrive."""
     warps: gl.constexpr = gl.num_warps()
-    dtype: gl.constexpr = x.dtype
-    tall: gl.constexpr = 16 * warps * REPEATS
+    stages: gl.constexpr = word_tiles.shape[0]
+    tall: gl.constexpr = word_tiles.shape[1]
+    vectors: gl.constexpr = x_tiles.shape[1]
+    dtype: gl.constexpr = x_tiles.dtype
     raised: gl.constexpr = 1024 if gl.float16 == dtype else 128
     result: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [warps, 1], [16, 8])
     by_row: gl.constexpr = gl.SliceLayout(1, result)
     left: gl.constexpr = gl.DotOperandLayout(0, result, 2)
     right: gl.constexpr = gl.DotOperandLayout(1, result, 2)
-    word_tiles = gl.allocate_shared_memory(gl.int32, [STAGES, tall, 4 * BITS], words.layout)
-    x_tiles = gl.allocate_shared_memory(dtype, [STAGES, VECTORS, BLOCK], x.layout)
-    scale_tiles = gl.allocate_shared_memory(scales.dtype, [STAGES, 1, tall], scales.layout)
-    zero_tiles = scale_tiles
-    if HAS_ZERO:
-        zero_tiles = gl.allocate_shared_memory(zeros.dtype, [STAGES, 1, tall], zeros.layout)
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for unused in gl.static_range(STAGES):
-        mbarrier.init(ready.index(unused), count=1)
-
-    blocks = gl.cdiv(channels, BLOCK)
-    program = gl.num_programs(0) - 1 - gl.program_id(0)  # as in packed_warpgroup_gluon
-    start = program * per_program
-    count = gl.minimum(per_program, gl.cdiv(rows, tall) * across * blocks - start)
-    tile = start // blocks
-    next_block = start - tile * blocks
-    next_row = tile // across * tall
-    next_vector = tile % across * VECTORS
-    for ahead in gl.static_range(STAGES - 1):
-        next_block, next_row, next_vector = copy(
-            x, words, scales, zeros, word_tiles, x_tiles, scale_tiles, zero_tiles, ready,
-            ahead, ahead < count, next_block, next_row, next_vector, blocks, across,
-            BITS, GROUP, BLOCK, GROUPS, HAS_ZERO,
-        )  # fmt: skip
-    ones = gl.full((16 * warps, BLOCK), 1.0, dtype, left)
-    nothing = gl.full((tall, VECTORS), 0.0, gl.float32, result)
+    ones = gl.full((16 * warps, x_tiles.shape[2] // GROUPS), 1.0, dtype, left)
+    nothing = gl.full((tall, vectors), 0.0, gl.float32, result)
     at = 0
     while at < count:
         tile = (start + at) // blocks
         end = gl.minimum(count, (tile + 1) * blocks - start)
         total = nothing
         for block in range(at, end):
-            stage = block % STAGES
-            mbarrier.wait(ready.index(stage), block // STAGES & 1)
-            barrier()
-            next_block, next_row, next_vector = copy(
-                x, words, scales, zeros, word_tiles, x_tiles, scale_tiles, zero_tiles, ready,
-                (block + STAGES - 1) % STAGES, block + STAGES - 1 < count, next_block, next_row, next_vector, blocks,
-                across, BITS, GROUP, BLOCK, GROUPS, HAS_ZERO,
-            )  # fmt: skip
-            here = _read_x(x_tiles.index(stage), BITS, right)
-            product = mma_v2(_unpack(word_tiles.index(stage), REPEATS, BITS, left, dtype), here, nothing)
-            of_x = mma_v2(ones, here, gl.full((16 * warps, VECTORS), 0.0, gl.float32, result))
-            of_x = gl.convert_layout(_repeated(of_x, REPEATS), result, assert_trivial=True)
-            offset = gl.full((tall,), raised - LOW, gl.float32, by_row)
-            if HAS_ZERO:
-                offset += per_row(zero_tiles.index(stage), warps, REPEATS, by_row).to(gl.float32)
-            scale = per_row(scale_tiles.index(stage), warps, REPEATS, by_row).to(gl.float32)
-            total += (product - of_x * gl.expand_dims(offset, 1)) * gl.expand_dims(scale, 1)
+            stage = block % stages
+            mbarrier.wait(ready.index(stage), block // stages & 1)
+            values = _unpack(word_tiles.index(stage), REPEATS, BITS, GROUPS, dtype)
+            for group in gl.static_range(GROUPS):
+                here = _read_x(x_tiles.index(stage), group, GROUPS, BITS, right)
+                held = stage * GROUPS + group
+                offset = gl.full((tall,), raised - LOW, gl.float32, by_row)
+                if HAS_ZERO:
+                    offset += per_row(zero_tiles.index(held), warps, REPEATS, by_row).to(gl.float32)
+                scale = per_row(scale_tiles.index(held), warps, REPEATS, by_row).to(gl.float32)
+                if group == GROUPS - 1:
+                    mbarrier.arrive(free.index(stage), count=1)
+                of_x = mma_v2(ones, here, gl.full((16 * warps, vectors), 0.0, gl.float32, result))
+                of_x = gl.convert_layout(_repeated(of_x, REPEATS), result, assert_trivial=True)
+                product = mma_v2(_of_group(values, group, GROUPS, left), here, nothing)
+                total += (product - of_x * gl.expand_dims(offset, 1)) * gl.expand_dims(scale, 1)
         finish(
             total,
             parts_ptr,
@@ -232,3 +256,50 @@ def multiply_few(
             REPEATS,
         )
         at = end
+
+
+@gluon.jit(do_not_specialize=["batch", "per_program", "across"])
+def multiply_few(
+    x, words, scales, zeros, parts_ptr, counts_ptr, y_ptr, batch, rows, channels, per_program, across,
+    LOW: gl.constexpr, BITS: gl.constexpr, HAS_ZERO: gl.constexpr, GROUP: gl.constexpr, BLOCK: gl.constexpr,
+    GROUPS: gl.constexpr, VECTORS: gl.constexpr, REPEATS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """``x @ weight.T`` for up to eight vectors, with the arguments of ``packed_warpgroup_gluon.multiply``."""
+    gl.static_assert(BLOCK == 128 and VECTORS == 8 and GROUPS <= BITS)
+    tall: gl.constexpr = 16 * gl.num_warps() * REPEATS
+    word_tiles = gl.allocate_shared_memory(gl.int32, [STAGES, tall, 4 * BITS], words.layout)
+    x_tiles = gl.allocate_shared_memory(x.dtype, [STAGES, VECTORS, BLOCK], x.layout)
+    scale_tiles = gl.allocate_shared_memory(scales.dtype, [STAGES * GROUPS, 1, tall], scales.layout)
+    zero_tiles = scale_tiles
+    if HAS_ZERO:
+        zero_tiles = gl.allocate_shared_memory(zeros.dtype, [STAGES * GROUPS, 1, tall], zeros.layout)
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(ready.index(stage), count=1)
+        mbarrier.init(free.index(stage), count=1)
+    blocks = gl.cdiv(channels, BLOCK)
+    program = gl.num_programs(0) - 1 - gl.program_id(0)  # as in packed_warpgroup_gluon
+    start = program * per_program
+    count = gl.minimum(per_program, gl.cdiv(rows, tall) * across * blocks - start)
+    gl.warp_specialize(
+        [
+            (
+                _multiply_blocks,
+                (
+                    word_tiles, x_tiles, scale_tiles, zero_tiles, ready, free, parts_ptr, counts_ptr, y_ptr, start,
+                    count, blocks, program, per_program, across, batch, rows, LOW, BITS, HAS_ZERO, GROUPS,
+                    REPEATS,
+                ),
+            ),
+            (
+                _copy_blocks,
+                (
+                    x, words, scales, zeros, word_tiles, x_tiles, scale_tiles, zero_tiles, ready, free, start, count,
+                    blocks, across, BITS, GROUP, GROUPS, HAS_ZERO,
+                ),
+            ),
+        ],
+        [1],
+        [24],
+    )  # fmt: skip

@@ -109,7 +109,7 @@ def plan_call(rows: int, channels: int, groups: int, bits: int, batch: int) -> P
         tall = 16 * settings.warps * settings.repeats
         few = settings.vectors == FEW
         for block in BLOCKS[: 1 if bits == 3 or few else 2]:
-            scales = next((n for n in ((1,) if few else (1, 2, 4)) if size % (block // n) == 0), 0)
+            scales = next((n for n in (1, 2, 4) if n <= (bits if few else 4) and size % (block // n) == 0), 0)
             of_stage = tall * (4 * words_of_block(bits, block) + 6 * scales) + 2 * block * settings.vectors
             stages = min(STAGES, (SHARED // settings.per_processor - APART) // of_stage)
             if scales and stages >= 3:
