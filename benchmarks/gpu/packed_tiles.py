@@ -55,7 +55,7 @@ MATRIX_TILES: dict[tuple[str, int, tuple[int, ...]], tuple[packed_matmul.Tile, .
 # Warps, repeats, programs on a multiprocessor and registers, by vectors of a tile; and the batches they are timed with.
 WARPGROUPS: dict[int, tuple[tuple[tuple[int, int, int, int | None], ...], tuple[int, ...]]] = {
     8: (
-        ((4, 4, 2, None), (4, 4, 3, 160), (8, 2, 2, None), (8, 2, 3, 80), (4, 2, 4, None), (8, 4, 1, None)),
+        ((4, 4, 2, 128), (4, 4, 3, 80), (4, 2, 3, 80), (4, 2, 4, 64), (8, 2, 2, 80), (8, 4, 1, 168), (4, 1, 4, 64)),
         (1, 2, 4, 8),
     ),
     16: (((4, 1, 4, 128), (4, 2, 2, None), (4, 2, 3, 168), (4, 4, 1, None)), (4, 8, 16)),
