@@ -13,7 +13,7 @@ from torch import Tensor
 from sparsebit.kernels.fake_quant import snap_fused
 from sparsebit.numerics import CodeType, Layout
 from sparsebit.numerics.layout import align, row_count
-from sparsebit.numerics.snapping import snap_plain
+from sparsebit.numerics.snapping import snap, snap_plain
 
 PASSES = 5  # forward: read x, write y; backward: read x and the gradient, write the gradient of x
 LAYOUTS = {
@@ -119,22 +119,28 @@ def compare(case: Case, device: str, fused: Callable[..., Tensor | None] = snap_
     return "; ".join(problems) or None
 
 
-def compare_compiled() -> str | None:
-    """What ``torch.compile`` changes in a loss and its gradients; None where nothing. A graph break raises."""
+LOWERED = [
+    Case((4, 24, 9, 9), "tensor", torch.bfloat16, "uint4", True),
+    Case((4, 24, 9, 9), "tensor", torch.float16, "int8", False, "tensor"),
+    Case((64, 1000), "tensor", torch.float32, "int4"),
+    Case((33, 16, 3, 3), "channel 0", torch.bfloat16, "int4", True),
+    Case((4, 24, 9, 9), "channel 1", torch.float32, "uint8", True),
+    Case((5, 32, 7), "group", torch.bfloat16, "int2"),
+]
 
-    def loss(x: Tensor, scale: Tensor) -> Tensor:
-        y = snap_fused(x * 2, scale, torch.zeros_like(scale), -8, 7, 0.5)
-        assert y is not None
-        return y.square().sum()
 
-    found: list[list[Tensor]] = []
-    for function in (loss, torch.compile(loss, fullgraph=True)):
-        x = torch.linspace(-9, 9, 64 * 32, device="cuda").view(64, 32).requires_grad_()
-        scale = torch.full((64, 1), 0.7, device="cuda", requires_grad=True)
-        value = function(x, scale)
-        found.append([value.detach(), *torch.autograd.grad(value, (x, scale))])
-    same = [torch.allclose(a, b, rtol=1e-5) for a, b in zip(*found, strict=True)]
-    return None if all(same) else f"loss, d/dx and d/dscale agree: {same}"
+def compare_lowered(case: Case, device: str) -> str | None:
+    """What differs between the reference and what inductor makes of it."""
+    code = CodeType.parse(case.code)
+
+    def compiled(x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, factor: Any) -> Tensor:
+        def run(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+            return snap(x, scale, zero_point, code, factor)
+
+        torch._dynamo.reset()
+        return torch.compile(run, fullgraph=True, dynamic=False)(x, scale, zero_point)  # type: ignore[no-any-return]
+
+    return compare(case, device, compiled)
 
 
 def _first(a: Tensor, b: Tensor) -> str:

@@ -37,6 +37,7 @@ from benchmarks.gpu import (
     packed_tiles,
     reconstruction,
     resnet50,
+    resnet50_forms,
     semi_structured,
 )
 from benchmarks.llm import on_gpu
@@ -137,7 +138,9 @@ def ask_fake_quant(bandwidth: float, found: Found) -> None:
         for dtype in (torch.float32, torch.bfloat16)
     ] + fake_quant.draw_cases(300, seed=1)
     found["check"] = check("fake_quant", cases, lambda case: fake_quant.compare(case, "cuda"), 8)
-    found["compiled"] = check("fake_quant compiled", ["x"], lambda _: fake_quant.compare_compiled())
+    found["compiled"] = check(
+        "fake_quant compiled", fake_quant.LOWERED, lambda case: fake_quant.compare_lowered(case, "cuda"), 40
+    )
     for row in found.keep(fake_quant.measure(bandwidth, time_of)):
         print(
             f"{row['case'][:38]:38s} {row['dtype'][:6]} {'learned' if row['learned'] else 'fixed':7s}"
@@ -199,6 +202,11 @@ def ask_resnet50(bandwidth: float, found: Found, is_compiled: bool = False, mode
         )
 
 
+def ask_resnet50_forms(bandwidth: float, found: Found) -> None:
+    """Quantizers as opaque operators and as arithmetic that inductor fuses, in compiled steps."""
+    show_rows(resnet50_forms.measure(found["seconds"] or 240), found)
+
+
 def show_rows(rows: Iterable[dict[str, Any]], found: Found) -> None:
     """Keep and print rows as they come."""
     for row in found.keep(rows):
@@ -246,6 +254,7 @@ QUESTIONS: dict[str, Callable[[float, dict[str, Any]], None]] = {
     "resnet50": ask_resnet50,
     "resnet50_compiled": lambda bandwidth, found: ask_resnet50(bandwidth, found, is_compiled=True),
     "resnet50_graphs": lambda bandwidth, found: ask_resnet50(bandwidth, found, True, "reduce-overhead"),
+    "resnet50_forms": ask_resnet50_forms,
     "reconstruction": lambda bandwidth, found: show_rows(reconstruction.measure(), found),
     "semi_structured": lambda bandwidth, found: show_rows(semi_structured.measure(time_of), found),
     "calibration": lambda bandwidth, found: show_rows(calibration.measure(), found),
@@ -307,7 +316,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGALRM, stop)
     for question, seconds in asked.plan.items():
         environment = describe(1, ("torch", "triton"))
-        found = Found(paths[question], environment=environment, copy_bytes_per_second=bandwidth)
+        found = Found(
+            paths[question], environment=environment, copy_bytes_per_second=bandwidth, seconds=seconds
+        )
         found.write()
         start = time.monotonic()
         signal.alarm(seconds)

@@ -1,7 +1,7 @@
-"""Snapping to an integer grid in one pass over memory: the torch operators ``sparsebit::snap`` and ``snap_backward``.
+"""Snapping to an integer grid in one pass over memory, forward and backward, by kernels on CUDA.
 
-Both take the memory of a dense tensor as a matrix (``tiling.DenseMatrix``) and scales and zero points as [channels], in
-float32. They work under autograd and ``torch.compile``. The reference is ``numerics.snapping``.
+They take the memory of a dense tensor as a matrix (``tiling.DenseMatrix``) and scales and zero points as [channels], in
+float32. The reference is ``numerics.snapping``; what compilers are given is ``snap_operator``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 
 from sparsebit.kernels.counters import take_counters
@@ -24,18 +23,6 @@ ADDED_AT_ONCE = 1024  # sums that a program adds up at a time
 # How often the program that ends last adds up so many, at most; a separate kernel does it for more.
 MOST_TOGETHER = 8
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_library = torch.library.Library("sparsebit", "FRAGMENT")
-_MATRIX = "int rows, int width, int channels, bool by_column, bool magnitude"
-_library.define(
-    "snap(Tensor x, Tensor scale, Tensor zero_point, Tensor? factor, float low, float high,"
-    f" float gradient_scale, {_MATRIX}) -> Tensor",
-    tags=(torch.Tag.needs_exact_strides,),
-)
-_library.define(
-    "snap_backward(Tensor grad, Tensor x, Tensor scale, Tensor zero_point, Tensor? factor, float low,"
-    f" float high, float gradient_scale, {_MATRIX}, bool learned) -> (Tensor, Tensor, Tensor)",
-    tags=(torch.Tag.needs_exact_strides,),
-)
 
 
 def snap_fused(
@@ -55,30 +42,8 @@ def snap_fused(
     scale, zero_point = scale.contiguous(), zero_point.contiguous()
     if not covers(x, scale, zero_point) or not is_one_number(gradient_scale, x):
         return None
-    if not torch.compiler.is_compiling() and not isinstance(x, FakeTensor):
-        # The operator would do the same, with several times the work on the host.
-        kernels = snap_kernels(matrix, x.dtype, x.get_device(), float(low), float(high), False)
-        return snap_with(kernels, x, scale, zero_point, gradient_scale)
-    return snap_operator(x, scale, zero_point, low, high, matrix, gradient_scale, magnitude=False)
-
-
-def snap_operator(
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    low: int,
-    high: int,
-    matrix: DenseMatrix,
-    gradient_scale: float | Tensor,
-    magnitude: bool,
-) -> Tensor:
-    """The torch operator, for compilers: one node of their graph, and one for all its gradients."""
-    factor, number = None, gradient_scale
-    if isinstance(gradient_scale, Tensor):
-        factor, number = gradient_scale.detach(), 1.0
-    sizes = (matrix.rows, matrix.width, matrix.channels, matrix.by_column, magnitude)
-    settings = (factor, float(low), float(high), number)
-    return torch.ops.sparsebit.snap(x, scale, zero_point, *settings, *sizes)  # type: ignore[no-any-return]
+    kernels = snap_kernels(matrix, x.dtype, x.get_device(), float(low), float(high), False)
+    return snap_with(kernels, x, scale, zero_point, gradient_scale)
 
 
 def covers(x: Tensor, scale: Tensor, zero_point: Tensor) -> bool:
@@ -248,52 +213,3 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _differentiate_once = once_differentiable(_gradients)
 _base: Any = super(torch.autograd.Function, _Snap)
 _apply: Callable[..., Any] = _base.apply
-
-
-def _run_forward(
-    x: Tensor, scale: Tensor, zero_point: Tensor, factor: Tensor | None, low: float, high: float,
-    gradient_scale: float, rows: int, width: int, channels: int, by_column: bool, magnitude: bool,
-) -> Tensor:  # fmt: skip
-    matrix = DenseMatrix(rows, width, channels, by_column)
-    return snap_kernels(matrix, x.dtype, x.get_device(), low, high, magnitude).snap(x, scale, zero_point)
-
-
-def _run_backward(
-    grad: Tensor, x: Tensor, scale: Tensor, zero_point: Tensor, factor: Tensor | None, low: float, high: float,
-    gradient_scale: float, rows: int, width: int, channels: int, by_column: bool, magnitude: bool, learned: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    matrix = DenseMatrix(rows, width, channels, by_column)
-    kernels = snap_kernels(matrix, x.dtype, x.get_device(), low, high, magnitude)
-    backward = kernels.backward(learned, learned, factor is not None)
-    to_x, *found = backward(grad, x, scale, zero_point, gradient_scale, factor)
-    to_scale, to_zero_point = (scale.new_empty(0) if sums is None else sums for sums in found)
-    return to_x, to_scale, to_zero_point
-
-
-def _fake_forward(x: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(x)
-
-
-def _fake_backward(grad: Tensor, x: Tensor, scale: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    sums = [torch.empty_like(scale) if rest[-1] else scale.new_empty(0) for _ in range(2)]
-    return torch.empty_like(x), sums[0], sums[1]
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:3])
-    ctx.settings = inputs[3:]  # the factor is a plain tensor that nothing learns
-
-
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    needed = ctx.needs_input_grad
-    learned = needed[1] or needed[2]
-    found = torch.ops.sparsebit.snap_backward(grad, *ctx.saved_tensors, *ctx.settings, learned)
-    gradients = [g if wanted else None for g, wanted in zip(found, needed[:3], strict=True)]
-    return *gradients, *[None] * len(ctx.settings)
-
-
-_library.impl("snap", _run_forward, "CUDA")
-_library.impl("snap_backward", _run_backward, "CUDA")
-torch.library.register_fake("sparsebit::snap", _fake_forward, lib=_library)
-torch.library.register_fake("sparsebit::snap_backward", _fake_backward, lib=_library)
-torch.library.register_autograd("sparsebit::snap", _differentiate, setup_context=_keep, lib=_library)

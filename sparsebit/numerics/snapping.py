@@ -28,9 +28,9 @@ from sparsebit.kernels.fake_quant import (
     is_one_number,
     snap_fused,
     snap_kernels,
-    snap_operator,
     snap_with,
 )
+from sparsebit.kernels.snap_operator import snap_operator
 from sparsebit.kernels.tiling import DenseMatrix, find_matrix
 from sparsebit.numerics.code_type import CodeType
 from sparsebit.numerics.layout import Layout, align
@@ -64,10 +64,11 @@ def snap_tensor(
         kernels = kernels_for(x, scale, zero_point, code, layout, magnitude)
         if kernels is not None and is_one_number(gradient_scale, x):
             return snap_with(kernels, x, scale, zero_point, gradient_scale)
-    if order is None and torch.compiler.is_compiling() and operator_runs_on(x) and code.is_integer:
-        y = _snap_compiled(x, scale, zero_point, code, layout, gradient_scale, magnitude)
-        if y is not None:
-            return y
+    if order is None and takes_operator(code, gradient_scale):
+        axis = axis_of(x, scale, zero_point, layout)
+        if axis is not None:
+            bounds = code.low, code.high
+            return snap_operator(x, scale, zero_point, *bounds, gradient_scale, axis, magnitude)
     view, scale, zero_point = align_grid(x, scale, zero_point, layout, order)
     if magnitude:
         scale = scale.abs()
@@ -79,35 +80,35 @@ def kernels_run_on(x: Tensor) -> bool:
     return not torch.compiler.is_compiling() and USE_KERNELS and x.is_cuda and type(x) in _PLAIN
 
 
-def operator_runs_on(x: Tensor) -> bool:
-    """Whether a compiler is given the fused operator for this tensor, and not a composition of torch's own."""
-    return USE_KERNELS and x.is_cuda
+def is_exporting() -> bool:
+    """``torch.compiler.is_exporting``, which always answers yes to ``torch.compile`` in torch 2.11."""
+    return bool(torch.compiler._is_exporting_flag)
 
 
-def _snap_compiled(
-    x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    code: CodeType,
-    layout: Layout,
-    gradient_scale: float | Tensor,
-    magnitude: bool,
-) -> Tensor | None:
-    """One operator for a tensor as it is, without the views of ``align_grid``; None where it needs them.
+def takes_operator(code: CodeType, gradient_scale: float | Tensor) -> bool:
+    """Whether a compiler is given one operator for a quantizer, and not a composition of torch's own.
+
+    A program that is exported is to run without this library.
+    """
+    if not torch.compiler.is_dynamo_compiling() or is_exporting() or not code.is_integer:
+        return False
+    return not isinstance(gradient_scale, Tensor) or gradient_scale.numel() == 1
+
+
+def axis_of(x: Tensor, scale: Tensor, zero_point: Tensor, layout: Layout) -> int | None:
+    """The axis of ``x`` that scales [C] lie along, -1 for a single one; None where they need ``align_grid``.
 
     A compiler's graph has a node for every view and one for its gradient, for every quantizer of a model.
     """
-    shape = [1] * x.dim()
-    if scale.numel() != 1:
-        if layout.kind != "channel" or len(layout.axes) != 1 or layout.groups != 1:
-            return None
-        shape[layout.axes[0]] = scale.numel()
-    if scale.dim() != 1 or not covers(x, scale, zero_point) or not is_one_number(gradient_scale, x):
+    wide = compute_dtype(x.dtype)
+    if scale.shape != zero_point.shape or not scale.dtype == zero_point.dtype == wide:
         return None
-    found = find_matrix(x.shape, x.stride(), shape)
-    if found is None:
+    if not scale.device == zero_point.device == x.device or scale.dim() != 1:
         return None
-    return snap_operator(x, scale, zero_point, code.low, code.high, found[0], gradient_scale, magnitude)
+    if scale.numel() == 1:
+        return -1
+    single = layout.kind == "channel" and len(layout.axes) == 1 and layout.groups == 1
+    return layout.axes[0] % x.dim() if single else None
 
 
 def kernels_for(
@@ -179,12 +180,15 @@ def snap(
     x: Tensor, scale: Tensor, zero_point: Tensor, code: CodeType, gradient_scale: float | Tensor = 1.0
 ) -> Tensor:
     """``x`` on the grid, in its own dtype; gradients to scale and zero point are multiplied by ``gradient_scale``."""
-    if operator_runs_on(x) and code.is_integer:
+    if takes_operator(code, gradient_scale):
+        zero_point = zero_point if zero_point.shape == scale.shape else zero_point.expand_as(scale)
+        return snap_operator(x, scale, zero_point, code.low, code.high, gradient_scale)
+    if torch.compiler.is_compiling():
+        return snap_composed(x, scale, zero_point, code, gradient_scale)
+    if kernels_run_on(x) and code.is_integer:
         fused = snap_fused(x, scale, zero_point, code.low, code.high, gradient_scale)
         if fused is not None:
             return fused
-    if torch.compiler.is_compiling():
-        return snap_composed(x, scale, zero_point, code, gradient_scale)
     return snap_plain(x, scale, zero_point, code, gradient_scale)
 
 
