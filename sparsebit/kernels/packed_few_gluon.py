@@ -1,4 +1,4 @@
-"""A Hopper kernel for up to eight vectors, and weights that stay packed in 2 or 4 bits.
+"""A Hopper kernel for up to 16 vectors, and weights that stay packed in 2 or 4 bits.
 
 Import only if Triton is installed. Unpacking decides the time of so few vectors, so nothing is computed for each value
 but the number itself: offsets and scales are applied to products. Weights are packed as in ``packed_matmul_triton``.
@@ -86,7 +86,7 @@ def _pairs_layout(warps: int, repeats: int) -> gl.DistributedLinearLayout:
 
 
 @triton.constexpr_function
-def _x_layout(warps: int, bits: int, groups: int) -> gl.DistributedLinearLayout:
+def _x_layout(warps: int, bits: int, groups: int, vectors: int) -> gl.DistributedLinearLayout:
     """[vectors, channels]: the channels of a thread's words in a group, in all warps."""
     of_word, size = 32 // bits, 128 // groups
     own = [1 << i for i in range(of_word.bit_length() - 1)]
@@ -96,11 +96,11 @@ def _x_layout(warps: int, bits: int, groups: int) -> gl.DistributedLinearLayout:
         own += [4 * of_word << i for i in range((size // (4 * of_word)).bit_length() - 1)]
         others = of_word
     return gl.DistributedLinearLayout(
-        [[0, channel] for channel in own],
+        [*([0, channel] for channel in own), *([[8, 0]] if vectors == 16 else [])],
         [[0, others], [0, 2 * others], [1, 0], [2, 0], [4, 0]],
         [[0, 0]] * (warps.bit_length() - 1),
         [],
-        [8, size],
+        [vectors, size],
     )
 
 
@@ -171,13 +171,14 @@ def _of_group(values, GROUP: gl.constexpr, GROUPS: gl.constexpr, OPERAND: gl.con
 def _read_x(tile, GROUP: gl.constexpr, GROUPS: gl.constexpr, BITS: gl.constexpr, OPERAND: gl.constexpr):
     """The channels of one group of x in the same order, [channels, vectors]."""
     size: gl.constexpr = 8 * PAIRS // GROUPS
+    vectors: gl.constexpr = tile.shape[0]
     apart: gl.constexpr = PAIRS // BITS  # channels between the values of a pair
-    x = tile.slice(GROUP * size, size, dim=1).load(_x_layout(gl.num_warps(), BITS, GROUPS))
+    x = tile.slice(GROUP * size, size, dim=1).load(_x_layout(gl.num_warps(), BITS, GROUPS, vectors))
     if GROUPS == 1:
-        x = gl.permute(gl.reshape(x, (8, 4, PAIRS // apart, 2, apart)), (0, 2, 4, 1, 3))
+        x = gl.permute(gl.reshape(x, (vectors, 4, PAIRS // apart, 2, apart)), (0, 2, 4, 1, 3))
     else:
-        x = gl.permute(gl.reshape(x, (8, size // (8 * apart), 4, 2, apart)), (0, 1, 4, 2, 3))
-    return gl.convert_layout(gl.permute(gl.reshape(x, (8, size)), (1, 0)), OPERAND, assert_trivial=True)
+        x = gl.permute(gl.reshape(x, (vectors, size // (8 * apart), 4, 2, apart)), (0, 1, 4, 2, 3))
+    return gl.convert_layout(gl.permute(gl.reshape(x, (vectors, size)), (1, 0)), OPERAND, assert_trivial=True)
 
 
 @gluon.jit
@@ -264,8 +265,8 @@ def multiply_few(
     LOW: gl.constexpr, BITS: gl.constexpr, HAS_ZERO: gl.constexpr, GROUP: gl.constexpr, BLOCK: gl.constexpr,
     GROUPS: gl.constexpr, VECTORS: gl.constexpr, REPEATS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """``x @ weight.T`` for up to eight vectors, with the arguments of ``packed_warpgroup_gluon.multiply``."""
-    gl.static_assert(BLOCK == 128 and VECTORS == 8 and GROUPS <= BITS)
+    """``x @ weight.T`` for up to 16 vectors, with the arguments of ``packed_warpgroup_gluon.multiply``."""
+    gl.static_assert(BLOCK == 128 and VECTORS <= 16 and GROUPS <= BITS)
     tall: gl.constexpr = 16 * gl.num_warps() * REPEATS
     word_tiles = gl.allocate_shared_memory(gl.int32, [STAGES, tall, 4 * BITS], words.layout)
     x_tiles = gl.allocate_shared_memory(x.dtype, [STAGES, VECTORS, BLOCK], x.layout)

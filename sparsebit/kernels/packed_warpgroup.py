@@ -18,7 +18,7 @@ SHARED = 228 * 1024  # bytes of shared memory of a multiprocessor
 APART = 6 * 1024  # of them, what a program needs besides the stages
 STAGES = 6  # the most blocks being copied at a time
 LARGE, HUGE = 2**25, 2**27  # elements from which a weight is large, and very large
-FEW = 8  # vectors up to which 2 and 4 bits have a kernel of their own, for groups of a multiple of 128
+FEW = 16  # vectors up to which 2 and 4 bits have a kernel of their own
 FEWEST = {2: 9, 3: 2, 4: 9, 8: 2}  # vectors from which this kernel is the fastest, by bit width
 FEWEST_SCALES = 2  # the same, for groups of less than 64 channels
 MOST = {2: 1024, 3: 1024, 4: 1024, 8: 512}  # vectors up to which it is
@@ -80,13 +80,14 @@ SETTINGS = (
 )
 
 
-FEW_SETTINGS = Settings(FEW, 4, 4, 2, None)
+FEW_BITS = (2, 4)
+FEW_SETTINGS = Settings(8, 4, 4, 2, 128)
 
 
 def choose_settings(rows: int, channels: int, groups: int, bits: int, batch: int) -> list[Settings]:
     """Settings for such a product, the best first; none if another way is faster."""
     size = (rows * channels >= LARGE) + (rows * channels >= HUGE)
-    found = [FEW_SETTINGS] if batch <= FEW and bits in (2, 4) and size else []
+    found = [FEW_SETTINGS] if batch <= FEW and bits in FEW_BITS and size and batch <= 8 else []
     fewest = FEWEST_SCALES if channels // groups < 64 else FEWEST[bits]
     if fewest <= batch <= MOST[bits]:
         wide = [of_sizes[size] for of_sizes in SETTINGS]
@@ -107,7 +108,7 @@ def plan_call(rows: int, channels: int, groups: int, bits: int, batch: int) -> P
     size = channels // groups if groups > 1 else 2**30
     for settings in choose_settings(rows, channels, groups, bits, batch):
         tall = 16 * settings.warps * settings.repeats
-        few = settings.vectors == FEW
+        few = settings.vectors <= FEW and bits in FEW_BITS
         for block in BLOCKS[: 1 if bits == 3 or few else 2]:
             scales = next((n for n in (1, 2, 4) if n <= (bits if few else 4) and size % (block // n) == 0), 0)
             of_stage = tall * (4 * words_of_block(bits, block) + 6 * scales) + 2 * block * settings.vectors
@@ -150,7 +151,7 @@ def multiply_by_warpgroups(
     y = torch.empty(batch, rows, dtype=x.dtype, device=x.device)
     scales = describe(scale, 1, tall)
     launch(
-        multiply_few if settings.vectors == FEW else multiply,
+        multiply_few if settings.vectors <= FEW and bits in FEW_BITS else multiply,
         programs,
         (parts, take_counters(x.device, programs), y),
         (),
