@@ -54,22 +54,30 @@ MATRIX_TILES: dict[tuple[str, int, tuple[int, ...]], tuple[packed_matmul.Tile, .
 }  # fmt: skip
 # Warps, repeats, programs on a multiprocessor and registers, by vectors of a tile; and the batches they are timed with.
 WARPGROUPS: dict[int, tuple[tuple[tuple[int, int, int, int | None], ...], tuple[int, ...]]] = {
-    8: (
-        ((4, 4, 2, 128), (4, 4, 3, 80), (4, 2, 3, 80), (4, 2, 4, 64), (8, 2, 2, 80), (8, 4, 1, 168), (4, 1, 4, 64)),
-        (1, 2, 4, 8),
-    ),
     16: (((4, 1, 4, 128), (4, 2, 2, None), (4, 2, 3, 168), (4, 4, 1, None)), (4, 8, 16)),
     32: (((4, 1, 4, 128), (4, 2, 2, None), (4, 2, 3, 168)), (24, 32)),
     64: (((4, 1, 2, None), (4, 1, 3, 168), (4, 2, 2, None), (8, 1, 2, 128)), (48, 64, 128, 192)),
     128: (((4, 1, 2, None), (8, 1, 1, None), (8, 2, 1, None)), (96, 128, 192, 256, 384, 512)),
     256: (((8, 1, 1, None),), (192, 256, 384, 512, 1024, 2000)),
 }
+# The same for the kernel of few vectors.
+_FEW = (
+    (4, 4, 2, 128),
+    (4, 4, 3, 80),
+    (4, 2, 3, 80),
+    (4, 2, 4, 64),
+    (8, 2, 2, 80),
+    (8, 4, 1, 168),
+    (4, 1, 4, 64),
+)
+FEW = {8: (_FEW, (2, 4, 8)), 16: (_FEW, (9, 16))}
 WARPGROUP_CODES = (("int4", 128), ("int4", 32), ("uint4", 128), ("int8", 128), ("int3", 128), ("int2", 128))
 
 
 def measure_warpgroup(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
     """The kernel for Hopper, each of its settings checked first; beside bfloat16 and the ways without this kernel."""
     every = [packed_warpgroup.Settings(n, *one) for n, (some, _) in WARPGROUPS.items() for one in some]
+    every += [packed_warpgroup.Settings(n, *one, few=True) for n, (some, _) in FEW.items() for one in some]
     wanted = list(itertools.product(WARPGROUP_CODES, every))
     wrong: dict[Any, str | None] = {}
     with ProcessPoolExecutor(12, multiprocessing.get_context("spawn")) as pool:
@@ -79,7 +87,7 @@ def measure_warpgroup(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]
                 yield {"code": key[0], "settings": key[1], "wrong": problem}
     if all(wrong.values()):
         raise RuntimeError("no settings give the right product")
-    batches = sorted({batch for _, some in WARPGROUPS.values() for batch in some})
+    batches = sorted({batch for _, some in (*WARPGROUPS.values(), *FEW.values()) for batch in some})
     bf16: dict[tuple[int, int, int], float] = {}
     for shape, (code, size) in itertools.product(SHAPES, WARPGROUP_CODES):
         _, packed, grid = Case(*shape, 1, code, size).make("cuda")
@@ -89,7 +97,7 @@ def measure_warpgroup(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]
                 bf16[key] = time_of(make_plain_step(*key), 8, graph=True)
             x = torch.randn(batch, shape[1], device="cuda", dtype=torch.bfloat16)
             row = {"shape": shape, "code": code, "group_size": size, "batch": batch, "bf16_us": bf16[key]}
-            fits = [one for one in every if batch in WARPGROUPS[one.vectors][1]]
+            fits = [one for one in every if batch in (FEW if one.few else WARPGROUPS)[one.vectors][1]]
             for settings in (None, *(one for one in fits if wrong[(code, size), one] is None)):
                 _use(settings)
                 step = lambda: packed_matmul.multiply_packed(x, next(weights), *arguments)  # noqa: B023, E731

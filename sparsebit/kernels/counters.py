@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import torch
 from torch import Tensor
@@ -26,14 +27,31 @@ class _Counters:
         self._used = 0
 
     def _zeros(self, count: int) -> Tensor:
-        return torch.zeros(count, dtype=torch.int32, device=self._device)
+        """Zeros that are kept, made by a thread of their own.
+
+        This thread may be using the memory pool of a CUDA graph (``torch.compile`` with ``mode="reduce-overhead"``), in
+        which nothing may be kept.
+        """
+        made = []
+
+        def make() -> None:
+            made.append(torch.zeros(count, dtype=torch.int32, device=self._device))
+            if self._device.type == "cuda":
+                torch.cuda.default_stream(self._device).synchronize()
+
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+        return made[0]
 
     def take(self, count: int) -> Tensor:
         """At least ``count`` counters for a call on the current stream."""
         count = math.ceil(count / 4) * 4  # so that the next ones begin at a multiple of 16 bytes as well
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             if self._used + count > self.RESERVED:
-                return self._zeros(count)  # recorded too, and made again with each replay
+                return torch.zeros(
+                    count, dtype=torch.int32, device=self._device
+                )  # recorded, made by each replay
             self._used += count
             return self._reserved[self._used - count : self._used]
         stream = current_stream(self._device.index) if self._device.type == "cuda" else 0

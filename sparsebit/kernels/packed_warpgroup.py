@@ -18,10 +18,8 @@ SHARED = 228 * 1024  # bytes of shared memory of a multiprocessor
 APART = 6 * 1024  # of them, what a program needs besides the stages
 STAGES = 6  # the most blocks being copied at a time
 LARGE, HUGE = 2**25, 2**27  # elements from which a weight is large, and very large
-FEW = 16  # vectors up to which 2 and 4 bits have a kernel of their own
-FEWEST = {2: 9, 3: 2, 4: 9, 8: 2}  # vectors from which this kernel is the fastest, by bit width
-FEWEST_SCALES = 2  # the same, for groups of less than 64 channels
-MOST = {2: 1024, 3: 1024, 4: 1024, 8: 512}  # vectors up to which it is
+FEW, FEW_BITS = 16, (2, 4)  # up to so many vectors, these widths have a kernel of their own
+FEWEST, MOST = 2, {2: 1024, 3: 1024, 4: 1024, 8: 512}  # vectors for which Hopper's kernels are the fastest
 
 
 class Settings(NamedTuple):
@@ -33,6 +31,7 @@ class Settings(NamedTuple):
         repeats: see ``warps``.
         per_processor: programs that run at the same time on one multiprocessor.
         registers: the most registers per thread; None for no limit.
+        few: whether this is for the kernel in ``packed_few_gluon``.
     """
 
     vectors: int
@@ -40,6 +39,7 @@ class Settings(NamedTuple):
     repeats: int
     per_processor: int
     registers: int | None
+    few: bool = False
 
 
 class Plan(NamedTuple):
@@ -78,21 +78,22 @@ SETTINGS = (
     (Settings(128, 4, 1, 2, None), Settings(128, 8, 1, 1, None), Settings(128, 8, 2, 1, None)),
     (Settings(256, 8, 1, 1, None),) * 3,
 )
+FEW_SETTINGS = (
+    (Settings(8, 4, 1, 4, 64, True), Settings(8, 4, 2, 4, 64, True), Settings(8, 4, 2, 4, 64, True)),
+    (Settings(16, 4, 1, 4, 64, True), Settings(16, 4, 4, 2, 128, True), Settings(16, 4, 4, 2, 128, True)),
+)
 
 
-FEW_BITS = (2, 4)
-FEW_SETTINGS = Settings(8, 4, 4, 2, 128)
-
-
-def choose_settings(rows: int, channels: int, groups: int, bits: int, batch: int) -> list[Settings]:
+def choose_settings(rows: int, channels: int, bits: int, batch: int) -> list[Settings]:
     """Settings for such a product, the best first; none if another way is faster."""
+    if not FEWEST <= batch <= MOST[bits]:
+        return []
     size = (rows * channels >= LARGE) + (rows * channels >= HUGE)
-    found = [FEW_SETTINGS] if batch <= FEW and bits in FEW_BITS and size and batch <= 8 else []
-    fewest = FEWEST_SCALES if channels // groups < 64 else FEWEST[bits]
-    if fewest <= batch <= MOST[bits]:
-        wide = [of_sizes[size] for of_sizes in SETTINGS]
-        enough = next((i for i, one in enumerate(wide) if one.vectors >= batch), len(wide) - 1)
-        found += wide[enough::-1]  # a tile that does not fit the device gives way to those with fewer vectors
+    wide = [of_sizes[size] for of_sizes in SETTINGS]
+    enough = next((i for i, one in enumerate(wide) if one.vectors >= batch), len(wide) - 1)
+    found = wide[enough::-1]  # a tile that does not fit the device gives way to those with fewer vectors
+    if batch <= FEW and bits in FEW_BITS:
+        found.insert(0, FEW_SETTINGS[batch > FEW_SETTINGS[0][0].vectors][size])
     return found
 
 
@@ -106,11 +107,13 @@ def plan_call(rows: int, channels: int, groups: int, bits: int, batch: int) -> P
         return None
     # A group of all channels also has those that only fill the last block.
     size = channels // groups if groups > 1 else 2**30
-    for settings in choose_settings(rows, channels, groups, bits, batch):
+    for settings in choose_settings(rows, channels, bits, batch):
+        if settings.few and bits not in FEW_BITS:
+            continue
         tall = 16 * settings.warps * settings.repeats
-        few = settings.vectors <= FEW and bits in FEW_BITS
-        for block in BLOCKS[: 1 if bits == 3 or few else 2]:
-            scales = next((n for n in (1, 2, 4) if n <= (bits if few else 4) and size % (block // n) == 0), 0)
+        for block in BLOCKS[: 1 if bits == 3 or settings.few else 2]:
+            most = bits if settings.few else 4  # scales of a block: a thread unpacks so many words of it
+            scales = next((n for n in (1, 2, 4) if n <= most and size % (block // n) == 0), 0)
             of_stage = tall * (4 * words_of_block(bits, block) + 6 * scales) + 2 * block * settings.vectors
             stages = min(STAGES, (SHARED // settings.per_processor - APART) // of_stage)
             if scales and stages >= 3:
@@ -151,7 +154,7 @@ def multiply_by_warpgroups(
     y = torch.empty(batch, rows, dtype=x.dtype, device=x.device)
     scales = describe(scale, 1, tall)
     launch(
-        multiply_few if settings.vectors <= FEW and bits in FEW_BITS else multiply,
+        multiply_few if settings.few else multiply,
         programs,
         (parts, take_counters(x.device, programs), y),
         (),

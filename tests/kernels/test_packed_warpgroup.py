@@ -40,14 +40,26 @@ def test_every_plan_fits_the_shared_memory_and_has_a_block_to_copy_while_two_are
         assert 3 <= plan.stages <= STAGES and used * one.per_processor <= SHARED
         assert one.registers is None or one.registers * 32 * one.warps * one.per_processor <= 65536
         assert plan.group % (plan.block // plan.scales) == 0  # every scale is of a whole group or of less
-    assert {one for _, _, one in taken} == {FEW_SETTINGS} | {one for of_sizes in SETTINGS for one in of_sizes}
+    every = {one for of_sizes in (*SETTINGS, *FEW_SETTINGS) for one in of_sizes}
+    assert {one for _, _, one in taken} == every
+
+
+@pytest.mark.parametrize(
+    ("bits", "size", "few"), [(4, 32, True), (2, 64, True), (2, 32, False), (8, 128, False)]
+)
+def test_few_vectors_have_their_kernel_for_2_and_4_bits(bits: int, size: int, few: bool) -> None:
+    for batch in range(2, 17):
+        plan = plan_call(4096, 4096, 4096 // size, bits, batch)
+        assert plan is not None and plan.settings.few == few and plan.settings.vectors >= batch
+    plan = plan_call(4096, 4096, 4096 // size, bits, 17)
+    assert plan is not None and not plan.settings.few
 
 
 def test_a_tile_has_the_next_more_vectors_and_gives_way_to_a_smaller_one_that_fits() -> None:
-    for batch in range(9, 257):
-        tiles = [one.vectors for one in choose_settings(8192, 8192, 64, 4, batch)]
+    for batch in range(2, 257):
+        tiles = [one.vectors for one in choose_settings(8192, 8192, 3, batch)]
         assert tiles == sorted(tiles, reverse=True) and batch <= tiles[0] < max(17, 2 * batch)
-    preferred = choose_settings(4096, 4096, 32, 3, 128)[0]
+    preferred = choose_settings(4096, 4096, 3, 128)[0]
     plan = plan_call(4096, 4096, 32, 3, 128)  # 3 bits copy more words than they use
     assert plan is not None and plan.settings.vectors < preferred.vectors == 128
 
@@ -55,7 +67,7 @@ def test_a_tile_has_the_next_more_vectors_and_gives_way_to_a_smaller_one_that_fi
 @pytest.mark.parametrize(
     ("rows", "channels", "groups", "bits", "batch"),
     [
-        (4096, 4096, 32, 4, 8),  # few vectors
+        (4096, 4096, 32, 4, 1),  # one vector
         (4096, 4096, 32, 4, MOST[4] + 1),  # many
         (4100, 4096, 128, 4, 16),  # rows whose scales are not aligned
         (4096, 4096 + 8, 1, 4, 16),  # words of a row that are not
@@ -95,18 +107,18 @@ def test_products_with_large_weights(code: str, group_size: int | None, batch: i
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("batch", [1, 2, 5, 8])
+@pytest.mark.parametrize("batch", [2, 5, 8, 11, 16])
 @pytest.mark.parametrize(
     ("code", "group_size", "dtype"),
     [
+        ("int4", 32, torch.float16), ("uint4", 64, torch.bfloat16), ("uint2", 64, torch.float16),
         ("int4", 128, torch.bfloat16), ("uint4", 256, torch.float16), ("int4_full", None, torch.bfloat16),
         ("uint2", 128, torch.bfloat16), ("int2", None, torch.float16),
     ],
 )  # fmt: skip
-def test_products_of_few_vectors_with_large_weights(
-    code: str, group_size: int | None, dtype: torch.dtype, batch: int
-) -> None:
-    assert compare(Case(8208, 4096, batch, code, group_size, dtype), "cuda") is None
+def test_products_of_few_vectors(code: str, group_size: int | None, dtype: torch.dtype, batch: int) -> None:
+    for rows in (8208, 208):
+        assert compare(Case(rows, 4096, batch, code, group_size, dtype), "cuda") is None
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sparsebit.kernels.packed_warpgroup import FEW, plan_call, words_of_block
+from sparsebit.kernels.packed_warpgroup import FEW, FEW_BITS, plan_call, words_of_block
 
 triton = pytest.importorskip("triton")
 POINTERS = {"parts_ptr": "*fp32", "counts_ptr": "*i32", "y_ptr": "*bf16"}
@@ -25,7 +25,7 @@ def compile_for_hopper(rows: int, channels: int, groups: int, bits: int, batch: 
 
     plan = plan_call(rows, channels, groups, bits, batch)
     assert plan is not None
-    vectors, warps, repeats, _, registers = plan.settings
+    vectors, warps, repeats, _, registers, few = plan.settings
     tall = 16 * warps * repeats
     scales = describe(torch.empty(groups, rows, dtype=torch.float16), 1, tall)
     descriptors = {
@@ -42,7 +42,7 @@ def compile_for_hopper(rows: int, channels: int, groups: int, bits: int, batch: 
         "LOW": 0 if has_zero else -(1 << (bits - 1)), "BITS": bits, "HAS_ZERO": has_zero, "GROUP": plan.group,
         "BLOCK": plan.block, "GROUPS": plan.scales, "VECTORS": vectors, "REPEATS": repeats, "STAGES": plan.stages,
     }  # fmt: skip
-    kernel = multiply_few if vectors == FEW else multiply
+    kernel = multiply_few if few else multiply
     names = kernel.arg_names
     signature = {name: "constexpr" if name in known else POINTERS.get(name, "i32") for name in names}
     for name, one in descriptors.items():
@@ -64,7 +64,8 @@ def compile_for_hopper(rows: int, channels: int, groups: int, bits: int, batch: 
         (8192, 8192, 64, 8, 64, True),
         (4096, 4096, 32, 3, 16, False),
         (4096, 4096, 32, 2, 300, False),
-        (8192, 8192, 64, 4, 1, True),  # few vectors
+        (8192, 8192, 256, 4, 2, True),  # few vectors
+        (4096, 4096, 32, 4, 16, False),
         (8192, 8192, 64, 2, 5, False),
     ],
 )
@@ -73,9 +74,8 @@ def test_it_compiles_and_fits_the_shared_memory_with_values_in_registers(
 ) -> None:
     made = compile_for_hopper(rows, channels, groups, bits, batch, has_zero)
     assert made.metadata.shared <= 227 * 1024
-    assert ("wgmma" in made.asm["ptx"]) == (batch > FEW)
-    if batch <= FEW:
-        assert not re.search(r"ld\.local|st\.local", made.asm["ptx"])
+    if bits in FEW_BITS and batch <= FEW:
+        assert "mma.sync" in made.asm["ptx"] and "wgmma" not in made.asm["ptx"]
         return
     products = re.findall(r"wgmma\.mma_async\.\S+\s*\{[^}]*\},\s*(\S)", made.asm["ptx"])
     assert products and set(products) == {"{"}  # a list of registers, not a place in shared memory
