@@ -172,5 +172,5 @@ def _answered() -> Iterator[None]:
             "another process of this run has ended, or does not answer",
             where=f"rank {rank()} of {world_size()}",
             got=str(error).splitlines()[0],
-            hint="the output of the other ranks says why; then start all of them again",
+            hint="the output of the other ranks shows the cause; start all of them again",
         ) from error

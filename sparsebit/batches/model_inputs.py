@@ -190,7 +190,7 @@ class ModelInputs:
         if rest:
             unused = [p.name for p in self._positional[count:] if p.name not in LABELS]
             which = f"item {count + 1}" if len(rest) == 1 else f"items {count + 1} to {len(items)}"
-            self._say(f"{which} of each batch: labels, by position", unused)
+            self._say(f"{which} of each batch (labels, because of their position)", unused)
         labels = rest[-1] if rest else None
         if kwargs:
             return Batch((), {next(iter(kwargs)): items[0]}, rest, labels)

@@ -29,7 +29,7 @@ def add_model(parser: argparse.ArgumentParser, *, quantized: bool = False) -> No
     add_weights(parser)
     if quantized:
         parser.add_argument(
-            "--quantized", metavar="FOLDER", help="what `sparsebit quantize` wrote for this model"
+            "--quantized", metavar="FOLDER", help="folder that `sparsebit quantize` wrote for this model"
         )
 
 
@@ -38,7 +38,9 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", metavar="FILE", help="weights to load: safetensors, or a state dict saved by torch"
     )
-    parser.add_argument("--pruned", metavar="FOLDER", help="what `sparsebit prune` wrote for this model")
+    parser.add_argument(
+        "--pruned", metavar="FOLDER", help="folder that `sparsebit prune` wrote for this model"
+    )
 
 
 def add_data(parser: argparse.ArgumentParser, *, required: bool = True, what: str = "to work with") -> None:
@@ -62,10 +64,14 @@ def _add_reading(group: Any) -> None:
         type=float,
         nargs="+",
         default=[0.485, 0.456, 0.406],
-        help="subtracted from an image's channels",
+        help="mean of each channel, subtracted from images",
     )
     group.add_argument(
-        "--std", type=float, nargs="+", default=[0.229, 0.224, 0.225], help="divides the channels"
+        "--std",
+        type=float,
+        nargs="+",
+        default=[0.229, 0.224, 0.225],
+        help="standard deviation of each channel, by which images are divided",
     )
 
 

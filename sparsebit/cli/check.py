@@ -72,7 +72,7 @@ def _as_exported(file: OnnxFile, graph: GraphModule, args: Any, kwargs: Any, tar
         again = export_graph(graph, args, kwargs, Path(folder) / "model.onnx", opset=opset, target=target)
     if len(file.input_names) != len(again.input_names) or len(file.output_names) != len(again.output_names):
         raise UsageError(
-            f"{file.path} was written from another model",
+            f"{file.path} was exported from another model",
             expected=f"{len(again.input_names)} inputs and {len(again.output_names)} outputs",
             got=f"{len(file.input_names)} and {len(file.output_names)}",
         )

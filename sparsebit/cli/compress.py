@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     goals = parser.add_argument_group("goals")
     goals.add_argument("--max-drop", type=float, default=0.01, help="largest loss of the metric (0.01)")
-    goals.add_argument("--speedup", type=float, help="how many times as fast a call must be, such as 2")
+    goals.add_argument("--speedup", type=float, help="required speed-up of one call, such as 2")
     goals.add_argument(
         "--size", type=float, help="a fraction of the float model such as 0.25, or a number of bytes"
     )
@@ -146,7 +146,7 @@ def _teller(budget: float) -> Callable[[Trial], None]:
 COMMAND = Command(
     description="""
 Say how much accuracy may be lost and how small or fast the model must be. Recipes are tried, cheapest
-first, until one meets the goals or the time is over. Writes the best model, the recipe that
+first, until one meets the goals or the time limit is reached. Writes the best model, the recipe that
 reproduces it as YAML, and all trials. If the goals cannot be met, it says by how much and why, and
 the exit code is 1. --resume continues an interrupted search.
 """,

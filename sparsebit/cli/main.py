@@ -117,7 +117,7 @@ def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str =
             return outcome.exit_code
     except KeyboardInterrupt:
         more = "; run it again with --resume to continue" if _keeps_steps(arguments) else ""
-        return _fail(f"interrupted; nothing was left half-written{more}", INTERRUPTED, as_json, debug)
+        return _fail(f"interrupted; no incomplete file was left{more}", INTERRUPTED, as_json, debug)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -35,7 +35,7 @@ def accuracy_of(
     """The metric on labelled data; a message where there are no labels, or where the metric is NaN."""
     if metric is top1 and not has_labels(first(data), ModelInputs.of(model)):
         raise UsageError(
-            "the data of --test has no labels to count right answers with",
+            "the data of --test has no labels to measure accuracy with",
             expected="batches of (inputs, labels) with whole numbers as labels",
             hint="add --metric file.py:function for other kinds of labels",
         )

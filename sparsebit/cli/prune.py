@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_config(
         parser,
-        what="a YAML file; by default the half of the channels with the smallest weights is removed",
+        what="a YAML file; by default half of the channels are removed, those with the smallest weights",
         key="SPARSER.RATIO=0.3",
     )
     add_output(parser, "folder to write the pruned model to")

@@ -99,7 +99,7 @@ def call(function: Callable[[], Any], reference: str, kind: str) -> Any:
     except UsageError as error:
         if "required positional argument" not in error.message:
             raise
-        hint = "name a function that needs no arguments, such as one that fills them in"
+        hint = "name a function without required arguments, such as one that calls this with its arguments"
         raise UsageError(error.message, where=error.where, hint=hint) from error.__cause__
 
 
@@ -156,7 +156,7 @@ def _load_module(place: str) -> ModuleType:
         except ModuleNotFoundError as error:
             if error.name is None or not (place + ".").startswith(error.name + "."):
                 raise UsageError(f"{place!r} imports {error.name!r}, which is not installed") from error
-            hint = "a file is named with its ending: net.py:make_model"
+            hint = "write the file with its ending: net.py:make_model"
             raise UsageError(f"no module named {error.name!r}", hint=hint) from error
 
 

@@ -51,7 +51,7 @@ class _Kind(type):
 
 def _kind(name: str, operators: tuple[str, ...]) -> type:
     targets = frozenset(target for operator in operators for target in OPS[operator].targets)
-    doc = f"What isinstance(operator, {name}) asks: whether it is {' or '.join(operators)}."
+    doc = f"isinstance(operator, {name}) is true if it is {' or '.join(operators)}."
     return _Kind(name, (), {"targets": targets, "__doc__": doc, "__module__": __name__})
 
 

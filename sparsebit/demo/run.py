@@ -38,7 +38,7 @@ class Row:
     bytes: int
     milliseconds: float
     agreement: float
-    """The part of the test images for which the file answers as its torch model does."""
+    """Fraction of the test images for which the file and its torch model give the same answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class DemoResult:
     seconds: float
     pruning: SparseReport
     mismatch: float
-    """The part of the quantized values that differ between torch and the file."""
+    """Fraction of the quantized values that differ between torch and the file."""
 
     def shown(self) -> Iterable[Any]:
         """The report as a table for a terminal."""
@@ -71,7 +71,7 @@ class DemoResult:
                 f"{100 * row.agreement:.2f} %",
             )
         yield table
-        yield "agreement: how often the file answers as its torch model does"
+        yield "agreement: how often the file and its torch model give the same answer"
         yield f"pruning: {str(self.pruning).splitlines()[0]}"
         yield f"quantized values that differ between torch and the file: {self.mismatch:.3%}"
         yield f"{self.seconds:.0f} s; written: {', '.join(map(str, self.files))}"
@@ -114,7 +114,7 @@ def _run(folder: Path, anew: bool, seconds: float, recovery: int) -> DemoResult:
         accuracy=(first.accuracy, last.accuracy),
         size=(first.bytes, last.bytes),
         latency=(first.milliseconds / 1e3, last.milliseconds / 1e3),
-        latency_note=f"{len(test[0][0])} images a call, ONNX Runtime, one thread",
+        latency_note=f"{len(test[0][0])} images per call, ONNX Runtime, one thread",
         pruning=smodel.report(),
         pruning_config=smodel.cfg,
         check=check,

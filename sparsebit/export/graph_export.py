@@ -76,7 +76,7 @@ class Exported:
     def sizes(self) -> str:
         """What a file whose batch was to be free takes instead, and the first reason."""
         reason = f": {self.attempts[0].partition(chr(10))[0]:.160}" if self.attempts else ""
-        return f"batch: fixed, the file takes inputs of the example's size only{reason}"
+        return f"batch: fixed, the file accepts only inputs of the example's size{reason}"
 
 
 def export_graph(
@@ -129,7 +129,7 @@ def export_graph(
         stateful = writes_in_place(flat.body)
         if kept := written_tensors(gm):
             logger.warning(
-                "calls of the model change %s; calls of the file do not, each starts from the values at export",
+                "calls of the model change %s; calls of the file do not: each starts from the values at export",
                 ", ".join(kept[:3]),
             )
         inputs = example_leaves(flat, _flat_inputs(gm, tuple(args), dict(kwargs or {})), device_of(gm))

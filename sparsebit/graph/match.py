@@ -118,7 +118,9 @@ class Pattern:
             if op.name in seen:
                 raise self._wrong(f"has two operators called {op.name!r}")
             if op.name == ANY or op.name.startswith("$"):
-                raise self._wrong(f"cannot call an operator {op.name!r}; that is how inputs spell wildcards")
+                raise self._wrong(
+                    f"cannot name an operator {op.name!r}, which is the spelling of a wildcard in inputs"
+                )
             for ref in op.references:
                 if not ref.startswith("$") and ref not in seen:
                     near = difflib.get_close_matches(ref, seen, n=1)

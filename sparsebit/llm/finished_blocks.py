@@ -53,7 +53,7 @@ class FinishedBlock(NamedTuple):
             if one.held is not None and one.held.shape != room:
                 return f"{one.name!r} has another shape"
         if different := set(self.floats) ^ (set(parameters) - _packed(self.made, name)):
-            return f"{min(different)!r} is missing, or there twice"
+            return f"{min(different)!r} is missing or occurs twice"
         for key, values in self.floats.items():
             if values.shape != parameters[key].shape or not values.is_floating_point():
                 return f"{key!r} has another shape or type"

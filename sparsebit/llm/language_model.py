@@ -180,7 +180,9 @@ def install(model: nn.Module, weights: Mapping[str, PackedTensor], transposed: C
         module = model.get_submodule(path)
         expected = [str(index) for index in range(len(getattr(module, key)))]
         if different := set(expected) ^ set(experts):
-            raise SparsebitError(f"expert {min(different)!r} of {name!r} is missing, or the model has none")
+            raise SparsebitError(
+                f"expert {min(different)!r} of {name!r} is missing, or the model does not have it"
+            )
         in_order = [experts[index] for index in expected]
         delattr(module, key)
         setattr(module, key, PackedStack(in_order, transposed=f"{name}[0]" in transposed))

@@ -78,8 +78,8 @@ class ExportReport:
             lines.append(f"  {self.engine} reads all {self.weights} quantized weights bit for bit")
         if self.wrong_texts:
             lines.append(
-                f"  it splits {len(self.wrong_texts)} of {self.texts} texts into different tokens from the tokenizer, "
-                f"such as {self.wrong_texts[0]!r}"
+                f"  it splits {len(self.wrong_texts)} of {self.texts} texts into tokens that differ from "
+                f"the tokenizer's, such as {self.wrong_texts[0]!r}"
             )
         elif self.texts:
             lines.append(f"  it splits {self.texts} texts into the same tokens as the tokenizer")
@@ -88,7 +88,7 @@ class ExportReport:
             verdict = "" if fine else f", more than its arithmetic explains ({self.tolerance:.2g})"
             if self.agreement is None:
                 lines.append(
-                    f"  its outputs, read as distributions, differ by {self.divergence:.2g} nats{verdict}"
+                    f"  its outputs, treated as distributions, differ by {self.divergence:.2g} nats{verdict}"
                 )
                 return "\n".join(lines)
             near = f" (the others are {self.gap:.2g} nats apart in torch at most)" if self.gap else ""
@@ -112,7 +112,7 @@ def prove(
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files)
     if engine is None:
-        reason = f"sparsebit can call none for {format_name}"
+        reason = f"sparsebit has no engine for {format_name}"
         return ExportReport(path=str(path), format=format_name, nbytes=size, not_run=reason)
     if missing := missing_modules(engine):
         reason = f"{engine.name} needs {', '.join(missing)}, not installed"

@@ -50,7 +50,7 @@ def compress(
     on_trial: Callable[[Trial], None] | None = None,
     progress: bool | None = None,
 ) -> Compressed:
-    """Try recipes, cheapest first, until one meets the goals or the time is over.
+    """Try recipes, cheapest first, until one meets the goals or the time limit is reached.
 
     What is tried: how much is pruned, which bits the weights get (8, 4, or mixed within the size), how ranges are
     found, where quantizers are placed, and which steps recover accuracy. Each stage starts from the best recipes of

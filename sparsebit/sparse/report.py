@@ -105,7 +105,7 @@ def require_choice(pruner: Pruner, kept: Mapping[str, Tensor], *, decided: bool)
     if isinstance(pruner, ChannelPruner):
         rounded, hint = f" and ROUND_TO {settings.ROUND_TO}", "raise RATIO or lower ROUND_TO"
         if all(group.frozen for group in pruner.groups):
-            hint = "no RATIO helps: every layer is kept for such a reason; TYPE: unstructured removes single weights"
+            hint = "every layer is kept for such a reason, so no RATIO helps; TYPE: unstructured removes single weights"
     raise SparsebitError(
         f"nothing could be pruned with SPARSER.RATIO {settings.RATIO}{rounded}{reasons}", hint=hint
     )

@@ -20,5 +20,5 @@ def require_expansion(path: str | os.PathLike[str], most: float) -> None:
         raise ArtifactError(
             f"{os.fspath(path)} would grow from {short_bytes(packed)} to {short_bytes(unpacked)} when it is read",
             expected=f"at most {most:g} times its size",
-            hint="save the arrays uncompressed if the file is right",
+            hint="if the file is genuine, save its arrays uncompressed",
         )

@@ -18,7 +18,7 @@ OPENVINO = Target(
                 weight=True,
                 output=op in CONVOLUTIONS + TRANSPOSED,
                 channel_axes={3: ()} if op in PRODUCTS else _CHANNELS_OF_3,
-                because="runs on integers when its input and weight are, and hands integers on to additions",
+                because="runs on integers when its input and weight are, and passes integers on to additions",
             )
             for op in (*CONVOLUTIONS, *TRANSPOSED, *PRODUCTS)
         },

@@ -140,7 +140,7 @@ def sensitivity(
     if not choices:
         raise SparsebitError(
             "there is nothing to choose bits for",
-            hint="the config quantizes no tensor on these sides; print the plan",
+            hint="the config quantizes none of these tensors; print(qmodel.plan) shows the reason for each",
         )
     calls = list(calls_of(qmodel, kept))
     rest = [targets(batch) if targets else qmodel.inputs.batch(batch).rest for batch in kept]

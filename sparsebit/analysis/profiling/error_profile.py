@@ -50,7 +50,7 @@ class Advice:
 
     layer: str
     share: float
-    """Its part of the noise that all layers make, each by itself and relative to its signal."""
+    """Its share of the noise of all layers, each quantized alone and relative to its signal."""
     sqnr_db: float
     because: str
 
@@ -67,7 +67,7 @@ class ErrorProfile:
     output: Agreement
     """Everything the model returns, quantized against float."""
     left_float: dict[str, str] = field(default_factory=dict)
-    """Operators that read float numbers anyway, each with the reason."""
+    """Operators that compute in float, each with the reason."""
     batches: int = 0
 
     _repr_html_ = in_notebook
@@ -162,14 +162,14 @@ class ErrorProfile:
             lines.append(Text("keep in float:"))
             lines += [Text(f"  {item}") for item in advice]
         else:
-            lines.append(Text("no layer stands out: leaving single ones in float would change little"))
+            lines.append(Text("no layer stands out: keeping single layers in float would change little"))
         return Group(self.table(), *lines)
 
     __str__ = as_text
 
 
 def _because(layer: LayerError, share: float) -> str:
-    text = f"it makes {share:.0%} of the noise of all layers ({decibels(layer.alone.sqnr_db)} by itself)"
+    text = f"it causes {share:.0%} of the noise of all layers ({decibels(layer.alone.sqnr_db)} by itself)"
     worst = layer.worst
     if worst is None or math.isinf(worst.agreement.sqnr_db):
         return text

@@ -31,7 +31,7 @@ class TensorError:
     """Smallest and largest number the grid can hold, over all its scales."""
     grid_hi: float
     clipped: float
-    """Part of the numbers that lie beyond the end of their grid."""
+    """Fraction of the numbers outside the range of their grid."""
     std: float
     agreement: Agreement
 

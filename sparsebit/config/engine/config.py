@@ -38,7 +38,7 @@ class Config(Section, init=False):
     PRESETS: ClassVar[str] = ""  # the folder of its presets in this package
     SYNONYMS: ClassVar[Mapping[str, str]] = {}  # other words for a part of a preset's name
 
-    DEVICE: str = key(DEVICE, "The device to work on; auto takes a GPU if there is one.", default="auto")
+    DEVICE: str = key(DEVICE, "The device to use; auto selects a GPU if there is one.", default="auto")
 
     def __init__(self, **data: Any) -> None:
         self._fill(data, self.NAME, {})
@@ -94,7 +94,7 @@ class Config(Section, init=False):
         elif device.startswith("cuda") and int(index or 0) >= (gpus := count_gpus()):
             has = f"{gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "no GPU that torch can use"
             expected = "auto, cpu or a GPU of this machine"
-            hint = f"it has {has}: set DEVICE: auto, which takes a GPU where there is one, or DEVICE: cpu"
+            hint = f"it has {has}: set DEVICE: auto, which uses a GPU if there is one, or DEVICE: cpu"
             raise_problems(
                 self.source, [Problem(path="DEVICE", expected=expected, got=repr(device), hint=hint)]
             )

@@ -106,4 +106,4 @@ def show(value: object) -> str:
     try:
         return shorten(repr(dict(value) if isinstance(value, dict) else value))
     except ValueError:  # Python refuses to print integers of thousands of digits
-        return "a number of thousands of digits"
+        return "a number with thousands of digits"

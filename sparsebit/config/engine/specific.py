@@ -123,7 +123,7 @@ def _pairs(given: object, path: str, found: Findings) -> Iterator[tuple[str, obj
     if isinstance(given, Mapping):
         pairs = given.items()
     elif isinstance(given, list | tuple) and len(given) % 2:
-        found.add(path, Refused("pairs of subkey and value", f"{show(given[-1])} has no partner"), given)
+        found.add(path, Refused("pairs of subkey and value", f"{show(given[-1])} has no value"), given)
     elif isinstance(given, list | tuple):
         pairs = zip(given[::2], given[1::2], strict=True)
     elif given is not None:

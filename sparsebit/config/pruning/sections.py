@@ -56,7 +56,9 @@ def _parse_block(value: object) -> tuple[int, int]:
 
 
 _PAIR = {"type": "array", "items": {"type": "integer", "minimum": 1}}
-NM = Read(_parse_nm, "how many of how many stay, such as 2:4", {"anyOf": [{"type": "string"}, _PAIR]})
+NM = Read(
+    _parse_nm, "N:M, which keeps N of every M weights, such as 2:4", {"anyOf": [{"type": "string"}, _PAIR]}
+)
 BLOCK = Read(
     _parse_block,
     "rows and columns of a block, such as 4x4 or [1, 8]",
@@ -87,7 +89,9 @@ class LayerSettings(Section):
     )
     RATIO: float | None = key(RATIO, "The fraction to remove; 0 removes nothing.", default=None)
     ROUND_TO: int = key(whole(1), "Remaining widths are multiples of this; 1 turns rounding off.", default=8)
-    NM: tuple[int, int] = key(NM, "Of every M neighbours along the inputs, N stay.", default=(2, 4))
+    NM: tuple[int, int] = key(
+        NM, "Of every M consecutive weights along the inputs, N are kept.", default=(2, 4)
+    )
     BLOCK: tuple[int, int] = key(
         BLOCK, "Rows and columns of a block that is kept or removed.", default=(4, 4)
     )
@@ -138,7 +142,7 @@ class ScheduleSection(Section):
     )
     START: int = key(whole(0), "The step of the first change.", default=0)
     EVERY: int = key(whole(1), "Steps from one change to the next.", default=1)
-    TIMES: int = key(whole(1), "Changes until RATIO is reached.", default=1)
+    TIMES: int = key(whole(1), "Number of changes until RATIO is reached.", default=1)
     INITIAL_RATIO: float = key(
         values.FRACTION, "The fraction removed at the first change (cubic).", default=0.0
     )

@@ -88,7 +88,7 @@ def _option_conflicts(flat: Flat, kind: Kind) -> Iterator[Problem]:
         for option in twice:
             key = f"{prefix}.{option}"
             keys = {key, f"{section}.TYPE"}
-            yield _conflict(key, keys, f"{own[option]} for this", option, "it has a key of its own")
+            yield _conflict(key, keys, f"{own[option]} for this", option, "it has a dedicated key")
         return
     keys = {f"{section}.TYPE", *own.values(), *(f"{prefix}.{option}" for option in given)}
     for wrong in wrong_options(name, RULES[kind][name], options_of(flat, section)):

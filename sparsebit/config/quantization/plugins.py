@@ -78,7 +78,7 @@ class MSESettings(HistogramSettings):
         super().__post_init__()
         if self.shrink * (self.steps - 1) >= 1:
             got = f"steps={self.steps}, shrink={self.shrink}"
-            raise ConfigError("mse: no range is left", expected="shrink * (steps - 1) < 1", got=got)
+            raise ConfigError("mse: no candidate range is left", expected="shrink * (steps - 1) < 1", got=got)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +99,7 @@ class ACIQSettings(HistogramSettings):
         super().__post_init__()
 
 
-_PER_TOKEN = (
-    "the range of a token is taken when it arrives, so there is nothing to learn or to gather beforehand"
-)
+_PER_TOKEN = "the range of each token is measured when it is quantized, so nothing can be learned or measured in advance"
 _INTEGERS: tuple[NumberFormat, ...] = ("int",)
 _LEARNS = NameRule(schemes=BOTH_STATIC, dtypes=_INTEGERS, options=(), because=_PER_TOKEN)
 

@@ -242,7 +242,7 @@ class ActivationSettings(Section):
 
     elsewhere: ClassVar[Mapping[str, str]] = {
         "GROUP_SIZE": _ONLY_WEIGHTS,
-        "QADD": "it holds for the whole model: set A.QADD.ENABLE_QUANT",
+        "QADD": "it applies to the complete model: set A.QADD.ENABLE_QUANT",
     }
 
     QSCHEME: Scheme = key(_scheme("A", "W"), _QSCHEME, required_as="per-tensor-symmetric")

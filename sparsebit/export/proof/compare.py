@@ -100,7 +100,7 @@ def check(
         ) from error
     if checked is None:
         raise ExportError(
-            "a check needs at least one call", hint="pass calls=[(args, kwargs)], some of the data"
+            "a check needs at least one call", hint="pass calls=[(args, kwargs), ...] with some of your data"
         )
     return checked.report()
 

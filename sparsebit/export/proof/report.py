@@ -98,7 +98,7 @@ class CheckReport:
     @property
     def piece_by_piece(self) -> str:
         """The proof in one sentence."""
-        verdict = "every piece computes what torch computes" if self.ok else "the file DIFFERS from torch"
+        verdict = "every piece gives the same results as torch" if self.ok else "the file DIFFERS from torch"
         if not self.tensors:
             return verdict
         largest = max(t.largest for t in self.tensors)

@@ -94,7 +94,7 @@ def possible_axes(request: TranslationRequest) -> tuple[list[AxisNames], list[st
             possible.append(axes)
         except Exception as error:
             labels = " and ".join(dict.fromkeys(label for found in axes.values() for label in found.values()))
-            reasons.append(f"the graph takes no other {labels}: {_root_of(error)}")
+            reasons.append(f"the graph does not run with another {labels}: {_root_of(error)}")
     return possible, reasons
 
 

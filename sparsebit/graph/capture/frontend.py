@@ -125,6 +125,6 @@ def _checked(captured: CapturedModule, dynamic: Dynamic | None) -> CapturedModul
     if notes:
         lines = "\n".join(f"  {note}" for note in notes[:8])
         more = f"\n  and {len(notes) - 8} more in .capture_report" if len(notes) > 8 else ""
-        text = f"the captured graph fixed what depended on the example inputs:\n{lines}{more}"
+        text = f"the captured graph fixed values that depend on the example inputs:\n{lines}{more}"
         warnings.warn(SpecializationWarning(text), stacklevel=3)
     return captured

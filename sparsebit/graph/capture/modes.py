@@ -101,7 +101,7 @@ class Comparison:
                 raise Differs(node, f"{_spell(one)} in one run, {_spell(two)} in the other")
         if left < len(self.mine) or right < len(self.theirs):
             node = self.mine[left] if left < len(self.mine) else self.theirs[right]
-            raise Differs(node, "one run does more than the other")
+            raise Differs(node, "one run has more operations than the other")
 
     def _compare(self, node: fx.Node, path: tuple[Any, ...], left: Any, right: Any) -> None:
         if isinstance(left, fx.Node) and isinstance(right, fx.Node):
@@ -129,7 +129,7 @@ class Comparison:
         if unknown and self.other_to_mine.get(_source(right)) is left:
             self.missing.append((node, path, right))
         elif not (left in self.extra and self.pairs.get(_source(left)) is right):
-            raise Differs(node, "an operator has other inputs")
+            raise Differs(node, "an operator has different inputs")
 
 
 def _is_dropout(node: fx.Node) -> bool:

@@ -50,8 +50,8 @@ def run_passes(gm: GraphModule, passes: Sequence[Pass]) -> dict[str, int]:
         gm.graph.lint()
     except Exception as error:
         raise GraphError(
-            f"the graph is broken before any pass has run: {error}",
-            hint="look at the last thing that edited it; every node must come after those it reads",
+            f"the graph was invalid before the first pass: {error}",
+            hint="check the code that edited it last; every node must come after the nodes it reads",
         ) from error
     before = _Snapshot(gm)
     changes: dict[str, int] = {}

@@ -31,7 +31,7 @@ def why_not_remove_node(gm: GraphModule, node: Node) -> str | None:
     if node.op == "placeholder":
         return f"{node.name} is part of the call signature"
     if is_effect(gm, node):
-        return f"{node.name} is run for its effect"
+        return f"{node.name} has a side effect"
     if node.op == "get_attr":
         return None
     spec = find_op(gm, node)

@@ -71,7 +71,7 @@ def replace_patterns(gm: GraphModule) -> int:
     else:
         raise GraphError(
             f"replacement {found[-1]!r} still matches after {_MOST_ROUNDS} rounds",
-            hint="its pattern matches what it builds; refuse that in a check",
+            hint="its pattern matches its own result; exclude that result with a check",
         )
     if changes:
         gm.recompile()

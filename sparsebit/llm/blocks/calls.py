@@ -206,7 +206,7 @@ def outputs_of(output: Any) -> Tensor:
 def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
     """Whether a block returns a tuple, from running the first one.
 
-    Refuses models that compute between blocks, and those whose blocks hand on more than hidden states: what else a
+    Refuses models that compute between blocks, and those whose blocks pass on more than hidden states: what else a
     block returns (the position bias of T5) may not depend on its hidden states.
     """
     outputs: list[Any] = []
@@ -232,7 +232,7 @@ def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
             again = pytree.tree_leaves(stack.modules[0](*first[0], **first[1])[1:])
             if not all(map(torch.equal, rest, (one for one in again if isinstance(one, Tensor)))):
                 raise SparsebitError(
-                    f"the blocks of {type(model).__name__} hand on more than hidden states",
+                    f"the blocks of {type(model).__name__} pass on more than hidden states",
                     expected="one tensor of hidden states that goes from block to block",
                     hint="use sparsebit.quantize, which sees the whole model",
                 )

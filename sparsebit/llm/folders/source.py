@@ -255,7 +255,7 @@ def float_module(model: nn.Module) -> nn.Module:
     model = unwrap(model)
     if callable(getattr(model, "merge_and_unload", None)):
         raise SparsebitError(
-            f"a {type(model).__name__} holds adapters beside its weights",
+            f"a {type(model).__name__} contains adapters in addition to its weights",
             hint="pass model.merge_and_unload(), or quantize the base model and add adapters to the result",
         )
     if empty := next((n for n, p in model.named_parameters() if p.is_meta), None):

@@ -149,7 +149,7 @@ class LearnedBlock:
     def keep_better(self, solved: Sequence[SolvedMatrix], before: float, after: float) -> list[SolvedMatrix]:
         """What was learned, written into the block, where the error fell; else what was solved. NaN counts as worse."""
         if not after < before:
-            said = f"tuning did not help ({before:.3g} to {after:.3g}) and was undone"
+            said = f"tuning did not reduce the error ({before:.3g} to {after:.3g}) and was undone"
             return [one._replace(solved=one.solved._replace(remark=said)) for one in solved]
         self.write()
         remark = f"tuned: error of the block {before:.3g} to {after:.3g}"

@@ -42,7 +42,7 @@ def keep_largest(scores: Tensor, sparsity: Sparsity) -> Tensor:
     if sparsity.size is not None:
         if scores.shape[1] % sparsity.size:
             raise SparsebitError(
-                f"{scores.shape[1]} input channels cannot be cut into groups of {sparsity.size}",
+                f"{scores.shape[1]} input channels cannot be divided into groups of {sparsity.size}",
                 expected="N:M sparsity with an M that divides the number of input channels",
                 hint="choose another W.SPARSITY, or leave the layer out with SPECIFIC",
             )

@@ -37,7 +37,7 @@ class WeightSpec:
             return Layout(kind="channel", axes=(0,))
         if shape[1] % size:
             raise SparsebitError(
-                f"{shape[1]} input channels cannot be cut into groups of {size}",
+                f"{shape[1]} input channels cannot be divided into groups of {size}",
                 expected="a group size that divides the number of input channels",
                 hint="choose another W.GROUP_SIZE, or leave the layer out with SPECIFIC",
             )

@@ -35,4 +35,4 @@ class Tuner(Protocol):
         ...
 
 
-TUNERS: Registry[type[Tuner]] = Registry("method that tunes")
+TUNERS: Registry[type[Tuner]] = Registry("tuning method")

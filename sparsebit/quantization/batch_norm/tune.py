@@ -53,7 +53,7 @@ def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
         if all(norm.num_batches_tracked == 0 for norm in norms):
             raise SparsebitError(
                 "no data ran through the batch norms",
-                expected="some forwards of the quantized model inside the block",
+                expected="some forward passes of the quantized model inside the block",
             )
         done = True
     finally:

@@ -159,7 +159,7 @@ def _find(nodes: dict[str, Node], name: str) -> Node:
     if name not in nodes:
         raise GraphError(
             f"the plan names {name!r}, which the graph does not have",
-            hint="a plan fits the graph it was made for; make it again",
+            hint="a plan fits only the graph it was made for; make a new one",
         )
     return nodes[name]
 

@@ -158,7 +158,7 @@ class _Places:
         if len(set(specs)) > 1:
             asked = ", ".join(f"{request.node.name} {request.spec.codes}" for request in requests)
             self.notes.append(
-                f"{place.node.name} has one quantizer, {spec}, though its readers ask for {asked}"
+                f"{place.node.name} has one quantizer, {spec}, though its readers request {asked}"
             )
         consumers = tuple(dict.fromkeys(request.node.name for request in place.requests))
         reason = place.maker.reason if place.maker else requests[0].reason
@@ -192,7 +192,7 @@ class _Places:
         if node not in self.layers.calls:
             reason = "an unknown operator stays in float; describe it with sparsebit.register_op"
         elif request is not None:
-            reason = request.reason if at is not None else "it is computed inside the operator that makes it"
+            reason = request.reason if at is not None else "it is fused into the operator that computes it"
         elif (made := self._quantized_above(source)) is not None:
             reason, at = f"{reason}; {made.name} is quantized for all its readers", made
         return PlannedEdge(

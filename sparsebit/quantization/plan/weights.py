@@ -50,7 +50,7 @@ def plan_weights(
         if len({reader.spec for reader in sharing}) > 1:
             asked = ", ".join(f"{reader.node.name} {reader.spec.codes}" for reader in sharing)
             notes.append(
-                f"{name} has one quantizer, {widest.spec}, though it is shared and asked for as {asked}"
+                f"{name} has one quantizer, {widest.spec}, though it is shared and requested as {asked}"
             )
         names = tuple(reader.node.name for reader in sharing)
         planned.append(

@@ -73,7 +73,7 @@ class Frozen(Quantizer):
         quantizer.use_quant = True
         if not torch.equal(quantizer.snap(weight), weight):
             raise SparsebitError(
-                f"{self.name!r} cannot be held as {str(self.dtype).removeprefix('torch.')} numbers again",
+                f"{self.name!r} cannot be converted back to {str(self.dtype).removeprefix('torch.')}",
                 hint="convert the model to float32 before freeze()",
             )
         return quantizer, weight

@@ -54,7 +54,7 @@ def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: S
             continue
         best, common = _partner(trace, a, right.layers, matched)
         if best is None:
-            left.layers[i] = trace.pin(a, shared, f"{reason} meets a tensor whose size is fixed")
+            left.layers[i] = trace.pin(a, shared, f"{reason} combines it with a tensor of fixed size")
             continue
         b = right.layers[best]
         rest = [letter for letter in (*a.dims, *b.dims) if letter not in common]
@@ -72,7 +72,7 @@ def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: S
         if j not in matched:
             b = trace.simplify(b)
             fixed = [letter for letter in b.dims if left.wide(letter)]
-            right.layers[j] = trace.pin(b, fixed, f"{reason} meets a tensor whose size is fixed")
+            right.layers[j] = trace.pin(b, fixed, f"{reason} combines it with a tensor of fixed size")
     layers = [*left.layers, *(b for j, b in enumerate(right.layers) if j not in matched)]
     extents = left.extents | right.extents
     return Operand([layer for layer in layers if layer.dims], extents)
@@ -99,7 +99,7 @@ def sum_product(
         if not gone:
             left.append(layer)
         elif not any(one.zero_at(layer) for one in operands):
-            trace.pin(layer, gone, f"{reason} sums what would not be zero for a removed channel")
+            trace.pin(layer, gone, f"{reason} sums values that would not be zero for a removed channel")
     return [layer for layer in left if layer.dims]
 
 

@@ -51,7 +51,7 @@ def _visit(trace: Trace, node: Node) -> object:
     try:
         chosen = _rule_for(call)
         if chosen is None:
-            return _give_up(trace, node, f"{why(call)} does not say which channels its result has")
+            return _give_up(trace, node, f"{why(call)} has no rule that says which channels its result has")
         return chosen(Visit(trace, call))
     except Stop as stopped:
         return _give_up(trace, node, str(stopped))

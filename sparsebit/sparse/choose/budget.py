@@ -179,7 +179,7 @@ def choose_for_cost(
     wanted: float,
     *,
     tries: int = 64,
-    what: str = "looking for what meets the target",
+    what: str = "searching for the channels that meet the target",
 ) -> tuple[Rungs, float]:
     """As few of the ``steps``, in their order, as bring the cost down to ``wanted``; all of them if none do.
 

@@ -138,7 +138,7 @@ class ChannelPruner(Pruner):
             measure,
             wanted,
             tries=LATENCY_TRIES if target == "latency" else 64,
-            what=f"looking for the {target}",
+            what=f"searching for the {target}",
         )
         self.reached = Reached(target=target, before=before, after=after, wanted=wanted)
         if not self.reached.met:
@@ -169,7 +169,7 @@ class ChannelPruner(Pruner):
             sparser = self.criterion(handles[0].strategy if handles else settings.STRATEGY)
             scores = score_group(group, sparser, tensors, evidence, settings.AGGREGATE, self.gates)
             if scores is None:
-                self.unmoved[group.name] = f"{type(sparser).__name__} finds nothing to score here"
+                self.unmoved[group.name] = f"{type(sparser).__name__} finds nothing to score in this layer"
                 continue
             if settings.SCOPE == "global":
                 by_criterion = "none" if sparser.comparable else "mean"

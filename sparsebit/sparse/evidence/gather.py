@@ -87,7 +87,7 @@ def gather(
     # cuDNN has no backward pass for recurrent layers that are evaluating
     cudnn = torch.backends.cudnn.enabled and not any(isinstance(m, nn.RNNBase) for m in graph.gm.modules())
     with evaluating(graph.gm, if_possible=True), torch.backends.cudnn.flags(enabled=cudnn):
-        for item in read_batches(data, None, "gathering what the criterion needs", None):
+        for item in read_batches(data, None, "measuring what the criterion needs", None):
             batch = known.batch(to_device(item, device))
             batches += 1
             if watched:

@@ -73,7 +73,7 @@ class _Carrier:
         elif call.spec.weight_axes is not None and call.bias_name is None:
             raise _refuse(f"{why(call)} has no bias that could add it")
         else:
-            raise _refuse(f"what they add cannot be followed through {why(call)}")
+            raise _refuse(f"their effect cannot be followed through {why(call)}")
 
     def _removed(self, node: Node) -> Tensor | None:
         """Bool in the shape of a result: what belongs to removed channels; None if nothing does."""

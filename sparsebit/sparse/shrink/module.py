@@ -47,7 +47,7 @@ def shrink_module(
         failures.append(problem)
     places = dict.fromkeys(place(node) for node, _ in _edited(plan, small))
     raise GraphError(
-        f"this model's own forward cannot run smaller: {failures[-1]}",
+        f"this model's own forward cannot run with fewer channels: {failures[-1]}",
         where="; ".join(list(places)[:3]) or None,
         expected="the outputs of the shrunk graph",
         hint="use the shrunk graph: it is an ordinary module that computes the same",

@@ -27,7 +27,9 @@ from sparsebit.graph.codegen import find_unsafe_name, is_plain_path
 from sparsebit.graph.exclusive import CAPTURING, without_warnings
 from sparsebit.graph.value import TensorInfo
 
-_ONE_MODE = "an exported program holds the mode it was exported in; capture the module itself to have both"
+_ONE_MODE = (
+    "an exported program contains only the mode it was exported in; capture the module to have both modes"
+)
 
 
 @dataclass(frozen=True)

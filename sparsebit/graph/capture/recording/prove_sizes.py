@@ -196,15 +196,16 @@ def _first_difference(trace: RecordedRun, other: RecordedRun) -> Reason | None:
     except Differs as difference:
         source = difference.node.meta.get("source")
         return Reason(
-            f"the model runs other operations at another size: {difference.args[0]}", source and str(source)
+            f"the model runs different operations at another size: {difference.args[0]}",
+            source and str(source),
         )
     for node, _, here, there in constants:
         source = node.meta.get("source")
         return Reason(
-            f"the number {here!r} follows from it ({there!r} at another size)", source and str(source)
+            f"the number {here!r} is computed from it ({there!r} at another size)", source and str(source)
         )
     if not same_structure(trace.output, other.output):
-        return Reason("the structure of the output, or a number in it, follows from it")
+        return Reason("the structure of the output, or a number in it, depends on it")
     for name, tensor in mine.constants.items():
         if name not in theirs.constants or not _equal(tensor, theirs.constants[name]):
             return Reason(

@@ -45,9 +45,7 @@ def record(
     drops = any(is_stochastic_leaf(m) and "drop" in type(m).__name__.lower() for m in model.modules())
     runs = Runs(model, args, kwargs, find_leaves(model, skip, stochastic=drops), on_data)
     for name in runs.leaf_modules.with_hooks:
-        text = (
-            f"hooks on {name or 'the model'}: the graph has what they do to tensors, and nothing else they do"
-        )
+        text = f"hooks on {name or 'the model'}: the graph contains what they do to tensors, but no other effects"
         report.add(Note("hooks", text))
     notes = list(report.notes)
     trace, comparison, report = _record_both_modes(runs, skip, report)

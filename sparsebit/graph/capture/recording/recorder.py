@@ -369,7 +369,7 @@ class Recorder(TorchFunctionMode):
             if self.on_data == "refuse":
                 self.refusal = DataDependenceError.of(text)
                 raise self.refusal
-            self.note("data", f"{text} was fixed to what the example inputs gave")
+            self.note("data", f"{text} was fixed to its value for the example inputs")
         elif nodes & self.origins.random:
             self.note("random", f"a random choice was fixed: {text}")
 

@@ -99,7 +99,7 @@ def reconstruction_error(results: list[Tensor], wanted: list[Tensor], units: lis
         if isinstance(result, Tensor) and (result.requires_grad or not torch.is_grad_enabled()):
             channels = result.shape[1] if result.dim() > 1 else 1
             errors.append(F.mse_loss(result, exact) * channels / unit)
-    assert errors, "no weight has a part in any of the results"
+    assert errors, "no weight contributes to any of the outputs"
     return torch.stack(errors).sum()
 
 

@@ -65,7 +65,7 @@ def _call_and_replay(
     try:
         graphs = _record(step, schedule, noise, CALLED_FIRST)
     except RuntimeError as error:  # an operator that waits for the device, or does not allow recording
-        log.warning("steps are called one by one, because they cannot be recorded: %s", error)
+        log.warning("steps run one by one, because they cannot be recorded as a CUDA graph: %s", error)
         # A broken recording leaves them unusable.
         for generator, state in zip(generators, before, strict=True):
             generator.graphsafe_set_state(state)

@@ -183,7 +183,7 @@ class Visit:
             else:
                 self.trace.sets.join(layer.along(layer.dims), labels)
         if labels is not None and not layers:
-            self.pin(Family((0,), labels), (0,), f"{self.why} meets a tensor whose size is fixed")
+            self.pin(Family((0,), labels), (0,), f"{self.why} combines it with a tensor of fixed size")
         return value.zero
 
 

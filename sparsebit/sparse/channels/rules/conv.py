@@ -102,7 +102,7 @@ def _tie_transposed_groups(
         trace.tie_axis(weight, 0, labels, "output", name)
         return labels
     if labels is not None and read == 1:
-        trace.frozen.append((labels, f"{at.why} makes several channels from one"))
+        trace.frozen.append((labels, f"{at.why} computes several channels from one"))
     elif labels is not None:
         trace.tie_axis(weight, 0, labels, "input", name)
         trace.balance(labels, groups, f"{at.why} has {groups} groups")

@@ -38,7 +38,7 @@ def getitem(at: Visit) -> object:
         elif isinstance(item, (int, Node)):
             picked.append(dim)
     for layer in at.trace.simple(held):
-        at.pin(layer, looked_up, f"{at.why} looks positions up by value")
+        at.pin(layer, looked_up, f"{at.why} searches positions by value")
     value = keep_picked_dims(at, held, picked)
     for _, dim, item in indexed_dims(index, held.rank):
         if isinstance(item, slice) and item.step not in (None, 1):
@@ -84,7 +84,7 @@ def _keep_step(at: Visit, layer: Family, dim: int, item: slice) -> None:
     if layer.dims and known and len(layer.labels) % step == 0 and 0 <= start < step:
         at.pin(Family((0, 1), layer.labels.reshape(-1, step)), [1])
     else:
-        at.pin(layer, [dim], f"{at.why} picks single positions")
+        at.pin(layer, [dim], f"{at.why} selects single positions")
 
 
 @rule("embedding")
@@ -133,7 +133,7 @@ def _looked_up(at: Visit) -> tuple[Operand, int]:
     """The input with the dim of the index kept as it is, and that dim."""
     value = at.input
     dim = at.dim(value.rank)
-    layers = at.pinned(value, [dim], f"{at.why} looks positions up by value")
+    layers = at.pinned(value, [dim], f"{at.why} searches positions by value")
     return at.aligned(Labels(value.shape, layers, value.zero), value.rank), dim
 
 
