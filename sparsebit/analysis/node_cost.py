@@ -21,7 +21,7 @@ UNKNOWN = "unknown"
 class CostRow:
     """One node.
 
-    A parameter counts at the first node that reads it, so the columns add up even where weights are shared.
+    A parameter is counted at the first node that reads it, so the columns add up even if weights are shared.
     """
 
     name: str

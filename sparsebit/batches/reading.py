@@ -1,4 +1,4 @@
-"""What may be a loader, how its batches are read, and what is said where one does not fit."""
+"""What a loader may be, how its batches are read, and the errors for batches that do not fit."""
 
 from __future__ import annotations
 

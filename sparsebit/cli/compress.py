@@ -64,7 +64,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Search, save, show. Exit code 1 where no recipe meets the goals."""
+    """Search, save and show; the exit code is 1 if no recipe meets the goals."""
     from sparsebit.cli.data import example_inputs, open_data
     from sparsebit.cli.metric import accuracy_of, open_metric
     from sparsebit.cli.model import open_model
@@ -132,7 +132,7 @@ def _refuse_other_search(folder: Path, resume: bool) -> None:
 
 
 def _teller(budget: float) -> Callable[[Trial], None]:
-    """One line for each trial, with what is left of the time."""
+    """A function that shows one line for each trial, with the time left."""
     started = time.monotonic()
 
     def tell(trial: Trial) -> None:

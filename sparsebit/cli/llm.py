@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """What each verb needs, before torch is loaded."""
+    """Check the arguments of each verb, before torch is loaded."""
     from sparsebit.config.llm import load_llm_config
 
     for name in NEEDS[arguments.verb]:
@@ -136,7 +136,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Do what the verb says."""
+    """Run the verb."""
     verbs = {
         "quantize": _quantize, "prune": _prune, "export": _export, "eval": _evaluate, "chat": _chat
     }  # fmt: skip

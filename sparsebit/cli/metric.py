@@ -1,4 +1,4 @@
-"""What --test and --metric mean, and the number they give."""
+"""The metric that --test and --metric define, and its measurement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def open_metric(arguments: argparse.Namespace) -> Metric:
 def accuracy_of(
     model: nn.Module | Callable[..., Any], data: Iterable[Any], metric: Metric, what: str
 ) -> float:
-    """The metric on labelled data; a message where there are no labels, or where the metric is NaN."""
+    """The metric on labelled data; an error if there are no labels, or if the metric is NaN."""
     if metric is top1 and not has_labels(first(data), ModelInputs.of(model)):
         raise UsageError(
             "the data of --test has no labels to measure accuracy with",
@@ -47,7 +47,7 @@ def accuracy_of(
 
 
 class Accuracy:
-    """The metric of a model before and after, on the batches of --test; nothing where there are none."""
+    """The metric of a model before and after, on the batches of --test, if there are any."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         if arguments.metric and not arguments.test:
@@ -67,7 +67,7 @@ class Accuracy:
         return (self.found[0], self.found[-1]) if self.found else None
 
     def rows(self) -> list[str]:
-        """One line, where it was measured."""
+        """One line, if it was measured."""
         if not self.found:
             return []
         before, after = self.found[0], self.found[-1]

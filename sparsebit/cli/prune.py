@@ -37,7 +37,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Choose, take away, measure and save."""
+    """Choose, prune, measure and save."""
     from torch.nn import functional
 
     from sparsebit.cli.data import example_inputs, open_data

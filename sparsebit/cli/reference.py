@@ -21,7 +21,7 @@ from sparsebit.errors import SparsebitError, with_article
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text has the form of one.
+    """Whether a text has the form of a reference.
 
     Example:
         >>> is_reference("net.py:make"), is_reference("images/"), is_reference("data.npz")
@@ -32,10 +32,10 @@ def is_reference(text: str) -> bool:
 
 
 def resolve(reference: str, kind: str) -> Any:
-    """The object that ``file.py:name`` or ``package.module:name`` means.
+    """The object that ``file.py:name`` or ``package.module:name`` refers to.
 
     Args:
-        reference: the text that was typed.
+        reference: the given text.
         kind: what it is for, for the message: "model", "data".
     """
     place, name = require_reference(reference, kind)
@@ -61,7 +61,7 @@ def resolve_function(reference: str, kind: str) -> Callable[..., Any]:
 
 
 def require_reference(reference: str, kind: str) -> tuple[str, str]:
-    """Its place and name, after making sure that the place is there. Imports nothing, so that it is quick."""
+    """The place and name of a reference, after checking that the place exists; nothing is imported."""
     if not is_reference(reference):
         raise UsageError(
             f"cannot tell which {kind} {reference!r} means",
@@ -77,7 +77,7 @@ def require_reference(reference: str, kind: str) -> tuple[str, str]:
 
 
 def _require_mention(place: str, name: str, kind: str) -> None:
-    """Refuse a name that a file does not even contain, unless the file makes names in ways that cannot be seen."""
+    """Raise an error if a file does not contain a name and cannot define it indirectly."""
     try:
         text = Path(place).read_text(encoding="utf-8")
         defined = [
@@ -92,7 +92,7 @@ def _require_mention(place: str, name: str, kind: str) -> None:
 
 
 def call(function: Callable[[], Any], reference: str, kind: str) -> Any:
-    """Call what a reference means; a failure names the line of the user's code."""
+    """Call the object of a reference; a failure names the line of the user's code."""
     try:
         with blamed_on(f"the {kind} {reference!r}"):
             return function()
@@ -105,7 +105,7 @@ def call(function: Callable[[], Any], reference: str, kind: str) -> Any:
 
 @contextlib.contextmanager
 def blamed_on(what: str) -> Iterator[None]:
-    """What fails inside the block is told as a mistake in the user's code or data, with the line it failed at."""
+    """Errors inside the block are reported as mistakes in the user's code or data, with the failing line."""
     try:
         yield
     except SparsebitError:
@@ -169,7 +169,7 @@ def _missing(known: Sequence[str], name: str, place: str, kind: str) -> UsageErr
 
 
 def _last_line(error: BaseException) -> str | None:
-    """The line of the user's own code that the error came from; of an installed package where there is none."""
+    """The line of the user's code that raised the error, or else of an installed package."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     ours = str(Path(__file__).parents[1])

@@ -24,7 +24,7 @@ LEARNED = ("scale", "zero_point", "alpha")
 
 
 def convert_checkpoint(checkpoint: Mapping[str, Any], qmodel: QuantModel) -> dict[str, Tensor]:
-    """The state dict for ``qmodel.load_state_dict`` that says what an old checkpoint says.
+    """Convert an old checkpoint to a state dict for ``qmodel.load_state_dict``.
 
     Args:
         checkpoint: what ``torch.load(path, weights_only=True)`` gave: a state dict, or a dict that holds one.
@@ -53,7 +53,7 @@ def convert_checkpoint(checkpoint: Mapping[str, Any], qmodel: QuantModel) -> dic
 
 
 def _state_dict(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors by name, without the prefixes that wrappers added."""
+    """The tensors by name, without the prefixes of wrappers."""
     found = checkpoint
     for key in STATE_KEYS:
         if isinstance(found.get(key), Mapping):
@@ -137,7 +137,7 @@ def _copy_activations(old: dict[str, Tensor], qmodel: QuantModel, new: dict[str,
 
 
 def _is_learned(old: dict[str, Tensor], key: str) -> bool:
-    """Whether a quantizer was in use: the old toolkit set those it switched off to scale 1 and zero point 0."""
+    """Whether a quantizer was in use: the old toolkit gave unused ones scale 1 and zero point 0."""
     zero_point = old.get(key.removesuffix("scale") + "zero_point", torch.zeros(1))
     return bool((old[key] != 1).any() or zero_point.any())
 

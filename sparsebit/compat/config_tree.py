@@ -16,7 +16,7 @@ from sparsebit.errors import ConfigError
 
 
 class CfgNode(dict[str, Any]):
-    """A dict whose keys are attributes too, and which can be frozen.
+    """A dict whose keys are also attributes, and which can be frozen.
 
     Nothing is checked here: ``QuantModel`` and ``SparseModel`` check the complete config and report every problem.
 
@@ -55,7 +55,7 @@ class CfgNode(dict[str, Any]):
     __setattr__ = __setitem__
 
     def freeze(self) -> None:
-        """Refuse changes from now on."""
+        """Refuse further changes."""
         self._set_frozen(True)
 
     def defrost(self) -> None:

@@ -1,4 +1,4 @@
-"""Every name of the old toolkit that moved or went, by its old path: where it is now, or what replaces it."""
+"""Every name of the old toolkit that was moved or removed, by its old path: its new path, or what replaces it."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ FUNCTIONS = {
 
 
 def _class_paths() -> tuple[dict[str, str], dict[str, str]]:
-    """Classes of operators under both old paths, package and file: those that moved, and those that are gone."""
+    """Classes of operators under both old paths, package and file: those that moved, and those that were removed."""
     modules, pruning = "sparsebit.quantization.modules", "sparsebit.sparse.modules"
     found = [
         (modules, file, name, "sparsebit.compat.operators") for file in OPERATORS for name in OPERATORS[file]
@@ -202,9 +202,9 @@ GONE |= _class_paths()[1]
 
 
 def find(path: str) -> object:
-    """What an old path names now.
+    """The object that an old path refers to now.
 
-    Raises ``OldNameError`` for what is gone, and ``KeyError`` for what was never there.
+    Raises ``OldNameError`` for a removed name, and ``KeyError`` for one that never existed.
 
     Example:
         >>> find("sparsebit.quantization.observers.OBSERVERS_MAP")["MinMax"].__name__

@@ -81,7 +81,7 @@ def run_demo(folder: Path, *, train: bool = False, seconds: float = 1.0, recover
     """Run all steps and write three ONNX files and ``report.html`` to ``folder``.
 
     Args:
-        folder: where to; created if needed.
+        folder: the output folder, created if needed.
         train: train the network from scratch instead of loading its weights.
         seconds: to time each file for.
         recovery: epochs of training after pruning.
@@ -133,7 +133,7 @@ def _run(folder: Path, anew: bool, seconds: float, recovery: int) -> DemoResult:
 
 
 def prune(model: nn.Module, example: torch.Tensor, recovery: int) -> tuple[SparseModel, nn.Module]:
-    """Remove the half of the channels with the smallest weights; a short training recovers the accuracy."""
+    """Remove half of the channels, those with the smallest weights; a short training recovers the accuracy."""
     smodel = SparseModel(model, parse_sconfig(PRUNING), (example,))
     smodel.calc_params()
     small = smodel.shrink()
@@ -152,7 +152,7 @@ def quantize(
 
 
 def trade_off(model: nn.Module, small: nn.Module, data: list[Batch], test: list[Batch]) -> list[ParetoPoint]:
-    """Other recipes on the same network, for the curve of the report."""
+    """Other recipes for the same network, for the trade-off curve of the report."""
     example = data[0][0][:2]
     recipes = [("", model), ("pruned, ", small)]
     points = [

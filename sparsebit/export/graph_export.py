@@ -74,7 +74,7 @@ class Exported:
 
     @property
     def sizes(self) -> str:
-        """What a file whose batch was to be free takes instead, and the first reason."""
+        """The batch sizes that the file accepts if the batch could not be dynamic, and the first reason."""
         reason = f": {self.attempts[0].partition(chr(10))[0]:.160}" if self.attempts else ""
         return f"batch: fixed, the file accepts only inputs of the example's size{reason}"
 
@@ -109,7 +109,7 @@ def export_graph(
         target: the runtime to write for, a name in ``sparsebit.targets.TARGETS``.
         engine: which of torch's exporters translates; ``auto`` takes the fast one if its result is right.
         external_data: whether to keep the weights in a second file; by default from 1.9 GB on.
-        inspect: called with the written file before it takes its place; what it raises leaves everything as it was.
+        inspect: called with the written file before it takes its place; if it raises an error, nothing is changed.
 
     Raises:
         ExportError: if it cannot be done, with the reason of each engine.
@@ -210,7 +210,7 @@ def _fixed_batches(proven: FixedAxes) -> list[str]:
 
 
 def _refuse_bfloat16(gm: GraphModule) -> None:
-    """Say at once what takes the exporters half a minute to find out."""
+    """Raise at once the error that exporters would raise after half a minute."""
     for name, tensor in (*gm.named_parameters(), *gm.named_buffers()):
         if tensor.dtype == torch.bfloat16:
             raise ExportError(
@@ -242,7 +242,7 @@ def _opset(markers: Markers, asked: int | None) -> int:
 
 
 def _names(kind: str, asked: Sequence[str] | None, own: Sequence[str]) -> list[str]:
-    """The names that were asked for, or the model's own."""
+    """The requested names, or the model's own."""
     if asked is not None and (len(asked) != len(own) or len(set(asked)) != len(asked)):
         raise ExportError(
             f"{kind} does not fit the model",

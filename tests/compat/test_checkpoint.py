@@ -88,7 +88,7 @@ def test_what_only_one_side_quantizes_is_named() -> None:
         converted = convert_checkpoint(old, qmodel)
     text = "\n".join(str(warning.message) for warning in said)
     assert "have no quantizer in the checkpoint and keep the calibrated range, such as 'x'" in text
-    assert "1 scales of the checkpoint belong to tensors that are not quantized here" in text
+    assert "1 scales in the checkpoint are of tensors that are not quantized here" in text
     assert torch.equal(converted["model.quantizers.x_.scale"], before)
 
 

@@ -1,4 +1,4 @@
-"""The error that each tensor causes at each width, with everything else in float."""
+"""The error that each tensor causes at each width while everything else is in float."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class Sensitivity:
         return float(total)
 
     def error(self, bits: Mapping[str, int]) -> float:
-        """The sum of the errors, which is what is minimized: errors of different tensors are assumed independent."""
+        """The sum of the errors, which is minimized: errors of different tensors are assumed independent."""
         return sum(self.errors[name][width] for name, width in bits.items())
 
     def uniform(self, bits: int) -> dict[str, int]:
-        """The same width for everything, or the nearest one it can have."""
+        """The same width for every choice, or the nearest one that the choice can have."""
         return {name: min(by, key=lambda width: abs(width - bits)) for name, by in self.errors.items()}
 
     def table(self) -> Table:
@@ -115,7 +115,7 @@ def sensitivity(
 
     Args:
         model: in evaluation mode; not changed.
-        config: what everything else is quantized by: scheme, observers, target. Its recovery steps are left out.
+        config: how everything else is quantized: scheme, observers, target. Its recovery steps are left out.
         data: batches, as for ``QuantModel.calibrate``; used to calibrate and to measure.
         example_inputs, example_kwargs: as for ``QuantModel``.
         bits: widths to try; 32 is float. Widths that the target cannot run are skipped.

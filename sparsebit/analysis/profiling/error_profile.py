@@ -25,7 +25,7 @@ STANDS_OUT = 3.0  # times the noise of the middle layer
 
 @dataclass(frozen=True, kw_only=True)
 class LayerError:
-    """The result of one operator that reads quantized tensors, against its float result."""
+    """The result of one operator that reads quantized tensors, compared with its float result."""
 
     name: str
     node: str
@@ -39,14 +39,14 @@ class LayerError:
 
     @property
     def worst(self) -> TensorError | None:
-        """The one of its tensors that loses most."""
+        """The tensor of this layer with the largest error."""
         tensors = [*self.inputs, *([self.weight] if self.weight else [])]
         return min(tensors, key=lambda tensor: tensor.agreement.sqnr_db, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """A layer that is better left in float, and why."""
+    """A layer that should stay in float, and the reason."""
 
     layer: str
     share: float
@@ -60,7 +60,7 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorProfile:
-    """Errors of every layer and tensor. Print it, take ``to_dict()``, or ask ``keep_float()``."""
+    """Errors of every layer and tensor. Print it, or call ``to_dict()`` or ``keep_float()``."""
 
     layers: tuple[LayerError, ...]
     tensors: tuple[TensorError, ...]
@@ -82,9 +82,9 @@ class ErrorProfile:
         return found
 
     def keep_float(self, most: int = 3) -> tuple[Advice, ...]:
-        """Layers that make far more noise than the others do, the worst first, at most so many.
+        """At most ``most`` layers that cause far more noise than the others, the worst first.
 
-        A layer is named where it makes at least three times the noise of the middle one and its own result has less
+        A layer is listed if it causes at least three times the noise of the median layer and its own result has less
         than 30 dB. Where every layer is equally bad none is named: then all of them need more bits.
         """
         if not self.layers:

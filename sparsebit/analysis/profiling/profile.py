@@ -1,4 +1,4 @@
-"""The verb: run some data through the float and the quantized model and add up where they part."""
+"""``profile``: run data through the float and the quantized model, and measure the error of each layer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FUSED = "it is computed inside"  # an activation in the operator before it: noth
 def profile(
     qmodel: QuantModel, data: Any, batches: int | None = None, *, progress: bool | None = None
 ) -> ErrorProfile:
-    """Measure every layer of a calibrated model against float, alone and with quantized inputs.
+    """Compare every layer of a calibrated model with float, alone and with quantized inputs.
 
     Args:
         qmodel: calibrated; whether its quantizers are on does not matter, and is left as it is.
@@ -79,7 +79,7 @@ def _add(sums: dict[str, Agreement], results: Iterator[Any]) -> None:
 
 @contextlib.contextmanager
 def _watched(sums: dict[str, TensorSums]) -> Iterator[None]:
-    """Show activations to the sums. The comparison runs each quantizer switched off on the float stream first."""
+    """Add activations to the sums. The comparison first runs each quantizer, switched off, on the float stream."""
 
     def see(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         assert isinstance(module, Quantizer)

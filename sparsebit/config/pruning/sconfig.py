@@ -27,7 +27,7 @@ class LayerSpec(NamedTuple):
 
 
 class SConfig(Config, init=False):
-    """The settings of the user. Made by ``load_sconfig``, or from keyword arguments that are checked the same way.
+    """The user's settings, from ``load_sconfig`` or from keyword arguments, which are checked in the same way.
 
     Example:
         >>> config = SConfig(SPARSER={"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5,

@@ -20,7 +20,7 @@ ScheduleType = Literal["one-shot", "iterative", "cubic"]
 
 
 def _parse_ratio(value: object) -> object:
-    """The part that is pruned. Some old files have 1 for "leave it alone"."""
+    """The fraction that is pruned. Some old files have 1 for "leave the layer unchanged"."""
     number_of = values.parse_number(value)
     hint = "to leave a layer unchanged write 0" if number_of == 1 else ""
     try:
@@ -39,7 +39,7 @@ def _pair(value: object, separators: str) -> tuple[int | None, int | None]:
 
 
 def _parse_nm(value: object) -> tuple[int, int]:
-    """``2:4`` or ``[2, 4]``: of every 4 neighbours, 2 stay."""
+    """``2:4`` or ``[2, 4]``: of every 4 consecutive weights, 2 are kept."""
     kept, of = _pair(value, ":/x")
     if kept is None or of is None or not 1 <= kept < of:
         raise Refused(NM.expected)
@@ -82,7 +82,7 @@ MOST = number("a number above 0 and up to 1", lambda value: 0 < value <= 1, excl
 
 
 class LayerSettings(Section):
-    """What can be said about pruning: for the whole model, or for some layers under SPECIFIC."""
+    """Pruning settings, for the complete model or for some layers under SPECIFIC."""
 
     STRATEGY: str = key(
         SPARSER_RULES.reader(), "The criterion that scores what may be removed.", required_as="l1norm"
@@ -135,7 +135,7 @@ class SparserSection(LayerSettings):
 
 
 class ScheduleSection(Section):
-    """When it is pruned, in calls of ``step``."""
+    """When to prune, in calls of ``step``."""
 
     TYPE: ScheduleType = key(
         SCHEDULE_TYPE, "All at once, in equal steps, or cubic (AGP).", default="one-shot"

@@ -1,4 +1,4 @@
-"""Give a convolution of images a fourth input channel of zeros, which a faster kernel reads."""
+"""Give a convolution with three input channels a fourth one of zeros, for which there is a faster kernel."""
 
 from __future__ import annotations
 

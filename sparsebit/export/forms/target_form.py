@@ -76,7 +76,7 @@ def bring_into_form(
 ) -> tuple[list[str], dict[str, int]]:
     """Lower the markers of an ``onnx_ir`` model, and rewrite it for the target's kernels.
 
-    Returns the names of the tensors that are integers now, and how often each rewrite changed something.
+    Returns the names of the tensors that are now integers, and how often each rewrite was applied.
     """
     onnx, unsigned = require("onnx"), TARGETS[target].forms == "cpu"
     opset = max(opset, model.opset_imports.get("", opset))
@@ -96,7 +96,7 @@ def bring_into_form(
 
 
 def _describe(markers: Markers, names: list[str], target: str, *, unsigned: bool, opset: int) -> str:
-    """What the file says about its quantized tensors, as JSON that checkers and runtimes let pass."""
+    """A description of the quantized tensors for the file, as JSON that checkers and runtimes ignore."""
     tensors = {}
     for name in sorted(names):
         tensor = markers.tensors[name]

@@ -65,7 +65,7 @@ def complaints(**sections: Any) -> list[str]:
             {"A": activations(QSCHEME="per-token-affine", OBSERVER={"TYPE": "kl"})},
             "A.QSCHEME: expected per-tensor-symmetric, per-tensor-affine, per-channel-symmetric or "
             "per-channel-affine with observer kl_histogram, got 'per-token-affine'; the range of each token "
-            "is measured when it is quantized, so nothing can be learned or measured in advance",
+            "is measured when it is quantized; nothing can be learned or measured before",
         ),
         (
             {"A": activations(OBSERVER={"TYPE": "percentile", "OPTIONS": {"alpha": 0.1}})},
