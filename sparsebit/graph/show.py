@@ -1,4 +1,4 @@
-"""A graph for people: as a table, and as a Mermaid flowchart."""
+"""A graph as a readable table, and as a Mermaid flowchart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS: tuple[Column, ...] = ("name", "op", "target", "inputs", "shape", "dtype
 
 
 def table(gm: GraphModule, columns: Sequence[Column] = COLUMNS) -> str:
-    """The graph as a table in plain text, one row per node, as wide as it needs to be.
+    """The graph as a table in plain text, one row per node, as wide as necessary.
 
     Example:
         >>> gm = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
@@ -114,7 +114,7 @@ def _draw(gm: GraphModule, node: Node, identifier: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text inside a quoted Mermaid label: what is not plain becomes an entity by its number.
+    """Text for a quoted Mermaid label: special characters become numeric entities.
 
     Spaces and colons too: even in quotes Mermaid reads ``direction TB`` as a command, ``style a:#...;`` as a
     style.
@@ -124,7 +124,7 @@ def _escape(text: str) -> str:
 
 
 def _target(gm: GraphModule, node: Node) -> str:
-    """What a node calls or reads, as a person would write it."""
+    """What a node calls or reads, in readable form."""
     target = node.target
     if isinstance(target, str):
         return "" if node.op in ("placeholder", "output") else target

@@ -153,7 +153,7 @@ def _stored(value: Any) -> Any:
 
 
 def _word(node: Any) -> str:
-    """What a node does to a weight: the last part of its name, without a number that keeps names apart."""
+    """The operation of a node on a weight: the last part of its name, without the number that makes it unique."""
     return re.sub(r"_\d+$", "", node.name.rpartition("/")[2])
 
 

@@ -47,7 +47,7 @@ def _zero_point(node: Any) -> Any:
 
 
 def _check_pair(node: Any) -> Iterator[Finding]:
-    """Int32 biases have a rule of their own: they are not imported at all."""
+    """Int32 biases have a separate rule: they are not imported at all."""
     if not _is_bias(node):
         for rule in (_check_zero_point, _check_type, _check_scale):
             yield from rule(node)
@@ -159,7 +159,7 @@ RULES: tuple[tuple[Callable[[Any], Iterator[Finding]], tuple[str, ...]], ...] = 
 
 
 def check_tensorrt(path: str | Path) -> tuple[Finding, ...]:
-    """Every place in a file that TensorRT would refuse, read otherwise or not run on integers."""
+    """Every place in a file that TensorRT would refuse, read differently or not run on integers."""
     model = require("onnx_ir").load(path)
     nodes = [(rule, node) for rule, types in RULES for node in model.graph if node.op_type in types]
     found = [finding for rule, node in nodes for finding in rule(node)]

@@ -1,4 +1,4 @@
-"""Sizes that cannot change become numbers, so that no runtime computes them from shapes."""
+"""Replace sizes that cannot change by numbers, so that no runtime computes them from shapes."""
 
 from __future__ import annotations
 

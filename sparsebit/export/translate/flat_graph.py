@@ -40,7 +40,7 @@ def original_name(name: str) -> str:
 
 
 def _argument_names(gm: fx.GraphModule) -> list[str]:
-    """The names of the arguments; the placeholder of one named like a function of Python has another (``input_1``)."""
+    """The names of the arguments; placeholders of arguments named like a Python function have another (``input_1``)."""
     placeholders = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     signature = getattr(gm, "call_signature", None)  # a graph that was captured elsewhere has none
     paths = [] if signature is None else [leaf.path for leaf in signature.input_leaves()]
@@ -67,7 +67,7 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _adopt(root: nn.Module, gm: fx.GraphModule, node: fx.Node) -> str:
-    """Attach what a node refers to directly under ``root`` and return its name there."""
+    """Attach the object that a node refers to directly under ``root``, and return its name there."""
     target = str(node.target)
     owner, _, name = target.rpartition(".")
     flat = target.replace(".", SEPARATOR)

@@ -1,4 +1,4 @@
-"""Functions that an exporter lacks, or writes in forms that runtimes do not read, by others that compute the same."""
+"""Replacements for functions that an exporter lacks, or writes in forms that runtimes do not read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reduce = Callable[..., Tensor]
 
 
 class Spelled(TorchFunctionMode):
-    """Inside the block every function in a table is computed as it says there, also inside of modules."""
+    """Inside the block every function in the table is replaced by its entry, also inside modules."""
 
     def __init__(self, table: Mapping[Any, Callable[..., Any]] | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""``capture``: one function over three ways of turning a model into a graph."""
+"""``capture``: one function for three ways of turning a model into a graph."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _as_call(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ..
 
 
 def _runs_without_inputs(model: nn.Module) -> bool:
-    """Whether the model takes no arguments, so that it can be recorded although no inputs were given."""
+    """Whether the model takes no arguments, so that it can be recorded without example inputs."""
     if isinstance(model, fx.GraphModule):
         return not any(node.op == "placeholder" for node in model.graph.nodes)
     return not inspect.signature(model.forward).parameters

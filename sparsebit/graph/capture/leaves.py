@@ -33,7 +33,7 @@ _HARMLESS = {
 
 
 def torch_base(kind: type) -> type | None:
-    """The ``torch.nn`` class that a module class behaves as: itself, or the base whose methods it leaves alone."""
+    """The ``torch.nn`` class that a module class behaves as: itself, or the base whose methods it does not override."""
     for index, base in enumerate(kind.__mro__):
         if base.__module__.startswith("torch.nn."):
             if base is nn.Module:
@@ -49,7 +49,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def is_torch_leaf(module: nn.Module) -> bool:
-    """Whether a module is a plain ``torch.nn`` one that can stay one node."""
+    """Whether a module is a plain ``torch.nn`` module that can stay one node."""
     return not has_hooks(module) and _is_plain(module)
 
 
@@ -92,7 +92,7 @@ class LeafModules:
 
 
 def find_leaves(model: nn.Module, skip: Sequence[str] = (), *, stochastic: bool = True) -> LeafModules:
-    """Decide which modules stay one node: torch's own, registered, scripted, asked for, or DropPath-like."""
+    """Decide which modules stay one node: torch's own, registered, scripted, requested, or DropPath-like."""
     found, unmatched = LeafModules(), set(skip)
     names: dict[int, str] = {}  # the first of a shared module's names
     for name, module in model.named_modules(remove_duplicate=False):

@@ -1,4 +1,4 @@
-"""Where in the model's own source something happened."""
+"""Places in the model's own source."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def find_source(frame: types.FrameType | None = None) -> Source | None:
 
 
 def running_line() -> str | None:
-    """The line of the model that runs now, for a message; None outside a model."""
+    """The model's line that is running, for a message; None outside a model."""
     found = find_source()
     return None if found is None else str(found)
 

@@ -1,4 +1,4 @@
-"""Operators that stay in float, so that a row says little more than that they are known.
+"""Operators that stay in float; their rows say little more than that they are known.
 
 Losses, for models that compute theirs inside forward; decompositions and solvers; Fourier transforms, which count no
 MACs: how many there are depends on the algorithm.

@@ -1,4 +1,4 @@
-"""Reductions, scans and orderings: over channels they mix them, which the table takes as the rule."""
+"""Reductions, scans and sorting: along the channel axis they mix channels, which the table assumes by default."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUM = "input, dim=None, keepdim=False, *, dtype=None"
 
 
 def _flag_is_not_a_dimension(arguments: dict[str, object]) -> None:
-    """``x.std(False)`` says how, not where."""
+    """The argument of ``x.std(False)`` is a flag and not a dimension."""
     if isinstance(arguments["dim"], bool):
         arguments["unbiased"], arguments["dim"] = arguments["dim"], None
 

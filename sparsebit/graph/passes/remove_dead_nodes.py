@@ -1,4 +1,4 @@
-"""Remove what nothing depends on."""
+"""Remove nodes that nothing depends on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PURE_HOMES = ("torch", "sparsebit", "_operator", "operator", "math", "builtins"
 def remove_dead_nodes(gm: GraphModule) -> int:
     """Remove every node that neither an output nor an effect depends on.
 
-    Placeholders stay, so the call signature does; parameters and buffers stay in the state dict even where
-    nothing reads them. What cannot be known to be without effect stays too.
+    Placeholders stay, because they are the call signature; parameters and buffers stay in the state dict even if
+    nothing reads them. Nodes that may have side effects stay too.
     """
     alive = _alive(gm)
     dead = [node for node in gm.graph.nodes if node not in alive]

@@ -10,7 +10,7 @@ from sparsebit.graph.passes.edit import replace_node
 
 
 def remove_dropout(gm: GraphModule) -> int:
-    """Bypass every dropout that does nothing in evaluation mode; the graph then no longer drops in training.
+    """Bypass every dropout that does nothing in evaluation mode; the graph then has no dropout in training either.
 
     Example:
         >>> import torch

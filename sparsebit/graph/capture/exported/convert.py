@@ -70,7 +70,7 @@ def _plain_shape(value: Any) -> Any:
 
 
 def _hint(size: Any) -> Any:
-    """The example's number behind a symbolic one."""
+    """The example's value of a symbolic number."""
     node = getattr(size, "node", None)
     return node.hint if node is not None and node.hint is not None else size if isinstance(size, int) else -1
 

@@ -34,7 +34,7 @@ _ONE_MODE = (
 
 @dataclass(frozen=True)
 class _Slot:
-    """Stands for one flat input or output while the structure around it is rebuilt."""
+    """Placeholder for one flat input or output while the structure around it is rebuilt."""
 
     index: int
 
@@ -97,7 +97,7 @@ def _from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -
 
 
 def _refuse_unsafe_name(name: str | None) -> None:
-    """torch.export writes names into code as they are, and runs it: a name that is data must not get there."""
+    """torch.export writes names unescaped into code and runs it, so unsafe names are refused."""
     if name is not None:
         raise CaptureError(
             f"torch.export cannot take a module or tensor named {name!r}",
@@ -168,7 +168,7 @@ def _parameters(program: torch.export.ExportedProgram, exported: fx.GraphModule)
 def _signature(
     program: torch.export.ExportedProgram, graph: fx.Graph, parameters: inspect.Signature
 ) -> CallSignature:
-    """Our signature over the exported program's flat inputs; its placeholders are put into our order."""
+    """Our signature for the exported program's flat inputs; its placeholders are reordered to match."""
     in_spec, out_spec = program.call_spec.in_spec, program.call_spec.out_spec
     assert in_spec is not None and out_spec is not None
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -206,7 +206,7 @@ def _signature(
 def _sizes_of(
     name: str, shape: Sequence[Any], program: torch.export.ExportedProgram
 ) -> tuple[InputSize, ...]:
-    """What torch.export found out about the sizes of one input: a plain number is fixed, a symbol has a range."""
+    """The sizes of one input according to torch.export: a plain number is fixed, a symbol has a range."""
     sizes = []
     for dim, size in enumerate(shape):
         symbol = size.node.expr if isinstance(size, torch.SymInt) else None
@@ -226,7 +226,7 @@ def _sizes_of(
 
 
 def _number(limit: Any) -> int | None:
-    """A limit of a range, or None where there is none."""
+    """A limit of a range, or None if there is none."""
     return int(limit) if limit.is_Integer else None
 
 

@@ -1,6 +1,6 @@
 """Find out which sizes of the inputs are free: record the model at a second size and compare the two programs.
 
-While recording, sizes are followed as far as Python lets us. It does not let us everywhere (``0.5 * x.size(0)``,
+While recording, sizes are followed as far as Python allows. It does not always (``0.5 * x.size(0)``,
 ``len(x)``), so nothing is assumed: a dimension is free if recordings at two sizes are the same program with the same
 constants. Branches on sizes stay in the graph as checks.
 """
@@ -42,12 +42,12 @@ class Reason:
 
 
 def is_same_program(trace: RecordedRun, other: RecordedRun) -> bool:
-    """Whether two recordings do the same."""
+    """Whether two recordings are the same program."""
     return _difference(trace, other) is None
 
 
 class SizeProof:
-    """What is known of each dimension of each input of a recorded call."""
+    """Which dimensions of the inputs of a recorded call are free, and why others are not."""
 
     def __init__(self, runs: Runs, trace: RecordedRun) -> None:
         self.runs, self.trace = runs, trace
@@ -59,11 +59,11 @@ class SizeProof:
 
     @property
     def followed(self) -> bool:
-        """Whether every dimension is free that the model itself takes in other sizes."""
+        """Whether every dimension is free for which the model itself accepts other sizes."""
         return all(reason.refused for reason in self.fixed.values())
 
     def sizes(self) -> list[tuple[InputSize, ...]]:
-        """What was found out, for each input in order."""
+        """The result for each input, in order."""
         names = [leaf.path for leaf in self.runs.signature.input_leaves()]
         return [
             tuple(self._verdict(name, (index, dim), extent) for dim, extent in enumerate(tensor.shape))
@@ -71,7 +71,7 @@ class SizeProof:
         ]
 
     def _run(self) -> None:
-        """Try dimensions together that probably are free, then one extent after the other."""
+        """Try all probably free dimensions together, then one size after the other."""
         inputs = self.runs.inputs
         if not all(leaf.layout is torch.strided for leaf in inputs):
             reason = Reason("an input is not a dense tensor, so the model was not recorded at a second size")
@@ -109,7 +109,7 @@ class SizeProof:
             self.fixed |= {place: reason for place in group}
 
     def _try(self, places: list[Place], *, double: bool) -> Reason | None:
-        """Record with other sizes; None if that is the same program, and why it is not otherwise."""
+        """Record with other sizes; returns None if the program is the same, otherwise the reason why not."""
         key = (double, frozenset(places))
         if key not in self._tried:
             self._tried[key] = self._record(places, double)
@@ -168,17 +168,17 @@ def _resized(tensor: Tensor, dims: list[int], double: bool) -> Tensor:
 
 
 def _told(error: CaptureError) -> str:
-    """What the model itself raised at another size, or why we cannot record it there."""
+    """The error of the model itself at another size, or why it cannot be recorded there."""
     cause = error.__cause__
     text = f"{type(cause).__name__}: {cause}" if cause is not None else error.message
     return f"the model does not run with another size ({text.splitlines()[0]})"
 
 
 def _difference(trace: RecordedRun, other: RecordedRun) -> Reason | None:
-    """What the recording at another size does differently.
+    """How the recording at another size differs.
 
-    A size that was lost and is another number now counts even where the program is the same: the model may branch on it
-    out of our sight.
+    A lost size that is now another number counts as a difference even if the program is the same: the model may branch
+    on it unseen.
     """
     mine, theirs = trace.recorder.lost, other.recorder.lost
     lost = next((a for a, b in zip(mine, theirs, strict=False) if a != b), None)
@@ -215,7 +215,7 @@ def _first_difference(trace: RecordedRun, other: RecordedRun) -> Reason | None:
 
 
 def tell_hidden_results(runs: Runs, trace: RecordedRun) -> None:
-    """Note tensors of unknown origin that change with the inputs' numbers: results that the recorder did not see."""
+    """Note tensors of unknown origin that change with the inputs' numbers: results that the recorder missed."""
     mine = trace.recorder.tape
     if not mine.unknown_constants:
         return

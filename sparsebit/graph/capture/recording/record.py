@@ -69,7 +69,7 @@ def record(
 
 
 def _require_equal(runs: Runs, captured: CapturedModule) -> None:
-    """Refuse a recording made below the torch API that does not do what the model does: not all work shows there."""
+    """Raise an error if a recording made below the torch API differs from the model: some work is not visible there."""
     model, ours = runs.run_plainly(runs.model), runs.run_plainly(captured)
     same = all(
         a.shape == b.shape and torch.allclose(a, b, equal_nan=True) for a, b in zip(model, ours, strict=True)
@@ -85,7 +85,7 @@ def _require_equal(runs: Runs, captured: CapturedModule) -> None:
 def _record_both_modes(
     runs: Runs, skip: Sequence[str], report: CaptureReport
 ) -> tuple[RecordedRun, Comparison | str, CaptureReport]:
-    """A recording, what differs in the other mode (or why they cannot be one graph), and the notes made on the way."""
+    """A recording, the differences in the other mode (or why there cannot be one graph), and the notes made."""
     notes = list(report.notes)
     trace = runs.record_best(report)
     comparison = runs.compare_modes(trace)
