@@ -120,7 +120,7 @@ def real_tensors_in(*values: Any) -> list[Tensor]:
 
 
 def items_in(value: Any) -> Iterator[Any]:
-    """Everything in nested tuples, lists, mappings and slices that is not one of these itself.
+    """All items in nested tuples, lists, mappings and slices that are not such containers themselves.
 
     Example:
         >>> list(items_in(({"a": 1}, slice(2, None), [3])))

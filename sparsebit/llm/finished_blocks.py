@@ -128,7 +128,7 @@ class FinishedBlocks:
         return FinishedBlock(made, tensors.get("floats", {}))
 
     def write(self, index: int, name: str, made: Sequence[Made], block: nn.Module) -> None:
-        """Keep a finished block: its packed weights, and its other parameters, which a method may have changed."""
+        """Save a finished block: its packed weights, and its other parameters, which a method may have changed."""
         if self._folder is None or rank():  # all processes would write the same
             return
         tensors, matrices = to_stored({one.name: one.held for one in made if one.held is not None})

@@ -82,7 +82,7 @@ class WeightSource:
 
 
 def _expected(model: nn.Module, stored: StoredTensors) -> list[str]:
-    """The tensors that a folder has to hold for a model: a tied one need not be there."""
+    """The tensors that a folder must contain for a model; tied ones may be missing."""
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
     return [name for name in model.state_dict() if name not in tied or name in stored]
 
@@ -96,7 +96,7 @@ def _no_tensor(folder: str | os.PathLike[str], name: str) -> SparsebitError:
 
 
 def twin_of(model: nn.Module) -> nn.Module:
-    """A copy in evaluation mode whose blocks share the model's tensors until they are replaced."""
+    """A copy in evaluation mode whose blocks share the model's tensors until these are replaced."""
     shared = {id(tensor): tensor for block in find_stack(model).modules for tensor in block.parameters()}
     # What a call left in a module (a recurrent state) may belong to a graph of gradients, which cannot be copied.
     left = [
@@ -242,7 +242,7 @@ def empty_model(folder: Path, stored: int) -> nn.Module:
 
 @contextmanager
 def making_empty(stored: int, what: str, where: str) -> Iterator[None]:
-    """A context in which transformers builds with large tensors empty; whatever it raises becomes our error."""
+    """A context in which transformers creates large tensors without memory; its errors become ours."""
     try:
         with LeaveLargeEmpty(stored), offline():
             yield
@@ -272,7 +272,7 @@ def float_module(model: nn.Module) -> nn.Module:
 
 
 def load_module(folder: str | os.PathLike[str]) -> nn.Module:
-    """The float model of a folder, all of it in memory. No code in the folder is run."""
+    """The float model of a folder, completely in memory. No code in the folder is run."""
     files = tensor_files(Path(folder))
     # transformers would make any number of layers, and give random numbers to those that the folder does not hold.
     empty = empty_model(Path(folder), len(files))
