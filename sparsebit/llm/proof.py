@@ -1,4 +1,4 @@
-"""The proof of an exported file: an unmodified engine loads it and is compared with the model."""
+"""The check of an exported file: an unmodified engine loads it and is compared with the model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """What was written, and how the engine read it.
+    """The written file, and how the engine read it.
 
     ``ok`` is true if no problem was found, ``proven`` if an engine has also loaded the file.
     """
@@ -61,7 +61,7 @@ class ExportReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found wrong."""
+        """Whether no problem was found."""
         close = self.divergence is None or self.divergence <= self.tolerance
         return not self.wrong_weights and not self.wrong_texts and not self.failure and close
 

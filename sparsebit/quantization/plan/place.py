@@ -1,4 +1,4 @@
-"""From requests to quantizers: one on each tensor, as early as its numbers exist."""
+"""From requests to quantizers: one on each tensor, placed as early as possible."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def make_plan(
         gm: a captured graph.
         config: what the user asked for.
         target: the runtime; by default the one the config names as BACKEND.
-        known: more layers that patterns in the config may name, such as batch norms that were folded since.
-        owned: nodes that bring quantizers of their own.
+        known: additional layers that patterns in the config may name, such as folded batch norms. owned: nodes that
+        have their own quantizers.
 
     Raises:
         ConfigError: naming every pattern that matches no layer, or none that it could change.
@@ -123,7 +123,7 @@ class _Places:
         return bottom
 
     def _wanted_by_all(self, node: Node) -> bool:
-        """Whether everyone who reads the numbers of a node, moved or not, wants them on a grid."""
+        """Whether all readers of a node's numbers, moved or not, request them on a grid."""
         if node not in self._all_want:
             self._all_want[node] = False
             readers = list(self.layers.readers(node))
@@ -142,7 +142,7 @@ class _Places:
         return self._all_want[node]
 
     def tensors(self, taken: set[str]) -> list[PlannedTensor]:
-        """One for each place, in the order of the graph, under names that the weights have not taken."""
+        """One tensor for each place, in the order of the graph, under names that no weight has."""
         order = {node: index for index, node in enumerate(self.layers.nodes)}
         places = sorted(self.places.values(), key=lambda p: order[p.node])
         for place in places:

@@ -20,7 +20,7 @@ from sparsebit.targets import TARGETS
 def plan_weights(
     layers: Layers, config: QConfig, owned: frozenset[str]
 ) -> tuple[list[PlannedTensor], list[str]]:
-    """A quantizer for every weight the target runs on integers, and notes about those that could not get one."""
+    """A quantizer for every weight that the target runs on integers, and notes about those that cannot have one."""
     readers: dict[tuple[object, ...], list[_Reader]] = {}
     notes: list[str] = []
     for node, call in layers.calls.items():
@@ -81,7 +81,7 @@ def _float_weight(layers: Layers, node: Node) -> list[str]:
 
 
 class _Reader(NamedTuple):
-    """An operator and how it wants its weight."""
+    """An operator and its requested weight grid."""
 
     node: Node
     call: OpCall
@@ -90,7 +90,7 @@ class _Reader(NamedTuple):
 
 
 def why_not_quantize(layers: Layers, node: Node, call: OpCall) -> str | None:
-    """The reason a weight must stay as it is, or None."""
+    """The reason why a weight must stay in float, or None."""
     if not layers.is_weighted(call) or call.weight_name is None:
         return "it is computed by the model as it runs"
     if not fetch_tensor(layers.gm, call.weight_name).is_floating_point():
@@ -112,7 +112,7 @@ def weight_axis(call: OpCall) -> tuple[int, int]:
 
 
 def weight_layout(call: OpCall, spec: TensorSpec) -> Layout:
-    """What shares a scale: along the output channels, of each group for a transposed convolution."""
+    """Which elements share a scale: one per output channel, within each group for a transposed convolution."""
     if spec.granularity == "tensor":
         return Layout()
     axis, groups = weight_axis(call)
@@ -127,6 +127,6 @@ def weight_layout(call: OpCall, spec: TensorSpec) -> Layout:
 
 
 def _unique(weight: str, node: Node, taken: Sequence[PlannedTensor]) -> str:
-    """The weight's own name, or with the node's where one weight is quantized along two axes."""
+    """The weight's own name, or with the node's name if the weight is quantized along two axes."""
     names = {tensor.name for tensor in taken}
     return weight if weight not in names else f"{weight}@{node.name}"

@@ -1,4 +1,4 @@
-"""The steps of a reconstruction: one by one, or on a GPU recorded once and replayed, as most of a step is launching."""
+"""The steps of a reconstruction: one by one, or on a GPU recorded once and replayed, to avoid the launches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Step = Callable[[Tensor | None, float | Tensor | None], bool]
 
 @dataclass
 class Schedule:
-    """What changes from step to step."""
+    """The values that change from step to step."""
 
     rows: Tensor | None  # [steps, batch], which samples; None where a step chooses by itself
     betas: list[float | None]
@@ -35,7 +35,7 @@ def run_steps(
     noise: torch.Generator,
     ticks: Iterator[int],
 ) -> bool:
-    """All steps; False, and an early end, where there is nothing to train."""
+    """Run all steps; returns False early if there is nothing to train."""
     steps = len(schedule.betas)
     recorded = USE_GRAPHS and noise.device.type == "cuda" and schedule.rows is not None
     if not recorded or steps < WORTH_RECORDING:
@@ -90,7 +90,7 @@ def _call(
 def _record(
     step: Step, schedule: Schedule, noise: torch.Generator, first: int
 ) -> dict[bool, torch.cuda.CUDAGraph]:
-    """A step without and with the regularizer as graphs, which count by themselves which step it is."""
+    """Steps without and with the regularizer as CUDA graphs, which count the steps themselves."""
     device, rows = noise.device, schedule.rows
     assert rows is not None
     index = torch.full((1,), first, device=device)
