@@ -40,7 +40,7 @@ PRUNE: Mapping[str, Any] = {
 
 @dataclass(kw_only=True)
 class Candidates:
-    """Makes what a trial needs, and keeps what several trials share."""
+    """Creates the models and configs of trials, and keeps those that several trials share."""
 
     model: nn.Module
     batches: Sequence[Any]
@@ -58,7 +58,7 @@ class Candidates:
         self._sensitivity: dict[float, Sensitivity] = {}
 
     def recipe(self, structure: Structure, config: QConfig, name: str) -> Recipe:
-        """Everything that is done for a structure and a config."""
+        """The recipe for a structure and a config."""
         prune = load_sconfig(self.prune, [f"SPARSER.RATIO={structure.ratio}"]) if structure.ratio else None
         return Recipe(
             quantize=config,
@@ -70,7 +70,7 @@ class Candidates:
         )
 
     def pruned(self, ratio: float) -> nn.Module:
-        """The pruned model, made once; a trained one is kept in the folder, since training is long."""
+        """The pruned model, created once; a trained one is kept in the folder, because training takes long."""
         if ratio not in self._pruned:
             base = load_qconfig(TARGETS[self.target].preset)
             recipe = self.recipe(Structure(ratio=ratio, weights="8"), base, "")
@@ -96,7 +96,7 @@ class Candidates:
         self.in_finetune = False
 
     def same_as_before(self, ratio: float) -> str:
-        """Why a pruned model is not worth a trial: widths are rounded, so two ratios may give one model."""
+        """Why a pruned model is not worth a trial: widths are rounded, so two ratios may give the same model."""
         shapes = [tuple(p.shape) for p in self.pruned(ratio).parameters()]
         for other in sorted({0.0, *self.ratios}):
             # One that cannot be pruned says so in a trial of its own.

@@ -1,4 +1,4 @@
-"""Why the goals are missed: by how much, and what limits it."""
+"""By how much goals are missed, and what limits them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the boxes of a graph go: in rows by their distance from the inputs, each below what it reads."""
+"""The layout of a graph: boxes in rows by their distance from the inputs, each below its inputs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SWEEPS = 6
 
 
 class Point(NamedTuple):
-    """The upper left corner of a box, or a place that a line goes through."""
+    """The upper left corner of a box, or a point on a line."""
 
     x: float
     y: float
 
 
 class GraphLayout(NamedTuple):
-    """Corners of the boxes in the order they were given, the way of each line, and the size of the whole.
+    """Corners of the boxes in the given order, the path of each line, and the total size.
 
     ``lines`` has, for each box and each of its inputs, the points from the foot of the input to the head of the box.
     """
@@ -30,11 +30,11 @@ class GraphLayout(NamedTuple):
 
 
 def place(inputs: Sequence[Sequence[int]]) -> GraphLayout:
-    """Lay out a graph without cycles, given for each box the earlier boxes it reads.
+    """Lay out an acyclic graph, given the earlier boxes that each box reads.
 
-    Each box is one row below the lowest it reads. A line over several rows gets a narrow lane in each, so that it
-    goes around boxes. Within a row the order is that of the mean position of the neighbours, taken down and up
-    again a few times, which removes most crossings.
+    Each box is one row below its lowest input. A line over several rows gets a narrow lane in each, so that it goes
+    around boxes. Within a row, boxes are sorted by the mean position of their neighbours, in a few passes down and up,
+    which removes most crossings.
 
     Example:
         >>> [corner.y for corner in place([[], [0], [0], [1, 2]]).corners]

@@ -31,8 +31,8 @@ def make_plan(
         gm: a captured graph.
         config: what the user asked for.
         target: the runtime; by default the one the config names as BACKEND.
-        known: additional layers that patterns in the config may name, such as folded batch norms. owned: nodes that
-        have their own quantizers.
+        known: additional layers that patterns in the config may name, such as folded batch norms.
+        owned: nodes that have their own quantizers.
 
     Raises:
         ConfigError: naming every pattern that matches no layer, or none that it could change.
