@@ -1,4 +1,4 @@
-"""Bring two operands together: channels that meet element by element, or are summed over, are removed together."""
+"""Match two operands: channels that are combined element by element, or summed over, are removed together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Operand:
         return self.extents.get(letter, 1) > 1
 
     def zero_at(self, layer: Family) -> bool:
-        """Whether it is zero where a channel of this layer is removed; not if it is broadcast along the layer."""
+        """Whether it is zero where a channel of this family is removed; not if it is broadcast along that."""
         return self.zero and all(map(self.wide, layer.dims))
 
 
@@ -37,9 +37,9 @@ def operand(trace: Trace, value: Labels, letters: Sequence[int], node: object = 
 
 
 def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: Sequence[int] = ()) -> Operand:
-    """Tie the labels of two operands along the letters they share; the result carries the layers of both.
+    """Tie the labels of two operands along shared letters; the result has the families of both.
 
-    A letter along which one operand is wide but has no labels must keep its size in the other. Where a layer
+    A letter along which one operand is wider than one but has no labels must keep its size in the other. Where a layer
     varies along more letters than the one it meets, it keeps those it shares if they are summed over, and
     otherwise the others: a scale for the dims of a head leaves the heads removable.
     """
@@ -81,7 +81,7 @@ def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: S
 def sum_product(
     trace: Trace, operands: Sequence[Operand], summed: Sequence[int], reason: str
 ) -> list[Family]:
-    """The layers left after summing the product of operands over letters.
+    """The families left after summing the product of operands over letters.
 
     A removed channel must contribute nothing to the sum. A layer that also varies along other letters (heads and
     their dims) gives up one or the other.
@@ -104,12 +104,12 @@ def sum_product(
 
 
 def alive(trace: Trace, value: Operand) -> list[Family]:
-    """The layers that still vary."""
+    """The families that still vary."""
     return [layer for layer in map(trace.simplify, value.layers) if layer.dims]
 
 
 def product_is_zero(operands: Sequence[Operand], layers: Sequence[Family]) -> bool:
-    """Whether the product of operands is zero where a channel of any of these layers is removed."""
+    """Whether the product of operands is zero where a channel of any of these families is removed."""
     return all(any(one.zero_at(layer) for one in operands) for layer in layers)
 
 
@@ -135,7 +135,7 @@ def _partner(
 
 
 def _rest_is_free(a: Family, b: Family, common: Sequence[int], left: Operand, right: Operand) -> bool:
-    """Whether the letters beyond the common ones can vary: the other operand is not wide there."""
+    """Whether letters that are not common can vary: the other operand has size one there."""
     mine = [letter for letter in a.dims if letter not in common]
     theirs = [letter for letter in b.dims if letter not in common]
     if mine and theirs:

@@ -1,4 +1,4 @@
-"""Criteria that look at the weights alone."""
+"""Criteria that use only the weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ELEMENTS = 1 << 24  # of one slab of distances
 @register_sparser("l0norm")
 @dataclass(frozen=True)
 class L0Norm(L0NormSettings, Sparser):
-    """Counts the weights above ``epsilon``; for nets trained towards zeros, where magnitudes of the rest say little."""
+    """Counts the weights above ``epsilon``; for networks trained to have zeros, where other magnitudes mean little."""
 
     def score(self, rows: Rows) -> Tensor:
         """The number of weights that count."""
@@ -38,7 +38,7 @@ class L1Norm(Sparser):
 @register_sparser("l2norm")
 @dataclass(frozen=True)
 class L2Norm(Sparser):
-    """Euclidean length; weighs single large weights more than the sum of magnitudes does."""
+    """Euclidean length; gives single large weights more influence than the sum of magnitudes."""
 
     def score(self, rows: Rows) -> Tensor:
         """The length."""
@@ -60,9 +60,9 @@ def lamp_scores(squares: Tensor) -> Tensor:
 @register_sparser("lamp")
 @dataclass(frozen=True)
 class LAMP(Sparser):
-    """Layer-adaptive magnitude (Lee et al., 2021, equation 1): what is left of the layer's energy without the row.
+    """Layer-adaptive magnitude (Lee et al., 2021, equation 1): a row's share in the energy of all rows at least as large.
 
-    Inside a layer it orders as the length does; its use is a global choice.
+    Inside a layer, the order is that of the length; it is meant for a global choice.
     """
 
     comparable = True
@@ -118,7 +118,7 @@ class Slimming(SlimmingSettings, Sparser):
 @register_sparser("random")
 @dataclass(frozen=True)
 class Random(RandomSettings, Sparser):
-    """Chance, by a seed and the name of the tensor: the same on every device, and what others have to beat."""
+    """Random scores from a seed and the name of the tensor: the same on every device, and a baseline for the others."""
 
     comparable = True
 
