@@ -24,7 +24,7 @@ class LayerSparser:
         self.asked, self.set_by_hand = spec.asked, False
 
     def set_ratio(self, ratio: float) -> None:
-        """Set the fraction of the layer to remove, 0 for none; takes effect with the next ``calc_params`` or ``step``."""
+        """Set the fraction of the layer to remove, 0 for none, from the next ``calc_params`` or ``step`` on."""
         if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio < 1:
             raise SparsebitError(
                 "the ratio is out of range",

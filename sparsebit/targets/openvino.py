@@ -1,4 +1,4 @@
-"""OpenVINO's CPU plugin: integers on the inputs of what has weights, and around what joins them."""
+"""OpenVINO's CPU plugin: integer inputs of operators with weights, and around operators that join tensors."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class WeightPruner(Pruner):
 
     @property
     def _normalization(self) -> str:
-        """Magnitudes of single weights are compared across layers directly, as usual; those of blocks are normalized."""
+        """Magnitudes of single weights are compared across layers directly; those of blocks are normalized."""
         by_type = "mean" if self.config.SPARSER.TYPE == "block" else "none"
         return by_type if self.config.SPARSER.NORMALIZE == "auto" else self.config.SPARSER.NORMALIZE
 
