@@ -48,9 +48,9 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Outcome]
     check: Callable[[argparse.Namespace], None] = lambda arguments: None
-    """Refuses what can be known to be wrong before torch is loaded, such as a config."""
+    """Raises an error for mistakes that can be found before torch is loaded, such as in a config."""
     writes: Literal["", "file", "folder", "files"] = ""
     """What --output names: a file, a folder that becomes an artifact, or a folder that files are added to."""
     loads_torch: bool = True
     resume: str = ""
-    """What --resume goes on with; empty for a command that keeps nothing in between, which has no --resume."""
+    """What --resume continues; empty for a command without intermediate results, which has no --resume."""

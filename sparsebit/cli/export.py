@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=axes_of_input,
         metavar="NAME=AXES",
         help="axes of an input that may have any size, such as input_ids=0,1; repeat for several inputs. "
-        "By default the batch, and the sequence of text",
+        "By default the batch, and the sequence length of text",
     )
     parser.add_argument("--fixed-sizes", action="store_true", help="fix every size, including the batch")
     parser.add_argument("--no-check", action="store_true", help="do not run the file and compare")

@@ -50,14 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hidden",
         type=float,
         default=0.0,
-        metavar="PART",
+        metavar="FRACTION",
         help="prune: fraction of hidden channels to remove",
     )
     parser.add_argument(
         "--heads",
         type=float,
         default=0.0,
-        metavar="PART",
+        metavar="FRACTION",
         help="prune: fraction of attention heads to remove",
     )
     parser.add_argument(

@@ -15,9 +15,9 @@ class Measured:
 
     metric: float
     bytes: float
-    """Of its parameters: codes, scales, and what stays in float."""
+    """Bytes of its parameters: quantized values, scales, and everything in float."""
     seconds: float | None = None
-    """Of one call in the target's runtime, where time was asked about."""
+    """Seconds of one call in the target's runtime, if time was measured."""
 
     @classmethod
     def read(cls, fields: Fields) -> Measured:

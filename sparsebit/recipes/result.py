@@ -35,16 +35,16 @@ class Compressed:
 
     model: QuantModel = field(repr=False)
     float_model: nn.Module = field(repr=False)
-    """What was quantized: the pruned model, or the original one."""
+    """The model that was quantized: the pruned one, or the original."""
     best: Trial
     base: Measured
     """The float model."""
     goals: Goals
     trials: tuple[Trial, ...]
     pareto: tuple[Trial, ...]
-    """Trials that no other beats in metric, bytes and time at once, smallest first."""
+    """Trials that no other beats in metric, bytes and time together, smallest first."""
     limits: tuple[str, ...]
-    """For every goal that is missed: by how much, and what limits it."""
+    """For every missed goal: by how much, and what limits it."""
     stopped: str
     """Why the search ended."""
 

@@ -38,7 +38,7 @@ class Variant:
     name: str
     override: str = ""
     step: tuple[str, int] | None = None
-    """Name of a recovery step that learns, and how many rounds it has."""
+    """Name of a recovery step that learns, and its number of rounds."""
 
     def apply(self, config: QConfig) -> QConfig:
         """``config`` with these settings. Biases are corrected after rounding is learned."""

@@ -20,9 +20,9 @@ class Trial:
     recipe: Recipe | None
     measured: Measured | None
     seconds: float
-    """That it took to find out."""
+    """Duration of the trial."""
     plan: str = ""
-    """Digest of where quantizers stand and with how many bits."""
+    """Digest of the places and bits of the quantizers."""
     failed: str = ""
 
     @classmethod

@@ -40,7 +40,7 @@ class TensorHistogram:
     qmax: int
     codes: str
     grid: str
-    """The grid in words: its scale or scales."""
+    """The scale or scales of the grid, as text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +100,9 @@ class Report:
     pareto: tuple[ParetoPoint, ...] = ()
     pareto_axes: tuple[str, str] = ("size", "accuracy")
     pareto_note: str = ""
-    """Why the chosen point is not on the line, where it is not."""
+    """Why the chosen point is not on the line, if it is not."""
     in_float: tuple[tuple[str, str], ...] = ()
-    """What stayed in float, and why."""
+    """Operators in float, and why."""
     advice: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     configs: tuple[tuple[str, str], ...] = ()

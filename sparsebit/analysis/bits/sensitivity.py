@@ -39,7 +39,7 @@ class Sensitivity:
     config: QConfig
     products: tuple[Product, ...] = ()
     other_bytes: int = 0
-    """Of the parameters that nothing is chosen for."""
+    """Bytes of the parameters that nothing is chosen for."""
 
     _repr_html_ = in_notebook
 

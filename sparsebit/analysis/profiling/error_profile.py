@@ -65,7 +65,7 @@ class ErrorProfile:
     layers: tuple[LayerError, ...]
     tensors: tuple[TensorError, ...]
     output: Agreement
-    """Everything the model returns, quantized against float."""
+    """All outputs of the model: quantized compared with float."""
     left_float: dict[str, str] = field(default_factory=dict)
     """Operators that compute in float, each with the reason."""
     batches: int = 0

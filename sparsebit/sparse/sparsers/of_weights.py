@@ -60,7 +60,7 @@ def lamp_scores(squares: Tensor) -> Tensor:
 @register_sparser("lamp")
 @dataclass(frozen=True)
 class LAMP(Sparser):
-    """Layer-adaptive magnitude (Lee et al., 2021, equation 1): a row's share of the energy of all rows at least as large.
+    """Layer-adaptive magnitude (Lee et al., 2021, eq. 1): a row's share of the energy of all rows at least as large.
 
     Inside a layer, the order is that of the length; it is meant for a global choice.
     """
