@@ -105,7 +105,7 @@ class CostReport:
 def cost(gm: GraphModule) -> CostReport:
     """Count what every node of a captured model costs.
 
-    Raises ``GraphError`` where no shapes are recorded: they come from the example inputs given to capture.
+    Raises ``GraphError`` if no shapes are recorded: they come from the example inputs of ``capture``.
     """
     counted: set[int] = set()
     rows = []

@@ -107,7 +107,7 @@ def _call(what: str, arguments: argparse.Namespace, data: Any) -> tuple[Callable
 
 
 def _resized(example: Call, samples: int) -> Call:
-    """The example with so many samples."""
+    """The example, repeated or cut to this number of samples."""
     import torch
     import torch.utils._pytree as pytree
 

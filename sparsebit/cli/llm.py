@@ -186,7 +186,7 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
 
 
 def _unreached(records: Sequence[Any]) -> list[str]:
-    """A line that names weights inside the blocks that no token of the text reached, where there are some."""
+    """A line that names weights inside the blocks that no token of the text reached, if any."""
     outside = "rounded to nearest"  # what is said of an embedding, which nothing is multiplied with
     names = [record.name for record in records if not record.tokens and record.remark != outside]
     if not names or not any(record.tokens for record in records):
@@ -196,7 +196,7 @@ def _unreached(records: Sequence[Any]) -> list[str]:
 
 
 def _next_step(made: Any, output: Path) -> str:
-    """An export to the first format that holds the model exactly; where none does, its evaluation."""
+    """The command to export to the first format that stores the model exactly, or else to evaluate it."""
     from sparsebit.llm.formats import FORMATS, require_exact
 
     for name in FORMAT_NAMES:

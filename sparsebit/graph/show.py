@@ -58,7 +58,7 @@ def to_rich_table(gm: GraphModule, columns: Sequence[Column] = COLUMNS) -> Table
 
 
 def mermaid(gm: GraphModule) -> str:
-    """The graph as a Mermaid flowchart, with the shape of each value on its edges where it is known.
+    """The graph as a Mermaid flowchart, with the shape of each value on its edges if known.
 
     Identifiers are numbers (``n0``), because a node may be called ``end``; labels are quoted, and every
     character but plain letters, digits and a few signs is written as an entity. The parser of mermaid 11.17

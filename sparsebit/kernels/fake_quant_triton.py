@@ -39,7 +39,7 @@ def divide(x, power, near, reciprocal):
 
 @triton.jit
 def round_clip(v, low, high):
-    """round(v), half to even, and that clipped; NaN stays. Adding 1.5 * 2**23 leaves no bits for a fraction.
+    """round(v), half to even, and the clipped result; NaN stays. Adding 1.5 * 2**23 leaves no bits for a fraction.
 
     Beyond 2**22, where the sum does have some, ``v`` is outside of every grid, rounded or not.
     """

@@ -1,7 +1,7 @@
 """Many weights snapped in one launch, forward and backward: for a small weight, the launch is the main cost.
 
-Weights are laid one after the other in one buffer, which is cut into chunks of one scale each. Results and gradients
-are views of such buffers. The reference is ``numerics.snapping`` for each weight alone.
+Weights are placed one after the other in one buffer, which is divided into chunks of one scale each. Results and
+gradients are views of such buffers. The reference is ``numerics.snapping`` for each weight alone.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class DenseMatrix:
     def backward_launch(self, sums: bool) -> tuple[int, tuple[int, int, int, int]]:
         """How many programs, and (outer, inner, chunks, steps): with sums they are [outer, channels, inner].
 
-        Without sums to keep, every tile is a program of its own.
+        Without sums, every tile is a separate program.
         """
         return self._with_sums if sums else self._without_sums
 

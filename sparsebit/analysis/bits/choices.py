@@ -113,7 +113,7 @@ def _weights(qmodel: QuantModel) -> Iterator[Choice]:
 
 
 def _activations(qmodel: QuantModel) -> Iterator[Choice]:
-    """One width goes to all inputs of an operator, so tensors that meet in one (an addition) belong together."""
+    """All inputs of an operator have one width, so tensors that are combined in one (an addition) are one choice."""
     planned = [t for t in qmodel.plan.activations() if not qmodel.quantizers[t.name].fake_fused]
     deciders = {tensor.name: set(tensor.consumers) or _makers(qmodel, tensor.producer) for tensor in planned}
     groups: list[tuple[list[str], set[str]]] = []
@@ -146,7 +146,7 @@ def _makers(qmodel: QuantModel, producer: str) -> set[str]:
 def _rule_names(qmodel: QuantModel, nodes: tuple[str, ...], *, one_by_one: bool = False) -> tuple[str, ...]:
     """Names that a rule may use: the dotted name of a module, the flat name of a function.
 
-    With ``one_by_one`` a module that is called twice goes by its flat names, which tell the calls apart.
+    With ``one_by_one`` a module that is called twice has its flat names, which distinguish the calls.
     """
     by_name = {node.name: node for node in qmodel.model.graph.nodes}
     modules = [str(node.target) for node in by_name.values() if node.op == "call_module"]

@@ -1,7 +1,7 @@
 """One width for every choice: the smallest total error under a budget, found exactly by integer programming.
 
 One 0/1 variable for every choice and width; each choice takes exactly one. A cost that is a product of two widths (bit
-operations) gets a variable for every pair of them, tied to the single ones, so that the whole stays linear.
+operations) gets a variable for every pair of them, tied to the single ones, so that the program stays linear.
 """
 
 from __future__ import annotations

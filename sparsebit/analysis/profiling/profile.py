@@ -26,7 +26,7 @@ def profile(
     """Compare every layer of a calibrated model with float, alone and with quantized inputs.
 
     Args:
-        qmodel: calibrated; whether its quantizers are on does not matter, and is left as it is.
+        qmodel: calibrated; its quantizers may be on or off, and are restored.
         data: a tensor, or batches as ``QuantModel.calibrate`` takes them.
         batches: how many of them to use; all by default.
         progress: show a bar or not; by default on a terminal.

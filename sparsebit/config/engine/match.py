@@ -58,8 +58,8 @@ def _advice(pattern: str, names: Iterable[str], kind: str) -> str:
 def nearest_name(pattern: str, names: Iterable[str]) -> str | None:
     """The name, or part of a name, that is most similar to a pattern.
 
-    Patterns rarely spell whole names, so prefixes (``layer1.0`` of ``layer1.0.conv1``) and single parts (``conv1``)
-    are compared as well, all without the stars.
+    Patterns rarely contain complete names, so prefixes (``layer1.0`` of ``layer1.0.conv1``) and single parts
+    (``conv1``) are compared as well, all without the stars.
 
     Example:
         >>> nearest_name("layr1.*", ["layer1.0.conv1", "layer1.0.bn1", "fc"])

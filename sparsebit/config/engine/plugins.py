@@ -65,7 +65,7 @@ class PlugIns(Registry[R]):
 
     @property
     def aliases(self) -> dict[str, str]:
-        """The name that each other spelling stands for."""
+        """The name for each alternative spelling."""
         return {spelling: name for name, rule in self.items() for spelling in rule.spellings}
 
     def canonical(self, name: str) -> str:

@@ -103,7 +103,7 @@ def _entries(value: object, path: str, found: Findings) -> Iterator[tuple[str, s
 def _read_settings(
     kind: type[Section], given: object, path: str, found: Findings
 ) -> tuple[tuple[str, Any], ...]:
-    """The settings of one rule, each read by the same key as those for the whole model."""
+    """The settings of one rule, each read by the same key as those for the complete model."""
     before, nested = len(found.problems), dict[str, Any]()
     for name, value in _pairs(given, path, found):
         *above, last = name.split(".")

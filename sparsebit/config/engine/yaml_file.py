@@ -89,7 +89,7 @@ def write_yaml(data: Mapping[str, Any]) -> str:
 def _expanded_size(node: yaml.Node, known: dict[int, int]) -> int:
     """The number of nodes after every alias is replaced by its value.
 
-    A node that contains itself counts as one here; the config reader refuses it with a message of its own.
+    A node that contains itself counts as one here; the config reader refuses it with a separate message.
     """
     if id(node) not in known:
         known[id(node)] = 1

@@ -45,7 +45,7 @@ _TWO = ("input", "other")
 
 
 def _linalg(name: str, signature: str = "input", *older: str, **fields: object) -> OpSpec:
-    """A function of torch.linalg, and its older top-level spellings (where they mean the same)."""
+    """A function of torch.linalg, and its older top-level spellings (if they mean the same)."""
     targets = (*present(torch.linalg, name), f"aten::linalg_{name}", *named(*older))
     return _linear(f"linalg_{name}", signature, only=targets, aliases={"A": "input", "B": "other"}, **fields)
 

@@ -20,7 +20,7 @@ _STATISTICS = ("running_mean", "running_var", "weight", "bias")
 
 
 def why_not_fold(gm: GraphModule, first: Node, second: Node) -> str | None:
-    """The reason a layer and a batch norm, in either order, must stay apart, or None."""
+    """The reason why a layer and a batch norm, in either order, cannot be folded, or None."""
     return why_not_pair(Uses(gm), first, second)
 
 

@@ -114,7 +114,7 @@ class Trace:
             self.axes[name, axis, 1 + rows[0]] = Axis(name, axis, labels, "input", layer, rows)
 
     def tensor(self, name: str) -> Labels:
-        """A parameter or buffer as a value: every axis that is wider than one has labels of its own."""
+        """A parameter or buffer as a value: every axis that is wider than one has its own labels."""
         held = self._fetch(name)
         parameter = isinstance(held, nn.Parameter)
         role: Role = "state" if not parameter else "output" if held.dim() > 1 else "scale"

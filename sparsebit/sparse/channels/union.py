@@ -24,7 +24,7 @@ class UnionFind:
         self.version = 0  # how often classes were merged: what was looked up at this version still holds
 
     def fresh(self, count: int) -> Tensor:
-        """New labels, each a class of its own: int64 [count]."""
+        """New labels, each its own class: int64 [count]."""
         start, self.size = self.size, self.size + count
         if self.size > len(self._parent):
             grown = np.arange(max(self.size, 2 * len(self._parent)), dtype=np.int64)

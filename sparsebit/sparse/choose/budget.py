@@ -1,4 +1,4 @@
-"""How much is removed, and from which layers: per layer, over all layers together, or until a cost is met.
+"""How much is removed, and from which layers: per layer, over all layers together, or until a cost target is met.
 
 Every group of channels is a ladder of widths it may have: rounded, the same in every block, never empty. A choice is
 one rung per ladder.

@@ -74,7 +74,7 @@ def gather(
         layers: the layers to measure.
         statistics: what to measure, by name.
         data: batches; see ``sparsebit.batches``.
-        loss: see ``measure_loss``; without one, the output must hold a loss of its own.
+        loss: see ``measure_loss``; without one, the output must contain a loss.
         inputs: the inputs of the model; by default those of the graph's signature.
         extra: names of further tensors whose gradients are needed, such as the scales of norms.
     """

@@ -217,7 +217,7 @@ class CapturedCodeGen(SafeCodeGen):
 
 
 def _expression(tree: Tree, leaves: list[str]) -> str | None:
-    """Source text that builds a simple output, or None where an object has to be rebuilt."""
+    """Source text that builds a simple output, or None if an object must be rebuilt."""
     if isinstance(tree, Leaf):
         return leaves[tree.index]
     if isinstance(tree, Constant):

@@ -76,7 +76,7 @@ def _hint(size: Any) -> Any:
 
 
 def _writes_privately(node: fx.Node) -> bool:
-    """Whether a write in place goes to a fresh result that nothing else reads."""
+    """Whether an in-place write changes only a new result that nothing else reads."""
     written = node.args[0] if node.args else None
     return isinstance(written, fx.Node) and set(written.users) == {node} and bool(written.meta.get("fresh"))
 

@@ -94,7 +94,7 @@ def _tie_initial_states(at: Visit, shown: Tensor, hidden: Tensor) -> bool:
 
 
 def _hidden_layer(rank: int, labels: Tensor) -> Family:
-    """The labels of states [layers and directions, ..., units]; one layer and direction has no dim of its own."""
+    """The labels of states [layers and directions, ..., units]; a single layer and direction has no separate dim."""
     return Family((0, rank - 1), labels) if len(labels) > 1 else Family((rank - 1,), labels[0])
 
 
