@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 PATIENCE = 1.0  # seconds before anything is shown
-TICK = 0.25  # seconds between two looks at the clock
+TICK = 0.25  # seconds between two checks of the clock
 BETWEEN = 10.0  # seconds between two lines, where there is no terminal
 
 _in_lines = False  # whether to print lines if there is no terminal
-_showing = False  # a bar inside of what is shown already would only disturb it
+_showing = False  # a nested bar would disturb the one that is shown
 
 
 def length(items: Iterable[object]) -> int | None:
@@ -110,7 +110,7 @@ def waiting(
     with _bar(console, columns, what, seconds) as (start, advance, say):
         over, started = threading.Event(), time.monotonic()
 
-        def tick() -> None:  # one long call gives no sign of itself
+        def tick() -> None:  # a single long call cannot report progress
             while not over.wait(TICK):
                 advance(TICK)
                 if time.monotonic() - started > PATIENCE:

@@ -54,7 +54,7 @@ class Registry(Mapping[str, T]):
 
     def remove(self, name: str) -> None:
         """Remove a plug-in (tests and notebooks register again)."""
-        self[name]  # raises, with the names there are
+        self[name]  # an unknown name raises an error that lists the names
         del self._items[name.lower()]
 
     def __getitem__(self, name: str) -> T:

@@ -29,7 +29,7 @@ from sparsebit.batches.calls import Call, as_call, device_of, example_call, few,
 from sparsebit.batches.reading import FEED, DataError, read_batches
 from sparsebit.errors import with_article
 
-LABELS = ("labels", "label", "targets", "target", "y")  # names of what a model should answer
+LABELS = ("labels", "label", "targets", "target", "y")  # names of labels
 Feed = Callable[[Any], Any]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -28,7 +28,7 @@ from sparsebit.progress import length
 from sparsebit.quantization import QuantModel
 from sparsebit.storage.archive import require_expansion
 
-MOST_EXPANSION = 100  # of an .npz file, when it is read; one of zeros has 1,000
+MOST_EXPANSION = 100  # of an .npz file when unpacked; a file of zeros grows by 1,000
 _SHAPE = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
 
 
@@ -221,7 +221,7 @@ def from_shapes(texts: Sequence[str]) -> Call:
         if 0 in shape:
             raise UsageError(f"the input {text!r} holds nothing", expected="sizes of 1 and more")
         try:
-            value = torch.ones(shape, dtype=dtype)  # a token or a mask that every model knows
+            value = torch.ones(shape, dtype=dtype)  # a token or a mask value that is valid for every model
             if dtype.is_floating_point:
                 value = torch.randn(shape, generator=chance).to(dtype)
         except RuntimeError as error:

@@ -59,7 +59,7 @@ class ImageFolder:
 
     def __iter__(self) -> Iterator[Any]:
         files = self.files()
-        # Spread over the classes: the first batches are used for calibration, and one class alone misleads it.
+        # Spread over the classes: calibration uses the first batches, and a single class would mislead it.
         order = torch.randperm(len(files), generator=torch.Generator().manual_seed(0)).tolist()
         for start in range(0, len(files), self.batch_size):
             chosen = [files[index] for index in order[start : start + self.batch_size]]
@@ -79,7 +79,7 @@ class ImageFolder:
                     image = opened.convert("RGB" if len(self.mean) == 3 else "L")
         except MemoryError:
             raise UsageError(f"{file} does not fit into memory") from None
-        except Exception as error:  # each of Pillow's readers has errors of its own
+        except Exception as error:  # each of Pillow's readers raises its own errors
             raise UsageError(f"{file} cannot be read as an image: {error}") from None
         enlarged = round(self.size * 8 / 7) if self.size >= 64 else self.size  # 256 for 224
         scale = enlarged / min(image.size)

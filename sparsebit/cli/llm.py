@@ -152,7 +152,7 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.config.llm import load_llm_config
 
     config = load_llm_config(arguments.config, arguments.overrides)
-    # A run that was stopped goes on behind the blocks that it finished.
+    # A stopped run resumes after its finished blocks.
     unfinished = arguments.output.with_name(f"{arguments.output.name}.unfinished")
     made = llm.quantize(_origin(arguments), arguments.text, config, folder=unfinished)
     made.save(arguments.output)
@@ -187,7 +187,7 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
 
 def _unreached(records: Sequence[Any]) -> list[str]:
     """A line that names weights inside the blocks that no token of the text reached, if any."""
-    outside = "rounded to nearest"  # what is said of an embedding, which nothing is multiplied with
+    outside = "rounded to nearest"  # the note on an embedding, which is not multiplied
     names = [record.name for record in records if not record.tokens and record.remark != outside]
     if not names or not any(record.tokens for record in records):
         return []

@@ -28,7 +28,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.progress import lines_without_terminal, waiting
 
 USER_MISTAKE, TROUBLE, INTERRUPTED = 2, 1, 130
-SCREEN = 24  # lines of a message at most
+SCREEN = 24  # maximum lines of a message
 GRACE = 10.0  # seconds for cleaning up, in which another Ctrl-C changes nothing
 
 _ABOUT = """\
@@ -118,7 +118,7 @@ def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str =
     except KeyboardInterrupt:
         more = "; run it again with --resume to continue" if _keeps_steps(arguments) else ""
         return _fail(f"interrupted; no incomplete file was left{more}", INTERRUPTED, as_json, debug)
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SparsebitError as error:

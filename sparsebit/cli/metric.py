@@ -71,7 +71,7 @@ class Accuracy:
         if not self.found:
             return []
         before, after = self.found[0], self.found[-1]
-        if max(abs(before), abs(after)) > 1:  # a metric of the user's own, which need not be a share
+        if max(abs(before), abs(after)) > 1:  # a user's metric, which need not be a fraction
             return [f"metric: {before:.4g} before, {after:.4g} after ({after - before:+.4g})"]
         shares = f"{100 * before:.2f} % before, {100 * after:.2f} % after"
         return [f"accuracy: {shares} ({100 * (after - before):+.2f} points)"]

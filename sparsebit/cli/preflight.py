@@ -18,7 +18,7 @@ _FILES = ("weights", "file")
 _FOLDERS = ("pruned", "quantized")
 _DATA = ("data", "test")
 LEAST = 2**16  # bytes that any result takes
-LEAST_SHARE = 8  # the part of a float model's bytes that any result takes, 4-bit weights too
+LEAST_SHARE = 8  # the fraction of a float model's bytes that any result takes, even with 4-bit weights
 
 
 def require_one_process() -> None:

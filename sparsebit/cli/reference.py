@@ -85,7 +85,7 @@ def _require_mention(place: str, name: str, kind: str) -> None:
             for node in ast.parse(text).body
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         ]
-    except (OSError, ValueError, SyntaxError):  # importing it says where and why
+    except (OSError, ValueError, SyntaxError):  # the import itself says where and why
         return
     if not re.search(rf"\b{re.escape(name)}\b|import \*|__getattr__|globals|exec|setattr", text):
         raise _missing(defined, name, place, kind)
@@ -128,7 +128,7 @@ def _advice(text: str) -> str:
 
 def _load_file(place: str) -> ModuleType:
     path = Path(place).resolve()
-    # Imported under a name of its own: a user's `torch.py` must not become everybody's torch.
+    # Imported under a separate name: a user's `torch.py` must not replace torch for other code.
     name = f"sparsebit_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -138,7 +138,9 @@ def _load_file(place: str) -> ModuleType:
     loader = spec.loader
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))  # as Python does for a script: its neighbours can be imported
+        sys.path.insert(
+            0, str(path.parent)
+        )  # as Python does for a script, so that it can import modules beside it
     try:
         call(lambda: loader.exec_module(module), place, "file")
     except BaseException:

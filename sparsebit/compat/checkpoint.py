@@ -125,7 +125,7 @@ def _copy_activations(old: dict[str, Tensor], qmodel: QuantModel, new: dict[str,
         used |= {f"{name}.{part}" for name in learned for part in LEARNED}
         for part in LEARNED:
             key, source = f"{places[quantizer]}.{part}", f"{learned[0]}.{part}"
-            # An affine LSQ grid over negative values has its zero in the middle here; there it became a signed grid.
+            # An affine LSQ grid for negative values has its zero in the middle here; the old toolkit made it signed.
             signed = part == "zero_point" and not old.get(source, torch.ones(1)).any()
             if key in new and source in old and not (signed and quantizer.TYPE == "lsq"):
                 new[key] = _shaped(old[source], new[key], key, source, is_grid=True)

@@ -136,7 +136,7 @@ def _side(**more: Any) -> dict[str, Any]:
     }
 
 
-# As the old `quant_config._C`; a value of None is one that the user has to give.
+# As in the old `quant_config._C`; the user must set values that are None.
 QUANTIZATION = CfgNode(
     {
         "DEVICE": None,
@@ -151,7 +151,7 @@ QUANTIZATION = CfgNode(
         ),
     }
 )
-# As the old `sparse_config._C`.
+# As in the old `sparse_config._C`.
 PRUNING = CfgNode({"DEVICE": None, "SPARSER": {"TYPE": None, "STRATEGY": None, "RATIO": 0.0}})
 
 

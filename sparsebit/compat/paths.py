@@ -51,7 +51,7 @@ def _module(path: str) -> ModuleType:
     module = ModuleType(path, "Names of the old Sparsebit, put here by sparsebit.compat.")
     module.__path__ = []  # a package without files: its parts are put beside it in the same way
     sys.modules[path] = module
-    if path not in GONE:  # a function of that name: asking the parent for it says what replaces it
+    if path not in GONE:  # a function of that name: reading it from the parent says what replaces it
         setattr(parent, name, module)
     return module
 

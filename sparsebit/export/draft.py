@@ -12,7 +12,7 @@ from sparsebit.runtime.packages import require
 from sparsebit.storage.drafts import FolderDraft, sync
 from sparsebit.storage.place import require_room, writing
 
-LARGEST_FILE = 1_900_000_000  # bytes of weights in one protobuf message, which ends at 2 GiB
+LARGEST_FILE = 1_900_000_000  # bytes of weights in one protobuf message, whose limit is 2 GiB
 
 
 class ModelDraft(FolderDraft):

@@ -61,7 +61,7 @@ class Exported:
     tensors: tuple[str, ...]  # quantized, by name
     bytes: int
     seconds: float
-    attempts: tuple[str, ...] = ()  # what failed before the engine that worked
+    attempts: tuple[str, ...] = ()  # engines that failed before the one that worked
     rewrites: dict[str, int] = field(default_factory=dict)
     markers: Markers = field(default_factory=Markers, repr=False)
     quantized: bool = True  # whether the model's quantizers were to be written
@@ -120,7 +120,7 @@ def export_graph(
     for package in ("onnx", "onnx_ir", "onnxscript", "onnxruntime"):
         require(package)
     path = Path(path)
-    start_child()  # the first file to run is there in half a second
+    start_child()  # the first file is ready to run in half a second
     with ExitStack() as stack:
         stack.enter_context(undisturbed(gm, quantized=quantized))
         stack.enter_context(torch.no_grad())
@@ -185,7 +185,7 @@ def export_graph(
             and any(x.dim() for x in inputs)
             and not any(0 in translation.axes.get(name, {}) for name in names),
         )
-        del model, translation, request, flat  # their memory is needed to run the file
+        del model, translation, request, flat  # running the file needs their memory
         if inspect is not None:
             inspect(exported)
         exported = replace(exported, path=path, files=draft.publish())
@@ -227,7 +227,7 @@ def _opset(markers: Markers, asked: int | None) -> int:
         matrices_alone = markers.tensors and all(
             t.side == "W" and len(t.shape) == 2 for t in markers.tensors.values()
         )
-        # weights that meet a float input are computed on in blocks, which need a later opset
+        # weights of a product with a float input are stored in blocks, which need a later opset
         return max(DEFAULT_OPSET, lowest, BLOCK_OPSET if matrices_alone and not markers.dynamic else 0)
     if asked > HIGHEST_OPSET:
         raise ExportError("opset too high", expected=f"at most {HIGHEST_OPSET}", got=str(asked))

@@ -80,7 +80,7 @@ def written_by(gm: GraphModule, node: Node) -> tuple[Node, ...]:
         if call.inplace if call is not None else _has_inplace_name(node):
             written += list(nodes_in(node.args or list(node.kwargs.values())))[:1]
     if node.meta.get("mutates") and not written:
-        return tuple(node.all_input_nodes)  # it writes into one of them, and does not tell which
+        return tuple(node.all_input_nodes)  # it writes into one of them, unknown which
     return tuple(written)
 
 

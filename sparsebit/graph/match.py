@@ -69,7 +69,7 @@ class Match:
 
     pattern: str
     nodes: Mapping[str, Node]
-    values: Mapping[str, Node]  # what the "$x" inputs stand for, without the "$"
+    values: Mapping[str, Node]  # the values of the "$x" inputs, without the "$"
 
     def __getitem__(self, name: str) -> Node:
         return self.nodes[name]

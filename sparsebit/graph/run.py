@@ -38,7 +38,7 @@ class RunState:
     values: dict[str, Any]
     grad_enabled: bool | None = None  # what the graph switched gradients to, if it did
     regions: tuple[Any, ...] = ()  # autocast blocks the run was inside of, outermost first
-    spent: bool = False  # a run that cannot be repeated went on from here
+    spent: bool = False  # a run that cannot be repeated was resumed from here
 
 
 def run_graph(
@@ -86,7 +86,7 @@ def run_graph(
     else:
         values, regions = _resume(gm, state), _Regions(list(state.regions), state.grad_enabled)
         nodes = nodes[[node.name for node in nodes].index(state.next_node) :]
-    del args, kwargs, state  # the caller may have let go of the tensors in them
+    del args, kwargs, state  # the caller may have released their tensors
     with regions:
         for node in nodes:
             if node.op == "output":
@@ -153,11 +153,11 @@ def _resume(gm: GraphModule, state: RunState) -> dict[Node, Any]:
     shared = {
         node: value
         for node, value in values.items()
-        # what is written into the model's own state has to arrive there
+        # writes to the model's own state must reach it
         if node in changing and not any(_memory(tensor) in held for tensor in real_tensors_in(value))
     }
     if any(tensor.requires_grad and not tensor.is_leaf for tensor in real_tensors_in(list(shared.values()))):
-        state.spent = True  # a copy would leave the gradient behind
+        state.spent = True  # a copy would lose the gradient
     else:
         # one copy of all, so that views stay views of one another
         values |= copy.deepcopy(shared, {id(node): node for node in shared})

@@ -133,6 +133,6 @@ def _range_of(kind: Kind, bits: int) -> tuple[int, int, torch.dtype]:
     if kind == "nf4":
         return -1, 1, torch.uint8
     low, high = (0, 2**bits - 1) if kind == "uint" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    # torch has uint16, but next to no operator that works on it.
+    # torch has uint16, but hardly any operators for it.
     dtypes = (torch.uint8, torch.int8, torch.int16, torch.int32)
     return low, high, next(t for t in dtypes if torch.iinfo(t).min <= low and high <= torch.iinfo(t).max)

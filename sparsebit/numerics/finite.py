@@ -36,5 +36,5 @@ def all_finite(tensors: Iterable[Tensor]) -> Tensor:
     if not flat:
         return torch.ones((), dtype=torch.bool)
     values = torch.cat([tensor.to(flat[0].device) for tensor in flat])
-    # As ``isfinite``, in half of its operators: it is asked for every batch.
+    # As ``isfinite``, with half its operators, because it runs for every batch.
     return (values - values == 0).all()

@@ -21,7 +21,7 @@ from sparsebit.numerics.layout import PER_TENSOR, Layout, spread
 from sparsebit.numerics.packing import pack_bits, unpack_bits
 from sparsebit.numerics.snapping import align_grid, compute_dtype, snap_tensor, steps_of
 
-# The scale of a row that was zero throughout. Any scale represents zero exactly; this one also survives float16
+# The scale of a row of zeros. Any scale represents zero exactly; this one also survives float16
 # and keeps bias / (input scale * weight scale) inside int32, so a dead channel still delivers its bias.
 SCALE_OF_ZEROS = 2.0**-20
 

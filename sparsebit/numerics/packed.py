@@ -104,7 +104,7 @@ class PackedTensor:
         code, layout, shape = self.grid.code, self.grid.layout, self.shape
         scale, zero_point, order = self.grid.scale, self.grid.zero_point, self.grid.order
         if self.bits.dtype != torch.uint8 or tuple(self.bits.shape) != packed_shape(shape, code):
-            return "bits"  # from here on the shape is one that has memory
+            return "bits"  # from here on, the shape fits the stored bytes
         wrong = {
             "scale": scale.dtype not in _DTYPES.values() or scale.dim() != 1 or not _usable(scale, code),
             "the number of scales": scale.numel() not in (1, row_count(shape, layout)),

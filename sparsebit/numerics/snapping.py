@@ -35,7 +35,7 @@ from sparsebit.kernels.tiling import DenseMatrix, find_matrix
 from sparsebit.numerics.code_type import CodeType
 from sparsebit.numerics.layout import Layout, align
 
-USE_KERNELS = True  # fused kernels on CUDA, where they cover the case; False leaves everything to torch
+USE_KERNELS = True  # fused kernels on CUDA, for the cases they support; False uses only torch
 
 _PLAIN = (Tensor, nn.Parameter)  # a subclass of a user's may not have memory of its own
 
@@ -161,7 +161,7 @@ def matrix_of(shape: torch.Size, stride: tuple[int, ...], layout: Layout, count:
     scale = torch.empty(count, device="meta")
     try:
         view, scale, _ = align_grid(x, scale, scale, layout)
-    except (SparsebitError, RuntimeError):  # the caller meets the same error, in its own words
+    except (SparsebitError, RuntimeError):  # the caller raises the same error with a better message
         return None
     found = find_matrix(view.shape, view.stride(), scale.shape)
     return found[0] if found is not None and found[1] is None else None

@@ -144,7 +144,7 @@ def load_checkpoint(
     if teacher is not None:
         taught = with_aliases(tensors.get("teacher", {}), content.names("teacher_aliases"))
         _load_state(teacher, taught, folder)
-    # The model holds them now, and lets go of each that it unpacks.
+    # The model now holds them, and releases each one when it is unpacked.
     state.clear()
     tensors.pop("state", None)
     _load_constants(qmodel.model, tensors.get("constants", {}), folder)
@@ -206,7 +206,7 @@ def _digest(gm: GraphModule) -> str:
 
 
 def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.PathLike[str]) -> None:
-    # Assigned, not written: the old tensors are the user's. One parameter under two names stays one.
+    # Assigned, not written: the old tensors belong to the user. A parameter with two names stays shared.
     before = gm.state_dict(keep_vars=True)
     made: dict[int, Tensor] = {}
     for name, tensor in state.items():

@@ -189,7 +189,7 @@ class QuantModel(QuantizedModule):
 
     def train(self, mode: bool = True) -> QuantModel:
         """Switch mode; batch norms that were frozen for training stay as they are."""
-        self.model.train(mode)  # first: where it refuses, nothing has switched
+        self.model.train(mode)  # first, because if it raises an error, nothing must be switched
         super().train(mode)
         self.qat.hold_norms(self.model)
         return self

@@ -24,7 +24,7 @@ from sparsebit.sparse import save as save_pruned
 from sparsebit.storage import MANIFEST
 from sparsebit.targets import TARGETS
 
-# What a model that cannot be compressed so raises.
+# The errors of a model that cannot be compressed in this way.
 CANNOT = (SparsebitError, RuntimeError, NotImplementedError)
 
 PRUNE: Mapping[str, Any] = {
@@ -99,7 +99,7 @@ class Candidates:
         """Why a pruned model is not worth a trial: widths are rounded, so two ratios may give the same model."""
         shapes = [tuple(p.shape) for p in self.pruned(ratio).parameters()]
         for other in sorted({0.0, *self.ratios}):
-            # One that cannot be pruned says so in a trial of its own.
+            # If it cannot be pruned, a separate trial says so.
             with contextlib.suppress(*CANNOT):
                 if other < ratio and [tuple(p.shape) for p in self.pruned(other).parameters()] == shapes:
                     return f"it prunes no more than {other:.0%} does"
@@ -111,7 +111,7 @@ class Candidates:
         config = load_qconfig(TARGETS[self.target].preset, [f"BACKEND={self.target}", where])
         if structure.weights == "8":
             return config
-        config = load_qconfig(config, ["W.OBSERVER.TYPE=mse"])  # it pays below 8 bits
+        config = load_qconfig(config, ["W.OBSERVER.TYPE=mse"])  # it is useful below 8 bits
         if structure.weights.isdigit():
             return load_qconfig(config, [f"W.QUANTIZER.BIT={structure.weights}"])
         found = self._sensitivities(structure.ratio, config)

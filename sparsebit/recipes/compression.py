@@ -92,7 +92,7 @@ def compress(
         >>> found.met, found.best.name
         (True, '8-bit weights')
     """
-    target = TARGETS[target].name  # raises, with the names there are
+    target = TARGETS[target].name  # an unknown name raises an error that lists the names
     model = unwrap(model)
     if model.training:
         raise SparsebitError(

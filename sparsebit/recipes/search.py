@@ -204,7 +204,7 @@ class Search:
                 if unlike == plan:
                     failed = "the same quantizers at the same places"
         except CANNOT as error:
-            if self.candidates.in_finetune:  # the user's code, and the user's to see
+            if self.candidates.in_finetune:  # an error of the user's code, for the user to see
                 raise
             failed = str(error).partition("\n")[0]
         if not failed:

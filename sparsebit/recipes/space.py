@@ -57,7 +57,7 @@ class Level:
 
     name: str
     costs: float  # a guess for one trial, in first trials
-    keep: int  # how many structures, the most promising first, are worth it
+    keep: int  # how many structures are tried, the most promising first
     variants: tuple[Variant, ...]
 
 

@@ -52,7 +52,7 @@ class State:
         if content.text("digest") != _digest_content(content.data):
             raise SparsebitError(f"{file} was changed after it was written", hint="choose another folder")
         asked = content.section("asked").data
-        # Through JSON, as what is in the file went.
+        # Through JSON, like the data in the file.
         wanted = json.loads(json.dumps(self.asked))
         if different := [key for key in wanted if asked.get(key) != wanted[key]]:
             raise SparsebitError(

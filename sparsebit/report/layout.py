@@ -89,7 +89,7 @@ def _positions(rank: list[int], above: list[list[int]], count: int) -> list[floa
         neighbours = above if down else below
         for row_boxes in rows if down else reversed(rows):
             target = {box: _mean([position[n] for n in neighbours[box]], position[box]) for box in row_boxes}
-            # Where a box and a passing line aim at the same place, the line gives way.
+            # If a box and a passing line have the same target, the line moves.
             row_boxes.sort(key=lambda box: (target[box], box >= count))
             for box, x in zip(
                 row_boxes, _apart([target[b] for b in row_boxes], row_boxes, count), strict=True

@@ -16,7 +16,7 @@ WIDTH, HEIGHT = 920.0, 380.0
 LEFT, RIGHT, TOP, FOOT = 70.0, 24.0, 34.0, 52.0
 LETTER, LINE = 6.4, 15.0  # of a label, about
 LONGEST = 46  # letters of one
-LEAST = 0.05  # of the quality, that the axis spans: a difference of one image should look like one
+LEAST = 0.05  # the least range of quality on the axis, so that a difference of one image looks small
 
 
 class Box(NamedTuple):

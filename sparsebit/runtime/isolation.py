@@ -78,7 +78,7 @@ class Child:
                 del self.unused[: len(closing)]
                 answer, shared = self.answers.receive()
                 results = {name: array.copy() for name, array in shared.items()}
-                for file in self.files:  # here for both: the other process waits for the next request
+                for file in self.files:  # for both files: the other process is waiting for the next request
                     give_back(file.fileno())
             except (EOFError, BrokenPipeError):
                 code = self.process.wait()
@@ -182,7 +182,9 @@ def open_isolated(source: str | bytes, runtime: str, options: SessionOptions) ->
 
 
 def _can_start() -> bool:
-    return bool(sys.executable) and not getattr(sys, "frozen", False)  # an application with Python inside
+    return bool(sys.executable) and not getattr(
+        sys, "frozen", False
+    )  # an application with an embedded Python
 
 
 def _running_child() -> Child:

@@ -88,7 +88,7 @@ def weight_files(path: str | os.PathLike[str]) -> set[str]:
     onnx = require("onnx")
     try:
         model = onnx.load(os.fspath(path), load_external_data=False)
-    except Exception:  # protobuf's errors have no common base; what cannot be read refers to nothing
+    except Exception:  # protobuf's errors have no common base; an unreadable file refers to no other file
         return set()
     entries = (entry for tensor in model.graph.initializer for entry in tensor.external_data)
     return {Path(entry.value).name for entry in entries if entry.key == "location"}

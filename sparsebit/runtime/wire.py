@@ -15,7 +15,7 @@ import numpy as np
 from sparsebit.runtime.packages import require
 
 _LENGTH = struct.Struct("<Q")
-_ALIGNMENT = 64  # bytes; what vector instructions like
+_ALIGNMENT = 64  # bytes; the alignment for vector instructions
 LARGEST_KEPT = 2**28  # bytes; a shared file that is larger is emptied after its message
 
 

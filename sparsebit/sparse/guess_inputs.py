@@ -54,7 +54,7 @@ def guess_inputs(model: nn.Module, skip: Sequence[str] = ()) -> tuple[Tensor, ..
         try:
             with torch.no_grad():
                 runner(*inputs)
-        except Exception as error:  # whatever the model raises, these are not its inputs
+        except Exception as error:  # if the model raises any error, these are not its inputs
             problem = f"on {_sizes(inputs)}: {error}".partition("\n")[0]
         else:
             logger.info("no example inputs are given; the model runs on %s", _sizes(inputs))

@@ -32,7 +32,7 @@ class Draft:
             self.file = self.path.open("xb")
             if self._lock.take() or not self._lock.busy:
                 return
-            self.file.close()  # another process swept it up before it was locked
+            self.file.close()  # another process removed it before it was locked
 
     def finish(self, name: str) -> Path:
         """Flush the bytes to disk and give the file its name. It stays locked until ``close``."""

@@ -105,7 +105,7 @@ def require_place(folder: str | os.PathLike[str], needs: int = 0) -> Path:
         raise ArtifactError(f"{place} is a file", expected="a folder to write to", hint="choose a new folder")
     if place.is_dir() and not (place / MANIFEST).is_file():
         _sweep(place)
-        # Another process may be saving here for the first time: its files have names of ours.
+        # Another process may be saving here for the first time: its files have our names.
         if any(not (_NAME.fullmatch(path.name) or DRAFT.fullmatch(path.name)) for path in place.iterdir()):
             raise ArtifactError(
                 f"{place} exists and contains other files",
@@ -220,7 +220,7 @@ def _read_file(place: Path, entry: Fields) -> dict[str, Tensor]:
 
 def _sweep(place: Path) -> None:
     """Remove the remains of killed saves: drafts, and tensor files that the manifest does not name."""
-    with contextlib.suppress(ArtifactError):  # a manifest that cannot be read: its files may be all there is
+    with contextlib.suppress(ArtifactError):  # a manifest that cannot be read: its files may be the only copy
         sweep(place, _NAME, lambda: _named(place))
 
 

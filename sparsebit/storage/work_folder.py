@@ -54,7 +54,7 @@ def remove_steps(folder: str | os.PathLike[str]) -> None:
         for step in list(place.iterdir()):
             if _STEP.fullmatch(step.name) and _is_ours(step):
                 shutil.rmtree(step, ignore_errors=True)
-        with contextlib.suppress(OSError):  # files of the user's own stay where they are
+        with contextlib.suppress(OSError):  # the user's own files stay
             place.rmdir()
 
 

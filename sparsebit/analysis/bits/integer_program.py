@@ -19,7 +19,7 @@ import numpy as np
 from sparsebit.errors import missing_package
 
 Widths = Mapping[int, float]  # bits -> error or cost
-_TOLERANCE = 1e-6  # of the budget: what the solver holds for equal
+_TOLERANCE = 1e-6  # of the budget: the solver's tolerance for equality
 _SCALE = 1e4  # of the largest error: the solver's absolute tolerance is then 1e-10 of it
 
 
@@ -61,7 +61,7 @@ class Program:
             {'a': 8, 'b': 4}
         """
         found = self._minimize(self._errors(), budget)
-        if found is not None and self.cost(found) > budget:  # by less than the solver can tell
+        if found is not None and self.cost(found) > budget:  # by less than the solver's tolerance
             found = self._minimize(self._errors(), budget - _TOLERANCE * max(abs(budget), 1.0))
         if found is not None and self.cost(found) <= budget:
             return found

@@ -243,6 +243,6 @@ def _allowed(config: QConfig, side: Side, bits: Sequence[int]) -> list[int]:
 
 def _without_recovery(config: QConfig) -> QConfig:
     overrides = ["SCHEDULE.RECOVERY=[]"]
-    if config.W.QUANTIZER.TYPE == "adaround":  # it would learn for minutes at every width
+    if config.W.QUANTIZER.TYPE == "adaround":  # learning would take minutes at every width
         overrides.append("W.QUANTIZER.TYPE=uniform")
     return load_qconfig(config, overrides)

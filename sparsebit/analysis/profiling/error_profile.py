@@ -19,8 +19,8 @@ from sparsebit.config import QConfig
 from sparsebit.display import as_text, in_notebook
 from sparsebit.storage.typed import to_plain
 
-HARMLESS_DB = 30.0  # a layer above this does no harm
-STANDS_OUT = 3.0  # times the noise of the middle layer
+HARMLESS_DB = 30.0  # a layer above this is accurate enough
+STANDS_OUT = 3.0  # times the noise of the median layer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from sparsebit.graph.ops import op_name
 from sparsebit.quantization import Quantizer, QuantModel
 from sparsebit.quantization.compare import compare_operators
 
-FUSED = "it is computed inside"  # an activation in the operator before it: nothing to round in between
+FUSED = "it is computed inside"  # an activation fused into the operator before it: nothing is rounded between them
 
 
 def profile(
@@ -112,7 +112,7 @@ def _layers(
         name = node.name if name in names else name  # a module that is called twice
         names.add(name)
         mine = read.get(node.name, [])
-        if not mine and node.op == "call_module":  # it brings quantizers of its own
+        if not mine and node.op == "call_module":  # it has its own quantizers
             inside = [
                 m for m in qmodel.model.get_submodule(str(node.target)).modules() if isinstance(m, Quantizer)
             ]

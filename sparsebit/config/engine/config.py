@@ -30,10 +30,10 @@ class Config(Section, init=False):
     It cannot be changed; ``load_config(type, config, ["KEY=VALUE"])`` makes another one.
     """
 
-    NAME: ClassVar[str]  # of a config that came from no file
+    NAME: ClassVar[str]  # of a config that was not read from a file
     TITLE: ClassVar[str]  # of its JSON schema
     PAGE: ClassVar[str]  # the how-to page that explains it
-    LEAST: ClassVar[str]  # what an empty one lacks
+    LEAST: ClassVar[str]  # the least that a config must contain
     EXAMPLE: ClassVar[str]  # of an override
     PRESETS: ClassVar[str] = ""  # the folder of its presets in this package
     SYNONYMS: ClassVar[Mapping[str, str]] = {}  # other words for a part of a preset's name

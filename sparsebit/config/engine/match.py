@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sparsebit.config.engine.problems import Problem, show
 from sparsebit.config.engine.specific import OP, Rule
 
-_AROUND = "*._?"  # what a pattern may have around the name it is about
+_AROUND = "*._?"  # characters that a pattern may have around a name
 
 
 class Layer(NamedTuple):

@@ -28,8 +28,8 @@ class Problem:
     expected: str = ""
     got: str = ""
     hint: str = ""
-    source: str = ""  # when it came from somewhere else than the rest of the config, such as an override
-    keys: frozenset[str] = frozenset()  # every key whose value plays a part
+    source: str = ""  # if it came from elsewhere than the rest of the config, such as an override
+    keys: frozenset[str] = frozenset()  # every key involved
 
     def __str__(self) -> str:
         expected = f"expected {self.expected}" if self.expected else ""

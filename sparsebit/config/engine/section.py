@@ -46,7 +46,7 @@ def section(kind: type[Section], doc: str) -> Any:
 class Section:
     """A group of keys. Every subclass becomes a frozen keyword-only dataclass of ``key`` and ``section`` fields."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = {}  # keys that belong somewhere else, with where that is
+    elsewhere: ClassVar[Mapping[str, str]] = {}  # keys that belong elsewhere, with their correct place
     needs_one_of: ClassVar[tuple[str, ...]] = ()  # keys of which one must be given, for the schema
 
     def __init_subclass__(cls, *, init: bool = True) -> None:

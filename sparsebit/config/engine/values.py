@@ -32,7 +32,7 @@ class Read:
     parse: Callable[[object], object]  # raises Refused
     expected: str
     schema: Mapping[str, object]
-    write: Callable[[object], object] = plain  # what becomes None is left out
+    write: Callable[[object], object] = plain  # values written as None are omitted
 
 
 def parse_number(value: object) -> float | None:

@@ -61,7 +61,7 @@ class _Dumper(yaml.SafeDumper):
 for _each in (_Loader, _Dumper):
     _each.add_implicit_resolver(_FLOAT, _EXPONENT, list("-+.0123456789"))
 for _first in "-+0123456789":
-    _Loader.yaml_implicit_resolvers[_first].insert(0, (_TEXT, _BASE_60))  # the first that matches decides
+    _Loader.yaml_implicit_resolvers[_first].insert(0, (_TEXT, _BASE_60))  # the first match decides
 
 
 def read_yaml(text: str, source: str) -> object:

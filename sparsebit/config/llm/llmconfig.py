@@ -107,7 +107,7 @@ GROUP_SIZE = Read(
 )
 
 
-# What chooses the experts of a token: few numbers, and the choice depends on them.
+# Routers, which choose the experts of a token: they are small, and the choice depends on them.
 ROUTERS = ("*.router", "*.router.*", "*.gate", "*.gate.wg", "*.shared_expert_gate")
 
 
@@ -119,7 +119,7 @@ class MatrixSpec:
     scheme: Scheme
     group_size: int | None
     scale_dtype: ScaleDtype
-    sparsity: float | str = 0.0  # the part that becomes zero, or "N:M" for N kept of every M
+    sparsity: float | str = 0.0  # the fraction that becomes zero, or "N:M" to keep N of every M
 
 
 class MatrixSettings(Section):

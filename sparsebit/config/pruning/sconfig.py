@@ -23,7 +23,7 @@ class LayerSpec(NamedTuple):
     round_to: int
     nm: tuple[int, int]
     block: tuple[int, int]
-    asked: bool  # whether a rule gives this layer a ratio of its own
+    asked: bool  # whether a rule sets the ratio of this layer
 
 
 class SConfig(Config, init=False):

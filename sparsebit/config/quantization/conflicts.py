@@ -110,7 +110,7 @@ def _backend_conflicts(spec: TensorSpec, side: Side, backend: str) -> Iterator[P
     ):
         left = [row for row in rows if value in _taken(row, aspect, value)]
         if not left:
-            # Another value of an earlier aspect might let this one through: then that key plays a part too.
+            # Another value of an earlier aspect might allow this one: then that key is involved too.
             alone = not any(value in _taken(row, aspect, value) for row in accepts.rows)
             accepted = list(dict.fromkeys(one for row in rows for one in _taken(row, aspect, value)))
             words = f"{either(map(str, accepted))}{' bits' if aspect == 'bits' else ''}"
@@ -166,8 +166,8 @@ def side_problems(
         settings = dict(rule.settings)
         changed = apply_settings(base, settings)
         touched = {key for key in changed if changed[key] != base.get(key)} | set(settings)
-        # Where another rule sets a key that plays a part, the two may be meant to meet on a layer; that can only be
-        # seen once the layers are known, and ``spec_for`` looks again then.
+        # If another rule sets a key that is involved, both may be meant to apply to one layer. That can only be
+        # checked once the layers are known, in ``spec_for``.
         others = {key for other in section.SPECIFIC for key, _ in other.settings if other is not rule}
         for conflict in find(changed):
             repeated = conflict in wrong and conflict.path not in settings

@@ -14,7 +14,7 @@ from sparsebit.targets.schemes import NumberFormat, Side
 Flat = dict[str, Scalar]  # dotted keys to values: {"QSCHEME": ..., "QUANTIZER.BIT": ...}
 BIT, DTYPE = "QUANTIZER.BIT", "QUANTIZER.DTYPE"
 
-# Settings that have keys of their own, from before there was OPTIONS.
+# Settings with dedicated keys, from before OPTIONS existed.
 OPTION_KEYS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("QUANTIZER", "pact"): {"alpha_value": "QUANTIZER.PACT.ALPHA_VALUE"},
     ("OBSERVER", "percentile"): {"alpha": "OBSERVER.PERCENTILE.ALPHA"},

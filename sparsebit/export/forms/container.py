@@ -32,7 +32,7 @@ class Container:
     kind: str
     shift: int = 0
     clip: tuple[int, int] | None = None
-    unpacked: bool = False  # 8-bit floats that no kernel of the target reads: cast where they stand
+    unpacked: bool = False  # 8-bit floats that no kernel of the target reads: cast in place
 
     @property
     def dtype(self) -> Any:

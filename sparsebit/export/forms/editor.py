@@ -14,7 +14,7 @@ from sparsebit.runtime.packages import require
 PRODUCTS = ("Conv", "Gemm", "MatMul")  # that have integer kernels on CPUs
 WEIGHTED = (*PRODUCTS, "ConvTranspose")
 SMALL = 65536  # elements up to which constants are compared
-# Operators that integers pass by themselves.
+# Operators that integers pass through.
 MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity"})
 SCALED = "Scaled"  # the last word in the name of the node that unpacks 8-bit floats
 
@@ -214,7 +214,9 @@ def array_of(value: Any) -> Any:
     tensor, maker = value.const_value, value.producer()
     if tensor is None and maker is not None and maker.op_type == "Constant":
         tensor = attribute(maker, "value")
-    if tensor is None and maker is not None and maker.op_type == "Cast":  # torch writes bounds of clip so
+    if (
+        tensor is None and maker is not None and maker.op_type == "Cast"
+    ):  # torch writes the bounds of clip like this
         number = array_of(maker.inputs[0])
         kind = require("onnx_ir").DataType(attribute(maker, "to")).numpy()
         return number.astype(kind) if number is not None and number.size == 1 else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsebit.export.forms.editor import PRODUCTS, Editor, array_of, attribute, quantized_source, readers
 
-LARGEST = {"INT8": 127, "UINT8": 255, "INT4": 127, "UINT4": 255}  # codes an 8-bit kernel reads
+LARGEST = {"INT8": 127, "UINT8": 255, "INT4": 127, "UINT4": 255}  # codes that an 8-bit kernel reads
 PAIR = 2**15 - 1  # CPUs without VNNI add two products in 16 bits
 
 

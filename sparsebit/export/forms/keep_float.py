@@ -21,7 +21,7 @@ from sparsebit.export.forms.editor import (
     readers,
 )
 
-# What ONNX Runtime computes on integers as it is, so that the layer after it still has a quantized input.
+# Operators that ONNX Runtime runs on integers directly, so that the layer after them has a quantized input.
 PASSED = MOVES | {
     "Slice",
     "Gather",
@@ -33,7 +33,7 @@ PASSED = MOVES | {
     "SpaceToDepth",
     "Tile",
 }
-LEFT_OUT = PASSED | {"Cast", "Dropout", "Concat"}  # dropped where they change nothing
+LEFT_OUT = PASSED | {"Cast", "Dropout", "Concat"}  # dropped if they change nothing
 NEUTRAL = ("Add", "Sub", "Mul", "Div")  # likewise, with a 0 or a 1
 
 
@@ -55,7 +55,7 @@ def _is_quantized_later(value: Any) -> bool:
     waiting, seen = [value], set[Any]()
     while waiting:
         for reader in readers(waiting.pop()):
-            if reader in seen:  # paths part and meet again: without this there would be too many
+            if reader in seen:  # branches join again: without this, the number of paths would explode
                 continue
             seen.add(reader)
             if reader.op_type in ("QuantizeLinear", "Relu", "Clip"):

@@ -86,7 +86,7 @@ class _Lowering:
     def _activation(self, original: Any) -> Any:
         container, value = self.container, self.node.inputs[0]
         if original != self.float32:
-            # the grid is computed in float32 whatever the model computes in, so the file does it too
+            # the grid is always computed in float32, so the file does it too
             value = self._cast(value, self.float32, "Cast", "float")
         clips_numbers = container.clip is not None and "16" in container.kind
         if clips_numbers:  # no runtime clips 16-bit integers, nor computes on them

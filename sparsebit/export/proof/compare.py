@@ -50,14 +50,14 @@ class Allowance:
     output: float  # of the largest value
 
 
-ROUNDING = 0.02  # steps of an 8-bit grid: what summing floats in another order may move a number by
+ROUNDING = 0.02  # steps of an 8-bit grid: the change of a number from summing floats in another order
 HALF_ROUNDING = 0.5  # the same for sums in half precision: 255 steps times 2^-10, twice
 OUTPUT_ERROR = 1e-3  # of the largest value
 ROUNDS_RESULTS = Allowance(1, 0.05, 1e-2)  # integer kernels that round in their own way; average pools do
 ROUNDS_INPUTS = Allowance(4, 0.5, 5e-2)  # kernels that round their inputs to 8 bits once more
 ROUNDING_INPUTS = ("MatMulNBits", "DynamicQuantizeMatMul")
 FLOAT8 = Allowance(1, 1e-3, 0.0)
-LOWEST_SQNR = 10.0  # dB, of a whole file that is not cut
+LOWEST_SQNR = 10.0  # dB, of a complete file that is not cut
 
 
 def check(
@@ -112,11 +112,11 @@ class _Check:
         self.exported, self.runtime = exported, runtime
         self.folder = exported.path.parent
         self.target = TARGETS[exported.target]
-        self.optimize = self.target.forms == "cpu"  # the forms that ONNX Runtime fuses right
+        self.optimize = self.target.forms == "cpu"  # the forms that ONNX Runtime fuses correctly
         self.ops: Any = ()
         self.float_ops: Mapping[str, int] = {}
         self.problems: list[str] = []
-        self.allowed = ROUNDS_RESULTS  # what the runtime's kernels may do in their own way
+        self.allowed = ROUNDS_RESULTS  # how far the runtime's kernels may differ
         self.tensors: dict[str, TensorAgreement] = {}
         self.outputs = {name: OutputTally(name) for name in exported.output_names}
         self.output_error = max(OUTPUT_ERROR, _token_step(gm) if exported.quantized else 0.0)

@@ -20,7 +20,7 @@ from sparsebit.export.forms.gather_rows import ROWS, ROWS_SCALED
 from sparsebit.runtime.packages import require
 
 GAIN = 1.2  # the steepest activation between a product and its values: that of gelu and silu is 1.13 at most
-FLOAT_NOISE = 2.0**-20  # of the numbers a float32 result is computed from: sums of them are no more exact
+FLOAT_NOISE = 2.0**-20  # of the numbers that a float32 result is computed from: the accuracy of their sums
 _ENDS = (("DequantizeLinear", "DequantizeLinear"), ("Mul", SCALED))  # the last nodes of a quantized tensor
 
 
@@ -127,7 +127,7 @@ def stored_weights(model: Any) -> Iterator[tuple[str, Any]]:
             continue
         if node.op_type == "Mul" and kind == SCALED:  # 8-bit floats, unpacked by a cast
             yield name, codes.astype(np.float32) * array_of(node.inputs[1])
-        elif node.op_type == "Mul" and _word(node) == ROWS_SCALED:  # rows of a table with scales of their own
+        elif node.op_type == "Mul" and _word(node) == ROWS_SCALED:  # rows of a table with separate scales
             yield name, codes * array_of(node.inputs[1].producer().inputs[0])
         elif node.op_type == "DequantizeLinear" and kind.startswith("DequantizeLinear"):
             scale, zero_point = (array_of(value) for value in node.inputs[1:3])

@@ -22,12 +22,12 @@ class OutputAgreement:
     """
 
     name: str
-    difference: float  # largest difference of the whole file
-    relative: float  # the same as a part of the largest value
-    sqnr_db: float  # signal to difference of the whole file
+    difference: float  # largest difference of the complete file
+    relative: float  # the same as a fraction of the largest value
+    sqnr_db: float  # signal-to-noise ratio of the complete file
     samples: int
-    same_class: int | None = None  # samples with the same largest entry, where the output looks like classes
-    piece_error: float | None = None  # relative; None where the file was not cut into pieces
+    same_class: int | None = None  # samples with the same largest entry, if the output looks like classes
+    piece_error: float | None = None  # relative; None if the file was not cut into pieces
 
     def __str__(self) -> str:
         classes = "" if self.same_class is None else f", same class {self.same_class} of {self.samples}"

@@ -148,7 +148,7 @@ def _check_opset(version: int) -> Iterator[Finding]:
         yield Finding(rule="opset", level="advice", node="model", text=text)
 
 
-# A rule, and the operators whose nodes it looks at.
+# A rule, and the operators whose nodes it checks.
 RULES: tuple[tuple[Callable[[Any], Iterator[Finding]], tuple[str, ...]], ...] = (
     (_check_pair, ("QuantizeLinear", "DequantizeLinear")),
     (_check_weight_axis, WEIGHTED),

@@ -28,7 +28,7 @@ class TorchRun:
     outputs: list[Tensor] = field(default_factory=list)
     codes: dict[str, Tensor] = field(default_factory=dict)  # of activations
     unrounded: dict[str, Tensor] = field(default_factory=dict)  # the same before rounding and clipping
-    snapped: dict[str, Tensor] = field(default_factory=dict)  # the numbers they stand for, of 8-bit floats
+    snapped: dict[str, Tensor] = field(default_factory=dict)  # the numbers they represent, for 8-bit floats
     weights: dict[str, Tensor] = field(default_factory=dict)  # weights, fake-quantized
 
     def note(self, quantizer: Quantizer, x: Tensor) -> Tensor:

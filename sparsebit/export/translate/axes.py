@@ -82,7 +82,7 @@ def axis_choices(
 
 def fixed_axes(gm: GraphModule, names: Sequence[str]) -> FixedAxes:
     """The axes of each input in which a captured graph is only right at the example's size, with the reason."""
-    signature = getattr(gm, "call_signature", None)  # a graph that was captured elsewhere has none
+    signature = getattr(gm, "call_signature", None)  # a graph that was not captured by sparsebit has none
     if signature is None:
         return {}
     leaves = signature.input_leaves()

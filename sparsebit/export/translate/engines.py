@@ -168,7 +168,7 @@ def _verify(request: TranslationRequest, axes: AxisNames, proto: Any, weights: d
         except Exception:
             if inputs is request.inputs:
                 raise
-            continue  # twice as long is more than this model takes (a table of positions, say)
+            continue  # twice as long is more than this model accepts (a table of positions, for example)
         if wanted is None:
             return None  # random numbers: nothing to compare
         feed = weights | {name: as_array(x) for name, x in zip(request.names, inputs, strict=True)}

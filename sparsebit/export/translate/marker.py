@@ -55,8 +55,8 @@ class Markers:
     """Every tensor that was marked, by name."""
 
     tensors: dict[str, Marked] = field(default_factory=dict)
-    dynamic: list[str] = field(default_factory=list)  # one scale per token, computed as the tokens come
-    largest: dict[str, float] = field(default_factory=dict)  # number of what each weight makes, by its name
+    dynamic: list[str] = field(default_factory=list)  # one scale per token, computed at run time
+    largest: dict[str, float] = field(default_factory=dict)  # largest result of each weight, by its name
 
     def note(self, quantizer: Quantizer, x: Tensor) -> Tensor:
         """Record what a quantizer does to a tensor, and return its result."""

@@ -50,7 +50,7 @@ def strip_prefix(model: Any) -> None:
 def own_output_names(gm: fx.GraphModule, count: int, inputs: Sequence[str]) -> list[str]:
     """Names for the output tensors: the keys of the model's own structure, such as ``logits``; else ``output``."""
     numbered = ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
-    signature = getattr(gm, "call_signature", None)  # a graph that was captured elsewhere has none
+    signature = getattr(gm, "call_signature", None)  # a graph that was not captured by sparsebit has none
     paths = [] if signature is None else [leaf.path for leaf in leaves_of(signature.output)]
     if len(paths) != count:  # some outputs are not tensors
         return numbered

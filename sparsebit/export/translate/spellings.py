@@ -281,8 +281,8 @@ def topk_first(
     return torch.return_types.topk((values.narrow(dim, 0, k), places.narrow(dim, 0, k)))
 
 
-# Which of two equal values comes first is open in torch; ONNX says the first of them. A reference for a file needs that
-# order: experts are sorted by their number, and quantized scores are often equal.
+# torch does not define which of two equal values comes first; in ONNX it is the first one. A reference for a file needs
+# this order: experts are sorted by their number, and quantized scores are often equal.
 TIES: dict[Any, Callable[..., Any]] = {
     torch.sort: sort_first,
     torch.Tensor.sort: sort_first,

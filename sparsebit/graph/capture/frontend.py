@@ -79,7 +79,7 @@ def capture(
             captured = from_exported(model)
         return _checked(captured, dynamic)
     model = unwrap(model)
-    find_leaves(model, skip)  # a pattern that matches nothing is an error, whichever way we go
+    find_leaves(model, skip)  # a pattern that matches nothing is an error with every front-end
     given = bool(positional or keyword)
     if frontend == "symbolic" or (frontend == "auto" and not given and not _runs_without_inputs(model)):
         return trace_symbolically(model, positional, keyword, skip=skip)

@@ -23,7 +23,7 @@ OPENED = (
     *(nn.TransformerDecoder, nn.TransformerDecoderLayer),
 )
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-# What a subclass may define and still be the torch.nn module it derives from.
+# Methods that a subclass may define and still count as the torch.nn module it derives from.
 _HARMLESS = {
     *("__init__", "__module__", "__doc__", "__annotations__", "__qualname__", "__firstlineno__", "__dict__"),
     *("__weakref__", "__static_attributes__", "__constants__", "__repr__", "extra_repr", "reset_parameters"),

@@ -93,7 +93,7 @@ class Comparison:
                 self.extra.append(one)
                 left += 1
             elif "get_attr" in (one.op, two.op):
-                # They are sorted by name: the smaller one is missing in the other run.
+                # They are sorted by name, so the smaller one is missing in the other run.
                 node = min((n for n in (one, two) if n.op == "get_attr"), key=lambda n: str(n.target))
                 raise Differs(next(iter(node.users)), f"only one of the modes reads {node.target}")
             else:

@@ -60,7 +60,7 @@ _SYNONYMS: dict[Any, Callable[..., Any]] = {
     torch.arccos: torch.acos,
     torch.fix: torch.trunc,
 }
-# a method of this name means something else than the torch function, or has no function
+# a method of this name differs from the torch function, or has no such function
 _METHODS_ONLY = {
     *("where", "to", "type", "view", "expand", "repeat", "size", "contiguous", "stft", "istft", "norm"),
     *("split", "polygamma"),

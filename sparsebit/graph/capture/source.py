@@ -48,7 +48,7 @@ def find_source(frame: types.FrameType | None = None) -> Source | None:
     while frame is not None:
         code = frame.f_code
         if code.co_qualname == _MODEL_CALL and code.co_filename.startswith(_OURS):
-            return None  # what is further out is not the model
+            return None  # outer frames are not the model
         if not is_foreign(code.co_filename):
             return Source(code.co_filename, frame.f_lineno, code.co_qualname)
         frame = frame.f_back

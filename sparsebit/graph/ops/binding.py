@@ -16,7 +16,7 @@ from sparsebit.graph.value import TensorInfo
 
 _NOTHING = object()
 
-# what many torch functions accept beside their own names
+# names that many torch functions accept as alternatives
 _SYNONYMS = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
 
 

@@ -25,7 +25,7 @@ def estimate_macs(gm: GraphModule, node: Node) -> int:
     """
     try:
         return _count_on_meta(gm, node)
-    except Exception:  # the node runs the user's code: whatever it raises, only the estimate is lost
+    except Exception:  # the node runs the user's code; if it raises an error, only the estimate is lost
         return _guess_from_weights(gm, node)
 
 

@@ -159,7 +159,7 @@ def _build(name: str, targets: tuple[object, ...], like: str | None, fields: dic
         )
     if like is None:
         return OpSpec(name=name, targets=targets, **fields)  # type: ignore[arg-type]
-    # These fields are by target, and the targets are other ones.
+    # These fields are per target, and the targets differ.
     fresh: dict[str, object] = {name: {} for name in ("overloads", "orders", "implied")}
     fresh |= {"class_names": (), "family": "custom"}
     return dataclasses.replace(OPS[like], **fresh | {"name": name, "targets": targets} | fields)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ class UnknownOp:
     name: str
     count: int
     example: str  # where the first of them is
-    macs: int  # estimated, over all of them
+    macs: int  # estimated, for all of them together
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ def _extremum(name: str, pairwise: str) -> OpSpec:
         second = node.args[1] if len(node.args) > 1 else node.kwargs.get("other")
         if not isinstance(second, Node):
             return name
-        # Without a record a tensor is the likelier guess: dimensions are mostly written down.
+        # Without a recorded shape a tensor is more likely: dimensions are usually literals.
         is_tensor = isinstance(second.meta["value"], TensorInfo) if "value" in second.meta else True
         return pairwise if is_tensor else name
 

@@ -286,7 +286,7 @@ class OpCall:
         if not (isinstance(value, Node) and value.op == "get_attr"):
             return None
         name = str(value.target)
-        # A table or mask that is multiplied in is an operand; only a parameter makes the operand a weight.
+        # A table or mask as factor is an ordinary operand; only a parameter is a weight.
         operand = argument in self.spec.activations
         return None if operand and not isinstance(fetch_tensor(self.owner, name), nn.Parameter) else name
 

@@ -49,7 +49,7 @@ def fold_batch_norm(gm: GraphModule, keep: Collection[str] = ()) -> int:
         (1, ['0.weight', '0.bias'])
     """
     changes = 0
-    # again for conv → bn → bn; what cannot go up into the layer before goes down into the one after
+    # repeated for conv → bn → bn; if folding into the layer before fails, the layer after is tried
     while folded := _fold_all(gm, keep, after=True) or _fold_all(gm, keep, after=False):
         changes += folded
     if changes:

@@ -53,7 +53,7 @@ def fold_computed_weights(gm: GraphModule) -> int:
         path = next(known, None)
         if path is None:
             path = _free_name(gm, layer)
-            # in the order in which files hold it: a loaded or frozen model is to give the same bits
+            # in the memory order of files, so that a loaded or frozen model gives the same bits
             value = value.clone(memory_format=torch.contiguous_format)
             trained = any(
                 tensor.requires_grad

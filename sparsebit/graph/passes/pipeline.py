@@ -22,7 +22,7 @@ from sparsebit.graph.passes.unbind_to_select import unbind_to_select
 
 Pass = Callable[[GraphModule], int]
 
-# Exact in the mode the graph is in: for every graph, before anything else looks at it.
+# Exact in the current mode of the graph: run on every graph, before everything else.
 SIMPLIFY: tuple[Pass, ...] = (
     remove_identity,
     canonicalize_shape,

@@ -249,7 +249,7 @@ class CalibrationRound:
         with failing_together():
             if not self._checks_each_call:
                 self._require_finite()
-            # What no quantizer measures: the bias of the last layer, say. Weights are looked at by their quantizers.
+            # Tensors that no quantizer measures, such as the bias of the last layer; quantizers check the weights.
             _require_finite_tensors(self.gm, skipped={name for name, _ in self._active("W")})
         first = next((n for n in everywhere[0][1] if all(n in names for _, names in everywhere)), None)
         if first is not None:

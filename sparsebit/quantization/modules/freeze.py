@@ -58,7 +58,7 @@ def freeze_weights(gm: GraphModule, only: Container[str] | None = None) -> list[
         weight = getattr(*reads.places[0])
         held = Frozen(quantizer, weight)
         _install(gm, reads, held)
-        # What is left says of which kind the weight was, also whether it is to be trained.
+        # The remaining tensor keeps the dtype of the weight, and whether it requires a gradient.
         blank = torch.empty(
             weight.shape, dtype=weight.dtype, device="meta", requires_grad=weight.requires_grad
         )
@@ -102,7 +102,7 @@ def packed_state(gm: GraphModule) -> tuple[dict[str, Any], list[str]]:
         if not isinstance(weight, nn.Parameter):  # a constant, which the state dict does not have
             continue
         held: dict[str, Any] = dict(Frozen(quantizer, weight, pack=False).state_dict())
-        # Packed when it is written: all of them at once would be another part of the model.
+        # Packed when it is written: packing all at once would need memory for another copy.
         pack = partial(lambda quantizer, weight: Frozen(quantizer, weight).packed, quantizer, weight)
         held["packed"] = Deferred(torch.uint8, packed_shape(weight.shape, quantizer.code), pack)
         for module, attribute in reads.places:

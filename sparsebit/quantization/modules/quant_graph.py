@@ -37,7 +37,7 @@ class QuantGraph(CapturedModule):
         return quantized
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantGraph:
-        # Not self.around: every graph module is of a class of its own, which cannot make another one.
+        # Not self.around: every graph module has its own class, which cannot create another one.
         return QuantGraph.around(super().__deepcopy__(memo))
 
     def __copy__(self) -> QuantGraph:

@@ -52,7 +52,7 @@ class KLHistogram(KLSettings, HistogramObserver):
             threshold = torch.maximum(-lo, hi) * share
             ranges = Range(torch.maximum(lo, -threshold), torch.minimum(hi, threshold))
             divergence = divergences(counts, width, ranges, code)
-            # Rounded, so that noise in the last bits does not decide between equals.
+            # Rounded, so that noise in the last bits does not decide between equal values.
             best.append(threshold[divergence.mul_(1e9).round_().argmin()])
         limit = torch.stack(best)
         return Range(torch.maximum(full.lo, -limit), torch.minimum(full.hi, limit))
@@ -72,7 +72,7 @@ def divergences(counts: Tensor, width: Tensor, ranges: Range, code: CodeType) ->
         return torch.where(torch.arange(len(judged), device=counts.device) == 0, 0.0, torch.inf)
     codes = torch.arange(code.low, code.high + 2, device=counts.device) - grids.zero_point[:, None]
     borders = _column((codes - 0.5) * grids.scale[:, None], width, bins)  # [K, number of codes + 1]
-    borders[:, 0], borders[:, -1] = 0, 2 * bins  # the outermost codes also stand for all beyond
+    borders[:, 0], borders[:, -1] = 0, 2 * bins  # the outermost codes also represent everything beyond them
     errors = _squared_errors(counts.double(), width, borders, codes[:, :-1] * grids.scale[:, None])
     judged &= errors <= errors[0]
     start, end = _column(ranges.lo, width, bins), _column(ranges.hi, width, bins)
@@ -113,7 +113,9 @@ def _divergence(counts: Tensor, borders: Tensor, start: Tensor, end: Tensor) -> 
         _prefix(torch.special.xlogy(counts, counts)),
     )
     code_mass = mass[borders].diff(dim=1)
-    level = code_mass / used[borders].diff(dim=1).clamp(min=1)  # what Q says of each non-empty bin of a code
+    level = code_mass / used[borders].diff(dim=1).clamp(
+        min=1
+    )  # the mass that Q gives each non-empty bin of a code
     loss = entropy[end] - entropy[start] - torch.special.xlogy(code_mass, level).sum(1)
 
     # In P the outermost non-empty bins inside have the mass beyond.

@@ -43,7 +43,7 @@ class Layers:
             node: call for node in self.nodes if node.op.startswith("call_") and (call := bind(gm, node))
         }
         self._floats: dict[Node, bool] = {}
-        for node in self.nodes:  # in order, so that no answer has to look far back
+        for node in self.nodes:  # in order, so that no lookup goes far back
             self._floats[node] = self._holds_floats(node)
         weighted = [node for node, call in self.calls.items() if self.is_weighted(call)]
         self.first_and_last = {weighted[0], weighted[-1]} if weighted else set()

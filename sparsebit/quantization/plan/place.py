@@ -104,7 +104,7 @@ class _Places:
             at = covered
         else:
             while (
-                request.spec.granularity == "tensor"  # a channel or a token is another one before a move
+                request.spec.granularity == "tensor"  # channels or tokens differ before a move
                 and self._wanted_by_all(at)
                 and (higher_tensor := self.layers.above(at)) is not None
                 and self.layers.holds_floats(higher_tensor)
@@ -146,7 +146,7 @@ class _Places:
         order = {node: index for index, node in enumerate(self.layers.nodes)}
         places = sorted(self.places.values(), key=lambda p: order[p.node])
         for place in places:
-            # A parameter that one operator takes for a weight and another for an activation.
+            # A parameter that is a weight of one operator and an activation of another.
             self.names[place.node] = place.node.name + ("@input" if place.node.name in taken else "")
         return [self._tensor(place) for place in places]
 

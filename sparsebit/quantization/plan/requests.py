@@ -34,7 +34,7 @@ class Requests:
 
     def __init__(self, layers: Layers, config: QConfig, owned: frozenset[str]) -> None:
         self.layers, self.config, self.target = layers, config, layers.target
-        self.owned = owned  # nodes whose module brings quantizers of its own
+        self.owned = owned  # nodes whose module has its own quantizers
         self.head = self._fused()
         self.refused: dict[Node, str] = {}
         self.narrow: set[Node] = set()  # refused with their weights
@@ -247,7 +247,7 @@ class Requests:
             if layers.op(source) in request.rule.inside and layers.sole_reader(source) is request.node
         ][:1]
         apart = [source for source in request.inputs if layers.origin(source) not in integers]
-        if apart and not inside:  # where one operand is inside, the others are quantized for the sake of that
+        if apart and not inside:  # if one operand is on integers, the others are quantized as well
             self.refused[request.node] = self._float_input(layers.origin(apart[0]))
             return None
         return tuple(source for source in request.inputs if source not in inside)

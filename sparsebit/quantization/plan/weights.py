@@ -39,7 +39,7 @@ def plan_weights(
         elif spec.enabled:
             assert call.weight_name is not None
             tensor = fetch_tensor(layers.gm, call.weight_name)
-            # A parametrized weight is computed whenever it is looked at, so only its name is the same.
+            # A parametrized weight is computed on each access, so only its name stays the same.
             same = id(tensor) if isinstance(tensor, nn.Parameter) else call.weight_name
             key = (same, *weight_axis(call))
             readers.setdefault(key, []).append(_Reader(node, call, spec, rule.because))
@@ -119,7 +119,7 @@ def weight_layout(call: OpCall, spec: TensorSpec) -> Layout:
     assert call.spec.weight_axes is not None and call.weight_name is not None
     dims = fetch_tensor(call.owner, call.weight_name).dim()
     input_axis = 1 if call.spec.family == "embedding" else call.spec.weight_axes[1] % dims
-    # A vector has only inputs, and no channel to cut apart.
+    # A vector has only inputs, and no channels to divide.
     axes = () if spec.granularity == "group" and dims == 1 else (axis,)
     return Layout(
         kind=spec.granularity, axes=axes, input_axis=input_axis, group_size=spec.group_size, groups=groups

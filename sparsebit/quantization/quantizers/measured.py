@@ -9,7 +9,7 @@ from torch import Tensor
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization.observers import CalibrationError
 
-# A grid with a step so many times the size of typical values turns nearly all of them into zeros.
+# If the step is this many times the size of typical values, nearly all of them become zero.
 OUTLIER_STEP = 1e4
 
 
@@ -53,7 +53,7 @@ def warn_of_outliers(name: str, step: float, some: Tensor, reach: float) -> None
 
     ``step`` is that of the grid, ``some`` are typical values, ``reach`` is the largest magnitude of the range.
     """
-    if step <= 1:  # most numbers of a softmax are next to nothing, and should be; its largest is 1
+    if step <= 1:  # most numbers of a softmax are close to 0, as they should be; its largest is 1
         return
     sizes = some.abs()
     sizes = sizes[sizes > 0]

@@ -15,7 +15,7 @@ from sparsebit.numerics import snapping
 from sparsebit.quantization.modules.qmodules import QuantOpr
 from sparsebit.quantization.quantizers import Quantizer
 
-LARGEST = 2**22  # numbers of one weight: a larger one has enough work for a launch of its own
+LARGEST = 2**22  # numbers of one weight: a larger one has enough work for its own launch
 # Numbers of one group: about the bucket of DistributedDataParallel, which sends gradients while others are computed.
 GROUP = 2**23
 

@@ -29,7 +29,7 @@ def is_part_of_norm(trace: Trace, call: OpCall, dims: Sequence[int]) -> bool:
     source = call.arguments["input"]
     if not isinstance(source, Node) or not call.arguments.get("keepdim"):
         return False
-    # what the norm may be of: the input, or what it is computed from by element
+    # possible inputs of the norm: the input, or what it is computed from element-wise
     starts: list[Node] = [source]
     while len(starts) < _MOST_STEPS and _goes_on(trace, starts[-1]):
         starts += [one for one in starts[-1].all_input_nodes if _same(one, source)][:1] or [starts[-1]]

@@ -197,7 +197,7 @@ def choose_for_cost(
     unpruned = measure(0)
     if unpruned <= wanted:
         return choose(0), unpruned
-    short, enough = 0, [len(steps)]  # counts that were seen to do, the smallest last
+    short, enough = 0, [len(steps)]  # counts that were sufficient, the smallest last
     for _ in progress(range(tries - 1), what):
         if enough[-1] - short <= 1:
             break
@@ -207,7 +207,7 @@ def choose_for_cost(
         else:
             short = middle
     while (found := measure(enough[-1])) > wanted and len(enough) > 1:
-        enough.pop()  # it was luck
+        enough.pop()  # the measurement was lucky
     return choose(enough[-1]), found
 
 

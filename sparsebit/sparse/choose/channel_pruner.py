@@ -46,8 +46,12 @@ class ChannelPruner(Pruner):
     groups: ChannelGroups = field(init=False)
     cost: ChoiceCost = field(init=False)
     gates: frozenset[str] = field(init=False)
-    unmoved: dict[str, str] = field(init=False, default_factory=dict)  # what the last choice could not change
-    reached: Reached | None = field(init=False, default=None)  # what the last choice for a target came to
+    unmoved: dict[str, str] = field(
+        init=False, default_factory=dict
+    )  # layers that the last choice could not change
+    reached: Reached | None = field(
+        init=False, default=None
+    )  # the result of the last choice for a cost target
 
     def __post_init__(self) -> None:
         super().__post_init__()

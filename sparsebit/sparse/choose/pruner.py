@@ -18,7 +18,7 @@ from sparsebit.sparse.layers import WeightedLayer, find_layers
 from sparsebit.sparse.sparsers import Sparser, make_sparser
 
 Latency = Callable[[nn.Module], float]
-Ratio = Callable[[float], float]  # from the ratio that a layer is to reach to that of the moment
+Ratio = Callable[[float], float]  # from the final ratio of a layer to its current ratio
 
 
 @dataclass(frozen=True, kw_only=True)

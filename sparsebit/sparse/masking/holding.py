@@ -79,7 +79,7 @@ def hold_all(tensors: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> None
             release(tensor)
         elif isinstance(tensor, nn.Parameter):
             hold(tensor, masks[name].to(tensor.device))
-        else:  # statistics follow the zeros that reach them
+        else:  # statistics adapt to the zeros
             with torch.no_grad():
                 tensor.masked_fill_(~masks[name].to(tensor.device), 0)
 

@@ -42,7 +42,7 @@ class _Carrier:
 
     def __init__(self, groups: ChannelGroups, alive: Alive) -> None:
         self.trace, self.alive = groups.trace, alive
-        self.known: dict[Node, Tensor] = {}  # right at the places of removed channels
+        self.known: dict[Node, Tensor] = {}  # correct at the places of removed channels
         self.added: dict[str, Tensor] = {}
 
     def visit(self, call: OpCall) -> None:

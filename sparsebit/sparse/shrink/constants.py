@@ -59,7 +59,7 @@ class Finder:
         self.gm, self.trace, self.alive = gm, trace, alive
         self.edits: list[Edit] = []
         self.sizes: dict[str, Any] = {}
-        # what readers of a node see: a tensor of its new shape, or new sizes
+        # the values that readers of a node get: a tensor of its new shape, or new sizes
         self.changed: dict[str, Any] = {}
         self.dynamic: set[str] = set()  # numbers that follow the size of the input (batch, length, pixels)
         layers = [axis.labels for axis in trace.axes.values() if not axis.bare]
@@ -95,7 +95,7 @@ class Finder:
                 lambda n: self.changed[n.name] if n.name in self.changed else n.meta["value"],
             )
             new = node.target(*args, **kwargs)  # type: ignore[operator]
-        except Exception:  # not a computation on sizes: it stays what it was
+        except Exception:  # not a computation on sizes, so it is unchanged
             return
         new, old = tuple(new) if isinstance(new, torch.Size) else new, node.meta.get("value")
         if new == old or not isinstance(new, (int, float, tuple, list)):

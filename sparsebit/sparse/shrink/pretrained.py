@@ -136,7 +136,7 @@ def _require_valid(config: Any, numbers: Mapping[str, int]) -> None:
     """Raise for a config that transformers neither saves nor loads, such as a width not divisible by the heads."""
     try:
         getattr(config, "validate", lambda: None)()
-    except Exception as error:  # its classes raise what they like
+    except Exception as error:  # its classes may raise anything
         raise GraphError(
             f"transformers does not save a {type(config).__name__} with {_named(numbers)}",
             got=str(error.__cause__ or error)[:200],

@@ -75,7 +75,7 @@ class LAMP(Sparser):
 def distance_to_others(weight: Tensor) -> Tensor:
     """Σ_v ‖w_u − w_v‖ of each row [R, E], a slab of rows at a time."""
     step = max(1, _ELEMENTS // max(1, len(weight)))
-    # the exact way: the one by matrix product loses equal rows, whose distance must be 0
+    # the exact method: with a matrix product, the distance of equal rows would not be exactly 0
     slabs = [
         torch.cdist(part, weight, compute_mode="donot_use_mm_for_euclid_dist").sum(1)
         for part in weight.split(step)

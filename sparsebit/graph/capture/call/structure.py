@@ -35,10 +35,10 @@ class Leaf:
 
     index: int
     path: str
-    anything: bool = False  # not known to be a tensor: a front-end without example inputs
+    anything: bool = False  # not known to be a tensor (front-end without example inputs)
     rank: int | None = dataclasses.field(default=None, compare=False)
     dtype: torch.dtype | None = dataclasses.field(default=None, compare=False)
-    given: bool = False  # the model was traced as if this argument came, so it may not be left out
+    given: bool = False  # the model was traced with this argument, so it must be passed
     sizes: tuple[InputSize, ...] = dataclasses.field(default=(), compare=False)  # one for each dimension
     reads_dtype: str | None = None  # the line of the model that computes with the dtype, which is then fixed
 
@@ -341,7 +341,7 @@ def _equal(left: Any, right: Any) -> bool:
     try:
         equal = left == right
         return bool(equal.all() if hasattr(equal, "all") else equal)
-    except Exception:  # an object whose == is not a truth value is not known to be the same
+    except Exception:  # an object whose == does not return a bool counts as different
         return False
 
 

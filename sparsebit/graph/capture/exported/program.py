@@ -121,7 +121,7 @@ def _export(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> to
         bound = parameters.bind(*args, **kwargs)
         shapes = {name: pytree.tree_map(dynamic, value) for name, value in bound.arguments.items()}
         with without_warnings():  # torch's own, about its own internals
-            # one tensor given twice would be taken for one input
+            # a tensor that is passed twice would be treated as one input
             positional, keyword = pytree.tree_map_only(
                 Tensor, lambda tensor: tensor.detach().clone(), (tuple(args), kwargs)
             )
@@ -220,7 +220,7 @@ def _sizes_of(
         if least is not None and least == most:
             sizes.append(InputSize.fixed(name, dim, least, "torch.export fixed it"))
             continue
-        least = 0 if least is None or least <= 2 else least  # torch.export assumes 2 or more of everything
+        least = 0 if least is None or least <= 2 else least  # torch.export assumes a size of at least 2
         sizes.append(InputSize(name, dim, least, most, "followed by torch.export"))
     return tuple(sizes)
 

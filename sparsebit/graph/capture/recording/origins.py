@@ -48,7 +48,7 @@ class Origins:
             args, kwargs = pytree.tree_map_only(Tensor, _without_numbers, (args, kwargs))
             try:
                 function(*args, **kwargs)
-            except Exception:  # whatever it raises, it needs more than type and layout
+            except Exception:  # any error means that it needs more than type and layout
                 self._readers[function] = True
             else:
                 self._readers[function] = False

@@ -75,7 +75,7 @@ def recording(recorder: Recorder, leaves: LeafModules) -> Iterator[None]:
     detect = torch.nn.modules.transformer._detect_is_causal_mask
 
     def keep_mask(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
-        # torch looks at the mask's numbers to save work; a mask is then always applied as it is
+        # torch reads the mask's numbers to save work; while recording, a mask is always applied
         return bool(is_causal) if ours() else detect(mask, is_causal, size)
 
     hooked = leaves.hooked.values()

@@ -23,7 +23,9 @@ from sparsebit.graph.capture.report import Note
 from sparsebit.graph.functional import check_branch
 
 Place = tuple[int, int]  # which input, which dimension
-_LONG = 64  # from here on the second size is half of the first, which costs less than the first recording
+_LONG = (
+    64  # from this size on, the second size is half of the first, which costs less than the first recording
+)
 
 _REMEDIES = {
     "len() of a tensor": "write x.size(0) instead of len(x)",
@@ -38,7 +40,7 @@ class Reason:
 
     text: str
     source: str | None = None
-    refused: bool = False  # the model itself does not take another size
+    refused: bool = False  # the model itself does not accept another size
 
 
 def is_same_program(trace: RecordedRun, other: RecordedRun) -> bool:
@@ -103,7 +105,7 @@ class SizeProof:
         if reason is not None and extent >= _LONG:
             reason = self._try(group, double=True)
         equal = [place for (_, other), places in groups.items() if other == extent for place in places]
-        if reason is not None and len(equal) > len(group):  # a mask of length by length, say
+        if reason is not None and len(equal) > len(group):  # for example a mask of length by length
             self._try(equal, double=True)
         if reason is not None and not self.free.issuperset(group):
             self.fixed |= {place: reason for place in group}
@@ -224,7 +226,7 @@ def tell_hidden_results(runs: Runs, trace: RecordedRun) -> None:
             [leaf.flatten().roll(1).view(leaf.shape) for leaf in runs.inputs], dry=False
         ).recorder.tape
     except (CaptureError, RuntimeError):
-        return  # the model does not take these numbers
+        return  # the model does not accept these numbers
     for name in mine.unknown_constants:
         tensor = mine.constants[name]
         if name not in theirs.constants or not _equal(tensor, theirs.constants[name]):

@@ -51,7 +51,7 @@ def record(
     trace, comparison, report = _record_both_modes(runs, skip, report)
     proof = SizeProof(runs, trace)
     if not proof.followed and not is_same_program(trace, runs.record(CaptureReport(), dry=True)):
-        # the model keeps what it computed from sizes, and finds it again in later calls: those count
+        # the model caches values computed from sizes, and uses them in later calls: these calls count
         trace, comparison, report = _record_both_modes(runs, skip, CaptureReport(report.frontend, notes))
         proof = SizeProof(runs, trace)
     tell_hidden_results(runs, trace)

@@ -71,7 +71,9 @@ class Recorder(TorchFunctionMode):
         self.dry = dry  # the numbers do not matter: costly layers give zeros
         self.quiet = 0  # above zero while an operator or a leaf module runs: its inside is not recorded
         self.closed = False
-        self.refusal: DataDependenceError | None = None  # kept: the model may catch it and go another way
+        self.refusal: DataDependenceError | None = (
+            None  # kept: the model may catch it and take another branch
+        )
         self.functional_modules: dict[
             str, bool
         ] = {}  # in-place leaf → are all its calls recorded as new values?
@@ -186,7 +188,7 @@ class Recorder(TorchFunctionMode):
         result: Any,
     ) -> Any:
         grad = torch.is_grad_enabled()
-        # Under no_grad a write changes the numbers and leaves the gradient as it was: no new value does that.
+        # Under no_grad, a write changes the numbers but not the gradient; a new value cannot do that.
         straight_through = not grad and self.tape.node_of(written) not in self.tape.frozen
         private = not straight_through and self.writes.become_new_value(written)
         call = functional_call(func, name, args, kwargs, written) if private else None
@@ -319,7 +321,7 @@ class Recorder(TorchFunctionMode):
         return torch.Size([self._size(tensor, dim) for dim in range(tensor.dim())])
 
     def _size(self, tensor: Tensor, dim: int) -> SizeInt:
-        value = tensor.size(dim)  # torch's own error for a dimension that is not there
+        value = tensor.size(dim)  # torch's own error for a missing dimension
         place = plain_sizes(dim) % tensor.dim()
         node = self.tape.node_of(tensor)
         expression = self._sizes.get((node, place))

@@ -141,7 +141,7 @@ class Runs:
             ours = in_this_thread()
             stack.enter_context(following_len(self.model, lambda x: recorder.length(x) if ours() else None))
             if any(type(module).__name__ == "OptimizedModule" for module in self.model.modules()):
-                # compiled parts show what they do
+                # compiled parts run uncompiled, so that they can be recorded
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             if self._announced:
                 stack.enter_context(announcing_capture())
@@ -150,7 +150,7 @@ class Runs:
             stack.enter_context(recorder)
             result = self._call(args, kwargs)
         if recorder.refusal is not None:
-            raise recorder.refusal  # the model caught it and went another way
+            raise recorder.refusal  # the model caught it and took another branch
         return result
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -214,7 +214,7 @@ class Runs:
         if self._copy is None:
             try:
                 model = copy.deepcopy(self.model).to("cpu")
-            except Exception as error:  # anything may stand in a module, and refuse to be copied
+            except Exception as error:  # a module may hold objects that cannot be copied
                 raise CaptureError(
                     f"other sizes are tried on a copy of the model on the CPU, and it cannot be copied: {error}",
                     hint="capture the model on the CPU and move the graph: capture(model, ...).cuda()",
@@ -237,7 +237,7 @@ class Runs:
         """
         insides = [module for module in self.model.modules() if id(module) not in self.leaf_modules.ids]
         attempts: list[tuple[DataPolicy, bool]] = [("refuse", True), ("specialise", False)]
-        for policy, dry in attempts:  # where the model reads its data, the numbers matter
+        for policy, dry in attempts:  # if the model reads its data, the numbers matter
             notes, kept = CaptureReport(), self.on_data
             self.on_data = policy
             try:

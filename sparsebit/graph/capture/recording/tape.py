@@ -44,7 +44,7 @@ class Tape:
         self.names = names
         self.graph = fx.Graph()
         self.report = report
-        self.path: list[str] = [""]  # dotted names of the modules we are in
+        self.path: list[str] = [""]  # dotted names of the enclosing modules
         self.constants: dict[str, Tensor] = {}
         self.unknown_constants: list[str] = []  # tensors of unknown origin
         self.from_arrays = WeakTensorKeyDictionary()  # made from numpy arrays, which are the model's own

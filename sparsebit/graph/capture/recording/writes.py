@@ -27,7 +27,7 @@ class Writes:
 
     def __init__(self, tape: Tape, in_place: frozenset[Hashable]) -> None:
         self._tape = tape
-        self._in_place = in_place  # lines whose writes an earlier recording found to be seen elsewhere
+        self._in_place = in_place  # lines whose writes are visible elsewhere, as an earlier recording found
         self._saved: list[tuple[Tensor, Tensor]] = []
 
     def become_new_value(self, tensor: Tensor) -> bool:

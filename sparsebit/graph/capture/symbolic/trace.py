@@ -26,7 +26,7 @@ from sparsebit.graph.exclusive import exclusively, in_this_thread, replaced
 from sparsebit.graph.functional import invoke
 from sparsebit.graph.passes.canonicalize_shape import canonicalize_shape
 
-_SHAPE_FUNCTIONS = (operator.add, operator.mul)  # what concatenates and repeats a shape gives a shape
+_SHAPE_FUNCTIONS = (operator.add, operator.mul)  # concatenating or repeating a shape gives a shape
 
 
 def trace_symbolically(

@@ -71,7 +71,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
     def _apply(self, job: Job) -> None:
         blocks = find_blocks(job.gm, self.granularity, self.largest)
         identity = self._identity(job) if job.folder is not None else ""
-        for index in range(len(blocks)):  # before the work, not after the first hour of it
+        for index in range(len(blocks)):  # before the work starts, not an hour later
             if (place := self._place(job, index)) is not None:
                 require_place(place)
         device = device_of(job.gm)
@@ -110,7 +110,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
         samples = Samples(streams, block, self.batch, generator)
         if not any(isinstance(y, Tensor) and y.is_floating_point() for y in samples.wanted[0]):
-            return None  # it ends in integers, such as the class: there is nothing to come close to
+            return None  # its result is integers, such as a class: there is no error to minimize
         tensors = {name: tensor for name, _, tensor in job.weights()}
         soft = SoftWeights.of([_weight(job.quantizers[name], tensors[name]) for name in weights])
         inside = [q for q in module.modules() if isinstance(q, Quantizer) and q.side == "A" and q.is_enable]
@@ -128,7 +128,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             mixed = [_mixed(r, e, self.drop, noise) for r, e in zip(rounded, exact, strict=True)]
             results = module(*mixed)
             if not any(isinstance(result, Tensor) and result.requires_grad for result in results):
-                return False  # its weights have no part in what it computes: nearest rounding is as good
+                return False  # its weights do not affect its result, so nearest rounding is as good
             loss = reconstruction_error(results, wanted, units)
             if beta is not None:
                 loss = loss + self.regularization * undecided(h, beta)
@@ -242,7 +242,9 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             made_for, state = content.text("identity"), tensors.get("state", {})
             if made_for == identity and (problem := self._find_problem(job, block, state)) is not None:
                 raise damaged(place, problem)
-        except ArtifactError as error:  # damaged, or not ours; writing says so if it is in the way
+        except (
+            ArtifactError
+        ) as error:  # damaged, or not ours; writing raises an error if it cannot be replaced
             warnings.warn(f"{self.NAME} computes this block again: {error.message}", stacklevel=2)
             return None
         if made_for != identity:

@@ -23,7 +23,7 @@ class Block:
     nodes: tuple[Node, ...]
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
-    weights: tuple[str, ...]  # names of the quantized weights that are first met here; there may be none
+    weights: tuple[str, ...]  # names of the quantized weights that first occur here; there may be none
 
     @property
     def name(self) -> str:

@@ -95,7 +95,7 @@ def reconstruction_error(results: list[Tensor], wanted: list[Tensor], units: lis
     """
     errors = []
     for result, exact, unit in zip(results, wanted, units, strict=True):
-        # Of results that should be trained, those that no weight had a part in do not count.
+        # Results that depend on no weight are ignored.
         if isinstance(result, Tensor) and (result.requires_grad or not torch.is_grad_enabled()):
             channels = result.shape[1] if result.dim() > 1 else 1
             errors.append(F.mse_loss(result, exact) * channels / unit)

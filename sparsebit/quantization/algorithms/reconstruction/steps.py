@@ -12,7 +12,7 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 USE_GRAPHS = True  # whether steps are recorded on CUDA; replaced in benchmarks to compare
 CALLED_FIRST = 3  # steps before recording: libraries load their kernels and choose among them
-WORTH_RECORDING = 16  # steps from which recording pays
+WORTH_RECORDING = 16  # number of steps from which recording is worth it
 
 # Takes which samples (None: any), and the exponent of the regularizer (None: without it). False: nothing to train.
 Step = Callable[[Tensor | None, float | Tensor | None], bool]
