@@ -138,9 +138,7 @@ def _load_file(place: str) -> ModuleType:
     loader = spec.loader
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
-        sys.path.insert(
-            0, str(path.parent)
-        )  # as Python does for a script, so that it can import modules beside it
+        sys.path.insert(0, str(path.parent))  # as for a script, so that it can import modules beside it
     try:
         call(lambda: loader.exec_module(module), place, "file")
     except BaseException:

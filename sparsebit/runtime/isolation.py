@@ -182,9 +182,7 @@ def open_isolated(source: str | bytes, runtime: str, options: SessionOptions) ->
 
 
 def _can_start() -> bool:
-    return bool(sys.executable) and not getattr(
-        sys, "frozen", False
-    )  # an application with an embedded Python
+    return bool(sys.executable) and not getattr(sys, "frozen", False)  # frozen: Python embedded in a program
 
 
 def _running_child() -> Child:

@@ -156,7 +156,5 @@ METHOD_RULES = PlugIns(
         "signround": MethodRule(moment="after", spellings=("autoround",), options=SignRoundSettings),
     },
 )
-PRUNING_NAMES = frozenset(
-    {"wanda", "sparsegpt", "magnitude"}
-)  # a user who writes one of these wants to prune
+PRUNING_NAMES = frozenset({"wanda", "sparsegpt", "magnitude"})  # whoever writes one of these wants to prune
 METHOD = steps_reader(METHOD_RULES, "{gptq: {damping: 0.1}}")

@@ -20,9 +20,7 @@ from sparsebit.export.forms.matmul_layout import as_matmul
 from sparsebit.export.forms.rewrites import ACTIVATIONS, LIMITS
 
 SEEN_IN_FLOAT = 5e-5  # of the largest number: the most by which a rounded bias may change a float result
-SEEN_OF_A_STEP = (
-    2e-3  # or this fraction of a step, if it is quantized next: then one value in a thousand changes
-)
+SEEN_OF_A_STEP = 2e-3  # or this fraction of a step, if it is quantized next: one value in 1000 changes
 SEEN_OF_A_CONV = 0.02  # of a step: the kernel cannot add a float bias, and float is slow
 MIXING = ("LayerNormalization", "Softmax", "ReduceMean", "ReduceSum", "LogSoftmax")  # no activations
 

@@ -214,9 +214,7 @@ def array_of(value: Any) -> Any:
     tensor, maker = value.const_value, value.producer()
     if tensor is None and maker is not None and maker.op_type == "Constant":
         tensor = attribute(maker, "value")
-    if (
-        tensor is None and maker is not None and maker.op_type == "Cast"
-    ):  # torch writes the bounds of clip like this
+    if tensor is None and maker is not None and maker.op_type == "Cast":  # how torch writes bounds of clip
         number = array_of(maker.inputs[0])
         kind = require("onnx_ir").DataType(attribute(maker, "to")).numpy()
         return number.astype(kind) if number is not None and number.size == 1 else None

@@ -115,7 +115,7 @@ def _divergence(counts: Tensor, borders: Tensor, start: Tensor, end: Tensor) -> 
     code_mass = mass[borders].diff(dim=1)
     level = code_mass / used[borders].diff(dim=1).clamp(
         min=1
-    )  # the mass that Q gives each non-empty bin of a code
+    )  # the mass in Q of each non-empty bin of a code
     loss = entropy[end] - entropy[start] - torch.special.xlogy(code_mass, level).sum(1)
 
     # In P the outermost non-empty bins inside have the mass beyond.

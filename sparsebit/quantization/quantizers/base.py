@@ -56,9 +56,7 @@ class Quantizer(nn.Module):
     MAGNITUDE: ClassVar[bool] = False  # whether a scale below zero counts by its magnitude
     OWN_GRID: ClassVar[bool] = False  # whether a user's class creates grids itself
     HELD_GRID: ClassVar[bool] = True  # whether scale and zero point are used as they are held
-    PLAIN: ClassVar[bool] = (
-        True  # whether the tensor is snapped without preparation, to this class's own grid
-    )
+    PLAIN: ClassVar[bool] = True  # whether the tensor is snapped unprepared, to this class's own grid
     scale: Tensor
     zero_point: Tensor
     followed: Tensor

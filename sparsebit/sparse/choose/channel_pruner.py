@@ -46,12 +46,8 @@ class ChannelPruner(Pruner):
     groups: ChannelGroups = field(init=False)
     cost: ChoiceCost = field(init=False)
     gates: frozenset[str] = field(init=False)
-    unmoved: dict[str, str] = field(
-        init=False, default_factory=dict
-    )  # layers that the last choice could not change
-    reached: Reached | None = field(
-        init=False, default=None
-    )  # the result of the last choice for a cost target
+    unmoved: dict[str, str] = field(init=False, default_factory=dict)  # what the last choice could not change
+    reached: Reached | None = field(init=False, default=None)  # the result of the last choice for a target
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,9 +23,7 @@ from sparsebit.graph.capture.report import Note
 from sparsebit.graph.functional import check_branch
 
 Place = tuple[int, int]  # which input, which dimension
-_LONG = (
-    64  # from this size on, the second size is half of the first, which costs less than the first recording
-)
+_LONG = 64  # from here on, the second size is half of the first, so it costs less than the first recording
 
 _REMEDIES = {
     "len() of a tensor": "write x.size(0) instead of len(x)",

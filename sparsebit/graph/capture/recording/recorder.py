@@ -71,9 +71,7 @@ class Recorder(TorchFunctionMode):
         self.dry = dry  # the numbers do not matter: costly layers give zeros
         self.quiet = 0  # above zero while an operator or a leaf module runs: its inside is not recorded
         self.closed = False
-        self.refusal: DataDependenceError | None = (
-            None  # kept: the model may catch it and take another branch
-        )
+        self.refusal: DataDependenceError | None = None  # kept, because the model may catch it and go on
         self.functional_modules: dict[
             str, bool
         ] = {}  # in-place leaf → are all its calls recorded as new values?

@@ -242,9 +242,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             made_for, state = content.text("identity"), tensors.get("state", {})
             if made_for == identity and (problem := self._find_problem(job, block, state)) is not None:
                 raise damaged(place, problem)
-        except (
-            ArtifactError
-        ) as error:  # damaged, or not ours; writing raises an error if it cannot be replaced
+        except ArtifactError as error:  # damaged, or not ours; writing fails if it cannot be replaced
             warnings.warn(f"{self.NAME} computes this block again: {error.message}", stacklevel=2)
             return None
         if made_for != identity:
