@@ -72,7 +72,7 @@ def snap_operator(
     gradient_scale: float | Tensor,
     magnitude: bool,
 ) -> Tensor:
-    """The torch operator, for compilers: one node in their graph, and one for all its gradients."""
+    """The torch operator, for compilers: one node of their graph, and one for all its gradients."""
     factor, number = None, gradient_scale
     if isinstance(gradient_scale, Tensor):
         factor, number = gradient_scale.detach(), 1.0

@@ -65,7 +65,7 @@ class Plan:
         return lambda name: self.spec(f"{block}.{name}")
 
     def note_unseen(self, block: str, made: Iterable[Made]) -> None:
-        """Keep planned weights in float if the block does not multiply by them, and log them."""
+        """Keep planned weights in float that the block was not seen to multiply by, and log them."""
         done = {one.name.partition("[")[0] for one in made}
         for name in self._specs:
             if name.startswith(f"{block}.") and name not in done:

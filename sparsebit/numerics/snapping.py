@@ -80,7 +80,7 @@ def kernels_run_on(x: Tensor) -> bool:
 
 
 def operator_runs_on(x: Tensor) -> bool:
-    """Whether a compiler gets the fused operator for this tensor, instead of a composition of torch's operators."""
+    """Whether a compiler is given the fused operator for this tensor, and not a composition of torch's own."""
     return USE_KERNELS and x.is_cuda
 
 
@@ -93,7 +93,7 @@ def _snap_compiled(
     gradient_scale: float | Tensor,
     magnitude: bool,
 ) -> Tensor | None:
-    """One operator for a tensor without the views of ``align_grid``; None if these are needed.
+    """One operator for a tensor as it is, without the views of ``align_grid``; None where it needs them.
 
     A compiler's graph has a node for every view and one for its gradient, for every quantizer of a model.
     """
@@ -161,7 +161,7 @@ def matrix_of(shape: torch.Size, stride: tuple[int, ...], layout: Layout, count:
     scale = torch.empty(count, device="meta")
     try:
         view, scale, _ = align_grid(x, scale, scale, layout)
-    except (SparsebitError, RuntimeError):  # the caller raises the same error with a better message
+    except (SparsebitError, RuntimeError):  # the caller raises the same error, with its own message
         return None
     found = find_matrix(view.shape, view.stride(), scale.shape)
     return found[0] if found is not None and found[1] is None else None

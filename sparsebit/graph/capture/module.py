@@ -94,7 +94,7 @@ class CapturedModule(fx.GraphModule):
         return code
 
     def train(self, mode: bool = True) -> CapturedModule:
-        """Switch mode; raises an error if the model's structure differs between the modes."""
+        """Switch mode; refused where the model's structure differs between the modes."""
         if mode != self.training and self._mode_conflict is not None:
             wanted, now = ("training", "evaluation") if mode else ("evaluation", "training")
             raise CaptureError(

@@ -111,7 +111,7 @@ class BlockStreams:
     single: Recorded | None = None
 
     def runs(self, block: nn.Module, index: int, name: str) -> BlockRuns:
-        """The block with this index and name, on the output of the compressed blocks before it."""
+        """The block of this place and name on what the compressed blocks before it give."""
         calls = [one.calls[index] for one in self.recorded]
         single = None if self.single is None else self.single.calls[index]
         return BlockRuns(block, calls, self.hidden, self.half, single, name)
@@ -172,7 +172,7 @@ def find_hidden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int | s
 
 
 def run_model(model: nn.Module, ids: Tensor) -> Any:
-    """Run the model on token ids, without its cache if it has one."""
+    """The model on token ids, without a cache where it has one."""
     known = inspect.signature(model.forward).parameters
     keywords = {"use_cache": False} if "use_cache" in known else {}
     configs = {
@@ -206,7 +206,7 @@ def outputs_of(output: Any) -> Tensor:
 def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
     """Whether a block returns a tuple, from running the first one.
 
-    Refuses models that compute between blocks, and those whose blocks pass on more than hidden states: what else a
+    Refuses models that compute between blocks, and those whose blocks hand on more than hidden states: what else a
     block returns (the position bias of T5) may not depend on its hidden states.
     """
     outputs: list[Any] = []
@@ -232,7 +232,7 @@ def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
             again = pytree.tree_leaves(stack.modules[0](*first[0], **first[1])[1:])
             if not all(map(torch.equal, rest, (one for one in again if isinstance(one, Tensor)))):
                 raise SparsebitError(
-                    f"the blocks of {type(model).__name__} pass on more than hidden states",
+                    f"the blocks of {type(model).__name__} hand on more than hidden states",
                     expected="one tensor of hidden states that goes from block to block",
                     hint="use sparsebit.quantize, which sees the whole model",
                 )
@@ -249,9 +249,9 @@ def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
 
 @contextlib.contextmanager
 def stand_ins(model: nn.Module, stack: Stack, answer: Answer, *, as_tuple: bool) -> Iterator[None]:
-    """While active, ``answer`` is called instead of the blocks and returns the hidden states after them.
+    """While active, ``answer`` is called instead of the blocks for the hidden states behind them.
 
-    If blocks return tuples, the other items are those that the first block returns.
+    What else blocks return, where they return tuples, is what the first one returns.
     """
     others: list[Any] = []
 
@@ -278,14 +278,14 @@ def stand_ins(model: nn.Module, stack: Stack, answer: Answer, *, as_tuple: bool)
 
 @torch.no_grad()
 def run_behind(model: nn.Module, stack: Stack, ids: Tensor, hidden: Tensor, *, as_tuple: bool) -> Any:
-    """Run the model on one batch, with ``hidden`` as the output of its last block."""
+    """The model on one batch, with ``hidden`` for what its last block gives."""
     with stand_ins(model, stack, lambda index, args, kwargs: hidden, as_tuple=as_tuple):
         return run_model(model, ids)
 
 
 @torch.no_grad()
 def record_calls(model: nn.Module, stack: Stack, ids: Tensor, *, as_tuple: bool) -> Recorded:
-    """Run the model on one batch without its blocks, and return the arguments of their calls."""
+    """Run the model on one batch without its blocks, and return what they would have been called with."""
     recorder = _Recorder(len(stack.names))
     with contextlib.suppress(Enough), stand_ins(model, stack, recorder.see, as_tuple=as_tuple):
         run_model(model, ids)

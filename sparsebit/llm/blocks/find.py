@@ -1,4 +1,4 @@
-"""Find the repeated blocks of a model in its module tree."""
+"""Where the repeated blocks of a model are, found from its tree of modules."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def find_stack(model: nn.Module) -> Stack:
     """The list of blocks that holds the most parameters.
 
     Any ``ModuleList`` or ``Sequential`` of at least two modules of one class counts; lists inside a block (its experts)
-    hold fewer parameters than the list of blocks. Classes that share a base are one class (Jamba's attention and Mamba
-    layers) if no list of one class holds half as many.
+    hold less than the list of the blocks itself. Classes that share a base are one class (Jamba's attention and Mamba
+    layers) where no list of one class holds half as much.
 
     Example:
         >>> net = nn.Sequential(nn.Embedding(9, 4), nn.ModuleList(nn.Linear(4, 4) for _ in range(3)))

@@ -96,7 +96,7 @@ def _no_tensor(folder: str | os.PathLike[str], name: str) -> SparsebitError:
 
 
 def twin_of(model: nn.Module) -> nn.Module:
-    """A copy in evaluation mode whose blocks share the model's tensors until these are replaced."""
+    """A copy in evaluation mode whose blocks share the model's tensors until they are replaced."""
     shared = {id(tensor): tensor for block in find_stack(model).modules for tensor in block.parameters()}
     # What a call left in a module (a recurrent state) may belong to a graph of gradients, which cannot be copied.
     left = [

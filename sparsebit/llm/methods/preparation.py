@@ -31,7 +31,7 @@ class Preparation(Protocol):
     """A frozen dataclass of settings with one method."""
 
     def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
-        """Return a function that makes a block easier to quantize without changing what it computes.
+        """Return a function that changes a block's parameters: same result, easier to quantize.
 
         The function is called for each block in turn, with its runs on the calibration data and the spec of each
         parameter. ``model`` has no block weights yet; weights outside the blocks may be changed here.

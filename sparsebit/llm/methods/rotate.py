@@ -31,7 +31,7 @@ class Rotate(RotateSettings):
 
     @torch.no_grad()
     def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
-        """Rotate embedding and head, and return a function that rotates a block."""
+        """Turn embedding and head, and return what turns a block."""
         embedding, head = _ends(model)
         size = embedding.weight.shape[1]
         rotation = make_rotation(size, self.seed).to(embedding.weight.device)

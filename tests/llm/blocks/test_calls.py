@@ -129,7 +129,7 @@ def test_blocks_that_hand_on_more_than_hidden_states_are_refused() -> None:
             return hidden + residual
 
     model = Model()
-    with pytest.raises(SparsebitError, match="the blocks of Model pass on more than hidden states"):
+    with pytest.raises(SparsebitError, match="the blocks of Model hand on more than hidden states"):
         returns_tuple(model, find_stack(model), torch.arange(4)[None])
 
 
