@@ -98,7 +98,7 @@ def integer_bias(editor: Editor, node: Any) -> bool:
 
 
 def _visible(result: Any) -> float:
-    """The smallest visible change, as a fraction of the largest number of a result, or of a step if it is quantized."""
+    """The smallest visible change of a result, as a fraction of its largest number, also if it is quantized next."""
     waiting, seen, steps = [result], {result}, 0
     while waiting:
         for reader in readers(waiting.pop(0)):
