@@ -112,7 +112,7 @@ def prove(
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files)
     if engine is None:
-        reason = f"sparsebit has no engine for {format_name}"
+        reason = f"sparsebit can call none for {format_name}"
         return ExportReport(path=str(path), format=format_name, nbytes=size, not_run=reason)
     if missing := missing_modules(engine):
         reason = f"{engine.name} needs {', '.join(missing)}, not installed"

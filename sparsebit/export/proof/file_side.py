@@ -127,7 +127,7 @@ def stored_weights(model: Any) -> Iterator[tuple[str, Any]]:
             continue
         if node.op_type == "Mul" and kind == SCALED:  # 8-bit floats, unpacked by a cast
             yield name, codes.astype(np.float32) * array_of(node.inputs[1])
-        elif node.op_type == "Mul" and _word(node) == ROWS_SCALED:  # rows of a table with separate scales
+        elif node.op_type == "Mul" and _word(node) == ROWS_SCALED:  # rows of a table with scales of their own
             yield name, codes * array_of(node.inputs[1].producer().inputs[0])
         elif node.op_type == "DequantizeLinear" and kind.startswith("DequantizeLinear"):
             scale, zero_point = (array_of(value) for value in node.inputs[1:3])
